@@ -1,0 +1,145 @@
+#include "kernels/base/arena.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#ifdef TESSERA_HAS_CUDA
+#include <cuda_runtime.h>
+#endif
+
+namespace tessera {
+namespace {
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// System memory is committed page by page when first touched, so the system would grant anything and later kill the
+// program; what is not available now is refused instead.
+char* obtain(Device device, int64_t bytes) {
+  if (device == Device::kCpu) {
+    if (bytes > device_memory(device).free) return nullptr;
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return nullptr;
+    madvise(base, bytes, MADV_HUGEPAGE);
+    return static_cast<char*>(base);
+  }
+#ifdef TESSERA_HAS_CUDA
+  void* base = nullptr;
+  if (cudaMalloc(&base, bytes) == cudaSuccess) return static_cast<char*>(base);
+  cudaGetLastError();  // the failed allocation is reported by the caller; it must not surface at the next launch
+#endif
+  return nullptr;
+}
+
+void give_back(Device device, char* base, int64_t bytes) {
+  if (device == Device::kCpu) munmap(base, bytes);
+#ifdef TESSERA_HAS_CUDA
+  if (device == Device::kCuda) cudaFree(base);
+#endif
+}
+
+}  // namespace
+
+Arena::Arena(Device device, bool plan) : device_(device), plan_(plan) {}
+Arena Arena::host() { return Arena(Device::kCpu, false); }
+Arena Arena::plan(Device device) { return Arena(device, true); }
+Arena Arena::cuda() {
+#ifdef TESSERA_HAS_CUDA
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  check(status == cudaSuccess && count > 0, "no CUDA device can be used here: {}", cudaGetErrorString(status));
+  return Arena(Device::kCuda, false);
+#else
+  fail("this build has no CUDA support; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
+#endif
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : device_(other.device_),
+      plan_(other.plan_),
+      pieces_(std::move(other.pieces_)),
+      piece_(other.piece_),
+      used_(other.used_),
+      ledger_(std::move(other.ledger_)) {
+  other.pieces_.clear();
+}
+
+Arena::~Arena() {
+  for (const Piece& piece : pieces_) give_back(device_, piece.base, piece.capacity);
+}
+
+Tensor Arena::alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape) {
+  Tensor tensor{nullptr, dtype, shape, device_};
+  const int64_t bytes = round_up(static_cast<int64_t>(tensor.bytes()), kAlignment);
+  if (!plan_) {
+    while (piece_ < pieces_.size() && used_ + bytes > pieces_[piece_].capacity) ++piece_, used_ = 0;
+    if (piece_ == pieces_.size()) add_piece(std::max(bytes, kMinPiece), name);
+    tensor.data = pieces_[piece_].base + used_;
+    used_ += bytes;
+  }
+  ledger_.enter(tag, name, bytes);
+  return tensor;
+}
+
+void Arena::reserve(int64_t bytes) {
+  check(ledger_.live().empty() && pieces_.empty(), "reserve() must come before the first allocation");
+  if (!plan_ && bytes > 0) add_piece(round_up(bytes, kAlignment), "everything the plan asks for");
+}
+
+void Arena::add_piece(int64_t bytes, std::string_view name) {
+  char* base = obtain(device_, bytes);
+  if (!base) {
+    const DeviceMemory memory = device_memory(device_);
+    throw OutOfMemory(fmt::format("out of {} memory: wanted {} for {}, {} of {} are free; this program holds {}: {}",
+                                  device_ == Device::kCuda ? "GPU" : "system", format_bytes(bytes), name,
+                                  format_bytes(memory.free), format_bytes(memory.total),
+                                  format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
+  }
+  pieces_.push_back({base, bytes});
+}
+
+int64_t Arena::reserved_bytes() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += piece.capacity;
+  return bytes;
+}
+
+Arena::Scope::Scope(Arena& arena)
+    : arena_(arena), live_(arena.ledger_.live().size()), piece_(arena.piece_), used_(arena.used_) {}
+
+Arena::Scope::~Scope() {
+  while (arena_.ledger_.live().size() > live_) arena_.ledger_.release_last();
+  arena_.piece_ = piece_;
+  arena_.used_ = used_;
+}
+
+DeviceMemory device_memory(Device device) {
+  DeviceMemory memory;
+#ifdef TESSERA_HAS_CUDA
+  if (device == Device::kCuda) {
+    size_t free = 0, total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return memory;
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total), static_cast<int64_t>(total - free)};
+  }
+#endif
+  if (device == Device::kCpu) {
+    std::ifstream info("/proc/meminfo");
+    std::string key, unit;
+    int64_t kib = 0;
+    while (info >> key >> kib) {
+      std::getline(info, unit);
+      if (key == "MemTotal:") memory.total = kib << 10;
+      if (key == "MemAvailable:") memory.free = kib << 10;
+    }
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    memory.used_by_process = static_cast<int64_t>(usage.ru_maxrss) << 10;
+  }
+  return memory;
+}
+
+}  // namespace tessera

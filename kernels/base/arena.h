@@ -1,0 +1,88 @@
+// Arena: the only way to get memory.
+//
+// A stack allocator. Memory is handed out in order and comes back in the reverse order, when a Scope ends. Every
+// allocation carries a tag and a name and is entered into the ledger, rounded up to kAlignment.
+//
+// Three kinds, one code path:
+//   Arena::host()  system memory       Arena::cuda()  the current CUDA device       Arena::plan(device)  no memory at all
+// A plan arena hands out tensors with a shape and no data. Walking a step with one, the very code that will run, gives the
+// exact peak, so reserve(peak) then obtains everything in one piece and no later allocation reaches the driver.
+//
+// Without reserve() an arena grows by pieces of at least kMinPiece; this suits tests and tools.
+// Errors: OutOfMemory, which names the tags that hold the memory. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/ledger.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+class Arena {
+ public:
+  static constexpr int64_t kAlignment = 256;  // bytes; suits TMA, 128-bit loads, cuBLAS and AVX-512
+  static constexpr int64_t kMinPiece = int64_t{16} << 20;
+
+  static Arena host();
+  static Arena cuda();  // fails where the build or the machine has no CUDA device
+  static Arena plan(Device device);
+
+  Arena(Arena&&) noexcept;
+  Arena& operator=(Arena&&) = delete;
+  ~Arena();
+
+  Tensor alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape);
+  void reserve(int64_t bytes);  // one piece of at least this size; call before the first alloc
+
+  // Leaving a Scope frees what was allocated since it began. Scopes nest.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    size_t live_, piece_;
+    int64_t used_;
+  };
+
+  Device device() const { return device_; }
+  bool is_plan() const { return plan_; }
+  int64_t reserved_bytes() const;  // obtained from the driver so far
+  const MemoryLedger& ledger() const { return ledger_; }
+
+ private:
+  struct Piece {
+    char* base;
+    int64_t capacity;
+  };
+  Arena(Device device, bool plan);
+  void add_piece(int64_t bytes, std::string_view name);
+
+  Device device_;
+  bool plan_;
+  std::vector<Piece> pieces_;
+  size_t piece_ = 0;   // the piece that the next allocation is tried in
+  int64_t used_ = 0;   // bytes handed out from that piece
+  MemoryLedger ledger_;
+};
+
+struct DeviceMemory {
+  int64_t free = 0;   // bytes that can be obtained now
+  int64_t total = 0;  // bytes of the device (host: of the machine)
+  int64_t used_by_process = 0;  // host: peak resident set; cuda: total - free, other processes included
+};
+DeviceMemory device_memory(Device device);
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// How Tessera refuses: an Error says what was wanted, what was found and what to do about it.
+#pragma once
+
+#ifdef __CUDACC__
+#define FMT_CONSTEVAL  // nvcc cannot evaluate fmt's compile-time format check; the same check then runs at run time
+#define FMT_USE_CONSTEXPR 1  // fmt 9 turns constexpr off under nvcc, then calls what was constexpr from what still is
+#endif
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+// Every refusal of the program. main() prints what() and exits with 1.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// check(holds, ...) fails with the formatted message unless `holds`. The message is built only on failure.
+template <class... Args>
+void check(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) fail(format, std::forward<Args>(args)...);
+}
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+#include "kernels/base/ledger.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+const char* name_of(MemoryTag tag) {
+  constexpr const char* kNames[kMemoryTags] = {"weights",   "gradients", "optimizer",     "activations",
+                                               "attention", "workspace", "communication", "data"};
+  return kNames[static_cast<int>(tag)];
+}
+
+void MemoryLedger::enter(MemoryTag tag, std::string_view name, int64_t bytes) {
+  const int at = static_cast<int>(tag);
+  live_.push_back({tag, std::string(name), bytes});
+  current_[at] += bytes;
+  total_ += bytes;
+  peak_of_each_[at] = std::max(peak_of_each_[at], current_[at]);
+  if (total_ > peak_total_) {
+    peak_total_ = total_;
+    at_peak_ = current_;
+  }
+}
+
+void MemoryLedger::release_last() {
+  check(!live_.empty(), "the memory ledger has nothing left to release");
+  current_[static_cast<int>(live_.back().tag)] -= live_.back().bytes;
+  total_ -= live_.back().bytes;
+  live_.pop_back();
+}
+
+std::string format_bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (std::abs(value) >= 1024 && unit < 4) value /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 100 ? 1 : 0, kUnits[unit]);
+}
+
+std::string format_by_tag(const BytesByTag& bytes) {
+  std::string text;
+  for (int i = 0; i < kMemoryTags; ++i)
+    if (bytes[i])
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<MemoryTag>(i)), format_bytes(bytes[i]));
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+// Philox4x32-10: random numbers as a function of (seed, stream, index), so that nothing has to be stored to resume and
+// any part can be drawn by anyone. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace tessera {
+
+class Philox {
+ public:
+  Philox(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
+
+  std::array<uint32_t, 4> bits(uint64_t index) const {
+    std::array<uint32_t, 4> c{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                              static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)};
+    uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
+      c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(b),
+           static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(a)};
+      key0 += 0x9E3779B9;
+      key1 += 0xBB67AE85;
+    }
+    return c;
+  }
+
+  // Uniform in (0, 1), 53 bits.
+  double uniform(uint64_t index) const {
+    const auto b = bits(index);
+    const uint64_t mantissa = (uint64_t{b[0]} << 21) | (b[1] >> 11);
+    return (static_cast<double>(mantissa) + 0.5) * 0x1p-53;
+  }
+
+  // Standard normal, by Box and Muller's transform of two uniforms of 32 bits.
+  double normal(uint64_t index) const {
+    const auto b = bits(index);
+    const double radius = std::sqrt(-2.0 * std::log((b[0] + 0.5) * 0x1p-32));
+    return radius * std::cos(2.0 * 3.14159265358979323846 * (b[1] + 0.5) * 0x1p-32);
+  }
+
+ private:
+  uint64_t seed_, stream_;
+};
+
+}  // namespace tessera

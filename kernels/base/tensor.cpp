@@ -1,0 +1,72 @@
+#include "kernels/base/tensor.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+size_t size_of(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
+
+const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "fp32";
+    case DType::kBF16: return "bf16";
+    case DType::kI32: return "int32";
+  }
+  return "unknown dtype";
+}
+
+const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
+
+Shape::Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
+  check(dims.size() <= kMaxRank, "a shape has at most {} dimensions, found {}", kMaxRank, dims.size());
+  int i = 0;
+  for (int64_t dim : dims) {
+    check(dim >= 0, "a dimension cannot be negative, found {}", dim);
+    dims_[i++] = dim;
+  }
+}
+
+int64_t Shape::numel() const {
+  int64_t count = 1;
+  for (int i = 0; i < rank_; ++i) count *= dims_[i];
+  return count;
+}
+
+std::string Shape::to_string() const {
+  std::string text = "[";
+  for (int i = 0; i < rank_; ++i) text += fmt::format("{}{}", i ? ", " : "", dims_[i]);
+  return text + "]";
+}
+
+Tensor Tensor::view(Shape other) const {
+  check(other.numel() == numel(), "cannot view {} as {}", to_string(), other.to_string());
+  return {data, dtype, other, device};
+}
+
+Tensor Tensor::rows(int64_t first, int64_t count) const {
+  check(shape.rank() >= 1 && first >= 0 && count >= 0 && first + count <= shape[0],
+        "rows {} to {} do not exist in {}", first, first + count, to_string());
+  const int64_t row = shape[0] ? numel() / shape[0] : 0;
+  Tensor slice = *this;
+  if (data) slice.data = static_cast<char*>(data) + first * row * static_cast<int64_t>(size_of(dtype));
+  switch (shape.rank()) {
+    case 1: slice.shape = {count}; break;
+    case 2: slice.shape = {count, shape[1]}; break;
+    case 3: slice.shape = {count, shape[1], shape[2]}; break;
+    default: fail("rows() serves up to three dimensions, found {}", to_string());
+  }
+  return slice;
+}
+
+Tensor Tensor::flat_rows() const { return view({numel() / shape[-1], shape[-1]}); }
+
+std::string Tensor::to_string() const {
+  return *this ? fmt::format("{} {} on {}", name_of(dtype), shape.to_string(), name_of(device)) : "no tensor";
+}
+
+void expect(const Tensor& tensor, DType dtype, const Shape& shape, const char* what) {
+  check(tensor && tensor.dtype == dtype && tensor.shape == shape, "{}: wanted {} {}, found {}", what,
+        name_of(dtype), shape.to_string(), tensor.to_string());
+}
+
+}  // namespace tessera

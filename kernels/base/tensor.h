@@ -1,0 +1,65 @@
+// Tensor: a typed view of memory that somebody else owns.
+//
+// Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, the last dimension fastest.
+// A Tensor without a shape (`{}`) means "none" and converts to false; a planned tensor (of an arena over no memory) has
+// a shape but no data.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace tessera {
+
+enum class DType : uint8_t { kF32, kBF16, kI32 };
+enum class Device : uint8_t { kCpu, kCuda };
+
+size_t size_of(DType dtype);         // bytes per element
+const char* name_of(DType dtype);    // "fp32", "bf16", "int32"
+const char* name_of(Device device);  // "cpu", "cuda"
+
+class Shape {
+ public:
+  static constexpr int kMaxRank = 5;
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> dims);  // fails on more than kMaxRank dimensions or a negative one
+
+  int rank() const { return rank_; }
+  int64_t operator[](int i) const { return dims_[i < 0 ? i + rank_ : i]; }  // negative counts from the end
+  int64_t numel() const;                                                    // 1 for rank 0
+  bool operator==(const Shape&) const = default;
+  std::string to_string() const;  // "[4, 1024, 768]"
+
+ private:
+  std::array<int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape = {};
+  Device device = Device::kCpu;
+
+  explicit operator bool() const { return shape.rank() > 0; }
+  int64_t numel() const { return shape.rank() ? shape.numel() : 0; }
+  size_t bytes() const { return static_cast<size_t>(numel()) * size_of(dtype); }
+
+  // The elements as T*; the caller vouches for dtype and device (backends check them where a call enters).
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+
+  Tensor view(Shape other) const;                     // same elements, other shape; fails unless numel agrees
+  Tensor rows(int64_t first, int64_t count) const;    // a slice of the first dimension
+  Tensor flat_rows() const;                           // [a, b, c] -> [a * b, c]
+  std::string to_string() const;                      // "bf16 [4, 1024, 768] on cuda"
+};
+
+// Fails with `what` and both sides unless the tensor is there with exactly this dtype and shape.
+void expect(const Tensor& tensor, DType dtype, const Shape& shape, const char* what);
+
+}  // namespace tessera
