@@ -1,0 +1,75 @@
+#include "kernels/attention/choose.h"
+
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width still fit a core's L2 cache
+
+AttnProblem problem_of(const AttentionRequest& request, float scale) {
+  const AttentionShape& s = request.shape;
+  return {.dtype = request.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+          .batch = s.batch,
+          .tokens = s.tokens,
+          .heads = s.heads,
+          .head_dim = static_cast<int>(s.head_dim),
+          .causal = s.causal,
+          .scale = scale};
+}
+
+}  // namespace
+
+const char* name_of(AttentionKind kind) { return kind == AttentionKind::kNaive ? "naive" : "flash"; }
+
+AttentionKind attention_kind(std::string_view name) {
+  if (name == "naive") return AttentionKind::kNaive;
+  if (name == "flash") return AttentionKind::kFlash;
+  fail("unknown attention \"{}\"; known: naive, flash", name);
+}
+
+AttentionPlan choose_attention(const AttentionRequest& request) {
+  const AttentionShape& s = request.shape;
+  check(s.batch > 0 && s.tokens > 0 && s.heads > 0 && s.head_dim > 0,
+        "attention wants positive sizes, found batch {}, tokens {}, heads {}, head dim {}", s.batch, s.tokens, s.heads,
+        s.head_dim);
+  AttentionPlan plan;
+  plan.kind = request.kind;
+  plan.shape = s;
+  plan.dtype = request.dtype;
+  plan.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  plan.deterministic = request.deterministic;
+  plan.arch = request.device.arch;
+  if (request.kind == AttentionKind::kNaive) {
+    plan.saved_dtype = request.dtype;
+    plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
+    plan.saved_name = "probabilities";
+    // The backward needs the gradient of the probabilities for one sequence at a time.
+    plan.backward_workspace_bytes = s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(request.dtype));
+    return plan;
+  }
+  plan.saved_dtype = DType::kF32;
+  plan.saved_shape = {s.batch, s.heads, s.tokens};
+  plan.saved_name = "log-sum-exp";
+  if (request.device.device == Device::kCpu) {
+    check(s.head_dim <= kLargestCpuHeadDim, "flash attention on the CPU serves head dims up to {}, found {}",
+          kLargestCpuHeadDim, s.head_dim);
+    return plan;
+  }
+  const AttnProblem problem = problem_of(request, plan.scale);
+  const AttnStatus status = attn_supports(&problem, request.device.arch);
+  check(status == ATTN_OK,
+        "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves head dims 64 "
+        "and 128 in bf16 and 16, 32, 64, 128 in fp32, on compute capability 8.0 and up; head dim = channels / heads. "
+        "model.attention=naive serves every size",
+        s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10, request.device.arch % 10,
+        attn_status_text(status));
+  plan.backward_workspace_bytes =
+      static_cast<int64_t>(attn_backward_workspace(&problem, request.device.arch, request.deterministic));
+  return plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+// choose_attention: which attention runs, decided once.
+//
+// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the decision to
+// the kernels; nobody else looks inside. A request that cannot be met is an Error that says which sizes can.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+enum class AttentionKind : uint8_t {
+  kNaive,  // the N x N probabilities are stored: GEMM, masked softmax, GEMM
+  kFlash,  // our fused kernels: one log-sum-exp per row is stored
+};
+const char* name_of(AttentionKind kind);
+AttentionKind attention_kind(std::string_view name);  // fails on an unknown name, listing the known
+
+struct AttentionShape {
+  int64_t batch, tokens, heads, head_dim;
+  bool causal = true;
+};
+
+// What kernels may count on; {} is the CPU.
+struct DeviceTraits {
+  Device device = Device::kCpu;
+  int arch = 0;  // CUDA compute capability times ten: 80, 90
+  std::string name = "CPU";
+};
+
+struct AttentionPlan {
+  AttentionKind kind = AttentionKind::kFlash;
+  AttentionShape shape{};
+  DType dtype = DType::kF32;      // of qkv, the output and their gradients
+  float scale = 1;                // 1 / sqrt(head_dim)
+  bool deterministic = true;      // of the backward
+  int arch = 0;                   // 0 on the CPU
+
+  DType saved_dtype = DType::kF32;  // flash: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  Shape saved_shape;
+  const char* saved_name = "";      // for the memory report: "log-sum-exp", "probabilities"
+  int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
+};
+
+struct AttentionRequest {
+  AttentionKind kind;
+  AttentionShape shape;
+  DType dtype;
+  DeviceTraits device;
+  bool deterministic = true;
+};
+AttentionPlan choose_attention(const AttentionRequest& request);
+
+}  // namespace tessera

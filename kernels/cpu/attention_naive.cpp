@@ -1,0 +1,67 @@
+// Attention that stores the N x N probabilities: a product, a masked softmax, a product.
+#include <cblas.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/attention_view.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/streaming_softmax.h"
+
+namespace tessera::cpu {
+
+void naive_attention_forward(const AttentionForwardOp& a) {
+  const auto [B, T, H, D, causal] = a.plan.shape;
+#pragma omp parallel for collapse(2)
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
+      const Rows y = head_rows(a.y, b, h);
+      float* P = a.saved.as<float>() + (b * H + h) * T * T;
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.stride, k.data, k.stride,
+                  0.0f, P, T);
+      for (int64_t i = 0; i < T; ++i) {
+        const int64_t keys = causal ? i + 1 : T;
+        StreamingSoftmax row;
+        row.absorb(P + i * T, keys);
+        for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
+        std::fill(P + i * T + keys, P + (i + 1) * T, 0.0f);
+      }
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.stride, 0.0f, y.data,
+                  y.stride);
+    }
+  }
+}
+
+// dV = P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK = scale dS^T Q.
+void naive_attention_backward(const AttentionBackwardOp& a) {
+  const auto [B, T, H, D, causal] = a.plan.shape;
+  for (int64_t b = 0; b < B; ++b) {
+#pragma omp parallel for
+    for (int64_t h = 0; h < H; ++h) {
+      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
+      const Rows dq = packed_rows(a.dqkv, b, 0, h), dk = packed_rows(a.dqkv, b, 1, h), dv = packed_rows(a.dqkv, b, 2, h);
+      const Rows dy = head_rows(a.dy, b, h);
+      const float* P = a.saved.as<float>() + (b * H + h) * T * T;
+      float* dS = a.workspace.as<float>() + h * T * T;
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.stride, 0.0f, dv.data,
+                  dv.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.stride, v.data, v.stride, 0.0f,
+                  dS, T);
+      for (int64_t i = 0; i < T; ++i) {
+        const float* p = P + i * T;
+        float* ds = dS + i * T;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
+        for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
+      }
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.stride, 0.0f,
+                  dq.data, dq.stride);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.stride, 0.0f,
+                  dk.data, dk.stride);
+    }
+  }
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,39 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace tessera::cpu {
+
+void embedding_forward(const EmbeddingForward& a) {
+  const int64_t B = a.y.shape[0], T = a.y.shape[1], C = a.y.shape[2], V = a.token_table.shape[0];
+  const int32_t* tokens = a.tokens.as<int32_t>();
+  for (int64_t n = 0; n < B * T; ++n)
+    check(tokens[n] >= 0 && tokens[n] < V, "embedding_forward: token {} at row {} is outside the table of {} rows",
+          tokens[n], n, V);
+#pragma omp parallel for
+  for (int64_t n = 0; n < B * T; ++n) {
+    const float* token = a.token_table.as<float>() + tokens[n] * C;
+    const float* position = a.position_table.as<float>() + (n % T) * C;
+    float* y = a.y.as<float>() + n * C;
+    for (int64_t c = 0; c < C; ++c) y[c] = token[c] + position[c];
+  }
+}
+
+void embedding_backward(const EmbeddingBackward& a) {
+  const int64_t B = a.dy.shape[0], T = a.dy.shape[1], C = a.dy.shape[2];
+  const int32_t* tokens = a.tokens.as<int32_t>();
+  constexpr int64_t kChunk = 64;  // channels a task owns: many rows may share a token, no two tasks share a channel
+#pragma omp parallel for
+  for (int64_t first = 0; first < C; first += kChunk) {
+    const int64_t last = std::min(C, first + kChunk);
+    for (int64_t n = 0; n < B * T; ++n) {
+      const float* dy = a.dy.as<float>() + n * C;
+      float* token = a.d_token_table.as<float>() + tokens[n] * C;
+      float* position = a.d_position_table.as<float>() + (n % T) * C;
+      for (int64_t c = first; c < last; ++c) token[c] += dy[c], position[c] += dy[c];
+    }
+  }
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace tessera::cpu {
+
+void layernorm_forward(const LayerNormForward& a) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const float *weight = a.weight.as<float>(), *bias = a.bias.as<float>();
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float* x = a.x.as<float>() + n * C;
+    float* y = a.y.as<float>() + n * C;
+    float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; ++c) sum += x[c];
+    const float mean = sum / static_cast<float>(C);
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < C; ++c) squares += (x[c] - mean) * (x[c] - mean);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + kLayerNormEpsilon);
+    for (int64_t c = 0; c < C; ++c) y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
+    a.mean.as<float>()[n] = mean;
+    a.rstd.as<float>()[n] = rstd;
+  }
+}
+
+// With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)),  dweight += dy h,  dbias += dy.
+void layernorm_backward(const LayerNormBackward& a) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const float *weight = a.weight.as<float>(), *means = a.mean.as<float>(), *rstds = a.rstd.as<float>();
+  // Parameters first: dx may be dy's or add's own memory, so nothing below reads what was written.
+  constexpr int64_t kChunk = 64;  // channels a task owns
+#pragma omp parallel for
+  for (int64_t first = 0; first < C; first += kChunk) {
+    const int64_t last = std::min(C, first + kChunk);
+    for (int64_t n = 0; n < N; ++n) {
+      const float *x = a.x.as<float>() + n * C, *dy = a.dy.as<float>() + n * C;
+      for (int64_t c = first; c < last; ++c) {
+        a.dweight.as<float>()[c] += dy[c] * (x[c] - means[n]) * rstds[n];
+        a.dbias.as<float>()[c] += dy[c];
+      }
+    }
+  }
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float *x = a.x.as<float>() + n * C, *dy = a.dy.as<float>() + n * C;
+    const float* add = a.add ? a.add.as<float>() + n * C : nullptr;
+    float* dx = a.dx.as<float>() + n * C;
+    const float mean = means[n], rstd = rstds[n];
+    float sum_g = 0, sum_gh = 0;
+#pragma omp simd reduction(+ : sum_g, sum_gh)
+    for (int64_t c = 0; c < C; ++c) {
+      const float g = dy[c] * weight[c];
+      sum_g += g;
+      sum_gh += g * (x[c] - mean) * rstd;
+    }
+    const float mean_g = sum_g / static_cast<float>(C), mean_gh = sum_gh / static_cast<float>(C);
+    for (int64_t c = 0; c < C; ++c) {
+      const float d = rstd * (dy[c] * weight[c] - mean_g - (x[c] - mean) * rstd * mean_gh);
+      dx[c] = add ? add[c] + d : d;
+    }
+  }
+}
+
+}  // namespace tessera::cpu

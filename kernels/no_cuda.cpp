@@ -1,0 +1,18 @@
+// What a build without CUDA answers.
+#include "kernels/backend.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+bool cuda_build() { return false; }
+
+bool find_cuda_device(DeviceTraits&, std::string& why_not) {
+  why_not = "this program was built without CUDA";
+  return false;
+}
+
+std::unique_ptr<Backend> make_cuda_backend() {
+  fail("this program was built without CUDA; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
+}
+
+}  // namespace tessera

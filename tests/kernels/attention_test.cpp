@@ -1,0 +1,164 @@
+// CPU attention: flash against naive, naive against finite differences and fp64, over tiles and sizes.
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/streaming_softmax.h"
+#include "tests/support.h"
+#include "tests/tolerances.h"
+
+namespace tessera::testing {
+namespace {
+
+AttentionPlan plan_for(AttentionKind kind, AttentionShape shape) {
+  return choose_attention({.kind = kind, .shape = shape, .dtype = DType::kF32, .device = {}});
+}
+
+struct Result {
+  Tensor y, saved, dqkv;
+};
+
+struct Attention : ::testing::Test {
+  HostTensors make;
+  std::unique_ptr<Backend> be = make_cpu_backend();
+
+  Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy, const cpu::FlashTile* tile = nullptr) {
+    Result r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
+    const Tensor workspace = make.poisoned({plan.backward_workspace_bytes / 4});
+    const AttentionForwardOp forward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved};
+    const AttentionBackwardOp backward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved, .dy = dy, .dqkv = r.dqkv, .workspace = workspace};
+    tile ? cpu::flash_attention_forward(forward, *tile) : be->attention_forward(forward);
+    tile ? cpu::flash_attention_backward(backward, *tile) : be->attention_backward(backward);
+    return r;
+  }
+};
+
+TEST_F(Attention, FlashEqualsNaive) {
+  for (const int64_t T : {1, 2, 63, 65, 127, 129, 1000})
+    for (const int64_t B : {1, 3})
+      for (const int64_t D : {4, 64})
+        for (const bool causal : {true, false}) {
+          if (T == 1000 && B == 3) continue;  // the sizes above leave nothing for it to find
+          const AttentionShape shape{B, T, 2, D, causal};
+          const Tensor qkv = make.normal({B, T, 3, 2, D}), dy = make.normal({B, T, 2, D});
+          const Result naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
+          const Result flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
+          EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention) << T << " " << B << " " << D << " " << causal;
+          EXPECT_LT(relative_error(flash.dqkv, naive.dqkv), tolerance::kCpuAttention) << T << " " << B << " " << D << " " << causal;
+        }
+}
+
+TEST_F(Attention, FlashDoesNotDependOnTheTile) {
+  const AttentionShape shape{2, 77, 2, 16, true};
+  const Tensor qkv = make.normal({2, 77, 3, 2, 16}), dy = make.normal({2, 77, 2, 16});
+  const AttentionPlan plan = plan_for(AttentionKind::kFlash, shape);
+  const Result whole = run(plan, qkv, dy);
+  for (const int64_t queries : {1, 3, 16, 50, 77, 100})
+    for (const int64_t keys : {1, 4, 7, 32, 76, 200}) {
+      const cpu::FlashTile tile{queries, keys};
+      const Result tiled = run(plan, qkv, dy, &tile);
+      EXPECT_LT(relative_error(tiled.y, whole.y), tolerance::kCpuAttention) << queries << " x " << keys;
+      EXPECT_LT(relative_error(tiled.saved, whole.saved), tolerance::kCpuAttention) << queries << " x " << keys;
+      EXPECT_LT(relative_error(tiled.dqkv, whole.dqkv), tolerance::kCpuAttention) << queries << " x " << keys;
+    }
+}
+
+TEST_F(Attention, GradientsMatchFiniteDifferences) {
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const bool causal : {true, false}) {
+      const AttentionShape shape{2, 11, 2, 4, causal};
+      const Tensor qkv = make.normal({2, 11, 3, 2, 4}), dy = make.normal({2, 11, 2, 4});
+      const AttentionPlan plan = plan_for(kind, shape);
+      const Result r = run(plan, qkv, dy);
+      const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape);
+      expect_gradient(qkv, r.dqkv, [&] {
+        be->attention_forward({.plan = plan, .qkv = qkv, .y = y, .saved = saved});
+        return dot(y, dy);
+      });
+    }
+}
+
+TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const AttentionShape shape{1, 65, 1, 16, true};
+    const Tensor qkv = make.normal({1, 65, 3, 1, 16}, 100), dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
+    const Result r = run(plan_for(kind, shape), qkv, dy);
+    for (const Tensor& t : {r.y, r.dqkv})
+      for (const float value : floats(t)) ASSERT_TRUE(std::isfinite(value)) << name_of(kind);
+  }
+}
+
+TEST_F(Attention, NaNStaysNaN) {
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const Tensor qkv = make.normal({1, 9, 3, 1, 4}), dy = make.normal({1, 9, 1, 4});
+    floats(qkv)[4 * 3 * 4] = std::nanf("");  // query 4
+    const Result r = run(plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
+    for (int d = 0; d < 4; ++d) {
+      EXPECT_TRUE(std::isnan(floats(r.y)[4 * 4 + d]));
+      EXPECT_TRUE(std::isfinite(floats(r.y)[3 * 4 + d]));
+    }
+  }
+}
+
+// One query over eight keys in two tiles of four, no scaling: small enough to follow by hand.
+TEST_F(Attention, WorkedExample) {
+  constexpr int64_t N = 8, D = 4;
+  const float query[D] = {1, 0, 2, 1};
+  const float keys[N][D] = {{1, 1, 0, 0}, {0, 1, 1, 0}, {1, 0, 1, 1}, {0, 0, 1, 0}, {2, 1, 1, 1}, {0, 1, 0, 1}, {1, 1, 1, 0}, {0, 0, 0, 1}};
+  const float values[N][D] = {{2, 1, 0, 3}, {1, 0, 1, 2}, {0, 2, 1, 1}, {3, 1, 0, 0}, {1, 3, 2, 0}, {0, 1, 0, 2}, {2, 0, 1, 1}, {1, 0, 0, 3}};
+  double scores[N], sum = 0, exact[D] = {};
+  for (int j = 0; j < N; ++j) {
+    scores[j] = 0;
+    for (int d = 0; d < D; ++d) scores[j] += static_cast<double>(query[d]) * keys[j][d];
+    sum += std::exp(scores[j]);
+  }
+  for (int j = 0; j < N; ++j)
+    for (int d = 0; d < D; ++d) exact[d] += std::exp(scores[j]) / sum * values[j][d];
+
+  cpu::StreamingSoftmax row;
+  float tile[4];
+  std::copy(scores, scores + 4, tile);
+  row.absorb(tile, 4);
+  EXPECT_EQ(row.maximum, 4);
+  std::copy(scores + 4, scores + 8, tile);
+  EXPECT_NEAR(row.absorb(tile, 4), std::exp(4.0 - 5.0), 1e-7);
+  EXPECT_EQ(row.maximum, 5);
+  EXPECT_NEAR(row.log_sum_exp(), std::log(sum), 1e-6);
+
+  // The kernel computes all rows: every row gets the same query, and sees every key.
+  AttentionPlan plan = plan_for(AttentionKind::kFlash, {1, N, 1, D, false});
+  plan.scale = 1;
+  const Tensor qkv = make.empty({1, N, 3, 1, D}), dy = make.zeros({1, N, 1, D});
+  for (int j = 0; j < N; ++j)
+    for (int d = 0; d < D; ++d) {
+      floats(qkv)[(j * 3 + 0) * D + d] = query[d];
+      floats(qkv)[(j * 3 + 1) * D + d] = keys[j][d];
+      floats(qkv)[(j * 3 + 2) * D + d] = values[j][d];
+    }
+  for (const int64_t tile_size : {4, 1, 3, 8}) {
+    const cpu::FlashTile tile_shape{tile_size, tile_size};
+    const Result r = run(plan, qkv, dy, &tile_shape);
+    for (int i = 0; i < N; ++i)
+      for (int d = 0; d < D; ++d) EXPECT_NEAR(floats(r.y)[i * D + d], exact[d], 1e-6);
+    EXPECT_NEAR(floats(r.saved)[0], std::log(sum), 1e-6);
+  }
+}
+
+TEST(ChooseAttention, SaysWhichSizesItServes) {
+  const DeviceTraits h200{.device = Device::kCuda, .arch = 90, .name = "NVIDIA H200"};
+  try {
+    choose_attention({.kind = AttentionKind::kFlash, .shape = {1, 8, 1, 80, true}, .dtype = DType::kBF16, .device = h200});
+    FAIL() << "head dim 80 was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("head dims 64 and 128 in bf16"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("head dim 80"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ChooseAttention, NaiveSavesProbabilitiesAndFlashOneNumberARow) {
+  const AttentionShape shape{2, 128, 3, 64, true};
+  EXPECT_EQ(plan_for(AttentionKind::kNaive, shape).saved_shape, (Shape{2, 3, 128, 128}));
+  EXPECT_EQ(plan_for(AttentionKind::kFlash, shape).saved_shape, (Shape{2, 3, 128}));
+}
+
+}  // namespace
+}  // namespace tessera::testing
