@@ -1,0 +1,31 @@
+// Documents out of text files and JSON lines, read as a stream: a file may be larger than memory.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+struct DocumentSink {
+  // The next piece of the current document, at least one byte. A JSON document comes as one piece; a text
+  // file in pieces of about a MiB that end with a line wherever a piece has a line end, so that no word is
+  // cut in two.
+  std::function<void(std::string_view)> on_text;
+  std::function<void()> on_end;  // the document is complete
+};
+
+// Error: `input` does not exist, is a folder, is not readable, or is a .json file. Reads nothing: lets a
+// program that has many inputs refuse the last one before it has spent an hour on the first.
+void check_input(const std::filesystem::path& input);
+
+// *.jsonl: one JSON object a line, whose string field `text_field` is a document; blank lines are skipped.
+// Any other file (or pipe) is plain text and one document.
+// Error: what check_input throws, a read error, a file without any document, a text file with a zero byte
+// near its beginning (it is no text); for JSON lines, naming file and line: a line that is not JSON, not an
+// object, without the field, or whose field is not a string.
+void read_documents(const std::filesystem::path& input, const std::string& text_field,
+                    const DocumentSink& sink);
+
+}  // namespace tessera

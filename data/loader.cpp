@@ -1,0 +1,114 @@
+#include "data/loader.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// The finaliser of SplitMix64: every input bit changes about half of the output bits.
+constexpr uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t kGolden =
+    0x9e3779b97f4a7c15;  // 2^64 / golden ratio: keeps mix's inputs away from 0, where it is 0
+
+// More than the four of the classic construction: for small n the halves have only a bit or two.
+constexpr int kRounds = 6;
+
+int64_t count_windows(const LoaderOptions& options) {
+  const auto& [stream, first_token, token_count, T, seed, shuffle] = options;
+  check(stream != nullptr, "a Loader needs a token stream");
+  check(T >= 1, "the sequence length must be at least 1, found {}", T);
+  check(first_token >= 0 && token_count >= 0 && first_token <= stream->size() - token_count,
+        "the tokens {} to {} are not all in {}", first_token, first_token + token_count - 1,
+        stream->describe());
+  check(token_count > T,
+        "too few tokens for one sequence of length {}: wanted at least {} (the targets are shifted by one), "
+        "found {} "
+        "in {}; use a shorter sequence or more data",
+        T, T + 1, token_count, stream->describe());
+  return (token_count - 1) / T;
+}
+
+}  // namespace
+
+SequenceOrder::SequenceOrder(int64_t n, uint64_t seed, bool shuffle) : n_(n), seed_(seed), shuffle_(shuffle) {
+  check(n >= 1, "an order needs at least 1 sequence, found {}", n);
+  const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1)));
+  half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
+}
+
+int64_t SequenceOrder::at(int64_t position) const {
+  check(position >= 0, "a position in the data cannot be negative, found {}", position);
+  if (!shuffle_) return position % n_;
+  const uint64_t epoch_key = mix(mix(seed_ + kGolden) + static_cast<uint64_t>(position / n_));
+  // Cycle walking: permute is a bijection of [0, 4^half_bits_), a range less than four times n (or of 4, for
+  // n < 4). Following it from an index below n until it is below n again is a bijection of [0, n), after
+  // about 4 steps or fewer.
+  uint64_t index = static_cast<uint64_t>(position % n_);
+  do {
+    index = permute(index, epoch_key);
+  } while (index >= static_cast<uint64_t>(n_));
+  return static_cast<int64_t>(index);
+}
+
+// A Feistel network: each round can be undone, whatever the function of `right` is; so the whole is a
+// bijection.
+uint64_t SequenceOrder::permute(uint64_t index, uint64_t epoch_key) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t left = index >> half_bits_, right = index & mask;
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    const uint64_t next = left ^ (mix(mix(epoch_key + round * kGolden) ^ right) & mask);
+    left = right;
+    right = next;
+  }
+  return left << half_bits_ | right;
+}
+
+Loader::Loader(const LoaderOptions& options)
+    : options_(options),
+      sequences_per_epoch_(count_windows(options)),
+      order_(sequences_per_epoch_, options.seed, options.shuffle) {}
+
+void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
+                   std::span<int32_t> targets) const {
+  const int64_t T = options_.sequence_length;
+  check(std::ssize(tokens) == count * T && std::ssize(targets) == count * T,
+        "{} sequences of length {} fill {} tokens and as many targets, found room for {} and {}", count, T,
+        count * T, tokens.size(), targets.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = options_.first_token + order_.at(position + i) * T;
+    const auto row = [&](std::span<int32_t> rows) {
+      return rows.subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
+    };
+    options_.stream->read(first, row(tokens));
+    options_.stream->read(first + 1, row(targets));
+  }
+}
+
+TrainValidationSplit split_train_validation(const SplitOptions& options) {
+  const auto& [token_count, fraction, T] = options;
+  check(fraction > 0 && fraction < 1, "the validation fraction must be between 0 and 1, found {}", fraction);
+  check(T >= 1, "the sequence length must be at least 1, found {}", T);
+  const int64_t held_out = std::llround(static_cast<double>(token_count) * fraction);
+  const TrainValidationSplit split = {.train = {0, token_count - held_out},
+                                      .validation = {token_count - held_out, held_out}};
+  for (const auto& [name, range] :
+       {std::pair("training", split.train), std::pair("validation", split.validation)}) {
+    check(range.token_count > T,
+          "with a validation fraction of {}, {} of the {} tokens are for {}: too few for one sequence of "
+          "length {}, "
+          "which takes {}; change the fraction, use a shorter sequence or more data",
+          fraction, range.token_count, token_count, name, T, T + 1);
+  }
+  return split;
+}
+
+}  // namespace tessera

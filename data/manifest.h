@@ -1,0 +1,30 @@
+// dataset.json: what `prepare` says about the folder of shards beside it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+inline constexpr const char* kManifestName = "dataset.json";
+inline constexpr const char* kManifestFormat = "tessera-dataset-1";
+
+struct Manifest {
+  std::string format = kManifestFormat;
+  std::string tokenizer;   // a name that make_tokenizer knows
+  int64_t vocab_size = 0;  // of that tokenizer
+  int64_t tokens = 0;      // in all shards, the end-of-text tokens included
+  int64_t documents = 0;
+  int64_t shards = 0;
+};
+
+// Error: the file cannot be written.
+void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
+
+// Nothing when the folder has no dataset.json.
+// Error: unreadable, not JSON, a missing or mistyped field, another format; the message names the file.
+std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
+
+}  // namespace tessera

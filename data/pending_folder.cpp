@@ -1,0 +1,96 @@
+#include "data/pending_folder.h"
+
+#include <random>
+
+#include "data/file.h"
+#include "data/manifest.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Symbolic links are followed, so that the hidden folder lies beside the real one, on the same file system.
+fs::path resolve(const fs::path& target) {
+  check(!target.empty(), "the output folder needs a name");
+  std::error_code error;
+  fs::path resolved = fs::weakly_canonical(fs::absolute(target), error);
+  check(!error, "cannot use the output folder {}: {}", target.string(), error.message());
+  return resolved.has_filename() ? resolved
+                                 : resolved.parent_path();  // "folder/" has an empty last component
+}
+
+void check_replaceable(const fs::path& target, bool replace) {
+  if (!fs::exists(fs::symlink_status(target))) return;
+  check(fs::is_directory(target), "the output {} exists and is not a folder: choose another name",
+        target.string());
+  check(replace, "the output folder {} exists: choose another name, or replace it with --force",
+        target.string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(target)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name == kManifestName || (name.starts_with("train_") && name.ends_with(".bin"));
+    check(ours,
+          "will not replace {}: it holds {}, which is not part of a prepared dataset; choose another name",
+          target.string(), name);
+  }
+}
+
+}  // namespace
+
+PendingFolder::PendingFolder(const fs::path& target, bool replace)
+    : target_(resolve(target)), replace_(replace) {
+  const auto sibling = [&](const char* purpose, unsigned number) {
+    return target_.parent_path() / fmt::format(".{}.{}-{:08x}", target_.filename().string(), purpose, number);
+  };
+  const unsigned number = std::random_device{}();
+  pending_ = sibling("preparing", number);
+  replaced_ = sibling("replaced", number);
+  try {
+    check_replaceable(target_, replace_);
+    make_parents();
+    check(fs::create_directory(pending_), "the folder {} exists", pending_.string());
+  } catch (const fs::filesystem_error& error) {
+    discard();
+    fail("cannot make the output folder {}: {}", target_.string(), error.code().message());
+  }
+}
+
+PendingFolder::~PendingFolder() { discard(); }
+
+void PendingFolder::make_parents() {
+  for (fs::path folder = target_.parent_path(); !fs::exists(folder); folder = folder.parent_path()) {
+    first_made_parent_ = folder;
+  }
+  fs::create_directories(target_.parent_path());
+}
+
+void PendingFolder::discard() {
+  std::error_code ignored;  // nothing useful can be done about what cannot be removed
+  fs::remove_all(pending_, ignored);
+  if (first_made_parent_.empty()) return;
+  // From the innermost up; a folder that is not empty (the target, or another program's files) stays.
+  for (fs::path folder = target_.parent_path();
+       fs::remove(folder, ignored) && folder != first_made_parent_;) {
+    folder = folder.parent_path();
+  }
+}
+
+void PendingFolder::publish() {
+  check_replaceable(target_, replace_);
+  std::error_code error;
+  const bool has_old = fs::exists(target_);
+  if (has_old) fs::rename(target_, replaced_, error);
+  if (!error) {
+    fs::rename(pending_, target_, error);
+    std::error_code ignored;
+    if (error && has_old) fs::rename(replaced_, target_, ignored);
+  }
+  check(!error, "cannot make the output folder {}: {}", target_.string(), error.message());
+  sync_folder(target_.parent_path());
+  fs::remove_all(replaced_, error);
+  check(!error, "{} is complete, but the folder it replaced cannot be removed: {}: {}", target_.string(),
+        replaced_.string(), error.message());
+}
+
+}  // namespace tessera

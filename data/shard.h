@@ -1,0 +1,53 @@
+// Token shards, in the format of llm.c: a header of 256 little-endian int32 (1024 bytes), then the tokens as
+// little-endian uint16. Header: [0] 20240520, [1] version 1, [2] number of tokens, the rest 0.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/file.h"
+
+namespace tessera {
+
+// The tokens of a mapped shard: a view that lives as long as `file`.
+// Error, each with its own message: an empty file, a foreign magic number, an unsupported version, fewer
+// bytes than the header promises (truncated), more bytes than that, no tokens at all.
+std::span<const uint16_t> shard_tokens(const MappedFile& file);
+
+struct ShardWriterOptions {
+  std::filesystem::path folder;            // exists; shards in it that have the same names are replaced
+  std::string prefix = "train";            // names are <prefix>_000000.bin, <prefix>_000001.bin, ...
+  int64_t tokens_per_shard = 100'000'000;  // 1 .. 2^31 - 1; only the last shard may hold fewer
+};
+
+// Writes a stream of tokens as consecutive shards. A shard has its final name only when it is complete and on
+// disk; what a failed or abandoned writer had begun is removed by its destructor. Every call may throw an
+// Error that names the file and the system's reason; after an Error only destroy the writer.
+class ShardWriter {
+ public:
+  explicit ShardWriter(ShardWriterOptions options);
+
+  void append(std::span<const int32_t> tokens);  // Error: a token that does not fit into 16 bits
+  void finish();                                 // completes the last shard; required
+
+  int64_t token_count() const { return token_count_; }
+  int64_t shard_count() const { return shard_count_; }  // begun or complete
+
+ private:
+  void begin_shard();
+  void flush();
+  void finish_shard();
+
+  ShardWriterOptions options_;
+  std::optional<OutputFile> file_;  // the shard being written
+  std::vector<uint16_t> buffer_;    // tokens not yet handed to file_
+  int64_t shard_token_count_ = 0;   // in the current shard, buffer_ included
+  int64_t token_count_ = 0;         // in all shards
+  int64_t shard_count_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,161 @@
+#include "data/token_stream.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "data/manifest.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// llm.c keeps `x_train_*.bin` and `x_val_*.bin` in one folder: reading it whole would train on the validation
+// data.
+void check_not_mixed(const fs::path& folder, const std::vector<fs::path>& shards) {
+  const auto has = [](const fs::path& shard, const char* word) {
+    return shard.filename().native().find(word) != std::string::npos;
+  };
+  const auto is_train = [&](const fs::path& shard) { return has(shard, "train"); };
+  const auto is_validation = [&](const fs::path& shard) { return has(shard, "val") && !is_train(shard); };
+  const auto train = std::ranges::find_if(shards, is_train);
+  const auto validation = std::ranges::find_if(shards, is_validation);
+  if (train == shards.end() || validation == shards.end()) return;
+  fail(
+      "the folder {} mixes training and validation shards ({} and {}): name one kind by a pattern, for "
+      "example {}",
+      folder.string(), train->filename().string(), validation->filename().string(),
+      (folder / "*train*.bin").string());
+}
+
+}  // namespace
+
+TokenStream TokenStream::open(const fs::path& path) {
+  TokenStream stream;
+  stream.path_ = path;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  const std::string name = path.filename().string();
+  if (fs::is_directory(status)) {
+    stream.add_shards(path, "*.bin");
+    stream.check_against_manifest();
+  } else if (status.type() == fs::file_type::not_found) {
+    const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
+    check(is_pattern, "{} does not exist: wanted a token shard (.bin), a folder of shards or a text file",
+          path.empty() ? "the path ''" : path.string());
+    check(path.extension() == ".bin", "no file is named {}, and a pattern must end in .bin", path.string());
+    stream.add_shards(path.has_parent_path() ? path.parent_path() : ".", name);
+  } else if (path.extension() == ".bin") {
+    stream.add_shard(path);
+  } else {
+    check(path.extension() != ".jsonl",
+          "{} holds JSON lines, which would be read as plain text: turn it into shards first, with "
+          "./prepare --input {} --output FOLDER",
+          path.string(), path.string());
+    stream.add_text(path);
+  }
+  return stream;
+}
+
+void TokenStream::add_text(const fs::path& path) {
+  Source source{.file = MappedFile(path), .text = {}, .shard = {}, .first_token = size_};
+  const std::span<const std::byte> bytes = source.file.bytes();
+  check(!bytes.empty(), "the text file {} is empty", path.string());
+  source.text = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  size_ += static_cast<int64_t>(bytes.size());
+  tokenizer_ = kBytesTokenizer;
+  sources_.push_back(std::move(source));
+}
+
+void TokenStream::add_shard(const fs::path& path) {
+  Source source{.file = MappedFile(path), .text = {}, .shard = {}, .first_token = size_};
+  source.shard = shard_tokens(source.file);
+  size_ += static_cast<int64_t>(source.shard.size());
+  sources_.push_back(std::move(source));
+}
+
+void TokenStream::add_shards(const fs::path& folder, const std::string& pattern) {
+  std::vector<fs::path> shards;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) shards.push_back(entry->path());
+  }
+  check(!error, "cannot read the folder {}: {}", folder.string(), error.message());
+  check(!shards.empty(),
+        "the folder {} holds no token shards named {}: make some with prepare, or name a text file",
+        folder.string(), pattern);
+  std::ranges::sort(shards);
+  check_not_mixed(folder, shards);
+  for (const fs::path& shard : shards) add_shard(shard);
+}
+
+void TokenStream::check_against_manifest() {
+  const std::optional<Manifest> manifest = read_manifest(path_);
+  if (!manifest) return;
+  check(manifest->tokens == size_ && manifest->shards == std::ssize(sources_),
+        "{} does not agree with the shards beside it: it says {} tokens in {} shards, found {} tokens in {} "
+        "shards; "
+        "copy the folder again or make it again with prepare",
+        (path_ / kManifestName).string(), manifest->tokens, manifest->shards, size_, sources_.size());
+  tokenizer_ = manifest->tokenizer;
+}
+
+void TokenStream::require_tokens_below(int64_t vocab_size) {
+  check(vocab_size >= 1, "a vocabulary of {} tokens cannot hold {}", vocab_size, describe());
+  vocab_size_ = vocab_size;
+}
+
+void TokenStream::read(int64_t first, std::span<int32_t> out) const {
+  const int64_t count = std::ssize(out);
+  check(0 <= first && first <= size_ && count <= size_ - first,
+        "cannot read {} tokens from token {} on: {} has {} tokens", count, first, path_.native(), size_);
+  // The last source that begins at or before `first`.
+  auto source = std::ranges::upper_bound(sources_, first, {}, &Source::first_token) - 1;
+  for (; !out.empty(); ++source) {
+    const int64_t at = first - source->first_token;
+    const int64_t held = std::ssize(source->text) + std::ssize(source->shard);  // one of the two is empty
+    const std::span<int32_t> part = out.first(static_cast<size_t>(std::min(std::ssize(out), held - at)));
+    if (source->shard.empty()) {
+      copy_checked(*source, source->text, at, part);
+    } else {
+      copy_checked(*source, source->shard, at, part);
+    }
+    first += std::ssize(part);
+    out = out.subspan(part.size());
+  }
+}
+
+template <class Stored>
+void TokenStream::copy_checked(const Source& source, std::span<const Stored> stored, int64_t at,
+                               std::span<int32_t> out) const {
+  const auto tokens = stored.subspan(static_cast<size_t>(at), out.size());
+  int32_t largest = 0;  // one comparison per read instead of a branch per token, so that the loop vectorises
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    out[i] = tokens[i];
+    largest = std::max(largest, out[i]);
+  }
+  if (largest < vocab_size_) return;
+  const auto bad = std::ranges::find_if(out, [&](int32_t token) { return token >= vocab_size_; });
+  fail(
+      "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set the model's "
+      "vocabulary "
+      "size to that of the tokenizer that made the data, or make the data again with the model's tokenizer",
+      source.file.path().string(), at + (bad - out.begin()), *bad, vocab_size_, vocab_size_ - 1);
+}
+
+std::string TokenStream::describe() const {
+  const std::string kind = !sources_.front().text.empty() ? "plain text"
+                           : sources_.size() == 1         ? "1 shard"
+                                                          : fmt::format("{} shards", sources_.size());
+  return fmt::format("{}: {} tokens, {}, tokenizer {}", path_.string(), size_, kind,
+                     tokenizer_.empty() ? "unknown" : tokenizer_);
+}
+
+}  // namespace tessera

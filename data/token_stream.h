@@ -1,0 +1,72 @@
+// All tokens of a data set as one read-only sequence with random access.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/file.h"
+
+namespace tessera {
+
+// Sources are memory-mapped, so opening costs no time and no memory whatever the size, and processes share
+// the pages. After open() and require_tokens_below() a stream never changes: any number of threads may read
+// it. Limit: a source that is truncated while the stream is open may end the program with SIGBUS (see
+// MappedFile).
+class TokenStream {
+ public:
+  // `path` is one of
+  //   a shard              tokens.bin                   see shard.h
+  //   shards by a pattern  folder/fineweb_train_*.bin   *, ? and [] in the file name; in name order
+  //   a folder             its *.bin, in name order; if it has a dataset.json, that must agree with the
+  //   shards a plain text file    anything else                its bytes are the tokens of the tokenizer
+  //   `bytes`
+  // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
+  // that mixes training and validation shards, is an empty text file, is a .jsonl (which must be prepared
+  // first); a shard that is not valid; a manifest that is not valid or disagrees with the shards.
+  static TokenStream open(const std::filesystem::path& path);
+
+  int64_t size() const { return size_; }  // tokens; at least 1
+
+  // Fills `out` with the tokens first, first + 1, ...; crosses the borders of shards.
+  // Error: a range outside the stream; a token at or above the limit set by require_tokens_below.
+  void read(int64_t first, std::span<int32_t> out) const;
+
+  // From now on every token that is read must be below `vocab_size`: a token without an embedding would read
+  // foreign memory in the model. Checked at each read, since a scan at the start would have to touch the
+  // whole data set. Error: vocab_size < 1.
+  void require_tokens_below(int64_t vocab_size);
+
+  // The tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
+  const std::string& tokenizer() const { return tokenizer_; }
+
+  std::string describe() const;  // one line for people
+
+ private:
+  struct Source {
+    MappedFile file;
+    std::span<const uint8_t> text;    // of a text file, otherwise empty
+    std::span<const uint16_t> shard;  // of a shard, otherwise empty
+    int64_t first_token;              // its place in the stream
+  };
+
+  TokenStream() = default;
+  void add_text(const std::filesystem::path& path);
+  void add_shard(const std::filesystem::path& path);
+  void add_shards(const std::filesystem::path& folder, const std::string& pattern);
+  void check_against_manifest();
+  template <class Stored>
+  void copy_checked(const Source& source, std::span<const Stored> stored, int64_t at,
+                    std::span<int32_t> out) const;
+
+  std::filesystem::path path_;   // as given to open()
+  std::vector<Source> sources_;  // ordered by first_token
+  int64_t size_ = 0;
+  int64_t vocab_size_ = std::numeric_limits<int64_t>::max();
+  std::string tokenizer_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,179 @@
+// The prepare program, run as its users run it.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "tests/data/prepare_process.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_F(Prepare, EndsEveryDocument) {
+  write("a.txt", "one\ntwo");
+  write("b.jsonl",
+        "{\"text\":\"three\"}\n\n{\"id\":1,\"text\":\"\\u00e9\"}\r\n{\"text\":\"\"}\n{\"text\":\"last\"}");
+  const Result result = run({"--input", "a.txt", "b.jsonl", "--tokenizer", "bytes", "--output", "made/mine"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(result.error, "");  // no progress when stderr is no terminal
+  EXPECT_NE(result.out.find("documents 5, tokens 23, shards 1, seconds"), std::string::npos) << result.out;
+  EXPECT_EQ(text_of("made/mine"), "one\ntwo|three|\xc3\xa9||last|");
+  EXPECT_EQ(TokenStream::open(folder_ / "made/mine").tokenizer(), "bytes");
+  EXPECT_EQ(read_file(folder_ / "made/mine/dataset.json"),
+            "{\n  \"documents\": 5,\n  \"format\": \"tessera-dataset-1\",\n  \"shards\": 1,\n"
+            "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
+  EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
+}
+
+TEST_F(Prepare, SplitsIntoShards) {
+  write("a.txt", "0123456789");
+  EXPECT_EQ(run({"--input", "a.txt", "--output", "d", "--shard-tokens", "4"}).status, 0);
+  EXPECT_EQ(read_file(folder_ / "d/train_000001.bin"), shard_bytes({'4', '5', '6', '7'}));
+  EXPECT_EQ(text_of("d"), "0123456789|");
+  EXPECT_EQ(run({"--input", "a.txt", "--output", "e", "--shard-tokens", "2K"}).status, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "e/train_000001.bin"));
+}
+
+TEST_F(Prepare, KeepsLargeTextsWhole) {
+  std::string text;
+  for (int i = 0; text.size() < 5'000'000; ++i) text += fmt::format("{}{}", i, i % 7 == 0 ? '\n' : ' ');
+  write("lines.txt", text);
+  write("one_line.txt", std::string(3'000'000, 'x'));
+  EXPECT_EQ(run({"--input", "lines.txt", "one_line.txt", "--output", "d"}).status, 0);
+  EXPECT_EQ(text_of("d"), text + "|" + std::string(3'000'000, 'x') + "|");
+}
+
+TEST_F(Prepare, TakesTheFieldThatIsAskedFor) {
+  write("a.jsonl", "{\"body\":\"x\"}\n");
+  EXPECT_EQ(run({"--input", "a.jsonl", "--output", "d", "--text-field", "body"}).status, 0);
+  EXPECT_EQ(text_of("d"), "x|");
+}
+
+TEST_F(Prepare, NamesTheLineThatIsWrong) {
+  const auto expect = [&](const std::string& content, std::initializer_list<std::string_view> words) {
+    write("a.jsonl", content);
+    expect_refusal({"--input", "a.jsonl", "--output", "new/d"}, words);
+  };
+  expect("{\"text\":\"x\"}\n\n{\"text\": nope}\n", {"a.jsonl:3: not JSON", "column 11", "invalid literal"});
+  expect("{\"text\":\"\xff\"}\n", {"a.jsonl:1: not JSON", "UTF-8"});
+  expect("{\"text\":\"cut", {"a.jsonl:1: not JSON"});
+  expect("{\"text\":\"x\"}\n{\"txt\":\"y\",\"id\":1}\n",
+         {"a.jsonl:2", "field 'text'", "found 'id', 'txt'", "--text-field"});
+  expect("{}\n", {"a.jsonl:1", "found no fields"});
+  expect("{\"text\":5}\n", {"a.jsonl:1", "wanted a string", "found a JSON number"});
+  expect("[\"x\"]\n", {"a.jsonl:1", "wanted a JSON object", "found a JSON array"});
+  expect("\n \n", {"a.jsonl holds no documents"});
+}
+
+TEST_F(Prepare, RefusesWrongInputsBeforeItStarts) {
+  write("a.txt", "x");
+  write("e.txt", "");
+  write("data.json", "[]");
+  write("zip.txt", std::string("PK\0\0", 4));
+  const auto expect = [&](const std::string& input, std::initializer_list<std::string_view> words) {
+    expect_refusal({"--input", "a.txt", input, "--output", "d"}, words);
+  };
+  expect("missing.txt", {"missing.txt does not exist"});
+  expect("", {"'' does not exist"});
+  expect(".", {"is a folder", "--input ./*.txt"});
+  expect("e.txt", {"e.txt is empty"});
+  expect("data.json", {"data.json is JSON", ".jsonl"});
+  expect("zip.txt", {"zip.txt is not plain text", "byte 2 is 0"});
+}
+
+TEST_F(Prepare, ReplacesAnOldDatasetOnlyWhenForced) {
+  write("a.txt", "old");
+  write("b.txt", "new");
+  EXPECT_EQ(run({"--input", "a.txt", "--output", "d", "--shard-tokens", "1"}).status, 0);
+  expect_refusal({"--input", "b.txt", "--output", "d"}, {"/d exists", "--force"});
+  expect_refusal({"--input", "missing.txt", "--output", "d", "--force"}, {"does not exist"});
+  EXPECT_EQ(text_of("d"), "old|");
+  EXPECT_EQ(run({"--input", "b.txt", "--output", "d/", "--force"}).status, 0);
+  EXPECT_EQ(text_of("d"), "new|");
+  EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.txt", "d"}));
+}
+
+TEST_F(Prepare, WillNotReplaceWhatItDidNotMake) {
+  write("a.txt", "x");
+  expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"will not replace", "a.txt"});
+  expect_refusal({"--input", "a.txt", "--output", "a.txt", "--force"}, {"a.txt exists and is not a folder"});
+  EXPECT_EQ(read_file(folder_ / "a.txt"), "x");
+}
+
+TEST_F(Prepare, AWriteErrorLeavesNothingAndKeepsTheOldDataset) {
+  write("a.txt", "old");
+  write("b.txt", std::string(5000, 'x'));
+  EXPECT_EQ(run({"--input", "a.txt", "--output", "d"}).status, 0);
+  for (const auto& [output, force] :
+       {std::pair("new/folders/d", "--text-field=text"), std::pair("d", "--force")}) {
+    expect_refusal({"--input", "b.txt", "--output", output, force},
+                   {"cannot write", "train_000000.bin", "File too large"}, 4000);
+  }
+  EXPECT_EQ(text_of("d"), "old|");
+}
+
+TEST_F(Prepare, UnwritableOutput) {
+  write("a.txt", "x");
+  expect_refusal({"--input", "a.txt", "--output", "a.txt/d"},
+                 {"cannot make the output folder", "Not a directory"});
+  expect_refusal({"--input", "a.txt", "--output", ""}, {"needs a name"});
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere: permissions are not tested";
+  fs::create_directory(folder_ / "locked");
+  fs::permissions(folder_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refusal({"--input", "a.txt", "--output", "locked/d"},
+                 {"cannot make the output folder", "Permission denied"});
+}
+
+TEST_F(Prepare, RefusesWrongOptions) {
+  write("a.txt", "x");
+  expect_refusal({}, {"--input is required", "--help"});
+  expect_refusal({"--input", "a.txt"}, {"--output is required"});
+  expect_refusal({"--input", "a.txt", "--output", "d", "--focre"}, {"--focre"});
+  expect_refusal({"--input", "a.txt", "--output", "d", "--tokenizer", "word"},
+                 {"unknown tokenizer 'word'", "'bytes'"});
+  expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "0"},
+                 {"1 to 2147483647", "asked for 0"});
+  expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "many"}, {"--shard-tokens"});
+}
+
+TEST_F(Prepare, HelpNamesEveryOption) {
+  const Result result = run({"--help"});
+  EXPECT_EQ(result.status, 0);
+  for (const char* option :
+       {"--input", "--output", "--tokenizer", "--shard-tokens", "--text-field", "--force"}) {
+    EXPECT_NE(result.out.find(option), std::string::npos) << option;
+  }
+}
+
+TEST_F(Prepare, AnInterruptLeavesNothing) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child = start({"--input", "pipe", "--output", "new/d"});
+  const int writer =
+      open(pipe.c_str(), O_WRONLY);  // returns when the program has opened its end: it then waits
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(names(), (std::set<std::string>{"new", "pipe"}));
+  kill(child, SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  close(writer);  // only now: the end of its input would end the program, too
+  const Result result = finish(child);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.error.find("nterrupted"), std::string::npos) << result.error;
+  EXPECT_EQ(names(), std::set<std::string>{"pipe"});
+}
+
+TEST_F(Prepare, TinyShakespeare) {
+  const fs::path path = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
+  if (!fs::exists(path)) GTEST_SKIP() << path << " is absent";
+  EXPECT_EQ(run({"--input", fs::absolute(path).string(), "--output", "d", "--shard-tokens", "500000"}).status,
+            0);
+  EXPECT_TRUE(fs::exists(folder_ / "d/train_000002.bin"));
+  EXPECT_EQ(text_of("d"), read_file(path) + "|");
+}
+
+}  // namespace
+}  // namespace tessera
