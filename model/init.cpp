@@ -1,0 +1,31 @@
+#include "model/init.h"
+
+#include <cmath>
+
+#include "kernels/base/random.h"
+
+namespace tessera {
+
+void init_weights(Backend& backend, const Params& weights, const ModelConfig& config, uint64_t seed) {
+  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
+  uint64_t stream = 0;
+  for_each_param(weights, config, [&](const ParamInfo& info, const Tensor& tensor) {
+    Arena staging = Arena::host();
+    const Tensor host = staging.alloc(MemoryTag::kWeights, info.name, DType::kF32, info.shape);
+    const int64_t filled = info.shape.numel() / info.shape[0] * (info.shape[0] - info.padding);
+    float* values = host.as<float>();
+    const Philox random(seed, stream++);
+    if (info.init == Init::kZero || info.init == Init::kOne) {
+      std::fill_n(values, filled, info.init == Init::kOne ? 1.0f : 0.0f);
+    } else {
+      const double deviation = info.init == Init::kNormal ? 0.02 : residual;
+#pragma omp parallel for
+      for (int64_t i = 0; i < filled; ++i) values[i] = static_cast<float>(deviation * random.normal(i));
+    }
+    std::fill(values + filled, values + info.shape.numel(), 0.0f);
+    backend.copy(host, tensor);
+    backend.synchronize();
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,14 @@
+// Random initial weights, as GPT-2's: normal with standard deviation 0.02, and 0.02 / sqrt(2 L) for the two matrices of a
+// block that write to the residual stream; biases 0, norms 1. Radford et al., "Language Models are Unsupervised
+// Multitask Learners", 2019, section 2.3.
+#pragma once
+
+#include "kernels/backend.h"
+#include "model/params.h"
+
+namespace tessera {
+
+// Fills fp32 `weights`. The values depend on the seed alone, not on the device.
+void init_weights(Backend& backend, const Params& weights, const ModelConfig& config, uint64_t seed);
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+// What a forward keeps for its backward.
+#pragma once
+
+#include <vector>
+
+#include "kernels/attention/choose.h"
+#include "kernels/base/arena.h"
+#include "model/config.h"
+
+namespace tessera {
+
+// The tensors of one block, in the order that its forward writes them. N = B T rows.
+struct BlockSaved {
+  Tensor norm1, norm1_mean, norm1_rstd;    // [N, C] [N] [N]
+  Tensor qkv;                              // [B, T, 3, H, D]
+  Tensor attention;                        // [B, T, H, D]
+  Tensor attention_saved;                  // log-sum-exp or probabilities, as the attention plan says
+  Tensor residual_mid;                     // [N, C]   input + attention output
+  Tensor norm2, norm2_mean, norm2_rstd;
+  Tensor gelu_input, gelu;                 // [N, 4C]
+  Tensor residual_out;                     // [N, C]   residual_mid + MLP output: the next block's input
+};
+
+struct Saved {
+  Tensor embedded;  // [N, C]
+  std::vector<BlockSaved> blocks;
+  Tensor norm, norm_mean, norm_rstd;
+};
+
+// For a forward without backward every block may write the same tensors, which takes the memory of one block.
+enum class Keep { kForBackward, kNothing };
+
+Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep);
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+// GPT-2: token and position embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by the tied
+// token table. Computes what Hugging Face's GPT2LMHeadModel computes (without dropout).
+//
+// Allocation: every function takes what it needs from the arena inside a Scope of its own and gives it back, except
+// allocate_saved(), whose tensors live as long as the caller's Scope.
+#pragma once
+
+#include <functional>
+
+#include "kernels/backend.h"
+#include "model/params.h"
+#include "model/saved.h"
+
+namespace tessera {
+
+// A model at a batch size, ready to run: what does not change from step to step.
+struct Model {
+  ModelConfig config;
+  Params params;        // dtype of the activations too
+  AttentionPlan plan;   // carries B and T
+};
+
+// One batch: rows of T tokens and, for each, the token that follows.
+struct Batch {
+  Tensor tokens, targets;  // [B, T] int32
+};
+
+// Called when the last gradient of a layer is complete; layer L is the final norm, -1 the embeddings.
+using LayerDone = std::function<void(int64_t layer)>;
+
+// Fills `saved`; saved.norm [N, C] is what the logits are computed from.
+void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved);
+
+// Logits [rows, padded V] of some rows of saved.norm.
+void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits);
+
+// Losses [N] fp32 of a batch. Leaves no gradient.
+void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses);
+
+// Forward and backward of one micro-batch: losses [N], and gradients, times gradient_scale, added to `grads`.
+void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, float gradient_scale,
+                 const Tensor& losses, const Grads& grads, const LayerDone& on_layer_done = {});
+
+}  // namespace tessera

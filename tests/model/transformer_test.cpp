@@ -1,0 +1,181 @@
+// The model: its memory, its parameters, and what must not change its results.
+#include "model/transformer.h"
+
+#include <set>
+
+#include "model/init.h"
+#include "tests/support.h"
+#include "tests/tolerances.h"
+#include "train/train_state.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr ModelConfig kTiny{.vocab_size = 61, .context = 48, .layers = 3, .heads = 2, .channels = 24};
+
+RunShape tiny_shape(AttentionKind attention = AttentionKind::kFlash) {
+  return {.model = kTiny, .micro_batch = 3, .micro_steps = 2, .sequence_length = 37, .attention = attention};
+}
+
+TEST(Parameters, EveryOneHasAPlaceAndTheCountIsRight) {
+  Arena arena = Arena::plan(Device::kCpu);
+  const Params params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, kTiny);
+  int64_t count = 0;
+  std::set<std::string> names;
+  for_each_param(params, kTiny, [&](const ParamInfo& info, const Tensor& tensor) {
+    EXPECT_EQ(tensor.shape, info.shape) << info.name;
+    count += info.shape.numel() - info.padding * (info.shape.rank() == 2 ? info.shape[1] : 1);
+    names.insert(info.name);
+    EXPECT_EQ(info.decay, info.shape.rank() == 2) << info.name;
+  });
+  EXPECT_EQ(count, kTiny.parameters());
+  EXPECT_EQ(static_cast<int64_t>(names.size()), 2 + 12 * kTiny.layers + 2);
+  EXPECT_EQ((ModelConfig{50257, 1024, 12, 12, 768}.parameters()), 124439808);  // Hugging Face's count for GPT-2
+  EXPECT_EQ((ModelConfig{50257, 1024, 48, 25, 1600}.parameters()), 1557611200);
+}
+
+TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  const Params a = allocate_params(arena, MemoryTag::kWeights, "a", DType::kF32, kTiny);
+  const Params b = allocate_params(arena, MemoryTag::kWeights, "b", DType::kF32, kTiny);
+  init_weights(*be, a, kTiny, 7);
+  init_weights(*be, b, kTiny, 7);
+  EXPECT_EQ(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0);
+  init_weights(*be, b, kTiny, 8);
+  EXPECT_GT(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0.1);
+  const auto deviation = [](const Tensor& t) { return std::sqrt(dot(t, t) / static_cast<double>(t.numel())); };
+  EXPECT_NEAR(deviation(a.blocks[0].qkv_weight), 0.02, 0.002);
+  EXPECT_NEAR(deviation(a.blocks[0].contract_weight), 0.02 / std::sqrt(6.0), 0.001);
+  EXPECT_EQ(floats(a.norm_weight)[3], 1);
+  for (int64_t i = kTiny.vocab_size * kTiny.channels; i < a.token_table.numel(); ++i) ASSERT_EQ(floats(a.token_table)[i], 0);
+}
+
+struct Step {
+  double loss, grad_norm;
+  std::vector<float> weights;
+};
+
+std::vector<Step> run_steps(const RunShape& shape, int steps) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  TrainState state(*be, arena, shape);
+  state.initialize(5);
+  HostTensors make;
+  std::vector<Step> results;
+  for (int i = 0; i < steps; ++i) {
+    const Tensor tokens = make.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
+    const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
+    state.step(all.first(all.size() - 1), all.last(all.size() - 1),
+               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2, i + 1);
+    const TrainState::StepResult r = state.finish_step();
+    Step step{r.loss, r.grad_norm, {}};
+    for_each_param(state.model().params, shape.model, [&](const ParamInfo&, const Tensor& t) {
+      step.weights.insert(step.weights.end(), floats(t).begin(), floats(t).end());
+    });
+    results.push_back(std::move(step));
+  }
+  return results;
+}
+
+TEST(Training, TheFirstLossIsThatOfAUniformGuess) {
+  EXPECT_NEAR(run_steps(tiny_shape(), 1)[0].loss, std::log(61.0), 0.05);
+}
+
+TEST(Training, SameSeedSameBits) {
+  const auto a = run_steps(tiny_shape(), 3), b = run_steps(tiny_shape(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(a[i].loss, b[i].loss);
+    EXPECT_EQ(a[i].grad_norm, b[i].grad_norm);
+    EXPECT_EQ(a[i].weights, b[i].weights);
+  }
+}
+
+// The micro-batch is how a step is computed, not what it computes.
+TEST(Training, AccumulationChangesNothingButRounding) {
+  RunShape whole = tiny_shape(), parts = tiny_shape();
+  whole.micro_batch = 6, whole.micro_steps = 1;
+  parts.micro_batch = 1, parts.micro_steps = 6;
+  const auto a = run_steps(whole, 2), b = run_steps(parts, 2);
+  EXPECT_NEAR(a[0].loss, b[0].loss, 1e-5);
+  EXPECT_NEAR(a[0].grad_norm / b[0].grad_norm, 1, 1e-5);
+  EXPECT_NEAR(a[1].loss, b[1].loss, 1e-4);
+}
+
+TEST(Training, NaiveAndFlashTrainAlike) {
+  const auto a = run_steps(tiny_shape(AttentionKind::kNaive), 3), b = run_steps(tiny_shape(AttentionKind::kFlash), 3);
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i].loss, b[i].loss, 1e-4);
+}
+
+TEST(Evaluation, IsTheLossThatTrainingSeesAndLeavesNoTrace) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  const RunShape shape = tiny_shape();
+  TrainState state(*be, arena, shape);
+  state.initialize(5);
+  HostTensors make;
+  const Tensor tokens = make.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
+  const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
+  const auto inputs = all.first(all.size() - 1), targets = all.last(all.size() - 1);
+  const size_t half = inputs.size() / 2;
+  const double evaluated = (state.evaluate(inputs.first(half), targets.first(half), 3) + state.evaluate(inputs.last(half), targets.last(half), 3)) / 2;
+  const int64_t before = arena.ledger().current_bytes();
+  state.step(inputs, targets, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
+  EXPECT_NEAR(state.finish_step().loss, evaluated, 1e-5);
+  EXPECT_EQ(arena.ledger().current_bytes(), before);
+}
+
+// The loss of a sequence is the mean over its positions, and the logits of a prefix are those of its last position.
+TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  TrainState state(*be, arena, tiny_shape());
+  state.initialize(5);
+  HostTensors make;
+  const Tensor tokens = make.tokens({38}, 61);
+  const std::span<const int32_t> all(tokens.as<int32_t>(), 38);
+  double sum = 0;
+  for (size_t n = 1; n <= 37; ++n) {
+    const std::vector<float> logits = state.next_token_logits(all.first(n));
+    ASSERT_EQ(logits.size(), 61u);
+    double normalizer = 0;
+    for (const float l : logits) normalizer += std::exp(static_cast<double>(l));
+    sum += std::log(normalizer) - logits[static_cast<size_t>(all[n])];
+  }
+  EXPECT_NEAR(sum / 37, state.evaluate(all.first(37), all.last(37), 1), 1e-5);
+}
+
+TEST(Memory, ThePlanIsTheStep) {
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const RunShape shape = tiny_shape(attention);
+    const MemoryLedger plan = plan_memory(shape, {});
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    arena.reserve(plan.peak_bytes());
+    const int64_t reserved = arena.reserved_bytes();
+    TrainState state(*be, arena, shape);
+    state.initialize(5);
+    const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1), prompt(48, 1);
+    state.step(tokens, tokens, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
+    state.finish_step();
+    state.evaluate(tokens, tokens, 3);
+    state.next_token_logits(prompt);
+    EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
+    EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
+    EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
+  }
+}
+
+TEST(Memory, NaiveSavesNSquaredAndFlashN) {
+  const auto attention_bytes = [](AttentionKind kind, int64_t T) {
+    RunShape shape = tiny_shape(kind);
+    shape.model.context = shape.sequence_length = T;
+    shape.micro_batch = shape.micro_steps = 1;
+    return static_cast<double>(plan_memory(shape, {}).peak_of_each()[static_cast<int>(MemoryTag::kAttention)]);
+  };
+  EXPECT_NEAR(attention_bytes(AttentionKind::kNaive, 4096) / attention_bytes(AttentionKind::kNaive, 2048), 4, 0.01);
+  EXPECT_NEAR(attention_bytes(AttentionKind::kFlash, 4096) / attention_bytes(AttentionKind::kFlash, 2048), 2, 0.01);
+}
+
+}  // namespace
+}  // namespace tessera::testing
