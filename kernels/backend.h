@@ -1,12 +1,14 @@
 // Backend: every operation of a transformer, one argument struct and one virtual call each.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary, N = B T rows,
-// O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary, N = B T
+// rows, O output features.
 //
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace that the caller lends with lend_workspace().
-//   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are overwritten.
-//   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA. Statistics and sums
+//   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
+//   overwritten.
+//   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.
+//   Statistics and sums
 //     are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is rounded once.
 //   - CUDA enqueues on one stream and returns; copy() to host memory and synchronize() wait.
 //   - Same arguments, same bits, unless AttentionPlan::deterministic is off.
@@ -97,18 +99,19 @@ struct GlobalNorm {
   Tensor norm;  // [1] fp32
 };
 
-// One AdamW step, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by min(1, max_norm / (norm + 1e-6)).
-// Nothing is changed if the norm is not finite, so a diverged step can be refused without harm.
+// One AdamW step, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by min(1, max_norm /
+// (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be refused without
+// harm.
 struct AdamW {
-  Tensor param;       // bf16 or fp32
-  Tensor master;      // fp32 copy that the step is computed on; none if param is fp32
-  Tensor grad;        // like param
-  Tensor m, v;        // fp32
-  Tensor grad_norm;   // [1] fp32, as GlobalNorm left it
-  double max_norm;    // 0 or less: no clipping
+  Tensor param;      // bf16 or fp32
+  Tensor master;     // fp32 copy that the step is computed on; none if param is fp32
+  Tensor grad;       // like param
+  Tensor m, v;       // fp32
+  Tensor grad_norm;  // [1] fp32, as GlobalNorm left it
+  double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
-  int64_t step;       // from 1
+  int64_t step;  // from 1
 };
 
 class Backend {
@@ -117,7 +120,8 @@ class Backend {
 
   virtual const DeviceTraits& traits() const = 0;
   Device device() const { return traits().device; }
-  virtual void lend_workspace(Tensor workspace) = 0;  // at least workspace_bytes(); must outlive the backend's last call
+  virtual void lend_workspace(
+      Tensor workspace) = 0;  // at least workspace_bytes(); must outlive the backend's last call
 
   virtual void embedding_forward(const EmbeddingForward& a) = 0;
   virtual void embedding_backward(const EmbeddingBackward& a) = 0;
@@ -132,21 +136,23 @@ class Backend {
   virtual void adamw(const AdamW& a) = 0;
 
   virtual void fill_zero(Tensor tensor) = 0;
-  // Copies between host and device, and converts between fp32 and bf16, as the two tensors say; equal element counts.
+  // Copies between host and device, and converts between fp32 and bf16, as the two tensors say; equal element
+  // counts.
   virtual void copy(Tensor from, Tensor to) = 0;
   virtual void synchronize() = 0;
 };
 
-// Scratch that the operations of a device need for batches of up to `rows` = B T rows and models of `channels`. Needs no
-// device. The widest parameter row that is supported is 4 `channels`.
+// Scratch that the operations of a device need for batches of up to `rows` = B T rows and models of
+// `channels`. Needs no device. The widest parameter row that is supported is 4 `channels`.
 int64_t workspace_bytes(Device device, int64_t rows, int64_t channels);
 
 std::unique_ptr<Backend> make_cpu_backend();
-std::unique_ptr<Backend> make_cuda_backend();                        // fails without a CUDA build or device
-// Does nothing: walking a step with it over Arena::plan() gives the step's memory, on a machine without the device.
+std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or device
+// Does nothing: walking a step with it over Arena::plan() gives the step's memory, on a machine without the
+// device.
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
 
-bool cuda_build();                   // whether this build has the CUDA backend
+bool cuda_build();  // whether this build has the CUDA backend
 // The traits of the current CUDA device; false, with the reason, if there is none that can be used.
 bool find_cuda_device(DeviceTraits& traits, std::string& why_not);
 

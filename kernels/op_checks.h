@@ -1,4 +1,5 @@
-// What every operation asks of its arguments, the same on every device. A violation is an Error naming the field.
+// What every operation asks of its arguments, the same on every device. A violation is an Error naming the
+// field.
 #pragma once
 
 #include "kernels/backend.h"

@@ -21,7 +21,8 @@ struct ModelConfig {
     const int64_t C = channels;
     return (vocab_size + context) * C + layers * (12 * C * C + 13 * C) + 2 * C;
   }
-  // Arithmetic of training one token: 6 a parameter, and 6 L C T for causal attention, counted at half of T^2.
+  // Arithmetic of training one token: 6 a parameter, and 6 L C T for causal attention, counted at half of
+  // T^2.
   double flops_per_token(int64_t T) const {
     return 6.0 * static_cast<double>(parameters()) + 6.0 * static_cast<double>(layers * channels * T);
   }

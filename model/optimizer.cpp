@@ -35,8 +35,8 @@ void Optimizer::weights_changed(Backend& be) {
 
 void Optimizer::step(Backend& be, const Grads& grads, const OptimizerConfig& config, double learning_rate,
                      int64_t step) {
-  const std::vector<Tensor> g = list(grads, model_), p = list(weights_, model_), master = list(masters_, model_),
-                            m = list(m_, model_), v = list(v_, model_);
+  const std::vector<Tensor> g = list(grads, model_), p = list(weights_, model_),
+                            master = list(masters_, model_), m = list(m_, model_), v = list(v_, model_);
   be.global_norm({.tensors = g, .norm = grad_norm_});
   size_t i = 0;
   for_each_param(weights_, model_, [&](const ParamInfo& info, const Tensor& param) {

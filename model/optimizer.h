@@ -16,14 +16,16 @@ struct OptimizerConfig {
 
 class Optimizer {
  public:
-  // Moments, and masters if the weights are not fp32 themselves. Contents are undefined until reset() or a checkpoint.
+  // Moments, and masters if the weights are not fp32 themselves. Contents are undefined until reset() or a
+  // checkpoint.
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights);
 
-  void reset(Backend& be);          // moments to zero
+  void reset(Backend& be);            // moments to zero
   void weights_changed(Backend& be);  // after masters() were written: rounds them into the weights
 
   // Computes the norm of the gradients, then updates weights. `step` counts from 1.
-  void step(Backend& be, const Grads& grads, const OptimizerConfig& config, double learning_rate, int64_t step);
+  void step(Backend& be, const Grads& grads, const OptimizerConfig& config, double learning_rate,
+            int64_t step);
 
   const Params& masters() const { return masters_; }  // fp32: the weights themselves where those are fp32
   const Params& first_moments() const { return m_; }

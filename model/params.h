@@ -1,7 +1,7 @@
 // Params: the weights of a GPT. The same struct holds their gradients, fp32 masters and optimizer moments.
 //
-// for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints, gradient
-// norms and gradient checks all visit it.
+// for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints,
+// gradient norms and gradient checks all visit it.
 #pragma once
 
 #include <string>
@@ -29,18 +29,24 @@ struct Params {
 };
 using Grads = Params;
 
-enum class Init { kZero, kOne, kNormal, kNormalResidual };  // residual: 0.02 / sqrt(2 L), what adds to the residual stream
+enum class Init {
+  kZero,
+  kOne,
+  kNormal,
+  kNormalResidual
+};  // residual: 0.02 / sqrt(2 L), what adds to the residual stream
 
 struct ParamInfo {
-  std::string name;      // as Hugging Face's GPT2LMHeadModel calls it
+  std::string name;  // as Hugging Face's GPT2LMHeadModel calls it
   Shape shape;
   Init init;
-  bool decay = false;    // weight decay applies: matrices only
-  bool conv1d = false;   // Hugging Face keeps this matrix transposed, [in, out]
-  int64_t padding = 0;   // rows at the end that exist here only and stay zero
+  bool decay = false;   // weight decay applies: matrices only
+  bool conv1d = false;  // Hugging Face keeps this matrix transposed, [in, out]
+  int64_t padding = 0;  // rows at the end that exist here only and stay zero
 };
 
-// Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward. P is Params or const Params.
+// Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward. P is Params or const
+// Params.
 template <class P, class Visit>
 void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   const int64_t C = config.channels, V = config.padded_vocab();
@@ -75,6 +81,7 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 }
 
 // One tensor a parameter; `kind` leads its name in the memory report, as in "weights transformer.wte.weight".
-Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype, const ModelConfig& config);
+Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                       const ModelConfig& config);
 
 }  // namespace tessera

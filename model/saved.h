@@ -11,14 +11,14 @@ namespace tessera {
 
 // The tensors of one block, in the order that its forward writes them. N = B T rows.
 struct BlockSaved {
-  Tensor norm1, norm1_mean, norm1_rstd;    // [N, C] [N] [N]
-  Tensor qkv;                              // [B, T, 3, H, D]
-  Tensor attention;                        // [B, T, H, D]
-  Tensor attention_saved;                  // log-sum-exp or probabilities, as the attention plan says
-  Tensor residual_mid;                     // [N, C]   input + attention output
+  Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
+  Tensor qkv;                            // [B, T, 3, H, D]
+  Tensor attention;                      // [B, T, H, D]
+  Tensor attention_saved;                // log-sum-exp or probabilities, as the attention plan says
+  Tensor residual_mid;                   // [N, C]   input + attention output
   Tensor norm2, norm2_mean, norm2_rstd;
-  Tensor gelu_input, gelu;                 // [N, 4C]
-  Tensor residual_out;                     // [N, C]   residual_mid + MLP output: the next block's input
+  Tensor gelu_input, gelu;  // [N, 4C]
+  Tensor residual_out;      // [N, C]   residual_mid + MLP output: the next block's input
 };
 
 struct Saved {

@@ -5,26 +5,47 @@ namespace {
 
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
-void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x, const BlockSaved& s) {
-  be.layernorm_forward({.x = x, .weight = p.norm1_weight, .bias = p.norm1_bias, .y = s.norm1,
-                        .mean = s.norm1_mean, .rstd = s.norm1_rstd});
-  be.linear_forward({.x = s.norm1, .weight = p.qkv_weight, .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
+void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
+                   const BlockSaved& s) {
+  be.layernorm_forward({.x = x,
+                        .weight = p.norm1_weight,
+                        .bias = p.norm1_bias,
+                        .y = s.norm1,
+                        .mean = s.norm1_mean,
+                        .rstd = s.norm1_rstd});
+  be.linear_forward({.x = s.norm1,
+                     .weight = p.qkv_weight,
+                     .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
                      .bias = p.qkv_bias});
   be.attention_forward({.plan = plan, .qkv = s.qkv, .y = s.attention, .saved = s.attention_saved});
-  be.linear_forward({.x = s.attention.view(x.shape), .weight = p.out_weight, .y = s.residual_mid, .bias = p.out_bias,
+  be.linear_forward({.x = s.attention.view(x.shape),
+                     .weight = p.out_weight,
+                     .y = s.residual_mid,
+                     .bias = p.out_bias,
                      .add = x});
 
-  be.layernorm_forward({.x = s.residual_mid, .weight = p.norm2_weight, .bias = p.norm2_bias, .y = s.norm2,
-                        .mean = s.norm2_mean, .rstd = s.norm2_rstd});
-  be.linear_forward({.x = s.norm2, .weight = p.expand_weight, .y = s.gelu, .bias = p.expand_bias,
+  be.layernorm_forward({.x = s.residual_mid,
+                        .weight = p.norm2_weight,
+                        .bias = p.norm2_bias,
+                        .y = s.norm2,
+                        .mean = s.norm2_mean,
+                        .rstd = s.norm2_rstd});
+  be.linear_forward({.x = s.norm2,
+                     .weight = p.expand_weight,
+                     .y = s.gelu,
+                     .bias = p.expand_bias,
                      .gelu_input = s.gelu_input});
-  be.linear_forward({.x = s.gelu, .weight = p.contract_weight, .y = s.residual_out, .bias = p.contract_bias,
+  be.linear_forward({.x = s.gelu,
+                     .weight = p.contract_weight,
+                     .y = s.residual_out,
+                     .bias = p.contract_bias,
                      .add = s.residual_mid});
 }
 
-// The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on return.
-void block_backward(Backend& be, Arena& arena, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
-                    const BlockSaved& s, const Tensor& d, const BlockParams& g) {
+// The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
+// return.
+void block_backward(Backend& be, Arena& arena, const BlockParams& p, const AttentionPlan& plan,
+                    const Tensor& x, const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
   const int64_t N = x.shape[0], C = x.shape[1];
   const auto scratch = [&](const char* name, Shape shape) {
@@ -34,26 +55,62 @@ void block_backward(Backend& be, Arena& arena, const BlockParams& p, const Atten
   {
     Arena::Scope mlp(arena);
     const Tensor d_wide = scratch("gradient of the MLP's hidden layer", {N, 4 * C});
-    be.linear_backward({.dy = d, .x = s.gelu, .weight = p.contract_weight, .dx = d_wide,
-                        .dweight = g.contract_weight, .dbias = g.contract_bias, .gelu_input = s.gelu_input});
-    be.linear_backward({.dy = d_wide, .x = s.norm2, .weight = p.expand_weight, .dx = d_norm,
-                        .dweight = g.expand_weight, .dbias = g.expand_bias});
+    be.linear_backward({.dy = d,
+                        .x = s.gelu,
+                        .weight = p.contract_weight,
+                        .dx = d_wide,
+                        .dweight = g.contract_weight,
+                        .dbias = g.contract_bias,
+                        .gelu_input = s.gelu_input});
+    be.linear_backward({.dy = d_wide,
+                        .x = s.norm2,
+                        .weight = p.expand_weight,
+                        .dx = d_norm,
+                        .dweight = g.expand_weight,
+                        .dbias = g.expand_bias});
   }
-  be.layernorm_backward({.dy = d_norm, .x = s.residual_mid, .weight = p.norm2_weight, .mean = s.norm2_mean,
-                         .rstd = s.norm2_rstd, .dx = d, .dweight = g.norm2_weight, .dbias = g.norm2_bias, .add = d});
+  be.layernorm_backward({.dy = d_norm,
+                         .x = s.residual_mid,
+                         .weight = p.norm2_weight,
+                         .mean = s.norm2_mean,
+                         .rstd = s.norm2_rstd,
+                         .dx = d,
+                         .dweight = g.norm2_weight,
+                         .dbias = g.norm2_bias,
+                         .add = d});
 
   const Tensor d_attention = scratch("gradient of attention's output", s.attention.shape);
   const Tensor d_qkv = scratch("gradient of qkv", s.qkv.shape);
   const Tensor workspace = arena.alloc(MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                                        {(plan.backward_workspace_bytes + 3) / 4});
-  be.linear_backward({.dy = d, .x = s.attention.view({N, C}), .weight = p.out_weight, .dx = d_attention.view({N, C}),
-                      .dweight = g.out_weight, .dbias = g.out_bias});
-  be.attention_backward({.plan = plan, .qkv = s.qkv, .y = s.attention, .saved = s.attention_saved, .dy = d_attention,
-                         .dqkv = d_qkv, .workspace = workspace});
-  be.linear_backward({.dy = d_qkv.view({N, 3 * C}), .x = s.norm1, .weight = p.qkv_weight, .dx = d_norm,
-                      .dweight = g.qkv_weight, .dbias = g.qkv_bias});
-  be.layernorm_backward({.dy = d_norm, .x = x, .weight = p.norm1_weight, .mean = s.norm1_mean, .rstd = s.norm1_rstd,
-                         .dx = d, .dweight = g.norm1_weight, .dbias = g.norm1_bias, .add = d});
+  be.linear_backward({.dy = d,
+                      .x = s.attention.view({N, C}),
+                      .weight = p.out_weight,
+                      .dx = d_attention.view({N, C}),
+                      .dweight = g.out_weight,
+                      .dbias = g.out_bias});
+  be.attention_backward({.plan = plan,
+                         .qkv = s.qkv,
+                         .y = s.attention,
+                         .saved = s.attention_saved,
+                         .dy = d_attention,
+                         .dqkv = d_qkv,
+                         .workspace = workspace});
+  be.linear_backward({.dy = d_qkv.view({N, 3 * C}),
+                      .x = s.norm1,
+                      .weight = p.qkv_weight,
+                      .dx = d_norm,
+                      .dweight = g.qkv_weight,
+                      .dbias = g.qkv_bias});
+  be.layernorm_backward({.dy = d_norm,
+                         .x = x,
+                         .weight = p.norm1_weight,
+                         .mean = s.norm1_mean,
+                         .rstd = s.norm1_rstd,
+                         .dx = d,
+                         .dweight = g.norm1_weight,
+                         .dbias = g.norm1_bias,
+                         .add = d});
 }
 
 const Tensor& block_input(const Saved& saved, size_t layer) {
@@ -66,23 +123,34 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
   const Params& p = model.params;
   const int64_t N = saved.norm.shape[0];
   Arena::Scope scope(arena);
-  const Tensor d_norm =
-      grads ? arena.alloc(MemoryTag::kActivations, "gradient of the final norm's output", dtype_of(model), d.shape)
-            : Tensor{};
+  const Tensor d_norm = grads ? arena.alloc(MemoryTag::kActivations, "gradient of the final norm's output",
+                                            dtype_of(model), d.shape)
+                              : Tensor{};
   {
     Arena::Scope logits_scope(arena);
     const Tensor logits =
         arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {N, model.config.padded_vocab()});
     logits_forward(be, model, saved.norm, logits);
-    be.cross_entropy({.logits = logits, .targets = targets.view({N}), .losses = losses,
-                      .vocab_size = model.config.vocab_size, .want_gradient = grads != nullptr,
+    be.cross_entropy({.logits = logits,
+                      .targets = targets.view({N}),
+                      .losses = losses,
+                      .vocab_size = model.config.vocab_size,
+                      .want_gradient = grads != nullptr,
                       .gradient_scale = gradient_scale});
     if (!grads) return;
-    be.linear_backward({.dy = logits, .x = saved.norm, .weight = p.token_table, .dx = d_norm,
+    be.linear_backward({.dy = logits,
+                        .x = saved.norm,
+                        .weight = p.token_table,
+                        .dx = d_norm,
                         .dweight = grads->token_table});
   }
-  be.layernorm_backward({.dy = d_norm, .x = block_input(saved, saved.blocks.size()), .weight = p.norm_weight,
-                         .mean = saved.norm_mean, .rstd = saved.norm_rstd, .dx = d, .dweight = grads->norm_weight,
+  be.layernorm_backward({.dy = d_norm,
+                         .x = block_input(saved, saved.blocks.size()),
+                         .weight = p.norm_weight,
+                         .mean = saved.norm_mean,
+                         .rstd = saved.norm_rstd,
+                         .dx = d,
+                         .dweight = grads->norm_weight,
                          .dbias = grads->norm_bias});
 }
 
@@ -116,7 +184,8 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   saved.embedded = take("embeddings", {N, C}, t);
   const size_t layers = static_cast<size_t>(config.layers);
   if (keep == Keep::kNothing) {
-    // Safe because a block reads its input, which is then its own residual_out, before it writes residual_out.
+    // Safe because a block reads its input, which is then its own residual_out, before it writes
+    // residual_out.
     saved.blocks.assign(layers, block());
   } else {
     for (size_t l = 0; l < layers; ++l) saved.blocks.push_back(block());
@@ -130,12 +199,18 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
 void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved) {
   const Params& p = model.params;
   const int64_t B = tokens.shape[0], T = tokens.shape[1];
-  be.embedding_forward({.tokens = tokens, .token_table = p.token_table, .position_table = p.position_table,
+  be.embedding_forward({.tokens = tokens,
+                        .token_table = p.token_table,
+                        .position_table = p.position_table,
                         .y = saved.embedded.view({B, T, model.config.channels})});
   for (size_t l = 0; l < saved.blocks.size(); ++l)
     block_forward(be, p.blocks[l], model.plan, block_input(saved, l), saved.blocks[l]);
-  be.layernorm_forward({.x = block_input(saved, saved.blocks.size()), .weight = p.norm_weight, .bias = p.norm_bias,
-                        .y = saved.norm, .mean = saved.norm_mean, .rstd = saved.norm_rstd});
+  be.layernorm_forward({.x = block_input(saved, saved.blocks.size()),
+                        .weight = p.norm_weight,
+                        .bias = p.norm_bias,
+                        .y = saved.norm,
+                        .mean = saved.norm_mean,
+                        .rstd = saved.norm_rstd});
 }
 
 void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits) {
@@ -168,8 +243,10 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
     done(l);
   }
   const int64_t B = batch.tokens.shape[0], T = batch.tokens.shape[1];
-  be.embedding_backward({.tokens = batch.tokens, .dy = d.view({B, T, model.config.channels}),
-                         .d_token_table = grads.token_table, .d_position_table = grads.position_table});
+  be.embedding_backward({.tokens = batch.tokens,
+                         .dy = d.view({B, T, model.config.channels}),
+                         .d_token_table = grads.token_table,
+                         .d_position_table = grads.position_table});
   done(-1);
 }
 

@@ -1,8 +1,8 @@
-// GPT-2: token and position embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by the tied
-// token table. Computes what Hugging Face's GPT2LMHeadModel computes (without dropout).
+// GPT-2: token and position embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by
+// the tied token table. Computes what Hugging Face's GPT2LMHeadModel computes (without dropout).
 //
-// Allocation: every function takes what it needs from the arena inside a Scope of its own and gives it back, except
-// allocate_saved(), whose tensors live as long as the caller's Scope.
+// Allocation: every function takes what it needs from the arena inside a Scope of its own and gives it back,
+// except allocate_saved(), whose tensors live as long as the caller's Scope.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace tessera {
 // A model at a batch size, ready to run: what does not change from step to step.
 struct Model {
   ModelConfig config;
-  Params params;        // dtype of the activations too
-  AttentionPlan plan;   // carries B and T
+  Params params;       // dtype of the activations too
+  AttentionPlan plan;  // carries B and T
 };
 
 // One batch: rows of T tokens and, for each, the token that follows.

@@ -17,12 +17,13 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// System memory is committed page by page when first touched, so the system would grant anything and later kill the
-// program; what is not available now is refused instead.
+// System memory is committed page by page when first touched, so the system would grant anything and later
+// kill the program; what is not available now is refused instead.
 char* obtain(Device device, int64_t bytes) {
   if (device == Device::kCpu) {
     if (bytes > device_memory(device).free) return nullptr;
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return nullptr;
     madvise(base, bytes, MADV_HUGEPAGE);
     return static_cast<char*>(base);
@@ -30,7 +31,8 @@ char* obtain(Device device, int64_t bytes) {
 #ifdef TESSERA_HAS_CUDA
   void* base = nullptr;
   if (cudaMalloc(&base, bytes) == cudaSuccess) return static_cast<char*>(base);
-  cudaGetLastError();  // the failed allocation is reported by the caller; it must not surface at the next launch
+  cudaGetLastError();  // the failed allocation is reported by the caller; it must not surface at the next
+                       // launch
 #endif
   return nullptr;
 }
@@ -51,10 +53,12 @@ Arena Arena::cuda() {
 #ifdef TESSERA_HAS_CUDA
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  check(status == cudaSuccess && count > 0, "no CUDA device can be used here: {}", cudaGetErrorString(status));
+  check(status == cudaSuccess && count > 0, "no CUDA device can be used here: {}",
+        cudaGetErrorString(status));
   return Arena(Device::kCuda, false);
 #else
-  fail("this build has no CUDA support; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
+  fail(
+      "this build has no CUDA support; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
 #endif
 }
 
@@ -94,10 +98,10 @@ void Arena::add_piece(int64_t bytes, std::string_view name) {
   char* base = obtain(device_, bytes);
   if (!base) {
     const DeviceMemory memory = device_memory(device_);
-    throw OutOfMemory(fmt::format("out of {} memory: wanted {} for {}, {} of {} are free; this program holds {}: {}",
-                                  device_ == Device::kCuda ? "GPU" : "system", format_bytes(bytes), name,
-                                  format_bytes(memory.free), format_bytes(memory.total),
-                                  format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
+    throw OutOfMemory(fmt::format(
+        "out of {} memory: wanted {} for {}, {} of {} are free; this program holds {}: {}",
+        device_ == Device::kCuda ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
+        format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
   }
   pieces_.push_back({base, bytes});
 }

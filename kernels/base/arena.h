@@ -1,12 +1,14 @@
 // Arena: the only way to get memory.
 //
-// A stack allocator. Memory is handed out in order and comes back in the reverse order, when a Scope ends. Every
-// allocation carries a tag and a name and is entered into the ledger, rounded up to kAlignment.
+// A stack allocator. Memory is handed out in order and comes back in the reverse order, when a Scope ends.
+// Every allocation carries a tag and a name and is entered into the ledger, rounded up to kAlignment.
 //
 // Three kinds, one code path:
-//   Arena::host()  system memory       Arena::cuda()  the current CUDA device       Arena::plan(device)  no memory at all
-// A plan arena hands out tensors with a shape and no data. Walking a step with one, the very code that will run, gives the
-// exact peak, so reserve(peak) then obtains everything in one piece and no later allocation reaches the driver.
+//   Arena::host()  system memory       Arena::cuda()  the current CUDA device       Arena::plan(device)  no
+//   memory at all
+// A plan arena hands out tensors with a shape and no data. Walking a step with one, the very code that will
+// run, gives the exact peak, so reserve(peak) then obtains everything in one piece and no later allocation
+// reaches the driver.
 //
 // Without reserve() an arena grows by pieces of at least kMinPiece; this suits tests and tools.
 // Errors: OutOfMemory, which names the tags that hold the memory. Not thread-safe.
@@ -73,14 +75,14 @@ class Arena {
   Device device_;
   bool plan_;
   std::vector<Piece> pieces_;
-  size_t piece_ = 0;   // the piece that the next allocation is tried in
-  int64_t used_ = 0;   // bytes handed out from that piece
+  size_t piece_ = 0;  // the piece that the next allocation is tried in
+  int64_t used_ = 0;  // bytes handed out from that piece
   MemoryLedger ledger_;
 };
 
 struct DeviceMemory {
-  int64_t free = 0;   // bytes that can be obtained now
-  int64_t total = 0;  // bytes of the device (host: of the machine)
+  int64_t free = 0;             // bytes that can be obtained now
+  int64_t total = 0;            // bytes of the device (host: of the machine)
   int64_t used_by_process = 0;  // host: peak resident set; cuda: total - free, other processes included
 };
 DeviceMemory device_memory(Device device);

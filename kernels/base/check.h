@@ -2,8 +2,10 @@
 #pragma once
 
 #ifdef __CUDACC__
-#define FMT_CONSTEVAL  // nvcc cannot evaluate fmt's compile-time format check; the same check then runs at run time
-#define FMT_USE_CONSTEXPR 1  // fmt 9 turns constexpr off under nvcc, then calls what was constexpr from what still is
+#define FMT_CONSTEVAL  // nvcc cannot evaluate fmt's compile-time format check; the same check then runs at
+                       // run time
+#define FMT_USE_CONSTEXPR \
+  1  // fmt 9 turns constexpr off under nvcc, then calls what was constexpr from what still is
 #endif
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // MemoryLedger: who holds how many bytes now, and who held them when the most were held.
 //
-// The arena enters every allocation and every release, so the ledger cannot miss one. The tag is declared by the one who
-// allocates. Reports are pure functions of the ledger.
+// The arena enters every allocation and every release, so the ledger cannot miss one. The tag is declared by
+// the one who allocates. Reports are pure functions of the ledger.
 #pragma once
 
 #include <array>
@@ -40,8 +40,10 @@ class MemoryLedger {
   int64_t current_bytes() const { return total_; }
   int64_t peak_bytes() const { return peak_total_; }
   const BytesByTag& current() const { return current_; }
-  const BytesByTag& at_peak() const { return at_peak_; }   // by tag, at the moment of the total's peak
-  const BytesByTag& peak_of_each() const { return peak_of_each_; }  // each tag's own peak, at moments that may differ
+  const BytesByTag& at_peak() const { return at_peak_; }  // by tag, at the moment of the total's peak
+  const BytesByTag& peak_of_each() const {
+    return peak_of_each_;
+  }                                                         // each tag's own peak, at moments that may differ
   const std::vector<Entry>& live() const { return live_; }  // oldest first
 
  private:
@@ -50,7 +52,7 @@ class MemoryLedger {
   int64_t total_ = 0, peak_total_ = 0;
 };
 
-std::string format_bytes(int64_t bytes);                      // "24.3 GiB", "512 B"
-std::string format_by_tag(const BytesByTag& bytes);           // "weights 1.2 GiB, activations 512 MiB"; zeros left out
+std::string format_bytes(int64_t bytes);             // "24.3 GiB", "512 B"
+std::string format_by_tag(const BytesByTag& bytes);  // "weights 1.2 GiB, activations 512 MiB"; zeros left out
 
 }  // namespace tessera

@@ -8,9 +8,12 @@ size_t size_of(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
 
 const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kBF16: return "bf16";
-    case DType::kI32: return "int32";
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kI32:
+      return "int32";
   }
   return "unknown dtype";
 }
@@ -50,10 +53,17 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
   Tensor slice = *this;
   if (data) slice.data = static_cast<char*>(data) + first * row * static_cast<int64_t>(size_of(dtype));
   switch (shape.rank()) {
-    case 1: slice.shape = {count}; break;
-    case 2: slice.shape = {count, shape[1]}; break;
-    case 3: slice.shape = {count, shape[1], shape[2]}; break;
-    default: fail("rows() serves up to three dimensions, found {}", to_string());
+    case 1:
+      slice.shape = {count};
+      break;
+    case 2:
+      slice.shape = {count, shape[1]};
+      break;
+    case 3:
+      slice.shape = {count, shape[1], shape[2]};
+      break;
+    default:
+      fail("rows() serves up to three dimensions, found {}", to_string());
   }
   return slice;
 }

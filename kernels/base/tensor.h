@@ -1,8 +1,8 @@
 // Tensor: a typed view of memory that somebody else owns.
 //
-// Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, the last dimension fastest.
-// A Tensor without a shape (`{}`) means "none" and converts to false; a planned tensor (of an arena over no memory) has
-// a shape but no data.
+// Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, the last
+// dimension fastest. A Tensor without a shape (`{}`) means "none" and converts to false; a planned tensor (of
+// an arena over no memory) has a shape but no data.
 #pragma once
 
 #include <array>
@@ -53,10 +53,10 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  Tensor view(Shape other) const;                     // same elements, other shape; fails unless numel agrees
-  Tensor rows(int64_t first, int64_t count) const;    // a slice of the first dimension
-  Tensor flat_rows() const;                           // [a, b, c] -> [a * b, c]
-  std::string to_string() const;                      // "bf16 [4, 1024, 768] on cuda"
+  Tensor view(Shape other) const;                   // same elements, other shape; fails unless numel agrees
+  Tensor rows(int64_t first, int64_t count) const;  // a slice of the first dimension
+  Tensor flat_rows() const;                         // [a, b, c] -> [a * b, c]
+  std::string to_string() const;                    // "bf16 [4, 1024, 768] on cuda"
 };
 
 // Fails with `what` and both sides unless the tensor is there with exactly this dtype and shape.

@@ -1,9 +1,10 @@
-// Attention in tiles: no N x N matrix exists. The forward streams key tiles past a query tile and keeps, for every row,
-// a maximum, a sum and a weighted sum of values; it saves one log-sum-exp per row. The backward recomputes a tile of
-// probabilities from the log-sum-exp whenever it needs one.
+// Attention in tiles: no N x N matrix exists. The forward streams key tiles past a query tile and keeps, for
+// every row, a maximum, a sum and a weighted sum of values; it saves one log-sum-exp per row. The backward
+// recomputes a tile of probabilities from the log-sum-exp whenever it needs one.
 //
 // Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
-//   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V;     at the end  y = O / sum
+//   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V;     at the end  y = O /
+//   sum
 // Backward, for a key tile and all query tiles from its diagonal on, with delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
 // Method: Dao, "FlashAttention-2", arXiv:2307.08691, algorithms 1 and 2.
@@ -21,8 +22,8 @@ namespace tessera::cpu {
 namespace {
 
 // S = scale Q K^T for `queries` rows and `keys` columns; a key after its query (causal) scores -inf.
-void score_tile(const Rows& q, int64_t first_query, int64_t queries, const Rows& k, int64_t first_key, int64_t keys,
-                const AttentionPlan& plan, float* S) {
+void score_tile(const Rows& q, int64_t first_query, int64_t queries, const Rows& k, int64_t first_key,
+                int64_t keys, const AttentionPlan& plan, float* S) {
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, plan.shape.head_dim, plan.scale,
               q.at(first_query), q.stride, k.at(first_key), k.stride, 0.0f, S, keys);
   if (!plan.shape.causal || first_key + keys <= first_query + 1) return;
@@ -45,7 +46,8 @@ void flash_attention_forward(const AttentionForwardOp& a, FlashTile tile) {
       for (int64_t h = 0; h < H; ++h) {
         for (int64_t t = 0; t < tiles; ++t) {
           const int64_t first_query = t * tile.queries, queries = std::min(tile.queries, T - first_query);
-          const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
+          const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
+                     v = packed_rows(a.qkv, b, 2, h);
           std::fill(O.begin(), O.end(), 0.0f);
           std::fill(softmax.begin(), softmax.end(), StreamingSoftmax{});
           const int64_t last_key = causal ? first_query + queries : T;
@@ -79,7 +81,8 @@ void flash_attention_backward(const AttentionBackwardOp& a, FlashTile tile) {
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
-        const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
+        const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
+                   v = packed_rows(a.qkv, b, 2, h);
         const Rows dq = packed_rows(a.dqkv, b, 0, h), dk = packed_rows(a.dqkv, b, 1, h);
         const Rows dv = packed_rows(a.dqkv, b, 2, h), y = head_rows(a.y, b, h), dy = head_rows(a.dy, b, h);
         const float* lse = a.saved.as<float>() + (b * H + h) * T;
@@ -96,8 +99,8 @@ void flash_attention_backward(const AttentionBackwardOp& a, FlashTile tile) {
           for (int64_t first_query = first_tile; first_query < T; first_query += tile.queries) {
             const int64_t queries = std::min(tile.queries, T - first_query);
             score_tile(q, first_query, queries, k, first_key, keys, a.plan, P.data());
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f, dy.at(first_query), dy.stride,
-                        v.at(first_key), v.stride, 0.0f, dS.data(), keys);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f, dy.at(first_query),
+                        dy.stride, v.at(first_key), v.stride, 0.0f, dS.data(), keys);
             for (int64_t i = 0; i < queries; ++i) {
               const float row_lse = lse[first_query + i], row_delta = delta[first_query + i];
               float *p = &P[i * keys], *ds = &dS[i * keys];

@@ -15,11 +15,12 @@ void naive_attention_forward(const AttentionForwardOp& a) {
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
-      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
+      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
+                 v = packed_rows(a.qkv, b, 2, h);
       const Rows y = head_rows(a.y, b, h);
       float* P = a.saved.as<float>() + (b * H + h) * T * T;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.stride, k.data, k.stride,
-                  0.0f, P, T);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.stride, k.data,
+                  k.stride, 0.0f, P, T);
       for (int64_t i = 0; i < T; ++i) {
         const int64_t keys = causal ? i + 1 : T;
         StreamingSoftmax row;
@@ -27,8 +28,8 @@ void naive_attention_forward(const AttentionForwardOp& a) {
         for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
         std::fill(P + i * T + keys, P + (i + 1) * T, 0.0f);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.stride, 0.0f, y.data,
-                  y.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.stride, 0.0f,
+                  y.data, y.stride);
     }
   }
 }
@@ -39,15 +40,17 @@ void naive_attention_backward(const AttentionBackwardOp& a) {
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for
     for (int64_t h = 0; h < H; ++h) {
-      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h), v = packed_rows(a.qkv, b, 2, h);
-      const Rows dq = packed_rows(a.dqkv, b, 0, h), dk = packed_rows(a.dqkv, b, 1, h), dv = packed_rows(a.dqkv, b, 2, h);
+      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
+                 v = packed_rows(a.qkv, b, 2, h);
+      const Rows dq = packed_rows(a.dqkv, b, 0, h), dk = packed_rows(a.dqkv, b, 1, h),
+                 dv = packed_rows(a.dqkv, b, 2, h);
       const Rows dy = head_rows(a.dy, b, h);
       const float* P = a.saved.as<float>() + (b * H + h) * T * T;
       float* dS = a.workspace.as<float>() + h * T * T;
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.stride, 0.0f, dv.data,
-                  dv.stride);
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.stride, v.data, v.stride, 0.0f,
-                  dS, T);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.stride, 0.0f,
+                  dv.data, dv.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.stride, v.data,
+                  v.stride, 0.0f, dS, T);
       for (int64_t i = 0; i < T; ++i) {
         const float* p = P + i * T;
         float* ds = dS + i * T;
@@ -56,10 +59,10 @@ void naive_attention_backward(const AttentionBackwardOp& a) {
         for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
         for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.stride, 0.0f,
-                  dq.data, dq.stride);
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.stride, 0.0f,
-                  dk.data, dk.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.stride,
+                  0.0f, dq.data, dq.stride);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.stride,
+                  0.0f, dk.data, dk.stride);
     }
   }
 }

@@ -20,8 +20,8 @@ void linear_forward(const LinearForward& a) {
       for (int64_t o = 0; o < O; ++o) y[o] = (add ? add[o] : 0.0f) + (bias ? bias[o] : 0.0f);
     }
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, O, C, 1.0f, a.x.as<float>(), C, a.weight.as<float>(), C,
-              prefilled ? 1.0f : 0.0f, product.as<float>(), O);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, O, C, 1.0f, a.x.as<float>(), C,
+              a.weight.as<float>(), C, prefilled ? 1.0f : 0.0f, product.as<float>(), O);
   if (a.gelu_input) {
 #pragma omp parallel for
     for (int64_t n = 0; n < N; ++n) {

@@ -7,7 +7,8 @@
 namespace tessera::cpu {
 
 void global_norm(const GlobalNorm& a) {
-  constexpr int64_t kBlock = 1 << 16;  // elements summed in one go: fixed, so that the order of the sum is too
+  constexpr int64_t kBlock =
+      1 << 16;  // elements summed in one go: fixed, so that the order of the sum is too
   double total = 0;
   std::vector<double> sums;
   for (const Tensor& tensor : a.tensors) {

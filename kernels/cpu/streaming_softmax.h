@@ -1,8 +1,9 @@
 // StreamingSoftmax: the softmax of one row whose scores arrive a tile at a time.
 //
-// Invariant: after any number of tiles, `maximum` is the largest score seen and `sum` the sum of exp(score - maximum).
-// A weighted sum kept beside it stays right if it is multiplied by what absorb() returns before the tile is added.
-// Method: Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867.
+// Invariant: after any number of tiles, `maximum` is the largest score seen and `sum` the sum of exp(score -
+// maximum). A weighted sum kept beside it stays right if it is multiplied by what absorb() returns before the
+// tile is added. Method: Milakov and Gimelshein, "Online normalizer calculation for softmax",
+// arXiv:1805.02867.
 #pragma once
 
 #include <limits>
@@ -15,7 +16,8 @@ struct StreamingSoftmax {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;
 
-  // Turns scores into exp(score - maximum), with the maximum of all tiles so far; returns exp(old maximum - new maximum).
+  // Turns scores into exp(score - maximum), with the maximum of all tiles so far; returns exp(old maximum -
+  // new maximum).
   float absorb(float* scores, int64_t count) {
     float largest = maximum;
 #pragma omp simd reduction(max : largest)

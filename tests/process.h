@@ -1,0 +1,80 @@
+// Runs one of the project's programs as its users run it.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::testing {
+
+struct ProcessResult {
+  int status;  // of the exit, or -1 when a signal ended the program
+  std::string out, error;
+};
+
+class Process {
+ public:
+  struct Options {
+    std::filesystem::path folder = ".";  // where it runs; its output is kept beside it
+    rlim_t most_file_bytes = 0;          // > 0 limits what it may write into one file, like a full disk
+  };
+
+  Process(const std::string& program, std::vector<std::string> arguments, const Options& options)
+      : logs_(std::filesystem::absolute(options.folder).string() + "_") {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    arguments.insert(arguments.begin(), program);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    if (chdir(options.folder.c_str()) != 0) _exit(125);
+    for (const auto& [name, fd] : {std::pair("stdout", STDOUT_FILENO), std::pair("stderr", STDERR_FILENO)})
+      if (dup2(open((logs_ + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd) < 0) _exit(125);
+    const struct rlimit limit = {.rlim_cur = options.most_file_bytes, .rlim_max = options.most_file_bytes};
+    if (options.most_file_bytes > 0) {
+      std::signal(SIGXFSZ, SIG_IGN);  // inherited: the program's write() fails instead
+      if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(125);
+    }
+    execv(program.c_str(), argv.data());
+    _exit(126);
+  }
+
+  void signal(int number) const { kill(pid_, number); }
+
+  ProcessResult finish() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    ProcessResult result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(logs_ + "stdout"),
+                         read(logs_ + "stderr")};
+    std::filesystem::remove(logs_ + "stdout");
+    std::filesystem::remove(logs_ + "stderr");
+    return result;
+  }
+
+ private:
+  static std::string read(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  std::string logs_;
+  pid_t pid_ = -1;
+};
+
+inline ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
+                                 const Process::Options& options) {
+  return Process(program, arguments, options).finish();
+}
+
+}  // namespace tessera::testing

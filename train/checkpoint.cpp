@@ -1,0 +1,249 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "data/file.h"
+#include "train/safetensors.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr const char* kPrefix = "step_";
+constexpr const char* kUnfinished = ".unfinished";
+
+// The shape in the file: without padding, and transposed where Hugging Face keeps the matrix as [in, out].
+Shape file_shape(const ParamInfo& info) {
+  if (info.conv1d) return {info.shape[1], info.shape[0]};
+  return info.shape.rank() == 2 ? Shape{info.shape[0] - info.padding, info.shape[1]} : info.shape;
+}
+
+void transpose(const float* from, int64_t rows, int64_t columns, float* to) {
+#pragma omp parallel for
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
+}
+
+struct Group {
+  std::string prefix;
+  const Params& params;
+};
+
+void write_params(Backend& be, const fs::path& path, const ModelConfig& model,
+                  const std::vector<Group>& groups) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const Group& group : groups)
+    for_each_param(group.params, model, [&](const ParamInfo& info, const Tensor&) {
+      entries.push_back({group.prefix + info.name, file_shape(info)});
+    });
+  SafetensorsWriter file(path, std::move(entries));
+  for (const Group& group : groups)
+    for_each_param(group.params, model, [&](const ParamInfo& info, const Tensor& tensor) {
+      Arena staging = Arena::host();
+      const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+      be.copy(tensor, host);
+      be.synchronize();
+      const float* values = host.as<float>();
+      if (info.conv1d) {
+        const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+        transpose(values, info.shape[0], info.shape[1], turned.as<float>());
+        values = turned.as<float>();
+      }
+      file.write({values, static_cast<size_t>(file_shape(info).numel())});
+    });
+  file.commit();
+}
+
+// Reads every parameter of `params`; `name_of` gives the tensor's name in the file.
+template <class NameOf>
+void read_params(Backend& be, const SafetensorsReader& file, const ModelConfig& model, const Params& params,
+                 NameOf&& name_of) {
+  for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
+    Arena staging = Arena::host();
+    const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+    const Shape shape = file_shape(info);
+    float* values = host.as<float>();
+    if (info.conv1d) {
+      const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+      file.read(name_of(info), shape, {turned.as<float>(), static_cast<size_t>(shape.numel())});
+      transpose(turned.as<float>(), shape[0], shape[1], values);
+    } else {
+      file.read(name_of(info), shape, {values, static_cast<size_t>(shape.numel())});
+      std::fill(values + shape.numel(), values + info.shape.numel(), 0.0f);
+    }
+    be.copy(host, tensor);
+    be.synchronize();
+  });
+}
+
+void write_json(const fs::path& path, const ordered_json& value) {
+  const std::string text = value.dump(2) + "\n";
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+ordered_json read_json(const fs::path& path) {
+  std::ifstream file(path);
+  check(file.good(),
+        "{} cannot be read; a checkpoint has model.safetensors, config.json, optimizer.safetensors and "
+        "state.json",
+        path.string());
+  try {
+    return ordered_json::parse(file);
+  } catch (const nlohmann::json::exception& error) {
+    fail("{} is not valid JSON: {}", path.string(), error.what());
+  }
+}
+
+// The fields of Hugging Face's GPT2Config; transformers' defaults serve for the rest.
+ordered_json hugging_face_config(const ModelConfig& model) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", 1e-5},
+          {"tie_word_embeddings", true},
+          {"vocab_size", model.vocab_size},
+          {"n_positions", model.context},
+          {"n_ctx", model.context},
+          {"n_embd", model.channels},
+          {"n_layer", model.layers},
+          {"n_head", model.heads},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0},
+          // GPT-2's default ids lie beyond a small vocabulary
+          {"bos_token_id", model.vocab_size - 1},
+          {"eos_token_id", model.vocab_size - 1},
+          {"torch_dtype", "float32"}};
+}
+
+void check_same_model(const fs::path& folder, const ModelConfig& wanted) {
+  const fs::path path = folder / "config.json";
+  const ordered_json found = read_json(path);
+  const auto compare = [&](const char* key, int64_t want) {
+    check(found.contains(key) && found[key].is_number_integer(),
+          "{} has no whole number \"{}\": this is not a GPT-2", path.string(), key);
+    check(found[key].get<int64_t>() == want,
+          "{} is of another model: its {} is {}, this configuration wants {}. Use the configuration it was "
+          "made with, "
+          "or start anew in another train.folder",
+          folder.string(), key, found[key].get<int64_t>(), want);
+  };
+  compare("vocab_size", wanted.vocab_size);
+  compare("n_positions", wanted.context);
+  compare("n_layer", wanted.layers);
+  compare("n_head", wanted.heads);
+  compare("n_embd", wanted.channels);
+}
+
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {  // oldest first: the names sort by step
+  std::vector<fs::path> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && name.starts_with(kPrefix) && !name.ends_with(kUnfinished))
+      found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+fs::path save_checkpoint(Backend& be, const fs::path& folder, const CheckpointContents& c) {
+  const RunState& s = c.state;
+  const fs::path final_path = folder / fmt::format("{}{:08}", kPrefix, s.step);
+  const fs::path pending = final_path.string() + kUnfinished;
+  try {
+    fs::create_directories(folder);
+    fs::remove_all(pending);
+    fs::create_directory(pending);
+    write_params(be, pending / "model.safetensors", c.model, {{"", c.optimizer.masters()}});
+    write_params(
+        be, pending / "optimizer.safetensors", c.model,
+        {{"first_moment.", c.optimizer.first_moments()}, {"second_moment.", c.optimizer.second_moments()}});
+    write_json(pending / "config.json", hugging_face_config(c.model));
+    write_json(pending / "state.json", {{"format", "tessera checkpoint 1"},
+                                        {"step", s.step},
+                                        {"data_position", s.data_position},
+                                        {"seed", s.seed},
+                                        {"micro_batch", s.micro_batch},
+                                        {"sequence_length", s.sequence_length},
+                                        {"tokens_per_step", s.tokens_per_step},
+                                        {"precision", s.precision},
+                                        {"device", s.device},
+                                        {"data", s.data}});
+    sync_folder(pending);
+    fs::remove_all(final_path);  // a run that was resumed may write the same step again
+    fs::rename(pending, final_path);
+    sync_folder(folder);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    fs::remove_all(pending, ignored);
+    fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole", s.step,
+         error.what(), folder.string());
+  }
+  return final_path;
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
+  const std::vector<fs::path> all = checkpoints_in(folder);
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+void prune_checkpoints(const fs::path& folder, int64_t keep) {
+  if (keep == 0) return;
+  std::vector<fs::path> all = checkpoints_in(folder);
+  for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) fs::remove_all(all[i]);
+}
+
+RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
+  check_same_model(checkpoint, model);
+  const fs::path path = checkpoint / "state.json";
+  const ordered_json j = read_json(path);
+  try {
+    return {.step = j.at("step"),
+            .data_position = j.at("data_position"),
+            .seed = j.at("seed"),
+            .micro_batch = j.at("micro_batch"),
+            .sequence_length = j.at("sequence_length"),
+            .tokens_per_step = j.at("tokens_per_step"),
+            .precision = j.at("precision"),
+            .device = j.at("device"),
+            .data = j.at("data")};
+  } catch (const nlohmann::json::exception& error) {
+    fail("{} is not the state of a run: {}", path.string(), error.what());
+  }
+}
+
+void load_checkpoint(Backend& be, const fs::path& checkpoint, const ModelConfig& model,
+                     Optimizer& optimizer) {
+  load_weights(be, checkpoint, model, optimizer.masters());
+  const SafetensorsReader file(checkpoint / "optimizer.safetensors");
+  read_params(be, file, model, optimizer.first_moments(),
+              [](const ParamInfo& i) { return "first_moment." + i.name; });
+  read_params(be, file, model, optimizer.second_moments(),
+              [](const ParamInfo& i) { return "second_moment." + i.name; });
+  optimizer.weights_changed(be);
+}
+
+void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model, const Params& weights) {
+  check(fs::is_directory(folder), "{} is not a folder; wanted one with model.safetensors and config.json",
+        folder.string());
+  check_same_model(folder, model);
+  const SafetensorsReader file(folder / "model.safetensors");
+  // Files of the bare GPT2Model lack the leading "transformer."
+  const std::string lead = "transformer.";
+  const bool bare = !file.contains(lead + "wte.weight");
+  read_params(be, file, model, weights,
+              [&](const ParamInfo& info) { return bare ? info.name.substr(lead.size()) : info.name; });
+}
+
+}  // namespace tessera

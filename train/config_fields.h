@@ -1,0 +1,100 @@
+// The one list of configuration keys.
+#pragma once
+
+#include "train/config.h"
+#include "train/config_values.h"
+
+namespace tessera {
+
+// Calls visit(key, member, kind, documentation) for every key, a section's keys one after the other. `config`
+// is a Config or a const Config. The upper limits of the model's sizes keep its count of parameters and of
+// operations within int64_t.
+template <class C, class Visit>
+void for_each_field(C& config, Visit&& visit) {
+  visit("device", config.device, OneOf{{"auto", "cpu", "cuda"}},
+        "Where to compute; auto: a GPU if there is one, else the CPU");
+
+  auto& model = config.model;
+  visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1},
+        "Tokens of the vocabulary: 257 for bytes, 50257 for GPT-2's tokenizer");
+  visit("model.context", model.context, Whole{.at_least = 1, .at_most = 10'000'000},
+        "The longest sequence, in tokens: rows of the position table");
+  visit("model.layers", model.layers, Whole{.at_least = 1, .at_most = 10'000}, "Transformer blocks");
+  visit("model.heads", model.heads, Whole{.at_least = 1, .at_most = 1'000'000},
+        "Attention heads of a block; divides model.channels");
+  visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
+        "Width of the residual stream");
+  visit("model.attention", model.attention, OneOf{{"naive", "flash"}},
+        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic");
+
+  auto& data = config.data;
+  visit("data.train", data.train, Text{.may_be_empty = false},
+        "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin");
+  visit("data.validation", data.validation, Text{},
+        "A path as for data.train; \"\": hold out the end of data.train");
+  visit("data.validation_fraction", data.validation_fraction, Number{.above = 0, .at_most = 0.5},
+        "The share of data.train that is held out while data.validation is \"\"");
+  visit("data.shuffle", data.shuffle, Flag{},
+        "Visit the training sequences in a random order, another each epoch");
+
+  auto& train = config.train;
+  visit("train.folder", train.folder, Text{},
+        "Where the run writes its configuration, metrics and checkpoints; \"\": runs/<name of this file>");
+  visit("train.init_from", train.init_from, Text{},
+        "A folder with model.safetensors and config.json to start from; \"\": random weights");
+  visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
+  visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
+        "Tokens of an optimizer step; a multiple of the sequence length");
+  visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},
+        "Tokens of a sequence; auto, and at most: model.context");
+  visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
+        "Sequences in one forward and backward; auto: as many as fit and help");
+  visit("train.precision", train.precision, OneOf{{"auto", "bf16", "fp32"}},
+        "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
+  visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
+  visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
+        "For the initial weights, the order of the data and the samples");
+  visit("train.log_every", train.log_every, Whole{.at_least = 1}, "Steps between printed lines");
+
+  auto& optimizer = config.optimizer;
+  visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
+        "The highest, after the warm-up");
+  visit("optimizer.min_learning_rate", optimizer.min_learning_rate, Number{.at_least = 0},
+        "Where the schedule ends; at most optimizer.learning_rate");
+  visit("optimizer.schedule", optimizer.schedule, OneOf{{"cosine", "linear", "constant", "wsd"}},
+        "How the rate falls after the warm-up; wsd: constant, then linear at the end");
+  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{},
+        "Steps in which the rate rises linearly");
+  visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
+        "wsd: the share of train.steps, at the end, in which the rate falls");
+  visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},
+        "AdamW: decay of the mean of gradients");
+  visit("optimizer.beta2", optimizer.beta2, Number{.at_least = 0, .below = 1},
+        "AdamW: decay of the mean of squared gradients");
+  visit("optimizer.epsilon", optimizer.epsilon, Number{.above = 0}, "AdamW: added to the root of that mean");
+  visit("optimizer.weight_decay", optimizer.weight_decay, Number{.at_least = 0},
+        "AdamW: a step takes this times the rate off the matrices");
+  visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
+        "A larger norm of all gradients is scaled down to this; 0: never");
+
+  auto& evaluation = config.evaluation;
+  visit("evaluation.every", evaluation.every, Whole{},
+        "Steps between validation losses, and one at the end; 0: never");
+  visit("evaluation.sequences", evaluation.sequences, Whole{.at_least = 1},
+        "Sequences that a validation loss is the mean of, at most");
+
+  auto& sampling = config.sampling;
+  visit("sampling.every", sampling.every, Whole{}, "Steps between samples, and one at the end; 0: never");
+  visit("sampling.prompt", sampling.prompt, Text{}, "The text that a sample continues");
+  visit("sampling.tokens", sampling.tokens, Whole{.at_least = 1}, "Tokens of a sample, at most");
+  visit("sampling.temperature", sampling.temperature, Number{.at_least = 0},
+        "1: as the model says; lower: likelier tokens; 0: always the likeliest");
+  visit("sampling.top_k", sampling.top_k, Whole{}, "Draw among this many likeliest tokens; 0: among all");
+
+  auto& checkpoint = config.checkpoint;
+  visit("checkpoint.every", checkpoint.every, Whole{},
+        "Steps between checkpoints, one more at the end; 0: only that");
+  visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest to keep; 0: all");
+}
+
+}  // namespace tessera

@@ -1,0 +1,185 @@
+#include "train/config_values.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void refuse(const Written& value, const std::string& wants) {
+  fail("{}: {} wants {}, found {}", value.where, value.key, wants, value.describe());
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A number as YAML 1.1 and 1.2 both understand it, so that no other reader of the file sees another number:
+// no hex, no underscores, and no leading zeros, which YAML 1.1 takes for octal. Sets `out` only if all of
+// `text` is one.
+template <class T>
+std::errc parse(std::string_view text, T& out) {
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  const std::string_view digits = text.substr(text.starts_with('-'));
+  if (digits.size() > 1 && digits[0] == '0' && is_digit(digits[1])) return std::errc::invalid_argument;
+  if (digits.empty() || !(is_digit(digits[0]) || digits[0] == '.'))
+    return std::errc::invalid_argument;  // inf, nan
+  T value;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (end != text.data() + text.size()) return std::errc::invalid_argument;
+  if (error == std::errc{}) out = value;
+  return error;
+}
+
+}  // namespace
+
+size_t utf8_prefix(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i);
+    const int ones =
+        std::countl_one(static_cast<unsigned char>(lead));  // 0: ASCII; 1: no beginning; else the length
+    if (ones == 1 || ones > 4) return i;
+    const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
+    uint32_t code = lead & (0x7Fu >> ones);
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xC0) != 0x80) return i;
+      code = code << 6 | (byte(i + k) & 0x3F);
+    }
+    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
+    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
+    i += length;
+  }
+  return text.size();
+}
+
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::string_view two = text.substr(i, 2), three = text.substr(i, 3);
+    if (c == '"' || c == '\\') {
+      out += {'\\', text[i]};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (c < 0x20 || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", c);
+    } else if (two >= "\u0080" && two < "\u00A0") {  // more control characters
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if (three == "\u2028" || three == "\u2029" || three == "\uFEFF") {
+      // Line breaks to YAML 1.1, and the byte order mark.
+      out += three == "\u2028" ? "\\u2028" : three == "\u2029" ? "\\u2029" : "\\ufeff";
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out + '"';
+}
+
+std::string join_words(const std::vector<std::string_view>& words, std::string_view last) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? last : ", ";
+    out += words[i];
+  }
+  return out;
+}
+
+std::string Written::describe() const {
+  double number = 0;
+  switch (kind) {
+    case Kind::kNothing:
+      return "nothing";
+    case Kind::kList:
+      return "a list";
+    case Kind::kMap:
+      return "a map";
+    case Kind::kQuoted:
+      return "the text " + in_quotes(text);
+    case Kind::kPlain:
+      return parse(text, number) == std::errc{} ? text : in_quotes(text);
+  }
+  fail("a Written of unknown kind {}", static_cast<int>(kind));
+}
+
+std::string Whole::wants() const {
+  const int64_t least = zero.empty() ? at_least : std::max<int64_t>(at_least, 1);
+  return fmt::format("{}{} of at least {}", zero.empty() ? "" : fmt::format("{} or ", zero),
+                     multiple_of == 1 ? "a whole number" : fmt::format("a multiple of {}", multiple_of),
+                     least);
+}
+
+int64_t Whole::read(const Written& value) const {
+  if (value.kind != Written::Kind::kPlain) refuse(value, wants());
+  if (!zero.empty() && value.text == zero) return 0;
+  int64_t number = 0;
+  const std::errc error = parse(value.text, number);
+  const bool too_large = error == std::errc::result_out_of_range ? value.text[0] != '-' : number > at_most;
+  if (too_large) fail("{}: {} may be at most {}, found {}", value.where, value.key, at_most, value.text);
+  if (error != std::errc{} || number < at_least || number % multiple_of != 0) refuse(value, wants());
+  return number;
+}
+
+std::string Whole::write(int64_t value) const {
+  return value == 0 && !zero.empty() ? std::string(zero) : fmt::format("{}", value);
+}
+
+std::string Number::wants() const {
+  std::string out = "a number";
+  if (at_least) out += fmt::format(" of at least {}", *at_least);
+  if (above) out += fmt::format(" above {}", *above);
+  if (at_most) out += fmt::format(" {} at most {}", at_least || above ? "and" : "of", *at_most);
+  if (below) out += fmt::format("{} below {}", at_least || above ? " and" : "", *below);
+  return out;
+}
+
+double Number::read(const Written& value) const {
+  double number = 0;
+  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{}) refuse(value, wants());
+  if ((at_least && number < *at_least) || (above && number <= *above) || (at_most && number > *at_most) ||
+      (below && number >= *below))
+    refuse(value, wants());
+  return number;
+}
+
+std::string Number::write(double value) const {
+  std::string text = fmt::format("{}", value);  // the shortest that reads back to the same
+  const size_t e = text.find('e');
+  // To YAML 1.1, 1e-08 is a text and 1.0e-08 a number.
+  if (e != std::string::npos && text.find('.') == std::string::npos) text.insert(e, ".0");
+  return text;
+}
+
+std::string OneOf::wants() const { return join_words(words); }
+
+std::string OneOf::read(const Written& value) const {
+  if (value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted)
+    for (const std::string_view word : words)
+      if (value.text == word) return value.text;
+  refuse(value, wants());
+}
+
+std::string Text::read(const Written& value) const {
+  if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
+    fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,
+         value.describe());
+  if (value.kind == Written::Kind::kNothing) refuse(value, may_be_empty ? "text, or \"\" for none" : wants());
+  if (value.text.empty() && !may_be_empty) refuse(value, wants());
+  if (utf8_prefix(value.text) != value.text.size()) refuse(value, "UTF-8");
+  return value.text;
+}
+
+std::string Text::write(const std::string& value) const { return in_quotes(value); }
+
+bool Flag::read(const Written& value) const {
+  if (value.kind != Written::Kind::kPlain || (value.text != "true" && value.text != "false"))
+    refuse(value, wants());
+  return value.text == "true";
+}
+
+}  // namespace tessera

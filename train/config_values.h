@@ -1,0 +1,76 @@
+// The kinds of values that a configuration holds: what each accepts, how it says so, how it is written in
+// YAML. A kind has wants(), in words that complete "this key wants ..."; read(), which refuses with an Error;
+// and write().
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// What stands in the YAML where a value belongs.
+struct Written {
+  enum class Kind { kNothing, kPlain, kQuoted, kList, kMap };
+  std::string key;    // whose value this is
+  std::string where;  // for messages: file:line:column, or --set key=value
+  Kind kind = Kind::kNothing;
+  std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
+
+  std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
+};
+
+struct Whole {
+  int64_t at_least = 0;
+  int64_t at_most = 1'000'000'000;  // keeps the products of two such numbers within int64_t
+  int64_t multiple_of = 1;
+  std::string_view zero = {};  // the word that stands for 0, if any; other numbers then begin at 1
+
+  std::string wants() const;
+  int64_t read(const Written& value) const;
+  std::string write(int64_t value) const;
+};
+
+struct Number {  // finite
+  std::optional<double> at_least = {}, above = {}, at_most = {}, below = {};
+
+  std::string wants() const;
+  double read(const Written& value) const;
+  std::string write(double value) const;
+};
+
+struct OneOf {
+  std::vector<std::string_view> words;
+
+  std::string wants() const;
+  std::string read(const Written& value) const;
+  std::string write(const std::string& value) const { return value; }
+};
+
+struct Text {
+  bool may_be_empty = true;
+
+  std::string wants() const { return may_be_empty ? "text" : "text that is not empty"; }
+  std::string read(const Written& value) const;
+  std::string write(const std::string& value) const;  // always in double quotes
+};
+
+struct Flag {
+  std::string wants() const { return "true or false"; }
+  bool read(const Written& value) const;
+  std::string write(bool value) const { return value ? "true" : "false"; }
+};
+
+// `text` as a YAML scalar in double quotes, on one line.
+std::string in_quotes(std::string_view text);
+
+// The number of bytes before the first that is not part of well-formed UTF-8.
+size_t utf8_prefix(std::string_view text);
+
+// "a, b or c"
+std::string join_words(const std::vector<std::string_view>& words, std::string_view last = " or ");
+
+}  // namespace tessera

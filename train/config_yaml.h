@@ -1,0 +1,26 @@
+// YAML text to nodes, with every fault at its place.
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <string>
+
+#include "train/config_values.h"
+
+namespace tessera {
+
+// Where a text came from, for messages.
+struct YamlSource {
+  std::string name;       // the file, or --set key=value
+  bool has_lines = true;  // a file's places are name:line:column (bytes, from 1); an override's just its name
+
+  std::string at(const YAML::Mark& mark) const;
+};
+
+// The only document of `text`; a null node if it holds nothing.
+// Error: bytes that are no UTF-8 text, YAML syntax, a second document.
+YAML::Node parse_yaml(const std::string& text, const YamlSource& source);
+
+Written written(const std::string& key, const YAML::Node& node, const YamlSource& source);
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+#include "train/device.h"
+
+#include "kernels/gemm_peak.h"
+
+namespace tessera {
+namespace {
+
+// Rows in a micro-batch beyond which a step does not get faster.
+constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 4096;
+// The share of a device's memory that a plan may take: the rest is for the driver, or for other programs.
+constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
+
+int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences) {
+  const bool cuda = device.device == Device::kCuda;
+  const int64_t enough = cuda ? kEnoughRowsCuda : kEnoughRowsCpu;
+  const int64_t usable = static_cast<int64_t>((cuda ? kUsableCuda : kUsableCpu) *
+                                              static_cast<double>(device_memory(device.device).total));
+  int64_t best = 1;
+  for (int64_t b = 2; b <= sequences && b * shape.sequence_length <= enough; ++b) {
+    if (sequences % b != 0) continue;
+    shape.micro_batch = b;
+    shape.micro_steps = sequences / b;
+    if (plan_memory(shape, device).peak_bytes() > usable) break;
+    best = b;
+  }
+  return best;
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const std::string& requested) {
+  DeviceChoice choice;
+  if (requested == "cpu") return choice;
+  DeviceTraits cuda;
+  std::string why_not;
+  if (find_cuda_device(cuda, why_not)) {
+    choice.traits = cuda;
+  } else {
+    check(requested != "cuda", "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
+    choice.notice = fmt::format("training on the CPU: {}", why_not);
+  }
+  return choice;
+}
+
+double gemm_peak(Backend& be) {
+  Arena arena = make_arena(be.traits());
+  be.lend_workspace(arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+                                {workspace_bytes(be.device(), 1, 1) / 4}));
+  return measure_gemm_flops(be, arena);
+}
+
+std::unique_ptr<Backend> make_backend(const DeviceTraits& device) {
+  return device.device == Device::kCuda ? make_cuda_backend() : make_cpu_backend();
+}
+
+Arena make_arena(const DeviceTraits& device) {
+  return device.device == Device::kCuda ? Arena::cuda() : Arena::host();
+}
+
+ModelConfig model_config(const Config& c) {
+  return {.vocab_size = c.model.vocab_size,
+          .context = c.model.context,
+          .layers = c.model.layers,
+          .heads = c.model.heads,
+          .channels = c.model.channels};
+}
+
+OptimizerConfig optimizer_config(const Config& c) {
+  return {.beta1 = c.optimizer.beta1,
+          .beta2 = c.optimizer.beta2,
+          .epsilon = c.optimizer.epsilon,
+          .weight_decay = c.optimizer.weight_decay,
+          .max_grad_norm = c.optimizer.max_grad_norm};
+}
+
+RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch) {
+  const bool cuda = device.device == Device::kCuda;
+  check(cuda || c.train.precision != "bf16",
+        "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
+  const int64_t sequences = c.train.tokens_per_step / c.sequence_length();
+  RunShape shape{.model = model_config(c),
+                 .micro_batch = 1,
+                 .micro_steps = sequences,
+                 .sequence_length = c.sequence_length(),
+                 .dtype = cuda && c.train.precision != "fp32" ? DType::kBF16 : DType::kF32,
+                 .attention = attention_kind(c.model.attention),
+                 .deterministic = c.train.deterministic};
+  shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
+                      : micro_batch > 0       ? micro_batch
+                                              : largest_micro_batch(shape, device, sequences);
+  check(sequences % shape.micro_batch == 0,
+        "train.tokens_per_step is {} sequences of {} tokens, which {} does not divide", sequences,
+        shape.sequence_length, shape.micro_batch);
+  shape.micro_steps = sequences / shape.micro_batch;
+  return shape;
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+#include "train/memory_report.h"
+
+namespace tessera {
+
+std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, const DeviceTraits& device) {
+  std::string text = fmt::format("memory at its peak on {}\n", device.name);
+  const auto row = [&](std::string_view what, int64_t bytes) {
+    text += fmt::format("  {:<36} {:>12}\n", what, format_bytes(bytes));
+  };
+  for (int i = 0; i < kMemoryTags; ++i)
+    if (ledger.at_peak()[i]) row(name_of(static_cast<MemoryTag>(i)), ledger.at_peak()[i]);
+  row("all tags", ledger.peak_bytes());
+  row("obtained by the arena", reserved_bytes);
+  const DeviceMemory memory = device_memory(device.device);
+  row(device.device == Device::kCuda ? "in use on the device, by the driver"
+                                     : "peak resident set, by the system",
+      memory.used_by_process);
+  // On a GPU the rest is the CUDA context, the loaded kernels and other processes; on the CPU pages are
+  // counted when they are first touched, so the system may report less than was obtained.
+  row("not in the ledger", memory.used_by_process - reserved_bytes);
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#include "train/run_data.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+TokenStream open(const std::string& name, int64_t vocab_size) {
+  TokenStream stream = TokenStream::open(name == "builtin" ? builtin_corpus() : fs::path(name));
+  stream.require_tokens_below(vocab_size);
+  return stream;
+}
+
+}  // namespace
+
+RunData::RunData(const Config& config) : train_stream_(open(config.data.train, config.model.vocab_size)) {
+  const int64_t T = config.sequence_length();
+  TokenRange train_range{0, train_stream_.size()}, validation_range;
+  const TokenStream* validation_stream = &train_stream_;
+  if (config.data.validation.empty()) {
+    const TrainValidationSplit split =
+        split_train_validation({.token_count = train_stream_.size(),
+                                .validation_fraction = config.data.validation_fraction,
+                                .sequence_length = T});
+    train_range = split.train;
+    validation_range = split.validation;
+  } else {
+    validation_stream_ = open(config.data.validation, config.model.vocab_size);
+    validation_stream = &*validation_stream_;
+    validation_range = {0, validation_stream->size()};
+  }
+  const auto loader = [&](const TokenStream& stream, TokenRange range, bool shuffle) {
+    return Loader({.stream = &stream,
+                   .first_token = range.first_token,
+                   .token_count = range.token_count,
+                   .sequence_length = T,
+                   .seed = static_cast<uint64_t>(config.train.seed),
+                   .shuffle = shuffle});
+  };
+  train_.emplace(loader(train_stream_, train_range, config.data.shuffle));
+  validation_.emplace(loader(*validation_stream, validation_range, false));
+  if (!train_stream_.tokenizer().empty()) tokenizer_ = make_tokenizer(train_stream_.tokenizer());
+}
+
+fs::path builtin_corpus() {
+  const fs::path corpus = fs::read_symlink("/proc/self/exe").parent_path() / "corpus.txt";
+  check(fs::exists(corpus), "the built-in corpus {} is missing; build the target `corpus`, or set data.train",
+        corpus.string());
+  return corpus;
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+// RunData: the token streams that a configuration names, and the loaders and the tokenizer that go with them.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "train/config.h"
+
+namespace tessera {
+
+class RunData {
+ public:
+  // Error: data that cannot be opened, or is too short for one sequence to train on and one to hold out.
+  explicit RunData(const Config& config);
+  RunData(const RunData&) = delete;  // the loaders point into it
+  RunData& operator=(const RunData&) = delete;
+
+  const TokenStream& stream() const { return train_stream_; }
+  const Loader& train() const { return *train_; }
+  const Loader& validation() const { return *validation_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs
+
+ private:
+  TokenStream train_stream_;
+  std::optional<TokenStream> validation_stream_;  // if it is not a part of train_stream_
+  std::optional<Loader> train_, validation_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+// Where `data.train: builtin` finds its text: the corpus that the build put beside the program.
+std::filesystem::path builtin_corpus();
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+// The safetensors file format: an 8-byte little-endian length, a JSON header with a dtype, a shape and two
+// offsets for every tensor, then the tensors' bytes. https://github.com/huggingface/safetensors, "Format".
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/file.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+// Writes fp32 tensors, in the order of the list given at the start. The file appears when commit() is called.
+// Error: disk full, no permission; nothing is left behind.
+class SafetensorsWriter {
+ public:
+  struct Entry {
+    std::string name;
+    Shape shape;
+  };
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries);
+  void write(
+      std::span<const float> values);  // the next tensor of the list; Error: another size than its shape's
+  void commit();                       // Error: tensors are missing
+
+ private:
+  OutputFile file_;
+  std::vector<Entry> entries_;
+  size_t next_ = 0;
+};
+
+// Reads F32, F16 and BF16 tensors as fp32. Error: not a safetensors file, or offsets that do not fit the
+// file.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+  // Error: no such tensor, another shape, a dtype that is not read.
+  void read(const std::string& name, const Shape& shape, std::span<float> out) const;
+
+ private:
+  struct Entry {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::span<const std::byte> bytes;
+  };
+  MappedFile file_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+#include "train/train_state.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "model/init.h"
+
+namespace tessera {
+namespace {
+
+Model make_model(Arena& arena, const RunShape& s, const DeviceTraits& device) {
+  return {.config = s.model,
+          .params = allocate_params(arena, MemoryTag::kWeights, "weights", s.dtype, s.model),
+          .plan = choose_attention(
+              {.kind = s.attention,
+               .shape = {s.micro_batch, s.sequence_length, s.model.heads, s.model.head_dim()},
+               .dtype = s.dtype,
+               .device = device,
+               .deterministic = s.deterministic})};
+}
+
+Tensor on_host(std::span<const int32_t> values, Shape shape) {
+  return {const_cast<int32_t*>(values.data()), DType::kI32, shape, Device::kCpu};
+}
+
+double mean(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape)
+    : be_(be),
+      arena_(arena),
+      shape_(shape),
+      model_(make_model(arena, shape, be.traits())),
+      grads_(allocate_params(arena, MemoryTag::kGradients, "gradient", shape.dtype, shape.model)),
+      optimizer_(arena, shape.model, model_.params) {
+  const Shape per_token{shape.micro_steps, shape.rows()};
+  tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
+  targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
+  losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
+  be.lend_workspace(arena.alloc(
+      MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+      {(workspace_bytes(be.device(), std::max(shape.rows(), shape.model.context), shape.model.channels) + 3) /
+       4}));
+}
+
+void TrainState::initialize(uint64_t seed) {
+  init_weights(be_, optimizer_.masters(), shape_.model, seed);
+  optimizer_.weights_changed(be_);
+  optimizer_.reset(be_);
+}
+
+Model TrainState::model_at(int64_t batch, int64_t tokens) const {
+  Model model = model_;
+  AttentionShape shape = model_.plan.shape;
+  shape.batch = batch;
+  shape.tokens = tokens;
+  model.plan = choose_attention({.kind = model_.plan.kind,
+                                 .shape = shape,
+                                 .dtype = shape_.dtype,
+                                 .device = be_.traits(),
+                                 .deterministic = shape_.deterministic});
+  return model;
+}
+
+void TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                      const OptimizerConfig& config, double learning_rate, int64_t step,
+                      const std::function<void(int64_t)>& on_micro_step) {
+  be_.copy(on_host(tokens, tokens_.shape), tokens_);
+  be_.copy(on_host(targets, targets_.shape), targets_);
+  for_each_param(grads_, shape_.model, [&](const ParamInfo&, const Tensor& grad) { be_.fill_zero(grad); });
+  const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
+  const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
+  for (int64_t m = 0; m < shape_.micro_steps; ++m) {
+    const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
+    train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_);
+    if (on_micro_step) on_micro_step(m + 1);
+  }
+  optimizer_.step(be_, grads_, config, learning_rate, step);
+}
+
+TrainState::StepResult TrainState::finish_step() {
+  std::vector<float> losses(static_cast<size_t>(losses_.numel())), norm(1);
+  be_.copy(losses_, {losses.data(), DType::kF32, losses_.shape, Device::kCpu});
+  be_.copy(optimizer_.grad_norm(), {norm.data(), DType::kF32, {1}, Device::kCpu});
+  be_.synchronize();
+  return {mean(losses), norm[0]};
+}
+
+double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                            int64_t count) {
+  const int64_t T = shape_.sequence_length, rows = count * T;
+  const auto first_rows = [&](const Tensor& t) { return t.view({t.numel()}).rows(0, rows); };
+  const Tensor device_tokens = first_rows(tokens_), device_targets = first_rows(targets_),
+               device_losses = first_rows(losses_);
+  be_.copy(on_host(tokens, {rows}), device_tokens);
+  be_.copy(on_host(targets, {rows}), device_targets);
+  evaluate_batch(be_, arena_, model_at(count, T),
+                 {device_tokens.view({count, T}), device_targets.view({count, T})}, device_losses);
+  std::vector<float> losses(static_cast<size_t>(rows));
+  be_.copy(device_losses, {losses.data(), DType::kF32, {rows}, Device::kCpu});
+  be_.synchronize();
+  return mean(losses);
+}
+
+std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens) {
+  Arena::Scope scope(arena_);
+  const int64_t T = static_cast<int64_t>(tokens.size());
+  const Model model = model_at(1, T);
+  const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
+  be_.copy(on_host(tokens, {1, T}), device_tokens);
+  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
+  forward(be_, model, device_tokens, saved);
+  const Shape logits_shape{1, shape_.model.padded_vocab()};
+  const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
+  logits_forward(be_, model, saved.norm.rows(T - 1, 1), logits);
+  std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
+  be_.copy(logits, {host.data(), DType::kF32, logits_shape, Device::kCpu});
+  be_.synchronize();
+  host.resize(static_cast<size_t>(shape_.model.vocab_size));
+  return host;
+}
+
+MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {
+  const std::unique_ptr<Backend> be = make_plan_backend(device);
+  Arena arena = Arena::plan(device.device);
+  TrainState state(*be, arena, shape);
+  state.step({}, {}, {}, 0, 1);
+  state.evaluate({}, {}, shape.micro_batch);
+  const std::vector<int32_t> prompt(static_cast<size_t>(shape.model.context));
+  state.next_token_logits(prompt);
+  return arena.ledger();
+}
+
+}  // namespace tessera

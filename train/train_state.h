@@ -1,0 +1,74 @@
+// TrainState: everything a run keeps on one device - weights, gradients, optimizer, batch buffers - and the
+// step over it.
+//
+// The same code runs over an empty arena with a backend that does nothing: plan_memory() is such a walk, so
+// the plan is exact by construction.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "kernels/backend.h"
+#include "model/optimizer.h"
+#include "model/transformer.h"
+
+namespace tessera {
+
+struct RunShape {
+  ModelConfig model;
+  int64_t micro_batch;      // B: sequences in one forward and backward
+  int64_t micro_steps;      // of them in an optimizer step
+  int64_t sequence_length;  // T
+  DType dtype = DType::kF32;
+  AttentionKind attention = AttentionKind::kFlash;
+  bool deterministic = true;
+
+  int64_t rows() const { return micro_batch * sequence_length; }  // N
+  int64_t tokens_per_step() const { return rows() * micro_steps; }
+};
+
+class TrainState {
+ public:
+  // Allocates; contents of weights and optimizer are undefined until initialize() or load.
+  TrainState(Backend& be, Arena& arena, const RunShape& shape);
+
+  void initialize(uint64_t seed);  // random weights, zero moments
+
+  // Enqueues one optimizer step over `tokens` and `targets`, [micro_steps, B, T] each. `step` counts from 1.
+  // `on_micro_step` is told how many micro-steps were enqueued.
+  void step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
+            double learning_rate, int64_t step, const std::function<void(int64_t)>& on_micro_step = {});
+  struct StepResult {
+    double loss;       // mean over the step's tokens, nats
+    double grad_norm;  // before clipping
+  };
+  StepResult finish_step();  // waits for the device
+
+  // Mean loss of `count` sequences, [count, T] tokens and targets, count <= B.
+  double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count);
+  // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+
+  const RunShape& shape() const { return shape_; }
+  const Model& model() const { return model_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Grads& grads() const { return grads_; }
+
+ private:
+  Model model_at(int64_t batch, int64_t tokens) const;
+
+  Backend& be_;
+  Arena& arena_;
+  RunShape shape_;
+  Model model_;
+  Grads grads_;
+  Optimizer optimizer_;
+  Tensor tokens_, targets_;  // [micro_steps, B T]
+  Tensor losses_;            // [micro_steps, B T]
+};
+
+// Memory of a run of this shape on a device: the ledger after a step, an evaluation and a sample over an
+// empty arena.
+MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device);
+
+}  // namespace tessera

@@ -1,0 +1,286 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "train/checkpoint.h"
+#include "train/device.h"
+#include "train/memory_report.h"
+#include "train/metrics.h"
+#include "train/run_data.h"
+#include "train/sampler.h"
+#include "train/schedule.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+volatile std::sig_atomic_t g_stop = 0;  // set by a signal: finish the step, save, leave
+
+// The first signal asks the loop to stop; SA_RESETHAND lets a second one end the program.
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { g_stop = 1; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string out_of_memory_advice(const RunShape& shape, const MemoryLedger& plan) {
+  return fmt::format(
+      "\nThis run plans {}: {}.\nLower train.micro_batch (now {}), train.sequence_length (now {}) or the "
+      "model's size{}.",
+      format_bytes(plan.peak_bytes()), format_by_tag(plan.at_peak()), shape.micro_batch,
+      shape.sequence_length,
+      shape.attention == AttentionKind::kNaive ? ", or set model.attention=flash" : "");
+}
+
+class Trainer {
+ public:
+  Trainer(const Config& config, const TrainerOptions& options);
+  void run();
+
+ private:
+  void describe() const;
+  void fetch(int64_t position);
+  void report(int64_t step, const TrainState::StepResult& result, double learning_rate, double seconds);
+  void evaluate(int64_t step);
+  void sample(int64_t step);
+  void save(int64_t step);
+  bool due(int64_t every, int64_t step) const { return every > 0 && step % every == 0; }
+
+  const Config& config_;
+  fs::path folder_, checkpoints_;
+  DeviceChoice device_;
+  RunData data_;
+  RunState run_;
+  RunShape shape_;
+  double peak_flops_ = 0;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Arena> arena_;
+  std::optional<TrainState> state_;
+  std::optional<MetricsFile> metrics_;
+  StatusLine line_;
+  std::vector<int32_t> tokens_, targets_;  // of the step that comes next
+  double step_seconds_ = 0;                // smoothed, for the time that is left
+};
+
+Trainer::Trainer(const Config& config, const TrainerOptions& options)
+    : config_(config),
+      folder_(config.train.folder),
+      checkpoints_(folder_ / "checkpoints"),
+      device_(choose_device(config.device)),
+      data_(config) {
+  const ModelConfig model = model_config(config);
+  const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
+  check(!checkpoint || options.resume || options.overwrite,
+        "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them "
+        "and start anew, "
+        "or choose another folder with --set train.folder=NAME",
+        folder_.string(), checkpoint ? checkpoint->filename().string() : "");
+  check(checkpoint || !options.resume, "there is nothing to resume: {} holds no checkpoint",
+        checkpoints_.string());
+  if (options.resume) run_ = read_state(*checkpoint, model);
+
+  shape_ = run_shape(config, device_.traits, run_.micro_batch);
+  const RunState now{.step = run_.step,
+                     .data_position = run_.data_position,
+                     .seed = config.train.seed,
+                     .micro_batch = shape_.micro_batch,
+                     .sequence_length = shape_.sequence_length,
+                     .tokens_per_step = shape_.tokens_per_step(),
+                     .precision = name_of(shape_.dtype),
+                     .device = name_of(device_.traits.device),
+                     .data = config.data.train};
+  if (options.resume) {
+    const auto same = [&](const char* key, const auto& was, const auto& is) {
+      check(
+          was == is,
+          "{} was made with {} {}, this run has {}: the order of the data would change. Restore it, or start "
+          "anew from these weights with train.init_from",
+          checkpoint->string(), key, was, is);
+    };
+    same("train.seed", run_.seed, now.seed);
+    same("train.sequence_length", run_.sequence_length, now.sequence_length);
+    same("data.train", run_.data, now.data);
+    check(run_.step < config.train.steps, "{} is at step {}, and train.steps is {}: nothing is left to do",
+          checkpoint->string(), run_.step, config.train.steps);
+  }
+  run_ = now;
+
+  backend_ = make_backend(device_.traits);
+  peak_flops_ = gemm_peak(*backend_);
+  const MemoryLedger plan = plan_memory(shape_, device_.traits);
+  arena_.emplace(make_arena(device_.traits));
+  try {
+    arena_->reserve(plan.peak_bytes());
+    state_.emplace(*backend_, *arena_, shape_);
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(error.what() + out_of_memory_advice(shape_, plan));
+  }
+  if (checkpoint && options.resume) {
+    load_checkpoint(*backend_, *checkpoint, model, state_->optimizer());
+  } else {
+    state_->initialize(static_cast<uint64_t>(config.train.seed));
+    if (!config.train.init_from.empty()) {
+      load_weights(*backend_, config.train.init_from, model, state_->optimizer().masters());
+      state_->optimizer().weights_changed(*backend_);
+    }
+    if (checkpoint && options.overwrite) fs::remove_all(checkpoints_);
+  }
+
+  tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
+  targets_.resize(tokens_.size());
+  fetch(run_.data_position);  // data that cannot be read is refused before anything is written
+  try {
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "config.yaml") << print_config(config);
+  } catch (const fs::filesystem_error& error) {
+    fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
+         folder_.string(), error.code().message());
+  }
+  metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
+  if (checkpoint && options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
+}
+
+void Trainer::describe() const {
+  const auto [vocab, context, layers, heads, channels] = shape_.model;
+  fmt::print("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}\n",
+             format_count(static_cast<double>(shape_.model.parameters())), layers, heads, channels, context,
+             vocab);
+  fmt::print("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s\n", device_.traits.name,
+             name_of(shape_.dtype), config_.model.attention, peak_flops_ / 1e12, peak_flops_ < 1e13 ? 2 : 0);
+  if (!device_.notice.empty()) fmt::print("notice   {}\n", device_.notice);
+  fmt::print("data     {}: {} sequences of {} tokens to train on, {} held out\n", data_.stream().describe(),
+             format_count(static_cast<double>(data_.train().sequences_per_epoch())), shape_.sequence_length,
+             format_count(static_cast<double>(data_.validation().sequences_per_epoch())));
+  if (config_.data.train == "builtin")
+    fmt::print(
+        "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
+        "file "
+        "or on token shards\n");
+  fmt::print("step     {} tokens: {} x {} sequences of {}; {} steps, folder {}\n",
+             format_count(static_cast<double>(shape_.tokens_per_step())), shape_.micro_steps,
+             shape_.micro_batch, shape_.sequence_length, config_.train.steps, folder_.string());
+  std::fflush(stdout);
+}
+
+void Trainer::fetch(int64_t position) {
+  data_.train().fetch(position, shape_.micro_batch * shape_.micro_steps, tokens_, targets_);
+}
+
+void Trainer::report(int64_t step, const TrainState::StepResult& result, double learning_rate,
+                     double seconds) {
+  const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
+  const double mfu = tokens_per_second * shape_.model.flops_per_token(shape_.sequence_length) / peak_flops_;
+  const int64_t memory = arena_->ledger().peak_bytes();
+  step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
+  const double left = step_seconds_ * static_cast<double>(config_.train.steps - step);
+  metrics_->write({{"step", step},
+                   {"loss", result.loss},
+                   {"grad_norm", result.grad_norm},
+                   {"learning_rate", learning_rate},
+                   {"seconds", seconds},
+                   {"tokens_per_second", tokens_per_second},
+                   {"mfu", mfu},
+                   {"memory_bytes", memory}});
+  if (line_.in_place() || due(config_.train.log_every, step) || step == config_.train.steps)
+    line_.status(fmt::format(
+        "step {}/{} | loss {:.4f} | norm {:.2f} | lr {:.2e} | {} tok/s | MFU {:.1f}% | {} | ETA {}", step,
+        config_.train.steps, result.loss, result.grad_norm, learning_rate, format_count(tokens_per_second),
+        100 * mfu, format_bytes(memory), format_duration(left)));
+}
+
+void Trainer::evaluate(int64_t step) {
+  const int64_t T = shape_.sequence_length;
+  const int64_t total = std::min(config_.evaluation.sequences, data_.validation().sequences_per_epoch());
+  std::vector<int32_t> tokens, targets;
+  double sum = 0;
+  for (int64_t first = 0; first < total; first += shape_.micro_batch) {
+    const int64_t count = std::min(shape_.micro_batch, total - first);
+    tokens.resize(static_cast<size_t>(count * T));
+    targets.resize(tokens.size());
+    data_.validation().fetch(first, count, tokens, targets);
+    sum += state_->evaluate(tokens, targets, count) * static_cast<double>(count);
+  }
+  const double loss = sum / static_cast<double>(total);
+  metrics_->write({{"step", step}, {"validation_loss", loss}, {"validation_sequences", total}});
+  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", step, loss,
+                          std::exp(loss), total));
+}
+
+void Trainer::sample(int64_t step) {
+  if (!data_.tokenizer()) return;
+  const std::string text = sample_text(*state_, *data_.tokenizer(), config_.sampling,
+                                       static_cast<uint64_t>(config_.train.seed), step);
+  metrics_->write({{"step", step}, {"prompt", config_.sampling.prompt}, {"sample", text}});
+  line_.print(fmt::format("--- sample after step {} ---\n{}{}\n---", step, printable(config_.sampling.prompt),
+                          printable(text)));
+}
+
+void Trainer::save(int64_t step) {
+  const Clock::time_point start = Clock::now();
+  run_.step = step;
+  run_.data_position = step * shape_.micro_batch * shape_.micro_steps;
+  const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape_.model, state_->optimizer(), run_});
+  prune_checkpoints(checkpoints_, config_.checkpoint.keep);
+  line_.print(
+      fmt::format("step {}: checkpoint {} written in {:.1f} s", step, path.string(), seconds_since(start)));
+}
+
+void Trainer::run() {
+  describe();
+  catch_signals();
+  const int64_t sequences = shape_.micro_batch * shape_.micro_steps;
+  const OptimizerConfig optimizer = optimizer_config(config_);
+  int64_t position = run_.data_position;
+  int64_t saved = -1;
+  for (int64_t step = run_.step + 1; step <= config_.train.steps && !g_stop; ++step) {
+    const Clock::time_point start = Clock::now();
+    const double learning_rate = learning_rate_at(step - 1, config_.train.steps, config_.optimizer);
+    state_->step(tokens_, targets_, optimizer, learning_rate, step, [&](int64_t done) {
+      // Only a CPU's step is long enough to watch: a GPU's micro-steps are merely enqueued here.
+      if (line_.in_place() && device_.traits.device == Device::kCpu && seconds_since(start) > 1)
+        line_.status(fmt::format("step {}/{} | {} of {} micro-batches | {}{}", step, config_.train.steps,
+                                 done, shape_.micro_steps, format_duration(seconds_since(start)),
+                                 g_stop ? " | stopping after this step" : ""));
+    });
+    position += sequences;
+    fetch(position);  // while the device works
+    const TrainState::StepResult result = state_->finish_step();
+    check(std::isfinite(result.loss) && std::isfinite(result.grad_norm),
+          "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
+          "last checkpoint "
+          "is {}. A lower optimizer.learning_rate, a longer warm-up or clipping (optimizer.max_grad_norm) "
+          "usually helps",
+          step, result.loss, result.grad_norm, latest_checkpoint(checkpoints_).value_or("none").string());
+    report(step, result, learning_rate, seconds_since(start));
+
+    const bool last = step == config_.train.steps || g_stop;
+    if (due(config_.evaluation.every, step) || (step == config_.train.steps && config_.evaluation.every > 0))
+      evaluate(step);
+    if (due(config_.sampling.every, step) || (step == config_.train.steps && config_.sampling.every > 0))
+      sample(step);
+    if (due(config_.checkpoint.every, step) || last) save(saved = step);
+  }
+  // A signal may have come after the last save was decided.
+  if (g_stop && saved < 0) line_.print("stopped before the first step; nothing to save");
+  line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
+  if (g_stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
+}
+
+}  // namespace
+
+void train(const Config& config, const TrainerOptions& options) { Trainer(config, options).run(); }
+
+}  // namespace tessera

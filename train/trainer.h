@@ -1,0 +1,18 @@
+// The training loop: data in, steps, evaluation, samples, checkpoints, until the last step or a signal.
+#pragma once
+
+#include "train/config.h"
+
+namespace tessera {
+
+struct TrainerOptions {
+  bool resume = false;     // go on from the newest checkpoint of train.folder
+  bool overwrite = false;  // remove the checkpoints that an earlier run left in train.folder
+};
+
+// Trains and returns when the last step is done, or after SIGINT or SIGTERM: then the current step is
+// finished and a checkpoint written. A second signal ends the program at once. Error: everything that stops a
+// run early.
+void train(const Config& config, const TrainerOptions& options);
+
+}  // namespace tessera
