@@ -12,7 +12,9 @@ bool find_cuda_device(DeviceTraits&, std::string& why_not) {
 }
 
 std::unique_ptr<Backend> make_cuda_backend() {
-  fail("this program was built without CUDA; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
+  fail(
+      "this program was built without CUDA; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is "
+      "installed");
 }
 
 }  // namespace tessera

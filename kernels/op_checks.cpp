@@ -17,8 +17,8 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
   for (const Field& f : fields) {
     if (f.optional && !f.tensor) continue;
     check(f.tensor && f.tensor.dtype == f.dtype && f.tensor.shape == f.shape && f.tensor.device == device,
-          "{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(), name_of(device),
-          f.tensor.to_string());
+          "{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
+          name_of(device), f.tensor.to_string());
   }
 }
 
@@ -28,17 +28,19 @@ void check_anchor(const char* op, const char* name, const Tensor& t, int rank, D
         "{}: {} wants a non-empty tensor of {} dimensions on {}, found {}", op, name, rank, name_of(device),
         t.to_string());
   check(t.dtype == DType::kF32 || (t.dtype == DType::kBF16 && device == Device::kCuda),
-        "{}: {} wants {}, found {}", op, name, device == Device::kCuda ? "bf16 or fp32" : "fp32", t.to_string());
+        "{}: {} wants {}, found {}", op, name, device == Device::kCuda ? "bf16 or fp32" : "fp32",
+        t.to_string());
 }
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
                      const Tensor& position_table, Device device) {
   check_anchor(op, "y", rows, 3, device);
   const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
-  check_fields(op, device,
-               {{"tokens", tokens, DType::kI32, {B, T}},
-                {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
-                {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
+  check_fields(
+      op, device,
+      {{"tokens", tokens, DType::kI32, {B, T}},
+       {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
+       {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
   check(position_table.shape[0] >= T, "{}: {} positions cannot serve sequences of {} tokens", op,
         position_table.shape[0], T);
 }
@@ -58,11 +60,12 @@ void check_op(const LayerNormForward& a, Device device) {
   check_anchor(op, "x", a.x, 2, device);
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const DType t = a.x.dtype;
-  check_fields(op, device, {{"weight", a.weight, t, {C}},
-                            {"bias", a.bias, t, {C}},
-                            {"y", a.y, t, {N, C}},
-                            {"mean", a.mean, DType::kF32, {N}},
-                            {"rstd", a.rstd, DType::kF32, {N}}});
+  check_fields(op, device,
+               {{"weight", a.weight, t, {C}},
+                {"bias", a.bias, t, {C}},
+                {"y", a.y, t, {N, C}},
+                {"mean", a.mean, DType::kF32, {N}},
+                {"rstd", a.rstd, DType::kF32, {N}}});
 }
 
 void check_op(const LayerNormBackward& a, Device device) {
@@ -70,14 +73,15 @@ void check_op(const LayerNormBackward& a, Device device) {
   check_anchor(op, "x", a.x, 2, device);
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const DType t = a.x.dtype;
-  check_fields(op, device, {{"dy", a.dy, t, {N, C}},
-                            {"weight", a.weight, t, {C}},
-                            {"mean", a.mean, DType::kF32, {N}},
-                            {"rstd", a.rstd, DType::kF32, {N}},
-                            {"dx", a.dx, t, {N, C}},
-                            {"dweight", a.dweight, t, {C}},
-                            {"dbias", a.dbias, t, {C}},
-                            {"add", a.add, t, {N, C}, true}});
+  check_fields(op, device,
+               {{"dy", a.dy, t, {N, C}},
+                {"weight", a.weight, t, {C}},
+                {"mean", a.mean, DType::kF32, {N}},
+                {"rstd", a.rstd, DType::kF32, {N}},
+                {"dx", a.dx, t, {N, C}},
+                {"dweight", a.dweight, t, {C}},
+                {"dbias", a.dbias, t, {C}},
+                {"add", a.add, t, {N, C}, true}});
 }
 
 void check_op(const LinearForward& a, Device device) {
@@ -86,11 +90,12 @@ void check_op(const LinearForward& a, Device device) {
   check_anchor(op, "weight", a.weight, 2, device);
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType t = a.x.dtype;
-  check_fields(op, device, {{"weight", a.weight, t, {O, C}},
-                            {"y", a.y, t, {N, O}},
-                            {"bias", a.bias, t, {O}, true},
-                            {"add", a.add, t, {N, O}, true},
-                            {"gelu_input", a.gelu_input, t, {N, O}, true}});
+  check_fields(op, device,
+               {{"weight", a.weight, t, {O, C}},
+                {"y", a.y, t, {N, O}},
+                {"bias", a.bias, t, {O}, true},
+                {"add", a.add, t, {N, O}, true},
+                {"gelu_input", a.gelu_input, t, {N, O}, true}});
   check(!(a.add && a.gelu_input), "{}: add and gelu_input exclude each other", op);
 }
 
@@ -100,12 +105,13 @@ void check_op(const LinearBackward& a, Device device) {
   check_anchor(op, "weight", a.weight, 2, device);
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType t = a.x.dtype;
-  check_fields(op, device, {{"weight", a.weight, t, {O, C}},
-                            {"dy", a.dy, t, {N, O}},
-                            {"dx", a.dx, t, {N, C}},
-                            {"dweight", a.dweight, t, {O, C}},
-                            {"dbias", a.dbias, t, {O}, true},
-                            {"gelu_input", a.gelu_input, t, {N, C}, true}});
+  check_fields(op, device,
+               {{"weight", a.weight, t, {O, C}},
+                {"dy", a.dy, t, {N, O}},
+                {"dx", a.dx, t, {N, C}},
+                {"dweight", a.dweight, t, {O, C}},
+                {"dbias", a.dbias, t, {O}, true},
+                {"gelu_input", a.gelu_input, t, {N, C}, true}});
 }
 
 void check_op(const AttentionForwardOp& a, Device device) {
@@ -115,26 +121,31 @@ void check_op(const AttentionForwardOp& a, Device device) {
                 {"y", a.y, a.plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", a.saved, a.plan.saved_dtype, a.plan.saved_shape}});
   check(static_cast<int64_t>(a.workspace.bytes()) >= a.plan.forward_workspace_bytes,
-        "attention_forward: workspace wants {} bytes, found {}", a.plan.forward_workspace_bytes, a.workspace.bytes());
+        "attention_forward: workspace wants {} bytes, found {}", a.plan.forward_workspace_bytes,
+        a.workspace.bytes());
 }
 
 void check_op(const AttentionBackwardOp& a, Device device) {
   const AttentionShape& s = a.plan.shape;
-  const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim}, heads{s.batch, s.tokens, s.heads, s.head_dim};
-  check_fields("attention_backward", device, {{"qkv", a.qkv, a.plan.dtype, packed},
-                                              {"y", a.y, a.plan.dtype, heads},
-                                              {"saved", a.saved, a.plan.saved_dtype, a.plan.saved_shape},
-                                              {"dy", a.dy, a.plan.dtype, heads},
-                                              {"dqkv", a.dqkv, a.plan.dtype, packed}});
+  const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
+      heads{s.batch, s.tokens, s.heads, s.head_dim};
+  check_fields("attention_backward", device,
+               {{"qkv", a.qkv, a.plan.dtype, packed},
+                {"y", a.y, a.plan.dtype, heads},
+                {"saved", a.saved, a.plan.saved_dtype, a.plan.saved_shape},
+                {"dy", a.dy, a.plan.dtype, heads},
+                {"dqkv", a.dqkv, a.plan.dtype, packed}});
   check(static_cast<int64_t>(a.workspace.bytes()) >= a.plan.backward_workspace_bytes,
-        "attention_backward: workspace wants {} bytes, found {}", a.plan.backward_workspace_bytes, a.workspace.bytes());
+        "attention_backward: workspace wants {} bytes, found {}", a.plan.backward_workspace_bytes,
+        a.workspace.bytes());
 }
 
 void check_op(const CrossEntropy& a, Device device) {
   const char* op = "cross_entropy";
   check_anchor(op, "logits", a.logits, 2, device);
   const int64_t N = a.logits.shape[0];
-  check_fields(op, device, {{"targets", a.targets, DType::kI32, {N}}, {"losses", a.losses, DType::kF32, {N}}});
+  check_fields(op, device,
+               {{"targets", a.targets, DType::kI32, {N}}, {"losses", a.losses, DType::kF32, {N}}});
   check(a.vocab_size > 0 && a.vocab_size <= a.logits.shape[1], "{}: vocab_size {} does not fit logits {}", op,
         a.vocab_size, a.logits.to_string());
 }
@@ -142,8 +153,8 @@ void check_op(const CrossEntropy& a, Device device) {
 void check_op(const GlobalNorm& a, Device device) {
   check_fields("global_norm", device, {{"norm", a.norm, DType::kF32, {1}}});
   for (const Tensor& t : a.tensors)
-    check(t && t.device == device && t.dtype != DType::kI32, "global_norm: wants real tensors on {}, found {}",
-          name_of(device), t.to_string());
+    check(t && t.device == device && t.dtype != DType::kI32,
+          "global_norm: wants real tensors on {}, found {}", name_of(device), t.to_string());
 }
 
 void check_op(const AdamW& a, Device device) {
@@ -151,11 +162,12 @@ void check_op(const AdamW& a, Device device) {
   check(a.param && a.param.dtype != DType::kI32 && a.param.device == device,
         "{}: param wants a real tensor on {}, found {}", op, name_of(device), a.param.to_string());
   const Shape& s = a.param.shape;
-  check_fields(op, device, {{"master", a.master, DType::kF32, s, a.param.dtype == DType::kF32},
-                            {"grad", a.grad, a.param.dtype, s},
-                            {"m", a.m, DType::kF32, s},
-                            {"v", a.v, DType::kF32, s},
-                            {"grad_norm", a.grad_norm, DType::kF32, {1}}});
+  check_fields(op, device,
+               {{"master", a.master, DType::kF32, s, a.param.dtype == DType::kF32},
+                {"grad", a.grad, a.param.dtype, s},
+                {"m", a.m, DType::kF32, s},
+                {"v", a.v, DType::kF32, s},
+                {"grad_norm", a.grad_norm, DType::kF32, {1}}});
   check(a.step >= 1, "{}: step counts from 1, found {}", op, a.step);
 }
 

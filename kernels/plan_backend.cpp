@@ -1,4 +1,5 @@
-// A backend that does nothing: walking a step with it over Arena::plan() gives the step's memory, without the device.
+// A backend that does nothing: walking a step with it over Arena::plan() gives the step's memory, without the
+// device.
 #include "kernels/backend.h"
 
 namespace tessera {
@@ -30,6 +31,8 @@ class PlanBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) { return std::make_unique<PlanBackend>(traits); }
+std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) {
+  return std::make_unique<PlanBackend>(traits);
+}
 
 }  // namespace tessera

@@ -13,28 +13,36 @@
 namespace tessera::testing {
 
 struct ReferenceErrors {
-  double first_loss;    // relative
-  double gradients;     // of the first batch: the worst tensor's largest error, relative to its largest magnitude
-  double losses;        // over ten AdamW steps, the worst, relative
+  double first_loss;  // relative
+  double
+      gradients;  // of the first batch: the worst tensor's largest error, relative to its largest magnitude
+  double losses;  // over ten AdamW steps, the worst, relative
   double grad_norms;
-  double weights;       // after ten steps, like gradients
+  double weights;                            // after ten steps, like gradients
   std::string worst_gradient, worst_weight;  // the tensors' names
 };
 
 inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dtype, AttentionKind attention,
                                             int64_t micro_batch) {
-  const std::filesystem::path folder = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/gpt2_reference";
+  const std::filesystem::path folder =
+      std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/gpt2_reference";
   std::ifstream file(folder / "reference.json");
   const nlohmann::json reference = nlohmann::json::parse(file);
   const SafetensorsReader tensors(folder / "reference.safetensors");
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
-  const auto tokens = reference["tokens"].get<std::vector<int32_t>>(), targets = reference["targets"].get<std::vector<int32_t>>();
+  const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
+             targets = reference["targets"].get<std::vector<int32_t>>();
   const ModelConfig model{.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32};
 
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
-  TrainState state(*be, arena, {.model = model, .micro_batch = micro_batch, .micro_steps = B / micro_batch, .sequence_length = T,
-                                .dtype = dtype, .attention = attention});
+  TrainState state(*be, arena,
+                   {.model = model,
+                    .micro_batch = micro_batch,
+                    .micro_steps = B / micro_batch,
+                    .sequence_length = T,
+                    .dtype = dtype,
+                    .attention = attention});
   state.initialize(0);
   load_weights(*be, folder, model, state.optimizer().masters());
   state.optimizer().weights_changed(*be);
@@ -49,7 +57,9 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
       be->synchronize();
       const int64_t rows = info.shape.rank() == 2 ? info.shape[0] - info.padding : info.shape[0];
       const int64_t columns = info.shape.rank() == 2 ? info.shape[1] : 1;
-      const Shape theirs_shape = info.conv1d ? Shape{columns, rows} : info.shape.rank() == 2 ? Shape{rows, columns} : info.shape;
+      const Shape theirs_shape = info.conv1d              ? Shape{columns, rows}
+                                 : info.shape.rank() == 2 ? Shape{rows, columns}
+                                                          : info.shape;
       const Tensor theirs = make.poisoned(theirs_shape);
       tensors.read(prefix + info.name, theirs_shape, floats(theirs));
       double error = 0, largest = 0;
@@ -68,14 +78,18 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   };
 
   ReferenceErrors errors{};
-  const OptimizerConfig optimizer{.beta1 = reference["beta1"], .beta2 = reference["beta2"], .epsilon = reference["epsilon"],
-                                  .weight_decay = reference["weight_decay"], .max_grad_norm = reference["max_grad_norm"]};
+  const OptimizerConfig optimizer{.beta1 = reference["beta1"],
+                                  .beta2 = reference["beta2"],
+                                  .epsilon = reference["epsilon"],
+                                  .weight_decay = reference["weight_decay"],
+                                  .max_grad_norm = reference["max_grad_norm"]};
   for (int64_t step = 0; step < steps; ++step) {
     const size_t first = static_cast<size_t>(step * B * T), count = static_cast<size_t>(B * T);
     state.step(std::span(tokens).subspan(first, count), std::span(targets).subspan(first, count), optimizer,
                reference["learning_rate"], step + 1);
     const TrainState::StepResult result = state.finish_step();
-    const double loss = reference["losses"][static_cast<size_t>(step)], norm = reference["grad_norms"][static_cast<size_t>(step)];
+    const double loss = reference["losses"][static_cast<size_t>(step)],
+                 norm = reference["grad_norms"][static_cast<size_t>(step)];
     if (step == 0) {
       errors.first_loss = std::abs(result.loss - loss) / loss;
       errors.gradients = compare(state.grads(), "gradient.", errors.worst_gradient);

@@ -26,6 +26,7 @@ class Process {
   struct Options {
     std::filesystem::path folder = ".";  // where it runs; its output is kept beside it
     rlim_t most_file_bytes = 0;          // > 0 limits what it may write into one file, like a full disk
+    bool as_nobody = false;              // run by root, it gives up root's right to write everywhere
   };
 
   Process(const std::string& program, std::vector<std::string> arguments, const Options& options)
@@ -44,6 +45,7 @@ class Process {
       std::signal(SIGXFSZ, SIG_IGN);  // inherited: the program's write() fails instead
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(125);
     }
+    if (options.as_nobody && geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(125);
     execv(program.c_str(), argv.data());
     _exit(126);
   }

@@ -19,7 +19,9 @@ inline std::span<float> floats(const Tensor& t) { return {t.as<float>(), static_
 // fp32 (or int32) tensors on the host that live as long as this object.
 class HostTensors {
  public:
-  Tensor empty(Shape shape, DType dtype = DType::kF32) { return arena_.alloc(MemoryTag::kData, "test", dtype, shape); }
+  Tensor empty(Shape shape, DType dtype = DType::kF32) {
+    return arena_.alloc(MemoryTag::kData, "test", dtype, shape);
+  }
   // Every byte 0xFF: NaN, so that an output that is not written, or an input that must not be read, shows.
   Tensor poisoned(Shape shape) {
     const Tensor t = empty(shape);
@@ -34,7 +36,8 @@ class HostTensors {
   Tensor normal(Shape shape, double deviation = 1, double mean = 0) {
     const Tensor t = empty(shape);
     const Philox random(20240607, stream_++);
-    for (size_t i = 0; i < floats(t).size(); ++i) floats(t)[i] = static_cast<float>(mean + deviation * random.normal(i));
+    for (size_t i = 0; i < floats(t).size(); ++i)
+      floats(t)[i] = static_cast<float>(mean + deviation * random.normal(i));
     return t;
   }
   Tensor tokens(Shape shape, int64_t below) {

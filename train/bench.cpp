@@ -9,10 +9,10 @@
 int main(int argc, char** argv) {
   CLI::App app{"Measures Tessera on this machine."};
   app.require_subcommand(1);
-  std::string config_name;
+  std::string config_name = "gpt2_small.yaml";
   std::vector<std::string> overrides;
   const auto add_common = [&](CLI::App* command, std::string& json) {
-    command->add_option("--config", config_name, "YAML file, as for ./train")->required();
+    command->add_option("--config", config_name, "YAML file, as for ./train")->capture_default_str();
     command->add_option("--set", overrides, "Override a key, as for ./train")
         ->type_name("KEY=VALUE")
         ->expected(1)

@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 // Rows in a micro-batch beyond which a step does not get faster.
-constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 4096;
+constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
 // The share of a device's memory that a plan may take: the rest is for the driver, or for other programs.
 constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 

@@ -34,8 +34,8 @@ AttentionKind attention_kind(std::string_view name) {
 AttentionPlan choose_attention(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
   check(s.batch > 0 && s.tokens > 0 && s.heads > 0 && s.head_dim > 0,
-        "attention wants positive sizes, found batch {}, tokens {}, heads {}, head dim {}", s.batch, s.tokens, s.heads,
-        s.head_dim);
+        "attention wants positive sizes, found batch {}, tokens {}, heads {}, head dim {}", s.batch, s.tokens,
+        s.heads, s.head_dim);
   AttentionPlan plan;
   plan.kind = request.kind;
   plan.shape = s;
@@ -48,7 +48,8 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
     plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
     plan.saved_name = "probabilities";
     // The backward needs the gradient of the probabilities for one sequence at a time.
-    plan.backward_workspace_bytes = s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(request.dtype));
+    plan.backward_workspace_bytes =
+        s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(request.dtype));
     return plan;
   }
   plan.saved_dtype = DType::kF32;
@@ -62,11 +63,13 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   const AttnProblem problem = problem_of(request, plan.scale);
   const AttnStatus status = attn_supports(&problem, request.device.arch);
   check(status == ATTN_OK,
-        "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves head dims 64 "
-        "and 128 in bf16 and 16, 32, 64, 128 in fp32, on compute capability 8.0 and up; head dim = channels / heads. "
+        "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves "
+        "head dims 64 "
+        "and 128 in bf16 and 16, 32, 64, 128 in fp32, on compute capability 8.0 and up; head dim = channels "
+        "/ heads. "
         "model.attention=naive serves every size",
-        s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10, request.device.arch % 10,
-        attn_status_text(status));
+        s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
+        request.device.arch % 10, attn_status_text(status));
   plan.backward_workspace_bytes =
       static_cast<int64_t>(attn_backward_workspace(&problem, request.device.arch, request.deterministic));
   return plan;

@@ -1,7 +1,8 @@
 // choose_attention: which attention runs, decided once.
 //
-// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the decision to
-// the kernels; nobody else looks inside. A request that cannot be met is an Error that says which sizes can.
+// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the
+// decision to the kernels; nobody else looks inside. A request that cannot be met is an Error that says which
+// sizes can.
 #pragma once
 
 #include <string>
@@ -33,14 +34,15 @@ struct DeviceTraits {
 struct AttentionPlan {
   AttentionKind kind = AttentionKind::kFlash;
   AttentionShape shape{};
-  DType dtype = DType::kF32;      // of qkv, the output and their gradients
-  float scale = 1;                // 1 / sqrt(head_dim)
-  bool deterministic = true;      // of the backward
-  int arch = 0;                   // 0 on the CPU
+  DType dtype = DType::kF32;  // of qkv, the output and their gradients
+  float scale = 1;            // 1 / sqrt(head_dim)
+  bool deterministic = true;  // of the backward
+  int arch = 0;               // 0 on the CPU
 
-  DType saved_dtype = DType::kF32;  // flash: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  DType saved_dtype =
+      DType::kF32;  // flash: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
   Shape saved_shape;
-  const char* saved_name = "";      // for the memory report: "log-sum-exp", "probabilities"
+  const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
 };
 

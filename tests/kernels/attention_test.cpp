@@ -21,11 +21,18 @@ struct Attention : ::testing::Test {
   HostTensors make;
   std::unique_ptr<Backend> be = make_cpu_backend();
 
-  Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy, const cpu::FlashTile* tile = nullptr) {
+  Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
+             const cpu::FlashTile* tile = nullptr) {
     Result r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
     const Tensor workspace = make.poisoned({plan.backward_workspace_bytes / 4});
     const AttentionForwardOp forward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved};
-    const AttentionBackwardOp backward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved, .dy = dy, .dqkv = r.dqkv, .workspace = workspace};
+    const AttentionBackwardOp backward{.plan = plan,
+                                       .qkv = qkv,
+                                       .y = r.y,
+                                       .saved = r.saved,
+                                       .dy = dy,
+                                       .dqkv = r.dqkv,
+                                       .workspace = workspace};
     tile ? cpu::flash_attention_forward(forward, *tile) : be->attention_forward(forward);
     tile ? cpu::flash_attention_backward(backward, *tile) : be->attention_backward(backward);
     return r;
@@ -42,8 +49,10 @@ TEST_F(Attention, FlashEqualsNaive) {
           const Tensor qkv = make.normal({B, T, 3, 2, D}), dy = make.normal({B, T, 2, D});
           const Result naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
           const Result flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
-          EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention) << T << " " << B << " " << D << " " << causal;
-          EXPECT_LT(relative_error(flash.dqkv, naive.dqkv), tolerance::kCpuAttention) << T << " " << B << " " << D << " " << causal;
+          EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention)
+              << T << " " << B << " " << D << " " << causal;
+          EXPECT_LT(relative_error(flash.dqkv, naive.dqkv), tolerance::kCpuAttention)
+              << T << " " << B << " " << D << " " << causal;
         }
 }
 
@@ -57,7 +66,8 @@ TEST_F(Attention, FlashDoesNotDependOnTheTile) {
       const cpu::FlashTile tile{queries, keys};
       const Result tiled = run(plan, qkv, dy, &tile);
       EXPECT_LT(relative_error(tiled.y, whole.y), tolerance::kCpuAttention) << queries << " x " << keys;
-      EXPECT_LT(relative_error(tiled.saved, whole.saved), tolerance::kCpuAttention) << queries << " x " << keys;
+      EXPECT_LT(relative_error(tiled.saved, whole.saved), tolerance::kCpuAttention)
+          << queries << " x " << keys;
       EXPECT_LT(relative_error(tiled.dqkv, whole.dqkv), tolerance::kCpuAttention) << queries << " x " << keys;
     }
 }
@@ -80,7 +90,8 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
 TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const AttentionShape shape{1, 65, 1, 16, true};
-    const Tensor qkv = make.normal({1, 65, 3, 1, 16}, 100), dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
+    const Tensor qkv = make.normal({1, 65, 3, 1, 16}, 100),
+                 dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
     const Result r = run(plan_for(kind, shape), qkv, dy);
     for (const Tensor& t : {r.y, r.dqkv})
       for (const float value : floats(t)) ASSERT_TRUE(std::isfinite(value)) << name_of(kind);
@@ -103,8 +114,10 @@ TEST_F(Attention, NaNStaysNaN) {
 TEST_F(Attention, WorkedExample) {
   constexpr int64_t N = 8, D = 4;
   const float query[D] = {1, 0, 2, 1};
-  const float keys[N][D] = {{1, 1, 0, 0}, {0, 1, 1, 0}, {1, 0, 1, 1}, {0, 0, 1, 0}, {2, 1, 1, 1}, {0, 1, 0, 1}, {1, 1, 1, 0}, {0, 0, 0, 1}};
-  const float values[N][D] = {{2, 1, 0, 3}, {1, 0, 1, 2}, {0, 2, 1, 1}, {3, 1, 0, 0}, {1, 3, 2, 0}, {0, 1, 0, 2}, {2, 0, 1, 1}, {1, 0, 0, 3}};
+  const float keys[N][D] = {{1, 1, 0, 0}, {0, 1, 1, 0}, {1, 0, 1, 1}, {0, 0, 1, 0},
+                            {2, 1, 1, 1}, {0, 1, 0, 1}, {1, 1, 1, 0}, {0, 0, 0, 1}};
+  const float values[N][D] = {{2, 1, 0, 3}, {1, 0, 1, 2}, {0, 2, 1, 1}, {3, 1, 0, 0},
+                              {1, 3, 2, 0}, {0, 1, 0, 2}, {2, 0, 1, 1}, {1, 0, 0, 3}};
   double scores[N], sum = 0, exact[D] = {};
   for (int j = 0; j < N; ++j) {
     scores[j] = 0;
@@ -146,10 +159,12 @@ TEST_F(Attention, WorkedExample) {
 TEST(ChooseAttention, SaysWhichSizesItServes) {
   const DeviceTraits h200{.device = Device::kCuda, .arch = 90, .name = "NVIDIA H200"};
   try {
-    choose_attention({.kind = AttentionKind::kFlash, .shape = {1, 8, 1, 80, true}, .dtype = DType::kBF16, .device = h200});
+    choose_attention(
+        {.kind = AttentionKind::kFlash, .shape = {1, 8, 1, 80, true}, .dtype = DType::kBF16, .device = h200});
     FAIL() << "head dim 80 was taken";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("head dims 64 and 128 in bf16"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("head dims 64 and 128 in bf16"), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("head dim 80"), std::string::npos) << error.what();
   }
 }

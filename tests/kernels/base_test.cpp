@@ -43,9 +43,12 @@ TEST(Arena, GrowsBeyondAPieceAndReturnsToIt) {
   for (int round = 0; round < 3; ++round) {
     Arena::Scope scope(arena);
     std::vector<Tensor> tensors;
-    for (int i = 0; i < 3; ++i) tensors.push_back(arena.alloc(MemoryTag::kData, "t", DType::kF32, {many - 100}));
-    for (size_t i = 0; i < 3; ++i) floats(tensors[i])[0] = static_cast<float>(i), floats(tensors[i]).back() = static_cast<float>(i);
-    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(floats(tensors[i])[0] + floats(tensors[i]).back(), 2 * static_cast<float>(i));
+    for (int i = 0; i < 3; ++i)
+      tensors.push_back(arena.alloc(MemoryTag::kData, "t", DType::kF32, {many - 100}));
+    for (size_t i = 0; i < 3; ++i)
+      floats(tensors[i])[0] = static_cast<float>(i), floats(tensors[i]).back() = static_cast<float>(i);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(floats(tensors[i])[0] + floats(tensors[i]).back(), 2 * static_cast<float>(i));
   }
   EXPECT_EQ(arena.reserved_bytes(), 3 * Arena::kMinPiece);
 }

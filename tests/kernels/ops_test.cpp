@@ -11,7 +11,8 @@ struct Ops : ::testing::Test {
 
 TEST_F(Ops, LinearForwardIsTheProductPlusBiasPlusResidual) {
   const int64_t N = 3, C = 5, O = 7;
-  const Tensor x = make.normal({N, C}), w = make.normal({O, C}), b = make.normal({O}), add = make.normal({N, O});
+  const Tensor x = make.normal({N, C}), w = make.normal({O, C}), b = make.normal({O}),
+               add = make.normal({N, O});
   const Tensor y = make.poisoned({N, O});
   be->linear_forward({.x = x, .weight = w, .y = y, .bias = b, .add = add});
   for (int64_t n = 0; n < N; ++n)
@@ -28,7 +29,8 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
     // With gelu, x is itself gelu(u), and dx is the gradient of u.
     const Tensor u = make.normal({N, C}), x = make.poisoned({N, C}), identity = make.zeros({C, C});
     for (int64_t c = 0; c < C; ++c) floats(identity)[c * C + c] = 1;
-    const Tensor w = make.normal({O, C}), b = make.normal({O}), y = make.poisoned({N, O}), pre = make.poisoned({N, C});
+    const Tensor w = make.normal({O, C}), b = make.normal({O}), y = make.poisoned({N, O}),
+                 pre = make.poisoned({N, C});
     const Tensor dy = make.normal({N, O});
     const auto loss = [&] {
       if (gelu)
@@ -40,7 +42,12 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
     };
     loss();
     const Tensor dx = make.poisoned({N, C}), dw = make.zeros({O, C}), db = make.zeros({O});
-    be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw, .dbias = db,
+    be->linear_backward({.dy = dy,
+                         .x = x,
+                         .weight = w,
+                         .dx = dx,
+                         .dweight = dw,
+                         .dbias = db,
                          .gelu_input = gelu ? pre : Tensor{}});
     expect_gradient(u, dx, loss);
     expect_gradient(w, dw, loss);
@@ -49,27 +56,32 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
 }
 
 TEST_F(Ops, ParameterGradientsAreAddedTo) {
-  const Tensor x = make.normal({4, 3}), w = make.normal({2, 3}), dy = make.normal({4, 2}), dx = make.poisoned({4, 3});
+  const Tensor x = make.normal({4, 3}), w = make.normal({2, 3}), dy = make.normal({4, 2}),
+               dx = make.poisoned({4, 3});
   const Tensor once = make.zeros({2, 3}), twice = make.zeros({2, 3}), db = make.zeros({2});
   be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = once});
-  for (int i = 0; i < 2; ++i) be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = twice, .dbias = db});
+  for (int i = 0; i < 2; ++i)
+    be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = twice, .dbias = db});
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(floats(twice)[i], 2 * floats(once)[i], 1e-5);
 }
 
 TEST_F(Ops, GeluMatchesItsFormulaEverywhere) {
-  const Tensor x = make.empty({1, 401}), w = make.zeros({401, 401}), y = make.poisoned({1, 401}), pre = make.poisoned({1, 401});
+  const Tensor x = make.empty({1, 401}), w = make.zeros({401, 401}), y = make.poisoned({1, 401}),
+               pre = make.poisoned({1, 401});
   for (int i = 0; i < 401; ++i) floats(x)[i] = static_cast<float>(i - 200) * 0.1f, floats(w)[i * 401 + i] = 1;
   be->linear_forward({.x = x, .weight = w, .y = y, .gelu_input = pre});
   for (int i = 0; i < 401; ++i) {
     const double v = floats(x)[i];
-    const double exact = 0.5 * v * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (v + 0.044715 * v * v * v)));
+    const double exact =
+        0.5 * v * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (v + 0.044715 * v * v * v)));
     EXPECT_NEAR(floats(y)[i], exact, 1e-6 * std::max(1.0, std::abs(v))) << v;
   }
 }
 
 TEST_F(Ops, LayerNormMatchesFiniteDifferences) {
   const int64_t N = 5, C = 13;
-  const Tensor x = make.normal({N, C}, 2, 1), w = make.normal({C}), b = make.normal({C}), y = make.poisoned({N, C});
+  const Tensor x = make.normal({N, C}, 2, 1), w = make.normal({C}), b = make.normal({C}),
+               y = make.poisoned({N, C});
   const Tensor mean = make.poisoned({N}), rstd = make.poisoned({N}), dy = make.normal({N, C});
   const auto loss = [&] {
     be->layernorm_forward({.x = x, .weight = w, .bias = b, .y = y, .mean = mean, .rstd = rstd});
@@ -77,20 +89,30 @@ TEST_F(Ops, LayerNormMatchesFiniteDifferences) {
   };
   loss();
   const Tensor dx = make.poisoned({N, C}), dw = make.zeros({C}), db = make.zeros({C});
-  be->layernorm_backward({.dy = dy, .x = x, .weight = w, .mean = mean, .rstd = rstd, .dx = dx, .dweight = dw, .dbias = db});
+  be->layernorm_backward(
+      {.dy = dy, .x = x, .weight = w, .mean = mean, .rstd = rstd, .dx = dx, .dweight = dw, .dbias = db});
   expect_gradient(x, dx, loss);
   expect_gradient(w, dw, loss);
   expect_gradient(b, db, loss);
 
   // The residual's gradient is added, in place too.
   const Tensor add = make.normal({N, C}), sum = make.copy_of(add);
-  be->layernorm_backward({.dy = dy, .x = x, .weight = w, .mean = mean, .rstd = rstd, .dx = sum, .dweight = dw, .dbias = db, .add = sum});
+  be->layernorm_backward({.dy = dy,
+                          .x = x,
+                          .weight = w,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .dx = sum,
+                          .dweight = dw,
+                          .dbias = db,
+                          .add = sum});
   for (int64_t i = 0; i < N * C; ++i) EXPECT_NEAR(floats(sum)[i], floats(add)[i] + floats(dx)[i], 1e-5);
 }
 
 TEST_F(Ops, EmbeddingMatchesFiniteDifferences) {
   const int64_t B = 3, T = 7, C = 5, V = 4;  // few tokens, so that rows share them
-  const Tensor tokens = make.tokens({B, T}, V), table = make.normal({V, C}), positions = make.normal({T + 2, C});
+  const Tensor tokens = make.tokens({B, T}, V), table = make.normal({V, C}),
+               positions = make.normal({T + 2, C});
   const Tensor y = make.poisoned({B, T, C}), dy = make.normal({B, T, C});
   const auto loss = [&] {
     be->embedding_forward({.tokens = tokens, .token_table = table, .position_table = positions, .y = y});
@@ -98,7 +120,8 @@ TEST_F(Ops, EmbeddingMatchesFiniteDifferences) {
   };
   loss();
   const Tensor d_table = make.zeros({V, C}), d_positions = make.zeros({T + 2, C});
-  be->embedding_backward({.tokens = tokens, .dy = dy, .d_token_table = d_table, .d_position_table = d_positions});
+  be->embedding_backward(
+      {.tokens = tokens, .dy = dy, .d_token_table = d_table, .d_position_table = d_positions});
   expect_gradient(table, d_table, loss);
   expect_gradient(positions, d_positions, loss);
 }
@@ -106,21 +129,31 @@ TEST_F(Ops, EmbeddingMatchesFiniteDifferences) {
 TEST_F(Ops, EmbeddingRefusesATokenOutsideTheTable) {
   const Tensor tokens = make.tokens({1, 2}, 4), table = make.normal({4, 8}), positions = make.normal({2, 8});
   tokens.as<int32_t>()[1] = 4;
-  EXPECT_THROW(be->embedding_forward({.tokens = tokens, .token_table = table, .position_table = positions, .y = make.zeros({1, 2, 8})}), std::exception);
+  EXPECT_THROW(
+      be->embedding_forward(
+          {.tokens = tokens, .token_table = table, .position_table = positions, .y = make.zeros({1, 2, 8})}),
+      std::exception);
 }
 
 TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
   const int64_t N = 6, V = 9, padded = 16;
-  const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V), losses = make.poisoned({N});
+  const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V),
+               losses = make.poisoned({N});
   const auto loss = [&] {
-    be->cross_entropy({.logits = logits, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = false});
+    be->cross_entropy(
+        {.logits = logits, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = false});
     double sum = 0;
     for (const float l : floats(losses)) sum += l;
     return 0.25 * sum;
   };
   const double before = loss();
   const Tensor gradient = make.copy_of(logits);
-  be->cross_entropy({.logits = gradient, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = true, .gradient_scale = 0.25f});
+  be->cross_entropy({.logits = gradient,
+                     .targets = targets,
+                     .losses = losses,
+                     .vocab_size = V,
+                     .want_gradient = true,
+                     .gradient_scale = 0.25f});
   double sum = 0;
   for (const float l : floats(losses)) sum += l;
   EXPECT_NEAR(0.25 * sum, before, 1e-5);
@@ -135,7 +168,8 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
 
 TEST_F(Ops, CrossEntropyOfHugeLogitsIsFinite) {
   const Tensor logits = make.normal({4, 8}, 1e4), targets = make.tokens({4}, 8), losses = make.poisoned({4});
-  be->cross_entropy({.logits = logits, .targets = targets, .losses = losses, .vocab_size = 8, .want_gradient = true});
+  be->cross_entropy(
+      {.logits = logits, .targets = targets, .losses = losses, .vocab_size = 8, .want_gradient = true});
   for (const float l : floats(losses)) EXPECT_TRUE(std::isfinite(l));
   for (const float g : floats(logits)) EXPECT_TRUE(std::isfinite(g));
 }
@@ -152,14 +186,26 @@ TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
 // The update written out in fp64, three steps, clipped.
 TEST_F(Ops, AdamWMatchesItsFormula) {
   const int64_t n = 33;
-  const Tensor p = make.normal({n}), g = make.normal({n}), m = make.zeros({n}), v = make.zeros({n}), norm = make.zeros({1});
+  const Tensor p = make.normal({n}), g = make.normal({n}), m = make.zeros({n}), v = make.zeros({n}),
+               norm = make.zeros({1});
   std::vector<double> ep(floats(p).begin(), floats(p).end()), em(n), ev(n);
   const double rate = 1e-2, b1 = 0.9, b2 = 0.999, eps = 1e-8, decay = 0.1, max_norm = 0.5;
   for (int64_t step = 1; step <= 3; ++step) {
     const std::vector<Tensor> all{g};
     be->global_norm({.tensors = all, .norm = norm});
-    be->adamw({.param = p, .master = {}, .grad = g, .m = m, .v = v, .grad_norm = norm, .max_norm = max_norm, .learning_rate = rate, .beta1 = b1,
-               .beta2 = b2, .epsilon = eps, .weight_decay = decay, .step = step});
+    be->adamw({.param = p,
+               .master = {},
+               .grad = g,
+               .m = m,
+               .v = v,
+               .grad_norm = norm,
+               .max_norm = max_norm,
+               .learning_rate = rate,
+               .beta1 = b1,
+               .beta2 = b2,
+               .epsilon = eps,
+               .weight_decay = decay,
+               .step = step});
     const double clip = std::min(1.0, max_norm / (std::sqrt(dot(g, g)) + 1e-6));
     for (int64_t i = 0; i < n; ++i) {
       const double gi = floats(g)[i] * clip;
@@ -173,10 +219,22 @@ TEST_F(Ops, AdamWMatchesItsFormula) {
 }
 
 TEST_F(Ops, AdamWLeavesEverythingAloneWhenTheNormIsNotFinite) {
-  const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}), v = make.zeros({4});
+  const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
+               v = make.zeros({4});
   const Tensor norm = make.poisoned({1});
-  be->adamw({.param = p, .master = {}, .grad = g, .m = m, .v = v, .grad_norm = norm, .max_norm = 1, .learning_rate = 1, .beta1 = 0.9,
-             .beta2 = 0.9, .epsilon = 1e-8, .weight_decay = 0, .step = 1});
+  be->adamw({.param = p,
+             .master = {},
+             .grad = g,
+             .m = m,
+             .v = v,
+             .grad_norm = norm,
+             .max_norm = 1,
+             .learning_rate = 1,
+             .beta1 = 0.9,
+             .beta2 = 0.9,
+             .epsilon = 1e-8,
+             .weight_decay = 0,
+             .step = 1});
   EXPECT_EQ(relative_error(p, before), 0);
   EXPECT_EQ(dot(m, m) + dot(v, v), 0);
 }
@@ -187,7 +245,8 @@ TEST_F(Ops, WrongArgumentsAreNamed) {
     be->linear_forward({.x = x, .weight = w, .y = make.zeros({4, 3})});
     FAIL() << "a wrong output shape was taken";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "linear_forward: y wants fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
+    EXPECT_EQ(std::string(error.what()),
+              "linear_forward: y wants fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
   }
 }
 
@@ -199,7 +258,8 @@ TEST_F(Ops, SameArgumentsSameBits) {
     be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor& t : {dx, dw, db}) results.push_back(t);
   }
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(std::memcmp(results[i].data, results[i + 3].data, results[i].bytes()), 0);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(std::memcmp(results[i].data, results[i + 3].data, results[i].bytes()), 0);
 }
 
 }  // namespace

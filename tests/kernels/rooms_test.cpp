@@ -56,7 +56,8 @@ TEST(Rooms, InlineAssemblyIsInPtxHeadersAlone) {
 }
 
 TEST(Rooms, CudaHeadersStayInTheirRooms) {
-  expect_only_in(R"(#include\s*[<"]cu(da|blas|dnn|b/))", {"kernels/cuda/", "kernels/attention/", "kernels/base/arena.cpp"});
+  expect_only_in(R"(#include\s*[<"]cu(da|blas|dnn|b/))",
+                 {"kernels/cuda/", "kernels/attention/", "kernels/base/arena.cpp"});
 }
 
 TEST(Rooms, NobodyCallsUpwards) {

@@ -15,8 +15,8 @@ TEST(PyTorch, CpuAgreesInEveryGradientAndAfterTenSteps) {
       EXPECT_LT(e.losses, tolerance::kCpuAgainstPyTorch) << what;
       EXPECT_LT(e.grad_norms, tolerance::kCpuAgainstPyTorch) << what;
       EXPECT_LT(e.weights, tolerance::kCpuAgainstPyTorch) << what << ": " << e.worst_weight;
-      fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), weights after ten steps {:.1e} ({})\n", what, e.first_loss,
-                 e.gradients, e.worst_gradient, e.weights, e.worst_weight);
+      fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), weights after ten steps {:.1e} ({})\n",
+                 what, e.first_loss, e.gradients, e.worst_gradient, e.weights, e.worst_weight);
     }
 }
 

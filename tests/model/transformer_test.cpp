@@ -30,7 +30,8 @@ TEST(Parameters, EveryOneHasAPlaceAndTheCountIsRight) {
   });
   EXPECT_EQ(count, kTiny.parameters());
   EXPECT_EQ(static_cast<int64_t>(names.size()), 2 + 12 * kTiny.layers + 2);
-  EXPECT_EQ((ModelConfig{50257, 1024, 12, 12, 768}.parameters()), 124439808);  // Hugging Face's count for GPT-2
+  EXPECT_EQ((ModelConfig{50257, 1024, 12, 12, 768}.parameters()),
+            124439808);  // Hugging Face's count for GPT-2
   EXPECT_EQ((ModelConfig{50257, 1024, 48, 25, 1600}.parameters()), 1557611200);
 }
 
@@ -44,11 +45,14 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
   EXPECT_EQ(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0);
   init_weights(*be, b, kTiny, 8);
   EXPECT_GT(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0.1);
-  const auto deviation = [](const Tensor& t) { return std::sqrt(dot(t, t) / static_cast<double>(t.numel())); };
+  const auto deviation = [](const Tensor& t) {
+    return std::sqrt(dot(t, t) / static_cast<double>(t.numel()));
+  };
   EXPECT_NEAR(deviation(a.blocks[0].qkv_weight), 0.02, 0.002);
   EXPECT_NEAR(deviation(a.blocks[0].contract_weight), 0.02 / std::sqrt(6.0), 0.001);
   EXPECT_EQ(floats(a.norm_weight)[3], 1);
-  for (int64_t i = kTiny.vocab_size * kTiny.channels; i < a.token_table.numel(); ++i) ASSERT_EQ(floats(a.token_table)[i], 0);
+  for (int64_t i = kTiny.vocab_size * kTiny.channels; i < a.token_table.numel(); ++i)
+    ASSERT_EQ(floats(a.token_table)[i], 0);
 }
 
 struct Step {
@@ -67,7 +71,8 @@ std::vector<Step> run_steps(const RunShape& shape, int steps) {
     const Tensor tokens = make.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
     const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
     state.step(all.first(all.size() - 1), all.last(all.size() - 1),
-               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2, i + 1);
+               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
+               i + 1);
     const TrainState::StepResult r = state.finish_step();
     Step step{r.loss, r.grad_norm, {}};
     for_each_param(state.model().params, shape.model, [&](const ParamInfo&, const Tensor& t) {
@@ -103,7 +108,8 @@ TEST(Training, AccumulationChangesNothingButRounding) {
 }
 
 TEST(Training, NaiveAndFlashTrainAlike) {
-  const auto a = run_steps(tiny_shape(AttentionKind::kNaive), 3), b = run_steps(tiny_shape(AttentionKind::kFlash), 3);
+  const auto a = run_steps(tiny_shape(AttentionKind::kNaive), 3),
+             b = run_steps(tiny_shape(AttentionKind::kFlash), 3);
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i].loss, b[i].loss, 1e-4);
 }
 
@@ -118,14 +124,18 @@ TEST(Evaluation, IsTheLossThatTrainingSeesAndLeavesNoTrace) {
   const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
   const auto inputs = all.first(all.size() - 1), targets = all.last(all.size() - 1);
   const size_t half = inputs.size() / 2;
-  const double evaluated = (state.evaluate(inputs.first(half), targets.first(half), 3) + state.evaluate(inputs.last(half), targets.last(half), 3)) / 2;
+  const double evaluated = (state.evaluate(inputs.first(half), targets.first(half), 3) +
+                            state.evaluate(inputs.last(half), targets.last(half), 3)) /
+                           2;
   const int64_t before = arena.ledger().current_bytes();
-  state.step(inputs, targets, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
+  state.step(inputs, targets,
+             {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
   EXPECT_NEAR(state.finish_step().loss, evaluated, 1e-5);
   EXPECT_EQ(arena.ledger().current_bytes(), before);
 }
 
-// The loss of a sequence is the mean over its positions, and the logits of a prefix are those of its last position.
+// The loss of a sequence is the mean over its positions, and the logits of a prefix are those of its last
+// position.
 TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
@@ -156,7 +166,9 @@ TEST(Memory, ThePlanIsTheStep) {
     TrainState state(*be, arena, shape);
     state.initialize(5);
     const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1), prompt(48, 1);
-    state.step(tokens, tokens, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
+    state.step(tokens, tokens,
+               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3,
+               1);
     state.finish_step();
     state.evaluate(tokens, tokens, 3);
     state.next_token_logits(prompt);
@@ -171,10 +183,13 @@ TEST(Memory, NaiveSavesNSquaredAndFlashN) {
     RunShape shape = tiny_shape(kind);
     shape.model.context = shape.sequence_length = T;
     shape.micro_batch = shape.micro_steps = 1;
-    return static_cast<double>(plan_memory(shape, {}).peak_of_each()[static_cast<int>(MemoryTag::kAttention)]);
+    return static_cast<double>(
+        plan_memory(shape, {}).peak_of_each()[static_cast<int>(MemoryTag::kAttention)]);
   };
-  EXPECT_NEAR(attention_bytes(AttentionKind::kNaive, 4096) / attention_bytes(AttentionKind::kNaive, 2048), 4, 0.01);
-  EXPECT_NEAR(attention_bytes(AttentionKind::kFlash, 4096) / attention_bytes(AttentionKind::kFlash, 2048), 2, 0.01);
+  EXPECT_NEAR(attention_bytes(AttentionKind::kNaive, 4096) / attention_bytes(AttentionKind::kNaive, 2048), 4,
+              0.01);
+  EXPECT_NEAR(attention_bytes(AttentionKind::kFlash, 4096) / attention_bytes(AttentionKind::kFlash, 2048), 2,
+              0.01);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST_F(Run, ResumesBitForBit) {
 }
 
 TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
-  const std::vector<std::string> long_run{"--set", "train.steps=3000",   "--set", "evaluation.every=1000",
+  const std::vector<std::string> long_run{"--set", "train.steps=1200",   "--set", "evaluation.every=600",
                                           "--set", "checkpoint.every=0", "--set", "sampling.every=0"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), long_run.begin(), long_run.end());
@@ -96,7 +96,7 @@ TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
   ASSERT_EQ(train(with({"--set", "train.folder=whole"})).status, 0);
   for (const int number : {SIGTERM, SIGINT}) {
     fs::remove_all(folder / "out");
-    Process process(TRAIN_BINARY, with({"--config", "tiny.yaml"}), {.folder = folder, .most_file_bytes = 0});
+    Process process(TRAIN_BINARY, with({"--config", "tiny.yaml"}), {.folder = folder});
     for (int i = 0; i < 600 && losses("out").size() < 5; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     process.signal(number);
@@ -148,8 +148,7 @@ TEST_F(Run, RefusesBadInputWithAdvice) {
   refused({"--set", "train.init_from=nowhere"}, {"nowhere"});
   std::ofstream(folder / "short.bin") << "not a shard";
   refused({"--set", "data.train=short.bin"}, {"short.bin"});
-  const ProcessResult missing =
-      run_process(TRAIN_BINARY, {"--config", "none.yaml"}, {.folder = folder, .most_file_bytes = 0});
+  const ProcessResult missing = run_process(TRAIN_BINARY, {"--config", "none.yaml"}, {.folder = folder});
   EXPECT_EQ(missing.status, 1);
   EXPECT_NE(missing.error.find("none.yaml"), std::string::npos) << missing.error;
   EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
@@ -164,10 +163,15 @@ TEST_F(Run, AFullDiskWhileSavingLosesNothingEarlier) {
 }
 
 TEST_F(Run, NoPermissionToWriteIsSaidBeforeTraining) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   fs::create_directories(folder / "locked");
-  fs::permissions(folder / "locked", fs::perms::owner_read | fs::perms::owner_exec);
-  refused({"--set", "train.folder=locked/run"}, {"cannot write to the run's folder locked/run"});
+  fs::permissions(folder / "locked", fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read |
+                                         fs::perms::others_exec);
+  const ProcessResult result =
+      run_process(TRAIN_BINARY, {"--config", "tiny.yaml", "--set", "train.folder=locked/run"},
+                  {.folder = folder, .as_nobody = true});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.error.find("cannot write to the run's folder locked/run"), std::string::npos)
+      << result.error;
 }
 
 TEST_F(Run, AFileInTheWayOfTheFolderIsSaid) {
@@ -187,14 +191,33 @@ TEST_F(Run, PrintConfigIsAConfigurationAndHelpIsComplete) {
   const ProcessResult printed = train({"--print-config", "--set", "train.steps=77"});
   ASSERT_EQ(printed.status, 0) << printed.error;
   std::ofstream(folder / "printed.yaml") << printed.out;
-  const ProcessResult again = run_process(TRAIN_BINARY, {"--config", "printed.yaml", "--print-config"},
-                                          {.folder = folder, .most_file_bytes = 0});
+  const ProcessResult again =
+      run_process(TRAIN_BINARY, {"--config", "printed.yaml", "--print-config"}, {.folder = folder});
   EXPECT_EQ(again.out, printed.out);
   EXPECT_NE(printed.out.find("steps: 77"), std::string::npos);
-  const ProcessResult help = run_process(TRAIN_BINARY, {"--help"}, {.folder = folder, .most_file_bytes = 0});
+  const ProcessResult help = run_process(TRAIN_BINARY, {"--help"}, {.folder = folder});
   EXPECT_EQ(help.status, 0);
   for (const char* part : {"--config", "--set", "--print-config", "--resume", "--overwrite", "SIGTERM"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
+}
+
+// transformers opens the checkpoint's folder and computes the loss that the run recorded.
+TEST_F(Run, TransformersLoadsTheCheckpoint) {
+  const char* python = std::getenv("TESSERA_PYTHON");
+  const std::string program = python ? python : "/usr/bin/python3";
+  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
+    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  std::ofstream(folder / "held_out.txt")
+      << "line 3 of a text that was held out, long enough for two sequences of 32 bytes";
+  ASSERT_EQ(train({"--set", "data.validation=held_out.txt", "--set", "evaluation.sequences=1000"}).status, 0);
+  std::string loss;
+  for (const std::string& line : losses("out"))
+    if (line.starts_with("12 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
+  const ProcessResult result = run_process(program,
+                                           {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
+                                            "out/checkpoints/step_00000012", "held_out.txt", "32", loss},
+                                           {.folder = folder});
+  EXPECT_EQ(result.status, 0) << result.out << result.error;
 }
 
 // A corpus anyone knows: the model must learn more of it than how often each byte occurs.
