@@ -69,10 +69,9 @@ struct LinearBackward {
 
 struct AttentionForwardOp {
   const AttentionPlan& plan;
-  Tensor qkv;             // [B, T, 3, H, D]
-  Tensor y;               // [B, T, H, D]
-  Tensor saved;           // plan.saved_shape, for the backward
-  Tensor workspace = {};  // plan.forward_workspace_bytes
+  Tensor qkv;    // [B, T, 3, H, D]
+  Tensor y;      // [B, T, H, D]
+  Tensor saved;  // plan.saved_shape, for the backward
 };
 struct AttentionBackwardOp {
   const AttentionPlan& plan;

@@ -43,7 +43,7 @@ struct AttentionPlan {
       DType::kF32;  // flash: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
-  int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
+  int64_t backward_workspace_bytes = 0;
 };
 
 struct AttentionRequest {

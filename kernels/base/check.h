@@ -2,10 +2,9 @@
 #pragma once
 
 #ifdef __CUDACC__
-#define FMT_CONSTEVAL  // nvcc cannot evaluate fmt's compile-time format check; the same check then runs at
-                       // run time
-#define FMT_USE_CONSTEXPR \
-  1  // fmt 9 turns constexpr off under nvcc, then calls what was constexpr from what still is
+// nvcc cannot evaluate fmt's compile-time check of a format; the same check then runs at run time.
+#define FMT_CONSTEVAL
+#define FMT_USE_CONSTEXPR 1
 #endif
 #include <fmt/format.h>
 

@@ -1,0 +1,247 @@
+// Attention as the plan says: our fused kernels, or three matrix operations around stored probabilities.
+//
+// naive, for each sequence b and its heads h, with P[b, h] [T, T] saved for the backward:
+//   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
+//   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
+// S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
+#include "kernels/attention/attention.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/workspace.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kThreads = 128;
+
+// How many keys a row's query sees: rows are [.., T queries, T keys].
+__device__ int64_t visible_keys(int64_t row, int64_t T, bool causal) { return causal ? row % T + 1 : T; }
+
+// One block a row, in place. What a query may not see becomes 0; it is not read.
+template <class T, int kStep>
+__global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t Tokens, bool causal) {
+  __shared__ float maxima[kMaxWarps], scratch[kMaxWarps][1];
+  T* row = scores + blockIdx.x * Tokens;
+  const int64_t visible = visible_keys(blockIdx.x, Tokens, causal);
+  float value[kStep];
+  float maximum = -INFINITY;
+  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+    load_step(row + k, value);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) maximum = k + i < visible ? fmaxf(maximum, value[i]) : maximum;
+  }
+  maximum = warp_max(maximum);
+  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = maximum;
+  __syncthreads();  // every thread reads the maxima of all warps
+  for (int w = 0; w < kThreads / kWarp; ++w) maximum = fmaxf(maximum, maxima[w]);
+
+  float sum[1] = {};
+  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+    load_step(row + k, value);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) sum[0] += k + i < visible ? __expf(value[i] - maximum) : 0.0f;
+  }
+  block_sum(sum, scratch);
+
+  const float scale = 1 / sum[0];
+  for (int64_t k = threadIdx.x * kStep; k < Tokens; k += kThreads * kStep) {
+    if (k < visible) load_step(row + k, value);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) value[i] = k + i < visible ? __expf(value[i] - maximum) * scale : 0.0f;
+    store_step(row + k, value);
+  }
+}
+
+// dS = scale P (dP - rowsum(P dP)), over dP. One block a row.
+template <class T, int kStep>
+__global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* probabilities, T* gradients,
+                                                                    int64_t Tokens, bool causal,
+                                                                    float scale) {
+  __shared__ float scratch[kMaxWarps][1];
+  const T* p_row = probabilities + blockIdx.x * Tokens;
+  T* d_row = gradients + blockIdx.x * Tokens;
+  const int64_t visible = visible_keys(blockIdx.x, Tokens, causal);
+  float p[kStep] = {}, d[kStep] = {};
+  float sum[1] = {};
+  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+    load_step(p_row + k, p);
+    load_step(d_row + k, d);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) sum[0] += k + i < visible ? p[i] * d[i] : 0.0f;
+  }
+  block_sum(sum, scratch);
+  for (int64_t k = threadIdx.x * kStep; k < Tokens; k += kThreads * kStep) {
+    if (k < visible) {
+      load_step(p_row + k, p);
+      load_step(d_row + k, d);
+    }
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) d[i] = k + i < visible ? scale * p[i] * (d[i] - sum[0]) : 0.0f;
+    store_step(d_row + k, d);
+  }
+}
+
+// f with the type and the step that rows of T elements allow.
+template <class F>
+void with_row_step(DType dtype, int64_t Tokens, F&& f) {
+  with_real_type(dtype, [&]<class T>() {
+    Tokens % kPackWidth<T> == 0 ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
+  });
+}
+
+// q, k and v of one sequence inside packed [B, T, 3, H, D]: a [T, D] matrix for each head, D elements apart.
+struct PackedHeads {
+  cuda::GemmMatrix q, k, v;
+  PackedHeads(const Tensor& qkv, int64_t b) {
+    const int64_t Tokens = qkv.shape[1], H = qkv.shape[3], D = qkv.shape[4];
+    const auto part = [&](int64_t which) {
+      const int64_t offset = (b * Tokens * 3 + which) * H * D;
+      return cuda::GemmMatrix{.data = qkv.as<char>() + offset * static_cast<int64_t>(size_of(qkv.dtype)),
+                              .ld = 3 * H * D,
+                              .batch_stride = D};
+    };
+    q = part(0), k = part(1), v = part(2);
+  }
+};
+
+// The heads of one sequence of y [B, T, H, D].
+cuda::GemmMatrix heads_of(const Tensor& y, int64_t b) {
+  const int64_t Tokens = y.shape[1], H = y.shape[2], D = y.shape[3];
+  return {.data = y.as<char>() + b * Tokens * H * D * static_cast<int64_t>(size_of(y.dtype)),
+          .ld = H * D,
+          .batch_stride = D};
+}
+
+// The [T, T] matrices of one sequence's heads: saved [B, H, T, T] at b, or the workspace.
+cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b) {
+  const int64_t head = s.tokens * s.tokens;
+  return {.data = static_cast<char*>(base) + b * s.heads * head * static_cast<int64_t>(size_of(dtype)),
+          .ld = s.tokens,
+          .batch_stride = head};
+}
+
+cuda::GemmMatrix transpose(cuda::GemmMatrix matrix) {
+  matrix.transposed = !matrix.transposed;
+  return matrix;
+}
+
+AttnProblem problem_of(const AttentionPlan& plan) {
+  return {.dtype = plan.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+          .batch = plan.shape.batch,
+          .tokens = plan.shape.tokens,
+          .heads = plan.shape.heads,
+          .head_dim = static_cast<int>(plan.shape.head_dim),
+          .causal = plan.shape.causal,
+          .scale = plan.scale};
+}
+
+// Part 0, 1 or 2 (q, k, v) of packed [B, T, 3, H, D], or with one part a whole [B, T, H, D].
+AttnTensor strided(const Tensor& packed, int64_t part) {
+  const int64_t Tokens = packed.shape[1], D = packed.shape[-1], HD = packed.shape[-2] * D;
+  const int64_t row = packed.numel() / (packed.shape[0] * Tokens);
+  return {.data = packed.as<char>() + part * HD * static_cast<int64_t>(size_of(packed.dtype)),
+          .batch = Tokens * row,
+          .row = row,
+          .head = D};
+}
+
+void check_attention(AttnStatus status, const char* op, const AttentionPlan& plan) {
+  if (status == ATTN_OK) return;
+  const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
+  const AttentionShape& s = plan.shape;
+  fail("{}: {} {}(batch {}, tokens {}, heads {}, head dim {}, {})", op, attn_status_text(status), launch,
+       s.batch, s.tokens, s.heads, s.head_dim, name_of(plan.dtype));
+}
+
+}  // namespace
+
+void CudaBackend::attention_forward(const AttentionForwardOp& a) {
+  check_op(a, device());
+  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a);
+  const AttnForward args{.problem = problem_of(a.plan),
+                         .q = strided(a.qkv, 0),
+                         .k = strided(a.qkv, 1),
+                         .v = strided(a.qkv, 2),
+                         .out = strided(a.y, 0),
+                         .lse = a.saved.as<float>()};
+  check_attention(attn_forward(&args, a.plan.arch, stream_), "attention_forward", a.plan);
+}
+
+void CudaBackend::attention_backward(const AttentionBackwardOp& a) {
+  check_op(a, device());
+  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a);
+  const AttnBackward args{.problem = problem_of(a.plan),
+                          .q = strided(a.qkv, 0),
+                          .k = strided(a.qkv, 1),
+                          .v = strided(a.qkv, 2),
+                          .out = strided(a.y, 0),
+                          .dout = strided(a.dy, 0),
+                          .lse = a.saved.as<float>(),
+                          .dq = strided(a.dqkv, 0),
+                          .dk = strided(a.dqkv, 1),
+                          .dv = strided(a.dqkv, 2),
+                          .workspace = a.workspace.data,
+                          .workspace_bytes = a.workspace.bytes(),
+                          .deterministic = a.plan.deterministic};
+  check_attention(attn_backward(&args, a.plan.arch, stream_), "attention_backward", a.plan);
+}
+
+void CudaBackend::naive_attention_forward(const AttentionForwardOp& a) {
+  const AttentionShape& s = a.plan.shape;
+  const int64_t T = s.tokens, D = s.head_dim;
+  const auto heads = static_cast<int>(s.heads);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    const PackedHeads in(a.qkv, b);
+    gemm({.dtype = a.plan.dtype,
+          .m = T,
+          .n = T,
+          .k = D,
+          .a = in.q,
+          .b = transpose(in.k),
+          .d = scores_of(a.saved.data, a.plan.dtype, s, b),
+          .alpha = a.plan.scale,
+          .batch = heads});
+  }
+  const int64_t rows = s.batch * s.heads * T;
+  check(rows < INT32_MAX, "attention_forward: serves fewer than 2^31 rows, found {}", a.saved.to_string());
+  with_row_step(a.plan.dtype, T, [&]<class E, int kStep>() {
+    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, stream_>>>(a.saved.as<E>(), T, s.causal);
+  });
+  TESSERA_CUDA_LAUNCHED();
+  for (int64_t b = 0; b < s.batch; ++b) {
+    gemm({.dtype = a.plan.dtype,
+          .m = T,
+          .n = D,
+          .k = T,
+          .a = scores_of(a.saved.data, a.plan.dtype, s, b),
+          .b = PackedHeads(a.qkv, b).v,
+          .d = heads_of(a.y, b),
+          .batch = heads});
+  }
+}
+
+void CudaBackend::naive_attention_backward(const AttentionBackwardOp& a) {
+  const AttentionShape& s = a.plan.shape;
+  const int64_t T = s.tokens, D = s.head_dim;
+  const DType dtype = a.plan.dtype;
+  const auto heads = static_cast<int>(s.heads);
+  const cuda::GemmMatrix dS = scores_of(a.workspace.data, dtype, s, 0);  // and dP before it
+  for (int64_t b = 0; b < s.batch; ++b) {
+    const PackedHeads in(a.qkv, b), out(a.dqkv, b);
+    const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b), dy = heads_of(a.dy, b);
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(P), .b = dy, .d = out.v, .batch = heads});
+    gemm({.dtype = dtype, .m = T, .n = T, .k = D, .a = dy, .b = transpose(in.v), .d = dS, .batch = heads});
+    with_row_step(dtype, T, [&]<class E, int kStep>() {
+      softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, stream_>>>(
+          static_cast<const E*>(P.data), static_cast<E*>(dS.data), T, s.causal, a.plan.scale);
+    });
+    TESSERA_CUDA_LAUNCHED();
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = in.k, .d = out.q, .batch = heads});
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(dS), .b = in.q, .d = out.k, .batch = heads});
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,161 @@
+// Cross entropy. A block takes one row of logits and copies it into shared memory, all of it asked for at
+// once. It takes the maximum and the sum of exponentials together as the parts arrive (online softmax:
+// Milakov and Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over
+// the row: memory sees one read and one write of each logit. Rows too long for shared memory are read twice
+// instead.
+#include <cuda_pipeline.h>
+
+#include "kernels/attention/common/ptx.cuh"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/workspace.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kStages = 4;  // parts of a row that are waited for one after another
+constexpr float kLog2e = 1.4426950408889634f;
+
+// exp(x - maximum) by the hardware's power of two; -inf gives 0. The difference comes first: it is exact
+// where it matters, while maximum * kLog2e, which could be had once for a row, would be rounded by more the
+// larger the logits are.
+__device__ __forceinline__ float exp_relative(float x, float maximum) {
+  return attention::ptx::exp2((x - maximum) * kLog2e);
+}
+
+// The maximum of some numbers, and the sum of their exponentials relative to it.
+struct SoftmaxSum {
+  float maximum = -INFINITY, sum = 0;
+
+  template <int kCount>
+  __device__ void include(const float (&values)[kCount]) {
+    float larger = maximum;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) larger = fmaxf(larger, values[i]);
+    if (larger == -INFINITY) return;  // nothing to add, and -inf - -inf would be NaN
+    if (larger > maximum) sum *= exp_relative(maximum, larger), maximum = larger;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum += exp_relative(values[i], maximum);
+  }
+};
+
+// Every thread gets the sum over all of the block's threads. Called once by a kernel.
+__device__ SoftmaxSum block_softmax_sum(SoftmaxSum part) {
+  __shared__ float maxima[kMaxWarps][1], sums[kMaxWarps][1];
+  const int warps = blockDim.x / kWarp;
+  const float warp_maximum = warp_max(part.maximum);
+  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp][0] = warp_maximum;
+  __syncthreads();  // every thread reads the maxima of all warps
+  SoftmaxSum all;
+  for (int w = 0; w < warps; ++w) all.maximum = fmaxf(all.maximum, maxima[w][0]);
+  float sum[1] = {part.maximum == -INFINITY ? 0.0f : part.sum * exp_relative(part.maximum, all.maximum)};
+  block_sum(sum, sums);
+  all.sum = sum[0];
+  return all;
+}
+
+template <class T>
+__device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int vocab_size, float with) {
+#pragma unroll
+  for (int i = 0; i < kPackWidth<T>; ++i)
+    if (column + i >= vocab_size) values[i] = with;
+}
+
+template <class T, bool kKeepRow>
+__global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, const int32_t* targets,
+                                                                 float* losses, int padded, int vocab_size,
+                                                                 bool want_gradient, float gradient_scale) {
+  constexpr int kWidth = kPackWidth<T>;
+  extern __shared__ uint4 kept[];
+  T* row = logits + static_cast<int64_t>(blockIdx.x) * padded;
+  const int target = targets[blockIdx.x];
+  const float target_logit = static_cast<float>(row[target]);  // before the barrier below; overwritten after
+  const int packs = padded / kWidth, real_packs = (vocab_size + kWidth - 1) / kWidth;
+  const int stride = blockDim.x;
+
+  SoftmaxSum part;
+  float value[kWidth];
+  const auto include = [&](int p, uint4 raw) {
+    unpack<T>(raw, value);
+    if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, -INFINITY);
+    part.include(value);
+  };
+  if constexpr (kKeepRow) {
+    // Each thread copies the packs that it will read itself, so nothing that it keeps needs a barrier.
+    const int packs_of_stage = (real_packs + kStages * stride - 1) / (kStages * stride) * stride;
+    const auto for_each_pack = [&](int stage, auto&& f) {
+      const int end = min(real_packs, (stage + 1) * packs_of_stage);
+#pragma unroll 4
+      for (int p = stage * packs_of_stage + threadIdx.x; p < end; p += stride) f(p);
+    };
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      for_each_pack(stage,
+                    [&](int p) { __pipeline_memcpy_async(&kept[p], row + p * kWidth, sizeof(uint4)); });
+      __pipeline_commit();
+    }
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      __pipeline_wait_prior(kStages - 1 - stage);
+      for_each_pack(stage, [&](int p) { include(p, kept[p]); });
+    }
+  } else {
+#pragma unroll 4
+    for (int p = threadIdx.x; p < real_packs; p += stride) include(p, load_pack(row + p * kWidth));
+  }
+  const SoftmaxSum all = block_softmax_sum(part);
+  if (threadIdx.x == 0) losses[blockIdx.x] = logf(all.sum) + all.maximum - target_logit;
+  if (!want_gradient) return;
+
+  const float scale = gradient_scale / all.sum;
+  const int target_pack = target / kWidth;
+#pragma unroll 2
+  for (int p = threadIdx.x; p < real_packs; p += stride) {
+    if constexpr (kKeepRow) {
+      unpack<T>(kept[p], value);
+    } else {
+      load_floats(row + p * kWidth, value);
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] = scale * exp_relative(value[i], all.maximum);
+    if (p == target_pack) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i)
+        if (p * kWidth + i == target) value[i] -= gradient_scale;
+    }
+    if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
+    store_floats(row + p * kWidth, value);
+  }
+  for (int p = real_packs + threadIdx.x; p < packs; p += stride) store_pack(row + p * kWidth, uint4{});
+}
+
+}  // namespace
+
+void CudaBackend::cross_entropy(const CrossEntropy& a) {
+  check_op(a, device());
+  check_packs("cross_entropy", {{"logits", a.logits}});
+  const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
+  check(padded < INT32_MAX, "cross_entropy: serves fewer than 2^31 columns, found {}", a.logits.to_string());
+  with_real_type(a.logits.dtype, [&]<class T>() {
+    const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
+    const auto threads =
+        static_cast<int>(std::min<int64_t>(kThreads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp));
+    constexpr int64_t kReductionBytes = 1024;  // shared memory that the block's sums take
+    const auto launch = [&](auto kernel, int64_t shared_bytes) {
+      TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(shared_bytes)));
+      kernel<<<N, threads, shared_bytes, stream_>>>(
+          a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
+          static_cast<int>(a.vocab_size), a.want_gradient, a.gradient_scale);
+      TESSERA_CUDA_LAUNCHED();
+    };
+    row_bytes + kReductionBytes <= max_shared_bytes_ ? launch(cross_entropy_kernel<T, true>, row_bytes)
+                                                     : launch(cross_entropy_kernel<T, false>, 0);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,223 @@
+// Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token: rows
+// are sorted by token first, so that a token's rows lie side by side, in the order of their positions, and
+// their sum has a fixed order.
+//
+// The sorted rows are cut into windows of kEmbeddingWindow, each summed by one block, so that a token that
+// owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one window
+// is added to the table at once. A run that crosses windows leaves one partial sum in each; then the block of
+// the window where it begins adds them up, first to last.
+#include <bit>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/workspace.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWindow = static_cast<int>(cuda::kEmbeddingWindow);
+// A window's partial sums: of a run that came from the window before, of a run that goes on into the next.
+enum { kHead, kTail, kPartials };
+
+template <class T>
+__global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_table, const T* position_table,
+                                         T* y, int64_t N, int64_t Tokens, int64_t C) {
+  constexpr int kWidth = kPackWidth<T>;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  if (i >= N * C) return;
+  const int64_t n = i / C, c = i - n * C;
+  float sum[kWidth], position[kWidth];
+  load_floats(token_table + tokens[n] * C + c, sum);
+  load_floats(position_table + n % Tokens * C + c, position);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) sum[j] += position[j];
+  store_floats(y + i, sum);
+}
+
+__global__ void number_rows_kernel(int32_t* rows, int N) {
+  const int n = blockIdx.x * kThreads + threadIdx.x;
+  if (n < N) rows[n] = n;
+}
+
+template <class T>
+__device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
+  float value[kPackWidth<T>];
+  load_floats(entry, value);
+#pragma unroll
+  for (int i = 0; i < kPackWidth<T>; ++i) value[i] += sum[i];
+  store_floats(entry, value);
+}
+
+// partials: [windows][kPartials][C]. Grid: (windows, columns of threads across the channels).
+template <class T>
+__global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
+                                   T* d_token_table, float* partials, int N, int64_t C) {
+  constexpr int kWidth = kPackWidth<T>;
+  constexpr int kLoads = 8;  // in flight for each thread
+  static_assert(kWindow % kLoads == 0);
+  __shared__ int32_t tokens[kWindow], rows[kWindow];
+  const int first = blockIdx.x * kWindow, count = min(kWindow, N - first);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    tokens[i] = sorted_tokens[first + i];
+    rows[i] = sorted_rows[first + i];
+  }
+  __syncthreads();  // every thread reads the whole window's tokens and rows
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
+  if (c >= C) return;
+  const bool from_before = first > 0 && sorted_tokens[first - 1] == tokens[0];
+  const bool goes_on = first + count < N && sorted_tokens[first + count] == tokens[count - 1];
+  float* partial = partials + blockIdx.x * kPartials * C + c;
+
+  float sum[kWidth] = {};
+  bool in_first_run = true;
+  for (int start = 0; start < count; start += kLoads) {
+    uint4 raw[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j)
+      raw[j] = start + j < count ? load_pack(dy + static_cast<int64_t>(rows[start + j]) * C + c) : uint4{};
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const int i = start + j;
+      if (i >= count) break;
+      float value[kWidth];
+      unpack<T>(raw[j], value);
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) sum[v] += value[v];
+      const bool last = i == count - 1;
+      if (!last && tokens[i + 1] == tokens[i]) continue;
+      if ((in_first_run && from_before) || (last && goes_on)) {
+        float* to = partial + (in_first_run && from_before ? kHead : kTail) * C;
+#pragma unroll
+        for (int v = 0; v < kWidth; ++v) to[v] = sum[v];
+      } else {
+        add_to_table(d_token_table + tokens[i] * C + c, sum);
+      }
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) sum[v] = 0;
+      in_first_run = false;
+    }
+  }
+}
+
+// The block of a window in which a crossing run begins adds the run's partial sums.
+template <class T>
+__global__ void add_crossing_runs_kernel(const int32_t* sorted_tokens, const float* partials,
+                                         T* d_token_table, int N, int64_t C) {
+  constexpr int kWidth = kPackWidth<T>;
+  const int first = blockIdx.x * kWindow, end = first + kWindow;
+  if (end >= N) return;
+  const int32_t token = sorted_tokens[end - 1];
+  if (sorted_tokens[end] != token) return;                     // nothing crosses
+  if (first > 0 && sorted_tokens[first - 1] == token) return;  // it began in an earlier window
+  int low = end, high = N;  // the run ends between them: tokens before `low` are its own, from `high` on larger
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    sorted_tokens[middle] > token ? high = middle : low = middle + 1;
+  }
+  const int last_window = (low - 1) / kWindow;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
+  if (c >= C) return;
+
+  float sum[kWidth];
+  const float* tail = partials + (static_cast<int64_t>(blockIdx.x) * kPartials + kTail) * C + c;
+#pragma unroll
+  for (int v = 0; v < kWidth; ++v) sum[v] = tail[v];
+#pragma unroll 8
+  for (int window = blockIdx.x + 1; window <= last_window; ++window) {
+    const float* head = partials + (static_cast<int64_t>(window) * kPartials + kHead) * C + c;
+#pragma unroll
+    for (int v = 0; v < kWidth; v += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(head + v);
+      sum[v] += four.x, sum[v + 1] += four.y, sum[v + 2] += four.z, sum[v + 3] += four.w;
+    }
+  }
+  add_to_table(d_token_table + token * C + c, sum);
+}
+
+// d_position_table[t] += sum over b of dy[b, t]
+template <class T>
+__global__ void sum_positions_kernel(const T* dy, T* d_position_table, int64_t B, int64_t TC) {
+  constexpr int kWidth = kPackWidth<T>;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  if (i >= TC) return;
+  float sum[kWidth] = {};
+#pragma unroll 8
+  for (int64_t b = 0; b < B; ++b) {
+    float value[kWidth];
+    load_floats(dy + b * TC + i, value);
+#pragma unroll
+    for (int v = 0; v < kWidth; ++v) sum[v] += value[v];
+  }
+  add_to_table(d_position_table + i, sum);
+}
+
+}  // namespace
+
+void CudaBackend::embedding_forward(const EmbeddingForward& a) {
+  check_op(a, device());
+  check_packs("embedding_forward",
+              {{"token_table", a.token_table}, {"position_table", a.position_table}, {"y", a.y}});
+  const int64_t N = a.tokens.numel(), Tokens = a.y.shape[1], C = a.y.shape[2];
+  with_real_type(a.y.dtype, [&]<class T>() {
+    embedding_forward_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<T>), kThreads, 0, stream_>>>(
+        a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(), a.y.as<T>(), N, Tokens, C);
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::embedding_backward(const EmbeddingBackward& a) {
+  const char* op = "embedding_backward";
+  check_op(a, device());
+  check_packs(op,
+              {{"dy", a.dy}, {"d_token_table", a.d_token_table}, {"d_position_table", a.d_position_table}});
+  const int64_t B = a.dy.shape[0], Tokens = a.dy.shape[1], C = a.dy.shape[2], V = a.d_token_table.shape[0];
+  check(B * Tokens < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", op, a.dy.to_string());
+  const int N = static_cast<int>(B * Tokens);
+
+  char* at = scratch(op, cuda::embedding_backward_bytes(N, C));
+  const auto take = [&](int64_t bytes) {
+    char* taken = at;
+    at += cuda::divide_up(bytes, 256) * 256;
+    return taken;
+  };
+  auto* rows = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
+  auto* sorted_tokens = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
+  auto* sorted_rows = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
+  char* sort_scratch = take(cuda::embedding_sort_bytes(N));
+  auto* partials = reinterpret_cast<float*>(at);
+
+  // A radix sort is stable: the rows of a token stay in their order.
+  const int bits = std::bit_width(static_cast<uint64_t>(V - 1));
+  size_t sort_bytes = 0;
+  const auto sort = [&](void* temporary) {
+    TESSERA_CUDA(cub::DeviceRadixSort::SortPairs(temporary, sort_bytes, a.tokens.as<uint32_t>(),
+                                                 reinterpret_cast<uint32_t*>(sorted_tokens), rows,
+                                                 sorted_rows, N, 0, std::max(bits, 1), stream_));
+  };
+  sort(nullptr);
+  check(static_cast<int64_t>(sort_bytes) <= cuda::embedding_sort_bytes(N),
+        "{}: the sort of {} rows wants {} bytes", op, N, sort_bytes);
+  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, stream_>>>(rows, N);
+  TESSERA_CUDA_LAUNCHED();
+  sort(sort_scratch);
+
+  with_real_type(a.dy.dtype, [&]<class T>() {
+    const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
+    const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
+    sum_windows_kernel<<<grid, threads, 0, stream_>>>(sorted_tokens, sorted_rows, a.dy.as<T>(),
+                                                      a.d_token_table.as<T>(), partials, N, C);
+    TESSERA_CUDA_LAUNCHED();
+    add_crossing_runs_kernel<<<grid, threads, 0, stream_>>>(sorted_tokens, partials, a.d_token_table.as<T>(),
+                                                            N, C);
+    TESSERA_CUDA_LAUNCHED();
+    sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, stream_>>>(
+        a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);
+    TESSERA_CUDA_LAUNCHED();
+  });
+}
+
+}  // namespace tessera

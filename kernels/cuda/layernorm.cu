@@ -1,0 +1,245 @@
+// LayerNorm. The grid fills the device once. A block walks over every gridDim.x-th group of rows; a thread
+// owns one pack of channels of every row of the group. Several rows at a time, because then one barrier
+// serves them all; and while a block works on one group, the next is on its way into shared memory. A thread
+// copies there what it will read itself, so the staging needs no barrier. Sums over rows, for the parameters'
+// gradients, stay in a thread's registers to the end.
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/workspace.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+namespace {
+
+// The largest block and the rows it takes at a time. Wide rows bring enough loads with one row, and blocks of
+// a thousand threads leave registers for no more.
+struct Narrow {
+  static constexpr int kThreads = 256, kRows = 4;
+};
+struct Wide {
+  static constexpr int kThreads = 1024, kRows = 1;
+};
+
+template <class T, class Block>
+__global__ __launch_bounds__(Block::kThreads, Wide::kThreads / Block::kThreads) void layernorm_forward_kernel(
+    const T* x, const T* weight, const T* bias, T* y, float* means, float* rstds, int64_t N, int C) {
+  constexpr int kWidth = kPackWidth<T>, kRows = Block::kRows;
+  // One for each sum of a group: the other's barrier lies between its reads and their overwriting.
+  __shared__ float scratch[2][kMaxWarps][kRows];
+  extern __shared__ uint4 staged[];  // [turn][row][thread]
+  const int c = threadIdx.x * kWidth;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kRows;
+  const auto stage = [&](int turn, int r) -> uint4& {
+    return staged[(turn * kRows + r) * blockDim.x + threadIdx.x];
+  };
+  const auto fetch = [&](int64_t first, int turn) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if (c < C && first + r < N)
+        __pipeline_memcpy_async(&stage(turn, r), x + (first + r) * C + c, sizeof(uint4));
+    __pipeline_commit();
+  };
+
+  float w[kWidth] = {}, b[kWidth] = {}, value[kWidth];
+  if (c < C) load_floats(weight + c, w), load_floats(bias + c, b);
+  int turn = 0;
+  fetch(static_cast<int64_t>(blockIdx.x) * kRows, turn);
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kRows; first < N; first += stride, turn ^= 1) {
+    fetch(first + stride, turn ^ 1);
+    __pipeline_wait_prior(1);  // all but the group that was just asked for
+
+    const auto mine = [&](int r) { return c < C && first + r < N; };
+    float mean[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (!mine(r)) continue;
+      unpack<T>(stage(turn, r), value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) mean[r] += value[i];
+    }
+    block_sum(mean, scratch[0]);
+
+    // The variance from the differences, not from the sum of squares, which cancels where the mean is large.
+    float rstd[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      mean[r] /= static_cast<float>(C);
+      if (!mine(r)) continue;
+      unpack<T>(stage(turn, r), value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) rstd[r] += (value[i] - mean[r]) * (value[i] - mean[r]);
+    }
+    block_sum(rstd, scratch[1]);
+
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      rstd[r] = rsqrtf(rstd[r] / static_cast<float>(C) + kLayerNormEpsilon);
+      if (!mine(r)) continue;
+      unpack<T>(stage(turn, r), value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) value[i] = (value[i] - mean[r]) * rstd[r] * w[i] + b[i];
+      store_floats(y + (first + r) * C + c, value);
+      if (threadIdx.x == 0) means[first + r] = mean[r], rstds[first + r] = rstd[r];
+    }
+  }
+}
+
+// With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)) + add,  dweight += dy h,
+// dbias += dy.
+//
+// A block leaves its part of dweight and dbias in partials[block][2][C].
+enum { kDy, kX, kAdd, kStaged };
+
+template <class T, class Block>
+__global__ __launch_bounds__(Block::kThreads,
+                             1) void layernorm_backward_kernel(const T* dy, const T* x, const T* weight,
+                                                               const float* means, const float* rstds,
+                                                               const T* add, T* dx, float* partials,
+                                                               int64_t N, int C) {
+  constexpr int kWidth = kPackWidth<T>, kRows = Block::kRows;
+  // Two, in turn: the next group's barrier then lies between this group's reads and their overwriting.
+  __shared__ float scratch[2][kMaxWarps][2 * kRows];
+  extern __shared__ uint4 staged[];  // [turn][dy, x, add][row][thread]
+  const int c = threadIdx.x * kWidth;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kRows;
+  const auto stage = [&](int turn, int which, int r) -> uint4& {
+    return staged[((turn * kStaged + which) * kRows + r) * blockDim.x + threadIdx.x];
+  };
+  float next_mean[kRows], next_rstd[kRows];
+  const auto fetch = [&](int64_t first, int turn) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const bool exists = first + r < N;
+      next_mean[r] = exists ? means[first + r] : 0.0f;
+      next_rstd[r] = exists ? rstds[first + r] : 0.0f;
+      if (c >= C || !exists) continue;
+      const int64_t at = (first + r) * C + c;
+      __pipeline_memcpy_async(&stage(turn, kDy, r), dy + at, sizeof(uint4));
+      __pipeline_memcpy_async(&stage(turn, kX, r), x + at, sizeof(uint4));
+      if (add) __pipeline_memcpy_async(&stage(turn, kAdd, r), add + at, sizeof(uint4));
+    }
+    __pipeline_commit();
+  };
+
+  float w[kWidth] = {}, dw[kWidth] = {}, db[kWidth] = {};
+  if (c < C) load_floats(weight + c, w);
+  int turn = 0;
+  fetch(static_cast<int64_t>(blockIdx.x) * kRows, turn);
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kRows; first < N; first += stride, turn ^= 1) {
+    float mean[kRows], rstd[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) mean[r] = next_mean[r], rstd[r] = next_rstd[r];
+    fetch(first + stride, turn ^ 1);
+    __pipeline_wait_prior(1);  // all but the group that was just asked for
+
+    const auto mine = [&](int r) { return c < C && first + r < N; };
+    float sums[2 * kRows] = {};  // of g, then of g h
+    float d[kWidth], h[kWidth];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (!mine(r)) continue;
+      unpack<T>(stage(turn, kDy, r), d);
+      unpack<T>(stage(turn, kX, r), h);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        h[i] = (h[i] - mean[r]) * rstd[r];
+        sums[r] += d[i] * w[i];
+        sums[kRows + r] += d[i] * w[i] * h[i];
+        dw[i] += d[i] * h[i];
+        db[i] += d[i];
+      }
+    }
+    block_sum(sums, scratch[turn]);
+
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (!mine(r)) continue;
+      const float mean_g = sums[r] / static_cast<float>(C), mean_gh = sums[kRows + r] / static_cast<float>(C);
+      unpack<T>(stage(turn, kDy, r), d);
+      unpack<T>(stage(turn, kX, r), h);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        h[i] = (h[i] - mean[r]) * rstd[r];
+        d[i] = rstd[r] * (d[i] * w[i] - mean_g - h[i] * mean_gh);
+      }
+      if (add) {
+        unpack<T>(stage(turn, kAdd, r), h);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) d[i] += h[i];
+      }
+      store_floats(dx + (first + r) * C + c, d);
+    }
+  }
+  if (c >= C) return;
+  float* partial = partials + static_cast<int64_t>(blockIdx.x) * 2 * C + c;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) partial[i] = dw[i], partial[C + i] = db[i];
+}
+
+// f with the element type and the kind of block that rows of C channels take, and the block's threads.
+template <class F>
+void with_block(const char* op, DType dtype, int64_t C, F&& f) {
+  with_real_type(dtype, [&]<class T>() {
+    constexpr int64_t kMaxChannels = Wide::kThreads * kPackWidth<T>;
+    check(C <= kMaxChannels, "{}: serves up to {} channels in {}, found {}", op, kMaxChannels, name_of(dtype),
+          C);
+    const auto threads = static_cast<int>(cuda::divide_up(C, kPackWidth<T> * kWarp) * kWarp);
+    threads <= Narrow::kThreads ? f.template operator()<T, Narrow>(threads)
+                                : f.template operator()<T, Wide>(threads);
+  });
+}
+
+// Lets the kernel stage two groups of `arrays` and says how many blocks a multiprocessor then holds.
+template <class Block, class Kernel>
+int prepare(Kernel kernel, int threads, int arrays, int& staged_bytes) {
+  staged_bytes = 2 * arrays * Block::kRows * threads * static_cast<int>(sizeof(uint4));
+  TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, staged_bytes));
+  int resident = 0;
+  TESSERA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, staged_bytes));
+  return resident;
+}
+
+}  // namespace
+
+void CudaBackend::layernorm_forward(const LayerNormForward& a) {
+  const char* op = "layernorm_forward";
+  check_op(a, device());
+  check_packs(op, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  with_block(op, a.x.dtype, C, [&]<class T, class Block>(int threads) {
+    const auto kernel = layernorm_forward_kernel<T, Block>;
+    int staged_bytes = 0;
+    const int64_t resident = prepare<Block>(kernel, threads, 1, staged_bytes) * multiprocessors_;
+    const int64_t blocks = std::min(resident, cuda::divide_up(N, Block::kRows));
+    kernel<<<blocks, threads, staged_bytes, stream_>>>(a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(),
+                                                       a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), N,
+                                                       static_cast<int>(C));
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::layernorm_backward(const LayerNormBackward& a) {
+  const char* op = "layernorm_backward";
+  check_op(a, device());
+  check_packs(op, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  with_block(op, a.x.dtype, C, [&]<class T, class Block>(int threads) {
+    const auto kernel = layernorm_backward_kernel<T, Block>;
+    int staged_bytes = 0;
+    const int64_t resident = prepare<Block>(kernel, threads, kStaged, staged_bytes) * multiprocessors_;
+    const int64_t blocks = std::min({resident, cuda::kMaxSlabs, cuda::divide_up(N, Block::kRows)});
+    auto* partials = reinterpret_cast<float*>(scratch(op, cuda::column_partials_bytes(blocks, 2 * C)));
+    kernel<<<blocks, threads, staged_bytes, stream_>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(),
+                                                       a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
+                                                       a.dx.as<T>(), partials, N, static_cast<int>(C));
+    TESSERA_CUDA_LAUNCHED();
+    cuda::add_slabs(partials, blocks, a.dweight, a.dbias, stream_);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+#include "kernels/base/check.h"
+#include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/workspace.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+
+using cuda::Gemm;
+
+// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, with bias, add, or GELU and its input in the same
+// pass
+void CudaBackend::linear_forward(const LinearForward& a) {
+  check_op(a, device());
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
+  Gemm product{.dtype = a.x.dtype,
+               .m = N,
+               .n = O,
+               .k = C,
+               .a = {.data = a.x.data, .ld = C},
+               .b = {.data = a.weight.data, .ld = C, .transposed = true},
+               .d = {.data = a.y.data, .ld = O}};
+  if (a.add) product.c = a.add.data, product.beta = 1;
+
+  Gemm fused = product;
+  fused.bias = a.bias.data;
+  fused.aux = a.gelu_input.data;
+  if (a.gelu_input) {
+    fused.epilogue = a.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  } else if (a.bias) {
+    fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  }
+  if (try_gemm(fused)) return;
+
+  // Sizes that the epilogues refuse: rows that are no multiple of 16 bytes.
+  const Tensor& sum = a.gelu_input ? a.gelu_input : a.y;
+  product.d.data = sum.data;
+  gemm(product);
+  if (a.bias) cuda::add_bias(sum, a.bias, stream_);
+  if (a.gelu_input) cuda::gelu_forward(a.gelu_input, a.y, stream_);
+}
+
+// dbias[O] += sum of dy[N, O] over its rows
+// dweight[O, C] += dy[N, O]^T x[N, C]
+// dx[N, C] = dy[N, O] weight[O, C], times gelu'(gelu_input)
+void CudaBackend::linear_backward(const LinearBackward& a) {
+  check_op(a, device());
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
+  const DType dtype = a.x.dtype;
+  if (a.dbias) {
+    const int64_t slabs = cuda::slabs_for(N, O, dtype);
+    auto* partials =
+        reinterpret_cast<float*>(scratch("linear_backward", cuda::column_partials_bytes(slabs, O)));
+    cuda::sum_slabs(a.dy, partials, slabs, stream_);
+    cuda::add_slabs(partials, slabs, a.dbias, {}, stream_);
+  }
+  gemm({.dtype = dtype,
+        .m = O,
+        .n = C,
+        .k = N,
+        .a = {.data = a.dy.data, .ld = O, .transposed = true},
+        .b = {.data = a.x.data, .ld = C},
+        .d = {.data = a.dweight.data, .ld = C},
+        .beta = 1});
+  Gemm product{.dtype = dtype,
+               .m = N,
+               .n = C,
+               .k = O,
+               .a = {.data = a.dy.data, .ld = O},
+               .b = {.data = a.weight.data, .ld = C},
+               .d = {.data = a.dx.data, .ld = C}};
+  if (!a.gelu_input) return gemm(product);
+
+  // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
+  if (dtype == DType::kBF16) {
+    Gemm fused = product;
+    fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    fused.aux = a.gelu_input.data;
+    if (try_gemm(fused)) return;
+  }
+  gemm(product);
+  cuda::gelu_backward(a.gelu_input, a.dx, stream_);
+}
+
+}  // namespace tessera

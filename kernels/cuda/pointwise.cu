@@ -1,0 +1,134 @@
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/workspace.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// GELU in its tanh form, y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
+constexpr float kSqrtTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
+
+__device__ float gelu(float x) {
+  const float u = kSqrtTwoOverPi * (x + kCubic * x * x * x);
+  return 0.5f * x * (1 + tanhf(u));
+}
+
+// (1 + t) / 2 + x (1 - t^2) u' / 2 with t = tanh u
+__device__ float gelu_slope(float x) {
+  const float t = tanhf(kSqrtTwoOverPi * (x + kCubic * x * x * x));
+  const float du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
+}
+
+// f(index of the first element) for every step of kStep elements of `count`, a multiple of kStep.
+template <int kStep, class F>
+__global__ void for_each_step(int64_t count, F f) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kStep;
+  if (i < count) f(i);
+}
+
+template <class From, class To>
+struct Convert {
+  const From* from;
+  To* to;
+  __device__ void operator()(int64_t i) const { to[i] = static_cast<To>(static_cast<float>(from[i])); }
+};
+
+template <class T, int kStep>
+struct AddBias {
+  T* y;
+  const T* bias;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const {
+    float sum[kStep], term[kStep];
+    load_step(y + i, sum);
+    load_step(bias + i % columns, term);
+    for (int j = 0; j < kStep; ++j) sum[j] += term[j];
+    store_step(y + i, sum);
+  }
+};
+
+template <class T, int kStep>
+struct GeluForward {
+  const T* x;
+  T* y;
+  __device__ void operator()(int64_t i) const {
+    float value[kStep];
+    load_step(x + i, value);
+    for (int j = 0; j < kStep; ++j) value[j] = gelu(value[j]);
+    store_step(y + i, value);
+  }
+};
+
+template <class T, int kStep>
+struct GeluBackward {
+  const T* x;
+  T* d;
+  __device__ void operator()(int64_t i) const {
+    float value[kStep], slope[kStep];
+    load_step(d + i, value);
+    load_step(x + i, slope);
+    for (int j = 0; j < kStep; ++j) value[j] *= gelu_slope(slope[j]);
+    store_step(d + i, value);
+  }
+};
+
+template <int kStep, class F>
+void launch(int64_t count, const F& f, cudaStream_t stream) {
+  if (count == 0) return;
+  for_each_step<kStep><<<divide_up(count / kStep, kThreads), kThreads, 0, stream>>>(count, f);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+// Calls f with the type and the step that the tensors allow: packs where rows and addresses are whole packs.
+template <class F>
+void with_type_and_step(const Tensor& a, const Tensor& b, F&& f) {
+  const auto whole = [](const Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.shape[-1] * size_of(t.dtype) % 16 == 0;
+  };
+  const bool packs = whole(a) && whole(b);
+  with_real_type(a.dtype, [&]<class T>() {
+    packs ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
+  });
+}
+
+}  // namespace
+
+bool kernels_fit_device() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, for_each_step<1, Convert<float, bf16>>);
+  cudaGetLastError();  // a kernel that cannot be loaded is an answer here, not an error of the next launch
+  return status == cudaSuccess;
+}
+
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+             cudaStream_t stream) {
+  with_real_type(from_dtype, [&]<class From>() {
+    with_real_type(to_dtype, [&]<class To>() {
+      launch<1>(count, Convert<From, To>{static_cast<const From*>(from), static_cast<To*>(to)}, stream);
+    });
+  });
+}
+
+void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream) {
+  with_type_and_step(y, bias, [&]<class T, int kStep>() {
+    launch<kStep>(y.numel(), AddBias<T, kStep>{y.as<T>(), bias.as<T>(), y.shape[-1]}, stream);
+  });
+}
+
+void gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) {
+  with_type_and_step(x, y, [&]<class T, int kStep>() {
+    launch<kStep>(x.numel(), GeluForward<T, kStep>{x.as<T>(), y.as<T>()}, stream);
+  });
+}
+
+void gelu_backward(const Tensor& x, const Tensor& d, cudaStream_t stream) {
+  with_type_and_step(x, d, [&]<class T, int kStep>() {
+    launch<kStep>(x.numel(), GeluBackward<T, kStep>{x.as<T>(), d.as<T>()}, stream);
+  });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,20 @@
+// Elementwise kernels: conversion, and what a matrix product's epilogue does where cuBLASLt cannot do it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/base/tensor.h"
+
+namespace tessera::cuda {
+
+// Whether the kernels of this build can be loaded on the current device.
+bool kernels_fit_device();
+
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+             cudaStream_t stream);
+
+void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream);    // y[n, o] += bias[o]
+void gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream);   // y = gelu(x)
+void gelu_backward(const Tensor& x, const Tensor& d, cudaStream_t stream);  // d *= gelu'(x)
+
+}  // namespace tessera::cuda

@@ -1,0 +1,16 @@
+#include "kernels/cuda/workspace.h"
+
+#include <algorithm>
+
+#include "kernels/backend.h"
+
+namespace tessera {
+
+int64_t workspace_bytes(Device device, int64_t rows, int64_t channels) {
+  if (device == Device::kCpu) return 0;  // its operations need none
+  const int64_t widest = 4 * channels;
+  return std::max({cuda::kGemmWorkspaceBytes, cuda::column_partials_bytes(cuda::kMaxSlabs, widest),
+                   cuda::embedding_backward_bytes(rows, channels)});
+}
+
+}  // namespace tessera

@@ -1,0 +1,470 @@
+// Every operation on CUDA against the CPU backend, through the same argument structs.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/gemm_peak.h"
+#include "tests/cuda/twin.h"
+
+namespace tessera {
+namespace {
+
+constexpr DType kReal[] = {DType::kBF16, DType::kF32};
+constexpr int64_t kRows[] = {1, 2, 63, 65, 127, 129, 1000};
+
+using CudaOps = CudaTest;
+
+TEST_F(CudaOps, CopyConvertsInEveryDirection) {
+  for (const int64_t count : {1, 7, 1000, 100'003}) {
+    const Twin f32 = input(DType::kF32, {count});
+    const Twin bf16 = output(DType::kBF16, {count});
+    cuda().copy(f32.cpu, bf16.cuda);  // host fp32 -> device bf16
+    const Twin back = output(DType::kF32, {count});
+    cuda().copy(bf16.cuda, back.cuda);  // device bf16 -> device fp32
+    const Twin again = output(DType::kBF16, {count});
+    cuda().copy(back.cuda, again.cuda);                       // device fp32 -> device bf16
+    const std::vector<float> values = floats_of(again.cuda);  // device bf16 -> host fp32
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(values[i], float_from_bf16(bf16_from_float(f32.cpu.as<float>()[i]))) << i;
+    cuda().fill_zero(again.cuda);
+    for (const float value : floats_of(again.cuda)) ASSERT_EQ(value, 0);
+  }
+  const Twin three = input(DType::kF32, {3}), four = input(DType::kF32, {4}), index = random_indices({4}, 9);
+  EXPECT_NE(message_of([&] { cuda().copy(three.cpu, four.cuda); }).find("equal element counts"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { cuda().copy(index.cuda, four.cuda); }).find("cannot convert"),
+            std::string::npos);
+}
+
+TEST_F(CudaOps, Embedding) {
+  struct Case {
+    int64_t B, T, C, V;
+    bool one_token_owns_most = false;
+  };
+  std::vector<Case> cases = {{3, 5, 48, 2},
+                             {2, 65, 768, 50257},
+                             {4, 250, 104, 256, true},
+                             {1, 1000, 64, 300, true},
+                             {10, 100, 2056, 7}};
+  for (const int64_t N : kRows) cases.push_back({1, N, 64, 11});
+  for (const DType dtype : kReal) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fmt::format("{} B {} T {} C {} V {}", name_of(dtype), c.B, c.T, c.C, c.V));
+      Twin tokens = random_indices({c.B, c.T}, c.V);
+      if (c.one_token_owns_most)
+        tokens =
+            indices({c.B, c.T}, [&](int64_t i) { return static_cast<int32_t>(i % 10 ? c.V / 2 : i % c.V); });
+      const Twin table = input(dtype, {c.V, c.C}), positions = input(dtype, {c.T + 3, c.C});
+      const Twin y = output(dtype, {c.B, c.T, c.C});
+      cpu().embedding_forward(
+          {.tokens = tokens.cpu, .token_table = table.cpu, .position_table = positions.cpu, .y = y.cpu});
+      run_twice({y}, [&] {
+        cuda().embedding_forward({.tokens = tokens.cuda,
+                                  .token_table = table.cuda,
+                                  .position_table = positions.cuda,
+                                  .y = y.cuda});
+      });
+      expect_same(y, "y");
+
+      const Twin dy = input(dtype, {c.B, c.T, c.C});
+      cpu().embedding_backward({.tokens = tokens.cpu,
+                                .dy = dy.cpu,
+                                .d_token_table = table.cpu,
+                                .d_position_table = positions.cpu});
+      run_twice({table, positions}, [&] {
+        cuda().embedding_backward({.tokens = tokens.cuda,
+                                   .dy = dy.cuda,
+                                   .d_token_table = table.cuda,
+                                   .d_position_table = positions.cuda});
+      });
+      expect_same(table, "d_token_table");
+      expect_same(positions, "d_position_table");
+    }
+  }
+}
+
+TEST_F(CudaOps, LayerNorm) {
+  for (const DType dtype : kReal) {
+    std::vector<std::pair<int64_t, int64_t>> sizes = {{65, 8},   {129, 48},  {130, 1600},
+                                                      {9, 4096}, {33, 2056}, {300, 104}};
+    if (dtype == DType::kF32) sizes.insert(sizes.end(), {{3, 4}, {65, 100}});
+    for (const int64_t N : kRows) sizes.insert(sizes.end(), {{N, 64}, {N, 768}});
+    for (const auto& [N, C] : sizes) {
+      SCOPED_TRACE(fmt::format("{} N {} C {}", name_of(dtype), N, C));
+      const Twin x = input(dtype, {N, C}, 1, 5), weight = input(dtype, {C}), bias = input(dtype, {C});
+      const Twin y = output(dtype, {N, C}), mean = output(DType::kF32, {N}), rstd = output(DType::kF32, {N});
+      cpu().layernorm_forward({.x = x.cpu,
+                               .weight = weight.cpu,
+                               .bias = bias.cpu,
+                               .y = y.cpu,
+                               .mean = mean.cpu,
+                               .rstd = rstd.cpu});
+      run_twice({y, mean, rstd}, [&] {
+        cuda().layernorm_forward({.x = x.cuda,
+                                  .weight = weight.cuda,
+                                  .bias = bias.cuda,
+                                  .y = y.cuda,
+                                  .mean = mean.cuda,
+                                  .rstd = rstd.cuda});
+      });
+      expect_same(y, "y");
+      expect_same(mean, "mean");
+      expect_same(rstd, "rstd");
+
+      const Twin dy = input(dtype, {N, C}), add = input(dtype, {N, C});
+      const Twin dweight = input(dtype, {C}, 10), dbias = input(dtype, {C}, 10);
+      enum { kNoAdd, kAdd, kAddInPlace };
+      for (const int variant : {kNoAdd, kAdd, kAddInPlace}) {
+        SCOPED_TRACE(variant);
+        const Twin dx = variant == kAddInPlace ? add : output(dtype, {N, C});
+        const Twin addend = variant == kNoAdd ? Twin{} : add;
+        cpu().layernorm_backward({.dy = dy.cpu,
+                                  .x = x.cpu,
+                                  .weight = weight.cpu,
+                                  .mean = mean.cpu,
+                                  .rstd = rstd.cpu,
+                                  .dx = dx.cpu,
+                                  .dweight = dweight.cpu,
+                                  .dbias = dbias.cpu,
+                                  .add = addend.cpu});
+        run_twice({dx, dweight, dbias}, [&] {
+          cuda().layernorm_backward({.dy = dy.cuda,
+                                     .x = x.cuda,
+                                     .weight = weight.cuda,
+                                     .mean = mean.cuda,
+                                     .rstd = rstd.cuda,
+                                     .dx = dx.cuda,
+                                     .dweight = dweight.cuda,
+                                     .dbias = dbias.cuda,
+                                     .add = addend.cuda});
+        });
+        expect_same(dx, "dx");
+        expect_same(dweight, "dweight", 1 + variant);  // one rounding more for each time that was added
+        expect_same(dbias, "dbias", 1 + variant);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, LayerNormOfEqualValues) {
+  for (const DType dtype : kReal) {
+    const Twin x = with_values(dtype, {5, 64}, [](int64_t i) { return static_cast<float>(i / 64) * 1000; });
+    const Twin weight = input(dtype, {64}), bias = input(dtype, {64}), y = output(dtype, {5, 64});
+    const Twin mean = output(DType::kF32, {5}), rstd = output(DType::kF32, {5});
+    cuda().layernorm_forward({.x = x.cuda,
+                              .weight = weight.cuda,
+                              .bias = bias.cuda,
+                              .y = y.cuda,
+                              .mean = mean.cuda,
+                              .rstd = rstd.cuda});
+    const std::vector<float> got = floats_of(y.cuda);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], bias.cpu.as<float>()[i % 64]);
+  }
+}
+
+struct LinearSize {
+  int64_t N, C, O;
+};
+std::vector<LinearSize> linear_sizes() {
+  std::vector<LinearSize> sizes = {{130, 768, 2304}, {65, 100, 36}, {63, 50, 33}, {7, 1, 1}, {129, 8, 1000}};
+  for (const int64_t N : kRows) sizes.push_back({N, 64, 192});
+  return sizes;
+}
+
+TEST_F(CudaOps, LinearForward) {
+  for (const DType dtype : kReal) {
+    for (const auto& [N, C, O] : linear_sizes()) {
+      SCOPED_TRACE(fmt::format("{} N {} C {} O {}", name_of(dtype), N, C, O));
+      const Twin x = input(dtype, {N, C}),
+                 weight = input(dtype, {O, C}, 1 / std::sqrt(static_cast<float>(C)));
+      const Twin bias = input(dtype, {O});
+      enum { kPlain, kBias, kBiasAdd, kAddInPlace, kGelu, kGeluWithoutBias };
+      for (const int variant : {kPlain, kBias, kBiasAdd, kAddInPlace, kGelu, kGeluWithoutBias}) {
+        SCOPED_TRACE(variant);
+        const bool gelu = variant == kGelu || variant == kGeluWithoutBias;
+        const Twin y = variant == kAddInPlace ? input(dtype, {N, O}) : output(dtype, {N, O});
+        const Twin add = variant == kBiasAdd ? input(dtype, {N, O}) : variant == kAddInPlace ? y : Twin{};
+        const Twin b = variant == kPlain || variant == kGeluWithoutBias ? Twin{} : bias;
+        const Twin gelu_input = gelu ? output(dtype, {N, O}) : Twin{};
+        cpu().linear_forward({.x = x.cpu,
+                              .weight = weight.cpu,
+                              .y = y.cpu,
+                              .bias = b.cpu,
+                              .add = add.cpu,
+                              .gelu_input = gelu_input.cpu});
+        std::vector<Twin> results = {y};
+        if (gelu) results.push_back(gelu_input);
+        run_twice(results, [&] {
+          cuda().linear_forward({.x = x.cuda,
+                                 .weight = weight.cuda,
+                                 .y = y.cuda,
+                                 .bias = b.cuda,
+                                 .add = add.cuda,
+                                 .gelu_input = gelu_input.cuda});
+        });
+        expect_same(y, "y");
+        if (gelu) expect_same(gelu_input, "gelu_input");
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, LinearBackward) {
+  for (const DType dtype : kReal) {
+    for (const auto& [N, C, O] : linear_sizes()) {
+      SCOPED_TRACE(fmt::format("{} N {} C {} O {}", name_of(dtype), N, C, O));
+      const Twin x = input(dtype, {N, C}), weight = input(dtype, {O, C}), dy = input(dtype, {N, O});
+      const Twin dweight = input(dtype, {O, C}), dbias = input(dtype, {O});
+      for (const bool gelu : {false, true}) {
+        SCOPED_TRACE(gelu ? "gelu" : "no gelu");
+        const Twin dx = output(dtype, {N, C});
+        const Twin gelu_input = gelu ? input(dtype, {N, C}, 2) : Twin{};
+        cpu().linear_backward({.dy = dy.cpu,
+                               .x = x.cpu,
+                               .weight = weight.cpu,
+                               .dx = dx.cpu,
+                               .dweight = dweight.cpu,
+                               .dbias = gelu ? Tensor{} : dbias.cpu,
+                               .gelu_input = gelu_input.cpu});
+        run_twice({dx, dweight, dbias}, [&] {
+          cuda().linear_backward({.dy = dy.cuda,
+                                  .x = x.cuda,
+                                  .weight = weight.cuda,
+                                  .dx = dx.cuda,
+                                  .dweight = dweight.cuda,
+                                  .dbias = gelu ? Tensor{} : dbias.cuda,
+                                  .gelu_input = gelu_input.cuda});
+        });
+        expect_same(dx, "dx");
+        expect_same(dweight, "dweight", gelu ? 2 : 1);  // added to twice by then
+        expect_same(dbias, "dbias");
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, CrossEntropy) {
+  struct Case {
+    int64_t N, V, padded;
+    float spread = 3;
+  };
+  std::vector<Case> cases = {
+      {9, 257, 264}, {3, 50257, 50304}, {2, 130'000, 130'048}, {5, 64, 64, 1e4f}, {4, 8, 2048}};
+  for (const int64_t N : kRows) cases.push_back({N, 5, 8});
+  for (const DType dtype : kReal) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fmt::format("{} N {} V {} of {}", name_of(dtype), c.N, c.V, c.padded));
+      const Twin targets = random_indices({c.N}, c.V);
+      const Twin logits = input(dtype, {c.N, c.padded}, c.spread), losses = output(DType::kF32, {c.N});
+      const auto args = [&](const Tensor& l, const Tensor& t, const Tensor& e, bool want_gradient) {
+        return CrossEntropy{.logits = l,
+                            .targets = t,
+                            .losses = e,
+                            .vocab_size = c.V,
+                            .want_gradient = want_gradient,
+                            .gradient_scale = 0.25f};
+      };
+      cpu().cross_entropy(args(logits.cpu, targets.cpu, losses.cpu, false));
+      const std::vector<char> before = bytes_of(logits.cuda);
+      run_twice({losses}, [&] { cuda().cross_entropy(args(logits.cuda, targets.cuda, losses.cuda, false)); });
+      expect_same(losses, "losses without gradient");
+      EXPECT_EQ(before, bytes_of(logits.cuda)) << "logits changed without a gradient wanted";
+
+      cpu().cross_entropy(args(logits.cpu, targets.cpu, losses.cpu, true));
+      run_twice({logits, losses},
+                [&] { cuda().cross_entropy(args(logits.cuda, targets.cuda, losses.cuda, true)); });
+      expect_same(losses, "losses");
+      expect_same(logits, "gradient");
+      const std::vector<float> gradient = floats_of(logits.cuda);
+      for (int64_t n = 0; n < c.N; ++n)
+        for (int64_t v = c.V; v < c.padded; ++v) ASSERT_EQ(gradient[n * c.padded + v], 0) << "padding";
+    }
+  }
+}
+
+TEST_F(CudaOps, GlobalNorm) {
+  for (const DType dtype : kReal) {
+    std::vector<Twin> twins;
+    std::vector<Tensor> cpu_tensors, cuda_tensors;
+    for (const int64_t count : {1, 7, 768, 32'769, 3'000'001}) {
+      twins.push_back(input(dtype, {count}));
+      cpu_tensors.push_back(twins.back().cpu), cuda_tensors.push_back(twins.back().cuda);
+    }
+    const Twin norm = output(DType::kF32, {1});
+    cpu().global_norm({.tensors = cpu_tensors, .norm = norm.cpu});
+    run_twice({norm}, [&] { cuda().global_norm({.tensors = cuda_tensors, .norm = norm.cuda}); });
+    expect_same(norm, "norm");
+  }
+}
+
+TEST_F(CudaOps, AdamW) {
+  for (const DType dtype : kReal) {
+    for (const int64_t count : {1, 5, 64, 1000, 4099}) {
+      SCOPED_TRACE(fmt::format("{} count {}", name_of(dtype), count));
+      const bool bf16 = dtype == DType::kBF16;
+      // The CPU's parameter is fp32: it corresponds to the master copy.
+      const Twin master = input(DType::kF32, {count}), param = output(dtype, {count});
+      const Twin m = input(DType::kF32, {count}, 0.1f);
+      const Twin v =
+          with_values(DType::kF32, {count}, [&](int64_t i) { return 0.01f * static_cast<float>(i % 7); });
+      const Twin grad = input(dtype, {count});
+      for (const float norm_value : {0.5f, 20.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+        SCOPED_TRACE(norm_value);
+        const Twin norm = with_values(DType::kF32, {1}, [&](int64_t) { return norm_value; });
+        const auto args = [&](const Tensor& p, const Tensor& copy, const Tensor& g, const Tensor& first,
+                              const Tensor& second, const Tensor& n) {
+          return AdamW{.param = p,
+                       .master = copy,
+                       .grad = g,
+                       .m = first,
+                       .v = second,
+                       .grad_norm = n,
+                       .max_norm = 1,
+                       .learning_rate = 1e-2,
+                       .beta1 = 0.9,
+                       .beta2 = 0.95,
+                       .epsilon = 1e-8,
+                       .weight_decay = 0.1,
+                       .step = 3};
+        };
+        cpu().adamw(args(master.cpu, {}, grad.cpu, m.cpu, v.cpu, norm.cpu));
+        const Tensor updated = bf16 ? param.cuda : master.cuda, copy = bf16 ? master.cuda : Tensor{};
+        const std::vector<char> before = bytes_of(updated);
+        run_twice({param, master, m, v},
+                  [&] { cuda().adamw(args(updated, copy, grad.cuda, m.cuda, v.cuda, norm.cuda)); });
+        expect_same(master, "master");
+        expect_same(m, "m");
+        expect_same(v, "v");
+        if (!std::isfinite(norm_value)) {
+          EXPECT_EQ(before, bytes_of(updated)) << "changed by a step that must be refused";
+        } else if (bf16) {
+          const std::vector<float> rounded = floats_of(param.cuda), full = floats_of(master.cuda);
+          for (int64_t i = 0; i < count; ++i)
+            ASSERT_EQ(rounded[i], float_from_bf16(bf16_from_float(full[i])));
+        }
+      }
+    }
+  }
+}
+
+class CudaAttention : public CudaTest {
+ protected:
+  void compare(AttentionKind kind, DType dtype, const AttentionShape& s) {
+    // Single elements: naive rounds the scores, of a size up to 5, before the exponential multiplies their
+    // errors.
+    const double slack = kind == AttentionKind::kNaive ? 16 : 4;
+    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} D {} {}", name_of(kind), name_of(dtype), s.batch, s.tokens,
+                             s.heads, s.head_dim, s.causal ? "causal" : "full"));
+    const AttentionPlan on_cpu =
+        choose_attention({.kind = kind, .shape = s, .dtype = DType::kF32, .device = {}});
+    const AttentionPlan on_cuda =
+        choose_attention({.kind = kind, .shape = s, .dtype = dtype, .device = cuda().traits()});
+    const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
+        heads{s.batch, s.tokens, s.heads, s.head_dim};
+    const Twin qkv = input(dtype, packed), y = output(dtype, heads);
+    const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
+    cpu().attention_forward({.plan = on_cpu, .qkv = qkv.cpu, .y = y.cpu, .saved = saved.cpu});
+    run_twice({y, saved}, [&] {
+      cuda().attention_forward({.plan = on_cuda, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda});
+    });
+    expect_same(y, "y", slack);
+    expect_same_norm(y, "y");
+    expect_same(saved, on_cuda.saved_name, kind == AttentionKind::kNaive ? slack : 100 * slack);
+
+    const Twin dy = input(dtype, heads), dqkv = output(dtype, packed);
+    const Twin scratch{output(DType::kF32, {on_cpu.backward_workspace_bytes / 4 + 1}).cpu,
+                       output(DType::kF32, {on_cuda.backward_workspace_bytes / 4 + 1}).cuda};
+    cpu().attention_backward({.plan = on_cpu,
+                              .qkv = qkv.cpu,
+                              .y = y.cpu,
+                              .saved = saved.cpu,
+                              .dy = dy.cpu,
+                              .dqkv = dqkv.cpu,
+                              .workspace = scratch.cpu});
+    run_twice({dqkv}, [&] {
+      cuda().attention_backward({.plan = on_cuda,
+                                 .qkv = qkv.cuda,
+                                 .y = y.cuda,
+                                 .saved = saved.cuda,
+                                 .dy = dy.cuda,
+                                 .dqkv = dqkv.cuda,
+                                 .workspace = scratch.cuda});
+    });
+    expect_same(dqkv, "dqkv", slack);
+    expect_same_norm(dqkv, "dqkv", 2);
+  }
+};
+
+TEST_F(CudaAttention, Naive) {
+  for (const DType dtype : kReal) {
+    for (const bool causal : {true, false}) {
+      for (const int64_t T : {1, 2, 63, 65, 127, 129, 256})
+        compare(AttentionKind::kNaive, dtype, {2, T, 3, 64, causal});
+      compare(AttentionKind::kNaive, dtype, {3, 40, 1, 20, causal});
+      compare(AttentionKind::kNaive, dtype, {1, 1000, 2, 16, causal});
+    }
+  }
+}
+
+TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
+  for (const DType dtype : kReal) {
+    const AttentionShape s{1, 129, 2, 64, true};
+    const AttentionPlan plan = choose_attention(
+        {.kind = AttentionKind::kNaive, .shape = s, .dtype = dtype, .device = cuda().traits()});
+    const Twin qkv = input(dtype, {1, 129, 3, 2, 64}, 100),
+               y = output(dtype, {1, 129, 2, 64});  // scores near 1e4
+    const Twin saved = output(dtype, plan.saved_shape);
+    cuda().attention_forward({.plan = plan, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda});
+    for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+// The kernels have tests of their own; this one is for the strides of the packed projections.
+TEST_F(CudaAttention, FlashReadsPackedProjections) {
+  for (const DType dtype : kReal)
+    for (const bool causal : {true, false}) compare(AttentionKind::kFlash, dtype, {2, 129, 3, 64, causal});
+}
+
+TEST_F(CudaOps, RefusesWhatItCannotServe) {
+  const Twin x = input(DType::kBF16, {3, 100}), weight = input(DType::kBF16, {100}),
+             y = output(DType::kBF16, {3, 100});
+  const Twin mean = output(DType::kF32, {3}), wrong = output(DType::kF32, {4});
+  const auto normalise = [&](const Tensor& statistics) {
+    return message_of([&] {
+      cuda().layernorm_forward({.x = x.cuda,
+                                .weight = weight.cuda,
+                                .bias = weight.cuda,
+                                .y = y.cuda,
+                                .mean = statistics,
+                                .rstd = mean.cuda});
+    });
+  };
+  EXPECT_NE(normalise(mean.cuda).find("multiple of 8 in bf16"), std::string::npos) << normalise(mean.cuda);
+  EXPECT_NE(normalise(wrong.cuda).find("mean"), std::string::npos) << normalise(wrong.cuda);
+  EXPECT_NE(normalise(mean.cpu).find("on cuda"), std::string::npos) << normalise(mean.cpu);
+
+  const Twin logits = input(DType::kF32, {2, 5}), targets = random_indices({2}, 5),
+             losses = output(DType::kF32, {2});
+  EXPECT_NE(message_of([&] {
+              cuda().cross_entropy({.logits = logits.cuda,
+                                    .targets = targets.cuda,
+                                    .losses = losses.cuda,
+                                    .vocab_size = 5,
+                                    .want_gradient = true});
+            }).find("multiple of 4 in fp32"),
+            std::string::npos);
+
+  const std::unique_ptr<Backend> unprovided = make_cuda_backend();
+  EXPECT_NE(message_of([&] {
+              unprovided->global_norm({.tensors = {&x.cuda, 1}, .norm = mean.cuda.rows(0, 1)});
+            }).find("lend workspace_bytes()"),
+            std::string::npos);
+}
+
+TEST_F(CudaOps, MeasuresTheGemmPeak) {
+  Arena arena = Arena::cuda();
+  EXPECT_GT(measure_gemm_flops(cuda(), arena), 1e12);
+  EXPECT_EQ(arena.ledger().current_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// How far a result may lie from its reference, derived from the precision of the type that holds it.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/base/tensor.h"
+
+namespace tessera::tolerance {
+
+// Half a unit in the last place, relative: what one rounding to nearest can do.
+inline constexpr double kRoundingBf16 = 0x1p-9, kRoundingF32 = 0x1p-24;
+
+// Operations on CUDA against the same operation on the CPU in fp32, both from inputs that the dtype can hold.
+// bf16: the result is rounded once, and at odd sizes an intermediate too. fp32: sums of a thousand terms in
+// another order. A result may differ by this share of its own size and of the tensor's root mean square.
+inline double of_operation(DType dtype) {
+  return dtype == DType::kBF16 ? 3 * kRoundingBf16 : 256 * kRoundingF32;
+}
+
+// The whole model in fp32 against PyTorch in fp64: the bound that users are promised. About 200 roundings
+// deep; a random walk of them is 14 epsilon = 8e-7, and a gradient's largest error is several deviations out.
+inline constexpr double kCpuAgainstPyTorch = 1e-5;
+
+// Flash against naive on the CPU: two ways to sum up to 1000 products in fp32. Rounding errors add up like a
+// random walk, sqrt(1000) = 32 of them, and exp() of a score near 10 multiplies the score's own error by 10.
+inline constexpr double kCpuAttention = 320 * kRoundingF32;
+
+// The whole model on CUDA in fp32: the same depth, with longer sums in other orders.
+inline constexpr double kCudaF32AgainstPyTorch = 1e-4;
+
+// The whole model in bf16. A gradient of the first layer has passed about 12 roundings a block, forward and backward, and
+// those of the weights themselves: 60 for a few blocks. A random walk of 60 roundings of 2^-9 is 1.5%; the largest of a
+// thousand elements lies four deviations out. The loss is a mean over many tokens, whose errors partly cancel.
+inline constexpr double kBf16ModelGradient = 4 * 7.75 * kRoundingBf16;  // 6%
+inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
+
+}  // namespace tessera::tolerance
+
+// Fused attention kernels (kernels/attention/) against fp64. Errors are relative to the largest element of
+// the reference.
+namespace tessera::tolerance::attention {
+
+// O = sum of P V: P is rounded once (at most kRoundingBf16, and a weighted mean of such errors), O once when
+// it is stored.
+inline constexpr double kBf16Out = 2.25 * kRoundingBf16;
+// Gradients: P or dS rounded; delta from the rounded O; the gradient when it is stored; and one more for the
+// terms that a gradient sums, which are larger than the sum.
+inline constexpr double kBf16Gradient = 4 * kRoundingBf16;
+// LSE is fp32 throughout. A score is a sum of up to 128 products, in any order, with partial sums about as
+// large as itself: some 10 roundings of 6e-8; relative to scores of a few units. Absolute where |LSE| < 1.
+inline constexpr double kLogSumExp = 1e-5;
+// fp32: scores as above enter exponentials, so that P carries some 1e-6 |score|; sums of up to 2,047 rows add
+// the like.
+inline constexpr double kF32Out = 1e-5;
+inline constexpr double kF32Gradient = 4e-5;
+// What is added in another order differs by fp32 roundings, and by one bf16 rounding where these tip it over.
+inline constexpr double kBf16AnotherOrder = 2 * kRoundingBf16;
+
+}  // namespace tessera::tolerance::attention
