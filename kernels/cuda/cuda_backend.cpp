@@ -33,7 +33,9 @@ bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {
     cudaGetLastError();  // the refusal is reported here; it must not surface at the next launch
-    why_not = status == cudaSuccess ? "the CUDA driver reports no device" : cudaGetErrorString(status);
+    why_not = status == cudaSuccess || status == cudaErrorNoDevice ? "the CUDA driver reports no device"
+              : status == cudaErrorInsufficientDriver ? "there is no CUDA driver, or it is older than this build needs"
+                                                      : cudaGetErrorString(status);
     return false;
   }
   cudaDeviceProp properties{};

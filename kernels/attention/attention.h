@@ -1,0 +1,79 @@
+/* Fused attention (FlashAttention) on raw device pointers: a C ABI, usable from any language.
+ *
+ *   out = softmax(scale q k^T + mask) v            for every batch b and head h, N = tokens, D = head_dim
+ *
+ * No N x N matrix is ever stored. The forward saves one log-sum-exp per row, the backward recomputes the scores from it.
+ * Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and Gimelshein, arXiv:1805.02867.
+ *
+ * Every call enqueues on the given stream and returns at once: it never throws, never allocates, never synchronises.
+ * Tensors are [batch, tokens, heads, head_dim] with any strides, so packed projections [B, T, 3, H, D] are read and
+ * written in place. head_dim is contiguous; data and strides are multiples of 16 bytes.
+ */
+#ifndef TESSERA_ATTENTION_H_
+#define TESSERA_ATTENTION_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+typedef enum {
+  ATTN_OK = 0,
+  ATTN_BAD_HEAD_DIM,   /* no kernel serves this head_dim with this dtype */
+  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, or scale is negative or not finite */
+  ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is not a multiple of 16 bytes (workspace: 256) */
+  ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
+  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_backward_workspace() says */
+  ATTN_LAUNCH_FAILED   /* the CUDA runtime refused the launch; cudaGetLastError() says why */
+} AttnStatus;
+
+typedef enum { ATTN_BF16 = 0, ATTN_F32 = 1 } AttnDtype;
+
+typedef struct {
+  void* data;
+  int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
+} AttnTensor;
+
+typedef struct {
+  AttnDtype dtype;   /* of q, k, v, out and their gradients */
+  int64_t batch, tokens, heads;
+  int head_dim;      /* bf16: 64, 128; fp32: 16, 32, 64, 128 */
+  int causal;        /* 1: row i sees keys 0..i; 0: every key */
+  float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+} AttnProblem;
+
+typedef struct {
+  AttnProblem problem;
+  AttnTensor q, k, v; /* in */
+  AttnTensor out;     /* out */
+  float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T) over a row */
+} AttnForward;
+
+typedef struct {
+  AttnProblem problem;
+  AttnTensor q, k, v, out, dout; /* in; out and lse as the forward wrote them */
+  const float* lse;              /* in */
+  AttnTensor dq, dk, dv;         /* out, overwritten */
+  void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined before and after */
+  size_t workspace_bytes;
+  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions is left open */
+} AttnBackward;
+
+/* `arch` is the compute capability of the stream's device times ten: 80, 86, 89, 90, 120. */
+AttnStatus attn_forward(const AttnForward* args, int arch, struct CUstream_st* stream);
+AttnStatus attn_backward(const AttnBackward* args, int arch, struct CUstream_st* stream);
+/* Needs no device; 0 for a problem that no kernel serves. The most that either mode needs. */
+size_t attn_backward_workspace(const AttnProblem* problem, int arch, int deterministic);
+/* ATTN_OK where kernels exist for this problem, else the reason. Needs no device. */
+AttnStatus attn_supports(const AttnProblem* problem, int arch);
+const char* attn_status_text(AttnStatus status);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TESSERA_ATTENTION_H_ */

@@ -1,0 +1,39 @@
+// PTX that every family of bf16 kernels uses: one instruction, one wrapper. Sections: PTX ISA 9.0.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::attention::ptx {
+
+// 2^x, relative error 2e-7; 2^-inf = 0, and NaN stays NaN (9.7.3.22 ex2)
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats rounded to bf16, `low` in the lower half (9.7.9.22 cvt: the first source goes to the upper half)
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// *address += value, nothing returned (9.7.13.7 red)
+__device__ __forceinline__ void red_add(float* address, float value) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
+}
+
+// A load after which this thread sees what was written before the matching release (9.7.9.8 ld)
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// *address += value; whoever acquires it also sees what this thread saw before (9.7.13.7 red)
+__device__ __forceinline__ void red_add_release(uint32_t* address, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+}  // namespace tessera::attention::ptx

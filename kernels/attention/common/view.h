@@ -1,0 +1,30 @@
+// View: an AttnTensor with a type, as kernels take it.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+#ifdef __CUDACC__
+#define ATTN_HOST_DEVICE __host__ __device__
+#else
+#define ATTN_HOST_DEVICE
+#endif
+
+namespace tessera::attention {
+
+template <class T>
+struct View {
+  T* data;
+  int64_t batch, row, head;  // strides in elements
+
+  ATTN_HOST_DEVICE T* head_begin(int b, int h) const { return data + b * batch + h * head; }
+};
+
+template <class T>
+View<T> view(const AttnTensor& t) {
+  return {static_cast<T*>(t.data), t.batch, t.row, t.head};
+}
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+}  // namespace tessera::attention

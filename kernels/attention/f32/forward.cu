@@ -1,0 +1,144 @@
+// Forward attention in fp32: the algorithm of sm80/forward.cuh without tensor cores.
+//
+//   for a tile of queries Q_i [T, D]:  O = 0, m = -inf, sum = 0
+//     for every key tile j that a query sees:
+//       S = Q_i K_j^T [T, T];  m, P, sum, O = online softmax of S;  O += P V_j
+//     O /= sum, LSE = scale m + ln(sum)
+#include "kernels/attention/f32/tile.cuh"
+#include "kernels/attention/kernels.h"
+
+namespace tessera::attention::f32 {
+namespace {
+
+struct Args {
+  View<const float> q, k, v;
+  View<float> out;
+  float* lse;
+  int tokens, heads, tiles;
+  float scale;
+  bool causal;
+};
+
+template <int kHeadDim>
+struct Memory {
+  static constexpr int kT = kTile<kHeadDim>;
+  using Rows = SharedTile<kT, kHeadDim>;
+  using Scores = SharedTile<kT, kT>;
+  static constexpr int kBytes = (3 * Rows::kFloats + Scores::kFloats) * 4;
+  static_assert(kBytes <= kSharedEverywhere);
+};
+
+// The largest, or the sum, of a value over the 16 threads of a row
+__device__ float row_max(float x) {
+  for (int other = kSide / 2; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, other));
+  return x;
+}
+__device__ float row_sum(float x) {
+  for (int other = kSide / 2; other > 0; other /= 2) x += __shfl_xor_sync(~0u, x, other);
+  return x;
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
+  using M = Memory<kHeadDim>;
+  constexpr int kT = M::kT, kRows = kT / kSide;
+  extern __shared__ __align__(16) float memory[];
+  const typename M::Rows q{memory}, k{q.data + q.kFloats}, v{k.data + k.kFloats};
+  const typename M::Scores p{v.data + v.kFloats};
+  const Place at;
+
+  const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
+  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads;
+  const int first_q = tile * kT, key_tiles = a.causal ? tile + 1 : a.tiles;
+  const float log2_scale = a.scale * kLog2e;
+
+  q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
+  Accumulator<kT, kHeadDim> o;
+  float max[kRows], sum[kRows];
+  for (int i = 0; i < kRows; ++i) max[i] = -INFINITY, sum[i] = 0;
+
+  for (int j = 0; j < key_tiles; ++j) {
+    __syncthreads();  // other warps may still be reading the last K, V
+    k.load(a.k.head_begin(b, h), a.k.row, j * kT, a.tokens);
+    v.load(a.v.head_begin(b, h), a.v.row, j * kT, a.tokens);
+    __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
+
+    Accumulator<kT, kT> s;
+    multiply_rows_rows(s, q, k);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = at.ty + kSide * i, visible = a.causal ? min(a.tokens, first_q + row + 1) : a.tokens;
+      float new_max = max[i];
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) {
+        if (j * kT + at.tx + kSide * c >= visible) s.at[i][c] = -INFINITY;
+        new_max = fmaxf(new_max, s.at[i][c]);
+      }
+      new_max = row_max(new_max);
+      const float offset = new_max == -INFINITY ? 0 : new_max * log2_scale;
+      const float rescale = exp2f(max[i] * log2_scale - offset);
+      max[i] = new_max;
+      sum[i] *= rescale;
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) {
+        const float x = exp2f(fmaf(s.at[i][c], log2_scale, -offset));
+        sum[i] += x;
+        p.at(row, at.tx + kSide * c) = x;
+      }
+#pragma unroll
+      for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] *= rescale;
+    }
+    __syncwarp();  // a row of P is written and read by the same half warp
+    multiply_rows_cols(o, p, v);
+  }
+
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = first_q + at.ty + kSide * i;
+    const float total = row_sum(sum[i]);
+    if (at.tx == 0 && row < a.tokens) {
+      a.lse[static_cast<int64_t>(head_index) * a.tokens + row] = (max[i] * log2_scale + log2f(total)) * kLn2;
+    }
+#pragma unroll
+    for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total;
+  }
+  store(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens);
+}
+
+template <int kHeadDim>
+AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  const int tiles = static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
+  const Args args = {
+      .q = view<const float>(f.q),
+      .k = view<const float>(f.k),
+      .v = view<const float>(f.v),
+      .out = view<float>(f.out),
+      .lse = f.lse,
+      .tokens = static_cast<int>(p.tokens),
+      .heads = static_cast<int>(p.heads),
+      .tiles = tiles,
+      .scale = p.scale,
+      .causal = p.causal != 0,
+  };
+  return launch(forward_kernel<kHeadDim>, static_cast<unsigned>(p.batch * p.heads * tiles), kThreads,
+                Memory<kHeadDim>::kBytes, stream, args);
+}
+
+}  // namespace
+
+AttnStatus forward(const AttnForward& f, CUstream_st* stream) {
+  switch (f.problem.head_dim) {
+    case 16:
+      return launch_forward<16>(f, stream);
+    case 32:
+      return launch_forward<32>(f, stream);
+    case 64:
+      return launch_forward<64>(f, stream);
+    case 128:
+      return launch_forward<128>(f, stream);
+  }
+  return ATTN_BAD_HEAD_DIM;
+}
+
+}  // namespace tessera::attention::f32

@@ -1,0 +1,112 @@
+// What the fp32 kernels share: tiles in shared memory, and the two products that attention is made of.
+//
+// 256 threads stand as 16 x 16: thread (ty, tx) holds elements (ty + 16 i, tx + 16 j) of a result. The 16
+// threads of a row of results are half a warp, so what they exchange through a row of shared memory needs a
+// warp barrier only.
+#pragma once
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/common/view.h"
+
+namespace tessera::attention::f32 {
+
+inline constexpr int kThreads = 256, kSide = 16;
+
+// Rows of queries and of keys that a CTA takes at a time: so many that five tiles fit into kSharedEverywhere.
+template <int kHeadDim>
+inline constexpr int kTile = kHeadDim <= 64 ? 64 : 32;
+
+// Rows are 16 bytes longer than they need be: float4 reads of neighbouring rows fall into different banks.
+template <int kRows_, int kCols_>
+struct SharedTile {
+  static constexpr int kRows = kRows_, kCols = kCols_, kStride = kCols + 4, kFloats = kRows * kStride;
+  float* data;
+
+  __device__ float& at(int row, int col) const { return data[row * kStride + col]; }
+  __device__ float4& four(int row, int col) const {
+    return *reinterpret_cast<float4*>(data + row * kStride + col);
+  }
+
+  // Rows first .. of a [rows, kCols] matrix; zeros past `rows`
+  __device__ void load(const float* from, int64_t stride, int first, int rows) const {
+    for (int i = threadIdx.x; i < kRows * kCols / 4; i += kThreads) {
+      const int row = i / (kCols / 4), col = i % (kCols / 4) * 4;
+      four(row, col) = first + row < rows
+                           ? *reinterpret_cast<const float4*>(from + (first + row) * stride + col)
+                           : float4{0, 0, 0, 0};
+    }
+  }
+};
+
+template <int kM, int kN>
+struct Accumulator {  // a thread's part of an M x N result
+  static constexpr int kI = kM / kSide, kJ = kN / kSide;
+  float at[kI][kJ] = {};
+};
+
+struct Place {
+  int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+};
+
+// c += A B^T
+template <int kM, int kN, int kK>
+__device__ __forceinline__ void multiply_rows_rows(Accumulator<kM, kN>& c, SharedTile<kM, kK> a,
+                                                   SharedTile<kN, kK> b) {
+  using C = Accumulator<kM, kN>;
+  const Place at;
+#pragma unroll 4
+  for (int k = 0; k < kK; k += 4) {
+    float4 fa[C::kI], fb[C::kJ];
+#pragma unroll
+    for (int i = 0; i < C::kI; ++i) fa[i] = a.four(at.ty + kSide * i, k);
+#pragma unroll
+    for (int j = 0; j < C::kJ; ++j) fb[j] = b.four(at.tx + kSide * j, k);
+#pragma unroll
+    for (int i = 0; i < C::kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < C::kJ; ++j) {
+        c.at[i][j] = fmaf(fa[i].x, fb[j].x, c.at[i][j]);
+        c.at[i][j] = fmaf(fa[i].y, fb[j].y, c.at[i][j]);
+        c.at[i][j] = fmaf(fa[i].z, fb[j].z, c.at[i][j]);
+        c.at[i][j] = fmaf(fa[i].w, fb[j].w, c.at[i][j]);
+      }
+    }
+  }
+}
+
+// c += A B
+template <int kM, int kN, int kK>
+__device__ __forceinline__ void multiply_rows_cols(Accumulator<kM, kN>& c, SharedTile<kM, kK> a,
+                                                   SharedTile<kK, kN> b) {
+  using C = Accumulator<kM, kN>;
+  const Place at;
+#pragma unroll 4
+  for (int k = 0; k < kK; ++k) {
+    float fa[C::kI], fb[C::kJ];
+#pragma unroll
+    for (int i = 0; i < C::kI; ++i) fa[i] = a.at(at.ty + kSide * i, k);
+#pragma unroll
+    for (int j = 0; j < C::kJ; ++j) fb[j] = b.at(k, at.tx + kSide * j);
+#pragma unroll
+    for (int i = 0; i < C::kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < C::kJ; ++j) c.at[i][j] = fmaf(fa[i], fb[j], c.at[i][j]);
+    }
+  }
+}
+
+// A thread's part of rows first .. of a [rows, kN] matrix
+template <int kM, int kN>
+__device__ __forceinline__ void store(const Accumulator<kM, kN>& c, float* to, int64_t stride, int first,
+                                      int rows, float factor = 1) {
+  const Place at;
+#pragma unroll
+  for (int i = 0; i < kM / kSide; ++i) {
+    const int row = first + at.ty + kSide * i;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int j = 0; j < kN / kSide; ++j) to[row * stride + at.tx + kSide * j] = c.at[i][j] * factor;
+  }
+}
+
+}  // namespace tessera::attention::f32

@@ -1,0 +1,228 @@
+// Backward attention with mma.sync: the main kernel.
+//
+//   for a block of kBlockK keys of one batch and head, kKeysPerWarp a warp:   K_j, V_j [Bk, D]
+//     dK = dV = 0
+//     for every query tile i that sees a key of the block, upwards:           Q_i, dO_i [Bq, D], L_i [Bq]
+//       P^T  = 2^(c K_j Q_i^T - L_i), 0 where masked                          [Bk, Bq]
+//       dS^T = P^T o (V_j dO_i^T - delta_i)                                   [Bk, Bq]
+//       dV  += P^T dO_i,  dK += dS^T Q_i                                      [Bk, D]
+//       dQ_i += dS K_j, a sum over CTAs: query_gradient.cuh                   [Bq, D]
+//     dK *= scale (and so is dQ, where it is finished)
+//   where c = scale log2(e), L = LSE log2(e), and delta = rowsum(dO o O) = rowsum(P o dP).
+//
+// With the scores transposed, P^T and dS^T are, packed, the A operands of dV and dK: they stay in registers.
+// Only dS passes through shared memory, since dQ sums over all keys of the block. Step i loads tile i + 1.
+#pragma once
+
+#include "kernels/attention/sm80/backward_args.cuh"
+#include "kernels/attention/sm80/key_block.cuh"
+#include "kernels/attention/sm80/query_gradient.cuh"
+#include "kernels/attention/sm80/shape.h"
+#include "kernels/attention/sm80/tile_io.cuh"
+
+namespace tessera::attention::sm80 {
+
+template <class Tile>
+struct BackwardMemory {
+  static constexpr int kStages = 2;  // of everything that belongs to a query tile
+  using Keys = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
+  using Queries = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
+  using Scores = SharedTile<Tile::kBlockK, 64>;  // dS^T; kBlockQ of the 64 columns are used
+  static constexpr int kRowsBytes = Tile::kBlockQ * 4;
+  static constexpr int kTicket =
+      2 * Keys::kBytes + kStages * (2 * Queries::kBytes + Scores::kBytes + 2 * kRowsBytes);
+  static constexpr int kBytes = kTicket + 16;
+
+  uint32_t base = shared_memory();
+
+  __device__ __forceinline__ Keys k() const { return {base}; }
+  __device__ __forceinline__ Keys v() const { return {base + Keys::kBytes}; }
+  __device__ __forceinline__ Queries q(int stage) const {
+    return {base + 2 * Keys::kBytes + stage * Queries::kBytes};
+  }
+  __device__ __forceinline__ Queries dout(int stage) const { return {q(kStages + stage).base}; }
+  __device__ __forceinline__ Scores ds(int stage) const {
+    return {q(2 * kStages).base + stage * Scores::kBytes};
+  }
+  __device__ __forceinline__ uint32_t log2_sum_exp(int stage) const {
+    return ds(kStages).base + stage * 2 * kRowsBytes;
+  }
+  __device__ __forceinline__ uint32_t delta(int stage) const { return log2_sum_exp(stage) + kRowsBytes; }
+  __device__ __forceinline__ uint32_t ticket() const { return base + kTicket; }
+};
+
+// Scores of keys that a query does not see become -inf. `key` and `query` are those of element (0, 0).
+template <bool kCausal, int kM, int kN>
+__device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key, int query, int tokens) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kM / 16; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = key + 16 * m + 8 * r + lane / 4;
+      const int first_query = row >= tokens ? 0x7fffffff : kCausal ? row : 0;
+      const int limit = first_query - query - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kN / 8; ++n) {
+        if (8 * n < limit) s.at[m][n][2 * r] = -INFINITY;
+        if (8 * n + 1 < limit) s.at[m][n][2 * r + 1] = -INFINITY;
+      }
+    }
+  }
+}
+
+// Scores become probabilities, P = 2^(c s - L), and with them dP becomes dS = P (dP - delta). L and delta of
+// the columns' queries are at these shared addresses.
+template <int kM, int kN>
+__device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accumulator<kM, kN>& ds,
+                                                    float log2_scale, uint32_t log2_sum_exp_at,
+                                                    uint32_t delta_at) {
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n) {
+    const uint32_t column = (8 * n + threadIdx.x % 4 * 2) * sizeof(float);
+    const float2 log2_sum_exp = ptx::load_shared_float2(log2_sum_exp_at + column);
+    const float2 delta = ptx::load_shared_float2(delta_at + column);
+#pragma unroll
+    for (int m = 0; m < kM / 16; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const bool odd = e % 2;
+        float& x = p.at[m][n][e];
+        x = ptx::exp2(fmaf(x, log2_scale, odd ? -log2_sum_exp.y : -log2_sum_exp.x));
+        ds.at[m][n][e] = x * (ds.at[m][n][e] - (odd ? delta.y : delta.x));
+      }
+    }
+  }
+}
+
+template <class Tile, bool kCausal, bool kDeterministic>
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
+  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim,
+                kPassQ = Tile::kPassQ;
+  constexpr int kThreads = Tile::kWarps * 32, kWarpK = Tile::kKeysPerWarp;
+  const BackwardMemory<Tile> memory;
+  const QueryGradient<Tile> gradient;
+
+  if (kDeterministic) {
+    if (threadIdx.x == 0) ptx::store_shared(memory.ticket(), atomicAdd(a.counters, 1u));
+    __syncthreads();  // else a thread could read its ticket before it is there
+  }
+  const auto block = [&] {
+    return KeyBlock::of<kCausal, kDeterministic>(
+        kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
+  };
+  const auto [key_block, head_index, b, h] = block();
+  const int warp_row = threadIdx.x / 32 * kWarpK;
+  const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
+  const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
+
+  TileLoader<kThreads, kBlockQ, kHeadDim> load_q(a.q.head_begin(b, h), a.q.row, first_tile * kBlockQ);
+  TileLoader<kThreads, kBlockQ, kHeadDim> load_dout(a.dout.head_begin(b, h), a.dout.row,
+                                                    first_tile * kBlockQ);
+  // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
+  const float* statistics = (threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) +
+                            threadIdx.x % (kBlockQ / 4) * 4 +
+                            static_cast<int64_t>(head_index) * a.padded_tokens + first_tile * kBlockQ;
+  const auto start_load_queries = [&](int tile, int stage) {
+    if (tile < a.query_blocks) {
+      load_q.start(memory.q(stage), a.tokens - tile * kBlockQ);
+      load_dout.start(memory.dout(stage), a.tokens - tile * kBlockQ);
+      if (threadIdx.x < kBlockQ / 2)
+        ptx::cp_async_16(memory.log2_sum_exp(stage) + threadIdx.x * 16, statistics);
+      load_q.move(1);
+      load_dout.move(1);
+      statistics += kBlockQ;
+    }
+    ptx::cp_async_commit();
+  };
+  using LoadKeys = TileLoader<kThreads, kBlockK, kHeadDim>;
+  LoadKeys(a.k.head_begin(b, h), a.k.row, key_block * kBlockK)
+      .start(memory.k(), a.tokens - key_block * kBlockK);
+  LoadKeys(a.v.head_begin(b, h), a.v.row, key_block * kBlockK)
+      .start(memory.v(), a.tokens - key_block * kBlockK);
+  start_load_queries(first_tile, 0);
+
+  Accumulator<kWarpK, kHeadDim> dk, dv;
+  dk.clear();
+  dv.clear();
+  const float log2_scale = a.scale * kLog2e;
+
+  ptx::cp_async_wait<0>();
+  __syncthreads();  // K, V and the first query tile are there, for all threads
+  start_load_queries(first_tile + 1, 1);
+
+  int stage = 0;
+  for (int tile = first_tile; tile < a.query_blocks; ++tile, stage ^= 1) {
+    const int first_q = tile * kBlockQ;
+    const bool crosses_end = first_k + kWarpK > a.tokens;
+    if (!kCausal || first_q + kBlockQ > first_k) {  // else no query of the tile sees a key of this warp
+#pragma unroll
+      for (int pass = 0; pass < kBlockQ; pass += kPassQ) {
+        Accumulator<kWarpK, kPassQ> p, ds;
+        p.clear();
+        multiply_rows_rows(p, memory.k(), warp_row, memory.q(stage), pass);
+        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1)) {
+          mask_transposed<kCausal>(p, first_k, first_q + pass, a.tokens);
+        }
+        ds.clear();
+        multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
+        scores_to_gradients(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
+                            memory.delta(stage) + pass * 4);
+        const auto ds_packed = operand_a(ds);
+        store_scores(memory.ds(stage), warp_row, pass, ds_packed);
+        multiply_registers_rows(dv, operand_a(p), memory.dout(stage), pass);
+        multiply_registers_rows(dk, ds_packed, memory.q(stage), pass);
+      }
+    }
+
+    ptx::cp_async_wait<0>();
+    float* dq_sums =
+        a.dq_sums + (static_cast<int64_t>(head_index) * a.query_blocks + tile) * gradient.kTileFloats;
+    uint32_t* adders = a.counters + 1 + head_index * a.query_blocks + tile;
+    // The highest key block that the tile sees, which adds first
+    const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : a.key_blocks;
+    const int top_block = min(a.key_blocks, seen_blocks) - 1;
+    if (kDeterministic && threadIdx.x == 0) {
+      while (ptx::load_acquire(adders) != top_block - key_block) {
+      }
+    }
+    // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
+    // more, whose stage the next load overwrites, nor dS of step i - 1, whose stage step i + 1 overwrites. In
+    // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
+    // passed on.
+    __syncthreads();
+    // The last warp's part, since the first has waited for the turn: both cost a trip to L2
+    if (kDeterministic && threadIdx.x == kThreads - 1 && tile > first_tile)
+      ptx::red_add_release(adders - 1, 1);
+    start_load_queries(tile + 2, stage);
+
+    typename QueryGradient<Tile>::Part dq;
+    if (kDeterministic && key_block < top_block) {
+      gradient.load(dq_sums, dq);
+    } else {
+      dq.clear();
+    }
+    const int keys = kCausal ? min(kBlockK, first_q + kBlockQ - key_block * kBlockK) : kBlockK;
+    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, keys);
+    if (!kDeterministic) {
+      gradient.add(dq_sums, dq);
+    } else if (key_block > 0) {
+      gradient.store(dq_sums, dq);
+    } else {
+      const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
+      gradient.write(a.dq.head_begin(here.b, here.h), a.dq.row, first_q, a.tokens, dq, a.scale);
+    }
+  }
+
+  __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
+  const KeyBlock done = block();
+  if (kDeterministic && threadIdx.x == kThreads - 1) {
+    ptx::red_add_release(a.counters + (done.head_index + 1) * a.query_blocks, 1);
+  }
+  dk.scale(a.scale);
+  const int first_row = done.index * kBlockK + warp_row;
+  store_rows(dk, memory.k(), warp_row, a.dk.head_begin(done.b, done.h), a.dk.row, first_row, a.tokens);
+  store_rows(dv, memory.v(), warp_row, a.dv.head_begin(done.b, done.h), a.dv.row, first_row, a.tokens);
+}
+
+}  // namespace tessera::attention::sm80

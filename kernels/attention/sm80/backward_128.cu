@@ -1,0 +1,8 @@
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/sm80/backward_launch.cuh"
+
+namespace tessera::attention::sm80 {
+AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward<BackwardTile<128>>(f, stream);
+}
+}  // namespace tessera::attention::sm80

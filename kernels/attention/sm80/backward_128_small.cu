@@ -1,0 +1,9 @@
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/sm80/backward_launch.cuh"
+
+namespace tessera::attention::sm80 {
+static_assert(BackwardMemory<SmallBackwardTile128>::kBytes <= kSharedEverywhere);
+AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward<SmallBackwardTile128>(f, stream);
+}
+}  // namespace tessera::attention::sm80

@@ -1,0 +1,67 @@
+// The backward as launches: row statistics, the main kernel, and dQ to bf16 unless the main kernel does it.
+#pragma once
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/sm80/backward.cuh"
+#include "kernels/attention/sm80/backward_rows.cuh"
+#include "kernels/attention/workspace.h"
+
+namespace tessera::attention::sm80 {
+
+template <class Tile>
+BackwardArgs backward_args(const AttnBackward& f) {
+  const AttnProblem& p = f.problem;
+  const BackwardWorkspace workspace(f.workspace, p.batch, p.heads, p.tokens, p.head_dim);
+  static_assert(BackwardWorkspace::kRowPadding % Tile::kBlockQ == 0);
+  static_assert(Tile::kBlockQ >= BackwardWorkspace::kSmallestBlockQ);
+  return {
+      .q = view<const bf16>(f.q),
+      .k = view<const bf16>(f.k),
+      .v = view<const bf16>(f.v),
+      .out = view<const bf16>(f.out),
+      .dout = view<const bf16>(f.dout),
+      .dq = view<bf16>(f.dq),
+      .dk = view<bf16>(f.dk),
+      .dv = view<bf16>(f.dv),
+      .lse = f.lse,
+      .log2_sum_exp = workspace.log2_sum_exp,
+      .delta = workspace.delta,
+      .dq_sums = workspace.dq,
+      .counters = workspace.counters,
+      .tokens = static_cast<int>(p.tokens),
+      .padded_tokens = static_cast<int>(workspace.padded_tokens),
+      .heads = static_cast<int>(p.heads),
+      .query_blocks = static_cast<int>(workspace.padded_tokens / Tile::kBlockQ),
+      .key_blocks = static_cast<int>((p.tokens + Tile::kBlockK - 1) / Tile::kBlockK),
+      .scale = p.scale,
+  };
+}
+
+template <class Tile, bool kDeterministic>
+AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  const BackwardArgs args = backward_args<Tile>(f);
+  const auto heads = static_cast<unsigned>(p.batch * p.heads);
+
+  const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
+  constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
+  AttnStatus status = launch(backward_rows_kernel<Tile::kHeadDim, kDeterministic>,
+                             static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta), kRowsThreads, 0,
+                             stream, args, rows);
+  if (status != ATTN_OK) return status;
+
+  const auto kernel =
+      p.causal ? backward_kernel<Tile, true, kDeterministic> : backward_kernel<Tile, false, kDeterministic>;
+  status =
+      launch(kernel, heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream, args);
+  if (status != ATTN_OK || kDeterministic) return status;
+
+  return launch(backward_finish_kernel<Tile>, heads * args.query_blocks, Tile::kWarps * 32, 0, stream, args);
+}
+
+template <class Tile>
+AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+  return f.deterministic ? launch_backward<Tile, true>(f, stream) : launch_backward<Tile, false>(f, stream);
+}
+
+}  // namespace tessera::attention::sm80

@@ -1,0 +1,55 @@
+// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros where it counts or adds.
+#pragma once
+
+#include "kernels/attention/sm80/backward_args.cuh"
+
+namespace tessera::attention::sm80 {
+
+inline constexpr int kRowsThreads = 256;
+
+// The sum of products of eight pairs of bf16
+__device__ __forceinline__ float dot8(uint4 x, uint4 y) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 a = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&x)[i]);
+    const float2 b = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&y)[i]);
+    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+  }
+  return sum;
+}
+
+// kHeadDim / 8 neighbouring threads take a row.
+template <int kHeadDim, bool kDeterministic>
+__global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const BackwardArgs a, int64_t rows) {
+  constexpr int kLanes = kHeadDim / 8;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowsThreads + threadIdx.x;
+  const int64_t row = thread / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  const int head_index = static_cast<int>(row / a.padded_tokens), t = static_cast<int>(row % a.padded_tokens);
+  const int b = head_index / a.heads, h = head_index % a.heads;
+  const bool inside = row < rows, real = inside && t < a.tokens;
+
+  float sum = 0;
+  if (real) {
+    const auto out = reinterpret_cast<const uint4*>(a.out.head_begin(b, h) + t * a.out.row);
+    const auto dout = reinterpret_cast<const uint4*>(a.dout.head_begin(b, h) + t * a.dout.row);
+    sum = dot8(out[lane], dout[lane]);
+  }
+#pragma unroll
+  for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+
+  if (inside && lane == 0) {
+    a.delta[row] = sum;
+    a.log2_sum_exp[row] = real ? a.lse[static_cast<int64_t>(head_index) * a.tokens + t] * kLog2e : INFINITY;
+  }
+  if (kDeterministic) {
+    const int64_t counters = 1 + rows / a.padded_tokens * a.query_blocks;
+    if (thread < counters) a.counters[thread] = 0;  // fewer than there are threads: a tile has many rows
+  } else if (inside) {
+    auto sums = reinterpret_cast<float4*>(a.dq_sums) + thread * 2;
+    sums[0] = sums[1] = {0, 0, 0, 0};
+  }
+}
+
+}  // namespace tessera::attention::sm80

@@ -1,0 +1,152 @@
+// Forward attention with mma.sync.
+//
+//   for a tile of kBlockQ queries of one batch and head, 32 a warp:            Q_i [Bq, D]
+//     O = 0, m = -inf, sum = 0
+//     for every key tile j, from the last that a query sees down to 0:         K_j, V_j [Bk, D]
+//       S = Q_i K_j^T, masked where the tile crosses the diagonal or the end   [Bq, Bk]
+//       m, P, sum, O = online softmax of S (common/softmax.cuh)
+//       O += P V_j                                                             [Bq, D]
+//     O /= sum, LSE = (m + log2(sum)) ln(2)
+//
+// P stays in registers: an accumulator of S is, packed, the A operand of P V. Loads of K_{j-1}, V_{j-1} run
+// during step j. CTAs with the most key tiles come first in the grid: the last to start are the shortest.
+#pragma once
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/common/softmax.cuh"
+#include "kernels/attention/sm80/shape.h"
+#include "kernels/attention/sm80/tile_io.cuh"
+
+namespace tessera::attention::sm80 {
+
+struct ForwardArgs {
+  View<const bf16> q, k, v;
+  View<bf16> out;
+  float* lse;  // [B, H, N]
+  int tokens;
+  float scale;
+};
+
+template <class Tile>
+struct ForwardMemory {
+  using Q = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
+  using KV = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
+  static constexpr int kStages = 2;  // of K, V
+  static constexpr int kBytes = Q::kBytes + kStages * 2 * KV::kBytes;
+
+  uint32_t base = shared_memory();
+
+  __device__ __forceinline__ Q q() const { return {base}; }
+  __device__ __forceinline__ KV k(int stage) const { return {base + Q::kBytes + stage * KV::kBytes}; }
+  __device__ __forceinline__ KV v(int stage) const { return {k(kStages + stage).base}; }
+};
+
+// Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warp's tile.
+template <bool kCausal, int kM, int kN>
+__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int row, int key, int tokens) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kM / 16; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Columns are compile-time constants up to the lane's own offset, which goes into the limit.
+      const int visible = kCausal ? min(tokens, row + 16 * m + 8 * r + lane / 4 + 1) : tokens;
+      const int limit = visible - key - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kN / 8; ++n) {
+        if (8 * n >= limit) s.at[m][n][2 * r] = -INFINITY;
+        if (8 * n + 1 >= limit) s.at[m][n][2 * r + 1] = -INFINITY;
+      }
+    }
+  }
+}
+
+template <class Tile, bool kCausal>
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
+  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
+  constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
+  const ForwardMemory<Tile> memory;
+
+  const int query_block = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+
+  const int warp_row = threadIdx.x / 32 * kWarpQ;
+  const int first_q = query_block * kBlockQ + warp_row;  // the warp's rows: first_q .. first_q + kWarpQ - 1
+  const int keys = kCausal ? min(a.tokens, (query_block + 1) * kBlockQ) : a.tokens;
+  const int key_blocks = (keys + kBlockK - 1) / kBlockK;
+
+  // The last key tile may reach past N, and so may the queries; all other key tiles are whole.
+  const int last_k = (key_blocks - 1) * kBlockK;
+  TileLoader<kThreads, kBlockK, kHeadDim> load_k(a.k.head_begin(b, h), a.k.row, last_k);
+  TileLoader<kThreads, kBlockK, kHeadDim> load_v(a.v.head_begin(b, h), a.v.row, last_k);
+  TileLoader<kThreads, kBlockQ, kHeadDim>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ)
+      .start(memory.q(), a.tokens - query_block * kBlockQ);
+  load_k.start(memory.k(0), a.tokens - last_k);
+  load_v.start(memory.v(0), a.tokens - last_k);
+  ptx::cp_async_commit();
+
+  Accumulator<kWarpQ, kHeadDim> o;
+  o.clear();
+  OnlineSoftmax<kWarpQ / 16> softmax(a.scale);
+
+  int stage = 0;
+  for (int j = key_blocks - 1; j >= 0; --j, stage ^= 1) {
+    ptx::cp_async_wait<0>();
+    // K_j, V_j (and Q) have come for this thread: with the barrier, for all. It also tells that every warp is
+    // done with step j + 1, whose stage the next load overwrites.
+    __syncthreads();
+    if (j > 0) {
+      load_k.move(-1);
+      load_v.move(-1);
+      load_k.start(memory.k(stage ^ 1));
+      load_v.start(memory.v(stage ^ 1));
+      ptx::cp_async_commit();
+    }
+
+    const int first_k = j * kBlockK;
+    if (kCausal && first_k >= first_q + kWarpQ) continue;  // the whole tile lies above this warp's diagonal
+
+    Accumulator<kWarpQ, kBlockK> s;
+    s.clear();
+    multiply_rows_rows(s, memory.q(), warp_row, memory.k(stage), 0);
+    const bool crosses_end = first_k + kBlockK > a.tokens,
+               crosses_diagonal = kCausal && first_k + kBlockK > first_q + 1;
+    if (crosses_end || crosses_diagonal) mask_scores<kCausal>(s, first_q, first_k, a.tokens);
+    softmax.update(s.at, o.at);
+    const auto p = operand_a(s);
+    multiply_registers_rows(o, p, memory.v(stage), 0);
+  }
+
+  softmax.finish(o.at);
+  float* lse = a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens;
+#pragma unroll
+  for (int m = 0; m < kWarpQ / 16; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
+      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.log_sum_exp(m, r);
+    }
+  }
+  // The warp's own rows of Q are read by nobody else, and no longer by itself.
+  store_rows(o, memory.q(), warp_row, a.out.head_begin(b, h), a.out.row, first_q, a.tokens);
+}
+
+template <class Tile>
+AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  const ForwardArgs args = {
+      .q = view<const bf16>(f.q),
+      .k = view<const bf16>(f.k),
+      .v = view<const bf16>(f.v),
+      .out = view<bf16>(f.out),
+      .lse = f.lse,
+      .tokens = static_cast<int>(p.tokens),
+      .scale = p.scale,
+  };
+  static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
+  const auto kernel = p.causal ? forward_kernel<Tile, true> : forward_kernel<Tile, false>;
+  const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
+  const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
+  return launch(kernel, grid, Tile::kWarps * 32, ForwardMemory<Tile>::kBytes, stream, args);
+}
+
+}  // namespace tessera::attention::sm80

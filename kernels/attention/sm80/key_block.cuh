@@ -1,0 +1,45 @@
+// Which key block a CTA of the backward works on, and why CTAs that add to dQ in a fixed order do not
+// deadlock.
+//
+// CTAs take tickets as they start, and within a head tickets go to key blocks downwards. Before it adds to
+// query tile i, key block j waits until all blocks above j that see tile i have added. Those have smaller
+// tickets: so a CTA waits only for CTAs that have started, the running CTA with the smallest ticket waits for
+// none, and by induction every CTA ends.
+//
+// There is little to wait for. A causal block j meets tile i in its step i - j (in units of kBlockK), one
+// after block j + 1 has met it. Without a mask block j meets every tile in the same step as block j + 1 and
+// has to lag behind it: there, several heads take turns with their tickets, so that block j also starts
+// later.
+#pragma once
+
+#include "kernels/attention/sm80/backward_args.cuh"
+
+namespace tessera::attention::sm80 {
+
+struct KeyBlock {
+  int index, head_index, b, h;
+
+  // `work` is the ticket in fixed order, else the place in the grid: there the lowest block comes first,
+  // which is the longest.
+  template <bool kCausal, bool kDeterministic>
+  static __device__ __forceinline__ KeyBlock of(unsigned work, const BackwardArgs& a) {
+    KeyBlock block;
+    if constexpr (kDeterministic && !kCausal) {
+      constexpr unsigned kHeadsAtOnce = 8;
+      const unsigned first_head = work / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
+      const unsigned heads = min(kHeadsAtOnce, gridDim.x / a.key_blocks - first_head);
+      work -= first_head * a.key_blocks;
+      block.index = a.key_blocks - 1 - work / heads;
+      block.head_index = first_head + work % heads;
+    } else {
+      const int turn = work % a.key_blocks;
+      block.index = kDeterministic ? a.key_blocks - 1 - turn : turn;
+      block.head_index = work / a.key_blocks;
+    }
+    block.b = block.head_index / a.heads;
+    block.h = block.head_index % a.heads;
+    return block;
+  }
+};
+
+}  // namespace tessera::attention::sm80

@@ -1,0 +1,78 @@
+// PTX of compute capability 8.0: one instruction, one wrapper. Sections are those of the PTX ISA 9.0.
+// Whatever touches memory carries a "memory" clobber, so that the compiler moves it across no barrier.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::attention::ptx {
+
+// d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
+//   a[0]: row l/4, columns 2(l%4), +1;  a[1]: row + 8;  a[2]: columns + 8;  a[3]: both
+//   b0: rows 2(l%4), +1, column l/4;  b1: rows + 8
+//   d[0], d[1]: row l/4, columns 2(l%4), +1;  d[2], d[3]: row + 8
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lanes 8i .. 8i+7 give the rows of matrix i (9.7.14.5.15 ldmatrix)
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
+// The same, each matrix transposed on the way
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
+// 16 bytes from global to shared memory, past L1, without waiting. If not `valid`, zeros come, and nothing is
+// read (9.7.9.25.3 cp.async)
+__device__ __forceinline__ void cp_async_16(uint32_t shared_address, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Closes a group of this thread's cp.async (9.7.9.25.3)
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of this thread's groups are under way (9.7.9.25.3)
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Stores and loads by shared address (9.7.9.11 st, 9.7.9.8 ld)
+__device__ __forceinline__ void store_shared(uint32_t shared_address, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared(uint32_t shared_address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared_address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_shared_16(uint32_t shared_address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared_address)
+               : "memory");
+  return v;
+}
+
+__device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address) : "memory");
+  return v;
+}
+
+}  // namespace tessera::attention::ptx
