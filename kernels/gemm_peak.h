@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// FLOP/s of y = x weight^T on random data: bf16 8192^3 on CUDA, fp32 1024^3 on the CPU; the best of a few.
+// FLOP/s of y = x weight^T on random data: bf16 8192^3 on CUDA, fp32 1024^3 on the CPU; the best of several.
 // The backend's workspace must be lent; the arena is the backend's device's and is left as it was.
 double measure_gemm_flops(Backend& backend, Arena& arena);
 
