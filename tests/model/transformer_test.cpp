@@ -5,8 +5,7 @@
 
 #include "model/init.h"
 #include "tests/support.h"
-#include "tests/tolerances.h"
-#include "train/train_state.h"
+#include "tests/train_steps.h"
 
 namespace tessera::testing {
 namespace {
@@ -55,45 +54,18 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
     ASSERT_EQ(floats(a.token_table)[i], 0);
 }
 
-struct Step {
-  double loss, grad_norm;
-  std::vector<float> weights;
-};
-
-std::vector<Step> run_steps(const RunShape& shape, int steps) {
-  const std::unique_ptr<Backend> be = make_cpu_backend();
-  Arena arena = Arena::host();
-  TrainState state(*be, arena, shape);
-  state.initialize(5);
-  HostTensors make;
-  std::vector<Step> results;
-  for (int i = 0; i < steps; ++i) {
-    const Tensor tokens = make.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
-    const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
-    state.step(all.first(all.size() - 1), all.last(all.size() - 1),
-               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
-               i + 1);
-    const TrainState::StepResult r = state.finish_step();
-    Step step{r.loss, r.grad_norm, {}};
-    for_each_param(state.model().params, shape.model, [&](const ParamInfo&, const Tensor& t) {
-      step.weights.insert(step.weights.end(), floats(t).begin(), floats(t).end());
-    });
-    results.push_back(std::move(step));
-  }
-  return results;
+StepsResult run_on_cpu(const RunShape& shape, int steps, HostTensors& make) {
+  return run_steps({}, shape, steps, make, 1e-2);
 }
 
 TEST(Training, TheFirstLossIsThatOfAUniformGuess) {
-  EXPECT_NEAR(run_steps(tiny_shape(), 1)[0].loss, std::log(61.0), 0.05);
+  HostTensors make;
+  EXPECT_NEAR(run_on_cpu(tiny_shape(), 1, make).losses[0], std::log(61.0), 0.05);
 }
 
 TEST(Training, SameSeedSameBits) {
-  const auto a = run_steps(tiny_shape(), 3), b = run_steps(tiny_shape(), 3);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(a[i].loss, b[i].loss);
-    EXPECT_EQ(a[i].grad_norm, b[i].grad_norm);
-    EXPECT_EQ(a[i].weights, b[i].weights);
-  }
+  HostTensors make;
+  expect_same_bits(run_on_cpu(tiny_shape(), 3, make), run_on_cpu(tiny_shape(), 3, make));
 }
 
 // The micro-batch is how a step is computed, not what it computes.
@@ -101,16 +73,18 @@ TEST(Training, AccumulationChangesNothingButRounding) {
   RunShape whole = tiny_shape(), parts = tiny_shape();
   whole.micro_batch = 6, whole.micro_steps = 1;
   parts.micro_batch = 1, parts.micro_steps = 6;
-  const auto a = run_steps(whole, 2), b = run_steps(parts, 2);
-  EXPECT_NEAR(a[0].loss, b[0].loss, 1e-5);
-  EXPECT_NEAR(a[0].grad_norm / b[0].grad_norm, 1, 1e-5);
-  EXPECT_NEAR(a[1].loss, b[1].loss, 1e-4);
+  HostTensors make;
+  const StepsResult a = run_on_cpu(whole, 2, make), b = run_on_cpu(parts, 2, make);
+  EXPECT_NEAR(a.losses[0], b.losses[0], 1e-5);
+  EXPECT_NEAR(a.grad_norms[0] / b.grad_norms[0], 1, 1e-5);
+  EXPECT_NEAR(a.losses[1], b.losses[1], 1e-4);
 }
 
 TEST(Training, NaiveAndFlashTrainAlike) {
-  const auto a = run_steps(tiny_shape(AttentionKind::kNaive), 3),
-             b = run_steps(tiny_shape(AttentionKind::kFlash), 3);
-  for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i].loss, b[i].loss, 1e-4);
+  HostTensors make;
+  const StepsResult a = run_on_cpu(tiny_shape(AttentionKind::kNaive), 3, make),
+                    b = run_on_cpu(tiny_shape(AttentionKind::kFlash), 3, make);
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(a.losses[i], b.losses[i], 1e-4);
 }
 
 TEST(Evaluation, IsTheLossThatTrainingSeesAndLeavesNoTrace) {
@@ -156,26 +130,8 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
 }
 
 TEST(Memory, ThePlanIsTheStep) {
-  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
-    const RunShape shape = tiny_shape(attention);
-    const MemoryLedger plan = plan_memory(shape, {});
-    const std::unique_ptr<Backend> be = make_cpu_backend();
-    Arena arena = Arena::host();
-    arena.reserve(plan.peak_bytes());
-    const int64_t reserved = arena.reserved_bytes();
-    TrainState state(*be, arena, shape);
-    state.initialize(5);
-    const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1), prompt(48, 1);
-    state.step(tokens, tokens,
-               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3,
-               1);
-    state.finish_step();
-    state.evaluate(tokens, tokens, 3);
-    state.next_token_logits(prompt);
-    EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
-    EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
-    EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
-  }
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
+    expect_plan_is_the_step({}, tiny_shape(attention));
 }
 
 TEST(Memory, NaiveSavesNSquaredAndFlashN) {

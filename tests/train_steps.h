@@ -1,0 +1,84 @@
+// Optimizer steps of a small model on any device, and what must hold on every device.
+#pragma once
+
+#include "tests/support.h"
+#include "train/device.h"
+
+namespace tessera::testing {
+
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;  // fp32 on the host
+};
+
+struct StepsResult {
+  std::vector<double> losses, grad_norms;
+  std::vector<NamedTensor> first_gradients;  // of the first step, before clipping
+  std::vector<NamedTensor> weights;          // fp32 masters after the last step
+};
+
+inline constexpr OptimizerConfig kTestOptimizer{
+    .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1};
+
+inline std::vector<NamedTensor> on_host(Backend& be, const Params& params, const ModelConfig& model,
+                                        HostTensors& make) {
+  std::vector<NamedTensor> tensors;
+  for_each_param(params, model, [&](const ParamInfo& info, const Tensor& t) {
+    tensors.push_back({info.name, make.poisoned(info.shape)});
+    be.copy(t, tensors.back().tensor);
+  });
+  be.synchronize();
+  return tensors;
+}
+
+// From a fixed seed, on tokens that depend on the step alone. The tensors live in `make`.
+inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, int steps, HostTensors& make,
+                             double learning_rate = 1e-3) {
+  const std::unique_ptr<Backend> be = make_backend(device);
+  Arena arena = make_arena(device);
+  TrainState state(*be, arena, shape);
+  state.initialize(3);
+  StepsResult result;
+  HostTensors data;
+  for (int i = 0; i < steps; ++i) {
+    const Tensor tokens = data.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
+    const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
+    state.step(all.first(all.size() - 1), all.last(all.size() - 1), kTestOptimizer, learning_rate, i + 1);
+    const TrainState::StepResult r = state.finish_step();
+    result.losses.push_back(r.loss);
+    result.grad_norms.push_back(r.grad_norm);
+    if (i == 0) result.first_gradients = on_host(*be, state.grads(), shape.model, make);
+  }
+  result.weights = on_host(*be, state.optimizer().masters(), shape.model, make);
+  return result;
+}
+
+inline void expect_same_bits(const StepsResult& a, const StepsResult& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  for (size_t i = 0; i < a.weights.size(); ++i)
+    EXPECT_EQ(std::memcmp(a.weights[i].tensor.data, b.weights[i].tensor.data, a.weights[i].tensor.bytes()), 0)
+        << a.weights[i].name;
+}
+
+// A step, an evaluation and a sample take exactly the memory that a walk over an empty arena found.
+inline void expect_plan_is_the_step(const DeviceTraits& device, const RunShape& shape) {
+  const MemoryLedger plan = plan_memory(shape, device);
+  const std::unique_ptr<Backend> be = make_backend(device);
+  Arena arena = make_arena(device);
+  arena.reserve(plan.peak_bytes());
+  const int64_t reserved = arena.reserved_bytes();
+  TrainState state(*be, arena, shape);
+  state.initialize(5);
+  const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1);
+  const std::vector<int32_t> prompt(static_cast<size_t>(shape.model.context), 1);
+  state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
+  state.finish_step();
+  state.evaluate(tokens, tokens, shape.micro_batch);
+  state.next_token_logits(prompt);
+  EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
+  EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
+  EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
+}
+
+}  // namespace tessera::testing
