@@ -42,7 +42,7 @@ namespace tessera::tolerance::attention {
 
 // O = sum of P V: P is rounded once (at most kRoundingBf16, and a weighted mean of such errors), O once when
 // it is stored.
-inline constexpr double kBf16Out = 2.25 * kRoundingBf16;
+inline constexpr double kBf16Out = 2.5 * kRoundingBf16;
 // Gradients: P or dS rounded; delta from the rounded O; the gradient when it is stored; and one more for the
 // terms that a gradient sums, which are larger than the sum.
 inline constexpr double kBf16Gradient = 4 * kRoundingBf16;

@@ -25,9 +25,9 @@ struct KeyBlock {
   static __device__ __forceinline__ KeyBlock of(unsigned work, const BackwardArgs& a) {
     KeyBlock block;
     if constexpr (kDeterministic && !kCausal) {
-      constexpr unsigned kHeadsAtOnce = 8;
-      const unsigned first_head = work / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
-      const unsigned heads = min(kHeadsAtOnce, gridDim.x / a.key_blocks - first_head);
+      constexpr int kHeadsAtOnce = 8;
+      const int first_head = static_cast<int>(work) / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
+      const int heads = min(kHeadsAtOnce, static_cast<int>(gridDim.x) / a.key_blocks - first_head);
       work -= first_head * a.key_blocks;
       block.index = a.key_blocks - 1 - work / heads;
       block.head_index = first_head + work % heads;

@@ -1,0 +1,75 @@
+// Attention and its gradients in fp64 on the CPU, as the formulas stand, with the N x N matrices of a head.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace tessera::test {
+
+struct AttentionCase {
+  int64_t batch, tokens, heads;
+  int head_dim;
+  bool causal;
+  double scale;
+
+  int64_t rows() const { return batch * heads * tokens; }
+};
+
+// All [batch, heads, tokens, head_dim], contiguous; lse [batch, heads, tokens]
+struct AttentionReference {
+  std::vector<double> out, lse, dq, dk, dv;
+};
+
+inline AttentionReference reference_attention(const AttentionCase& c, const std::vector<double>& q,
+                                              const std::vector<double>& k, const std::vector<double>& v,
+                                              const std::vector<double>& dout) {
+  const int64_t n = c.tokens, d = c.head_dim;
+  AttentionReference r;
+  for (auto* x : {&r.out, &r.dq, &r.dk, &r.dv}) x->assign(c.rows() * d, 0.0);
+  r.lse.assign(c.rows(), 0.0);
+  for (int64_t head = 0; head < c.batch * c.heads; ++head) {
+    const int64_t base = head * n;
+    std::vector<double> p(n * n, 0.0), ds(n * n, 0.0);
+    const auto dot = [d](const double* x, const double* y) {
+      double sum = 0;
+      for (int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
+      return sum;
+    };
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t keys = c.causal ? i + 1 : n;
+      double* pi = &p[i * n];
+      double* dsi = &ds[i * n];
+      double max = -INFINITY, sum = 0, delta = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        pi[j] = c.scale * dot(&q[(base + i) * d], &k[(base + j) * d]);
+        max = std::fmax(max, pi[j]);
+      }
+      for (int64_t j = 0; j < keys; ++j) sum += pi[j] = std::exp(pi[j] - max);
+      r.lse[base + i] = max + std::log(sum);
+      for (int64_t j = 0; j < keys; ++j) {
+        pi[j] /= sum;
+        dsi[j] = dot(&dout[(base + i) * d], &v[(base + j) * d]);  // dP
+        delta += pi[j] * dsi[j];
+        for (int64_t e = 0; e < d; ++e) r.out[(base + i) * d + e] += pi[j] * v[(base + j) * d + e];
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        dsi[j] = pi[j] * (dsi[j] - delta) * c.scale;
+        for (int64_t e = 0; e < d; ++e) r.dq[(base + i) * d + e] += dsi[j] * k[(base + j) * d + e];
+      }
+    }
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = c.causal ? j : 0; i < n; ++i) {
+        for (int64_t e = 0; e < d; ++e) {
+          r.dk[(base + j) * d + e] += ds[i * n + j] * q[(base + i) * d + e];
+          r.dv[(base + j) * d + e] += p[i * n + j] * dout[(base + i) * d + e];
+        }
+      }
+    }
+  }
+  return r;
+}
+
+}  // namespace tessera::test
