@@ -175,14 +175,16 @@ fs::path save_checkpoint(Backend& be, const fs::path& folder, const CheckpointCo
                                         {"seed", s.seed},
                                         {"micro_batch", s.micro_batch},
                                         {"sequence_length", s.sequence_length},
-                                        {"tokens_per_step", s.tokens_per_step},
-                                        {"precision", s.precision},
                                         {"device", s.device},
                                         {"data", s.data}});
     sync_folder(pending);
-    fs::remove_all(final_path);  // a run that was resumed may write the same step again
+    // A run that was resumed may write the same step again; the old one goes only when the new one is in its
+    // place.
+    const fs::path replaced = final_path.string() + ".replaced" + kUnfinished;
+    if (fs::exists(final_path)) fs::rename(final_path, replaced);
     fs::rename(pending, final_path);
     sync_folder(folder);
+    fs::remove_all(replaced);
   } catch (const std::exception& error) {
     std::error_code ignored;
     fs::remove_all(pending, ignored);
@@ -214,8 +216,6 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
             .seed = j.at("seed"),
             .micro_batch = j.at("micro_batch"),
             .sequence_length = j.at("sequence_length"),
-            .tokens_per_step = j.at("tokens_per_step"),
-            .precision = j.at("precision"),
             .device = j.at("device"),
             .data = j.at("data")};
   } catch (const nlohmann::json::exception& error) {

@@ -25,10 +25,8 @@ struct RunState {
   int64_t seed = 0;
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
-  int64_t tokens_per_step = 0;
-  std::string precision;  // "bf16" or "fp32"
-  std::string device;     // of the run that wrote it
-  std::string data;       // the training data, as the configuration named it
+  std::string device;  // of the run that wrote it: cpu or cuda
+  std::string data;    // the training data, as the configuration named it
 };
 
 struct CheckpointContents {

@@ -51,13 +51,15 @@ class Trainer {
   void run();
 
  private:
+  void take_shape(const fs::path* checkpoint);
+  void obtain_memory();
+  void load_weights(const fs::path* checkpoint);
   void describe() const;
   void fetch(int64_t position);
   void report(int64_t step, const TrainState::StepResult& result, double learning_rate, double seconds);
-  void evaluate(int64_t step);
-  void sample(int64_t step);
-  void save(int64_t step);
-  bool due(int64_t every, int64_t step) const { return every > 0 && step % every == 0; }
+  void evaluate();
+  void sample();
+  void save();
 
   const Config& config_;
   fs::path folder_, checkpoints_;
@@ -72,6 +74,7 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   StatusLine line_;
   std::vector<int32_t> tokens_, targets_;  // of the step that comes next
+  int64_t saved_ = 0;                      // the step of the newest checkpoint of this run
   double step_seconds_ = 0;                // smoothed, for the time that is left
 };
 
@@ -81,43 +84,65 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       checkpoints_(folder_ / "checkpoints"),
       device_(choose_device(config.device)),
       data_(config) {
-  const ModelConfig model = model_config(config);
   const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
-  check(!checkpoint || options.resume || options.overwrite,
-        "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them "
-        "and start anew, "
-        "or choose another folder with --set train.folder=NAME",
-        folder_.string(), checkpoint ? checkpoint->filename().string() : "");
+  check(
+      !checkpoint || options.resume || options.overwrite,
+      "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them and "
+      "start anew, or choose another folder with --set train.folder=NAME",
+      folder_.string(), checkpoint ? checkpoint->filename().string() : "");
   check(checkpoint || !options.resume, "there is nothing to resume: {} holds no checkpoint",
         checkpoints_.string());
-  if (options.resume) run_ = read_state(*checkpoint, model);
 
-  shape_ = run_shape(config, device_.traits, run_.micro_batch);
-  const RunState now{.step = run_.step,
-                     .data_position = run_.data_position,
-                     .seed = config.train.seed,
-                     .micro_batch = shape_.micro_batch,
-                     .sequence_length = shape_.sequence_length,
-                     .tokens_per_step = shape_.tokens_per_step(),
-                     .precision = name_of(shape_.dtype),
-                     .device = name_of(device_.traits.device),
-                     .data = config.data.train};
-  if (options.resume) {
-    const auto same = [&](const char* key, const auto& was, const auto& is) {
-      check(
-          was == is,
-          "{} was made with {} {}, this run has {}: the order of the data would change. Restore it, or start "
-          "anew from these weights with train.init_from",
-          checkpoint->string(), key, was, is);
-    };
-    same("train.seed", run_.seed, now.seed);
-    same("train.sequence_length", run_.sequence_length, now.sequence_length);
-    same("data.train", run_.data, now.data);
-    check(run_.step < config.train.steps, "{} is at step {}, and train.steps is {}: nothing is left to do",
-          checkpoint->string(), run_.step, config.train.steps);
+  take_shape(options.resume ? &*checkpoint : nullptr);
+  tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
+  targets_.resize(tokens_.size());
+  fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
+  obtain_memory();
+  load_weights(options.resume ? &*checkpoint : nullptr);
+
+  try {
+    if (options.overwrite) fs::remove_all(checkpoints_);
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "config.yaml") << print_config(config);
+  } catch (const fs::filesystem_error& error) {
+    fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
+         folder_.string(), error.code().message());
   }
-  run_ = now;
+  metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
+  if (options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
+}
 
+// The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
+void Trainer::take_shape(const fs::path* checkpoint) {
+  RunState was;
+  if (checkpoint) was = read_state(*checkpoint, model_config(config_));
+  // The micro-batch that was chosen for another device need not fit this one.
+  const bool same_device = was.device == name_of(device_.traits.device);
+  shape_ = run_shape(config_, device_.traits, same_device ? was.micro_batch : 0);
+  run_ = {.step = was.step,
+          .data_position = was.data_position,
+          .seed = config_.train.seed,
+          .micro_batch = shape_.micro_batch,
+          .sequence_length = shape_.sequence_length,
+          .device = name_of(device_.traits.device),
+          .data = config_.data.train};
+  saved_ = was.step;
+  if (!checkpoint) return;
+  const auto same = [&](const char* key, const auto& before, const auto& now) {
+    check(before == now,
+          "{} was made with {} {}, this run has {}: the order of the data would change. Restore it, or start "
+          "anew "
+          "from these weights with train.init_from",
+          checkpoint->string(), key, before, now);
+  };
+  same("train.seed", was.seed, run_.seed);
+  same("train.sequence_length", was.sequence_length, run_.sequence_length);
+  same("data.train", was.data, run_.data);
+  check(was.step < config_.train.steps, "{} is at step {}, and train.steps is {}: nothing is left to do",
+        checkpoint->string(), was.step, config_.train.steps);
+}
+
+void Trainer::obtain_memory() {
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
   const MemoryLedger plan = plan_memory(shape_, device_.traits);
@@ -128,29 +153,15 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(error.what() + out_of_memory_advice(shape_, plan));
   }
-  if (checkpoint && options.resume) {
-    load_checkpoint(*backend_, *checkpoint, model, state_->optimizer());
-  } else {
-    state_->initialize(static_cast<uint64_t>(config.train.seed));
-    if (!config.train.init_from.empty()) {
-      load_weights(*backend_, config.train.init_from, model, state_->optimizer().masters());
-      state_->optimizer().weights_changed(*backend_);
-    }
-    if (checkpoint && options.overwrite) fs::remove_all(checkpoints_);
-  }
+}
 
-  tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
-  targets_.resize(tokens_.size());
-  fetch(run_.data_position);  // data that cannot be read is refused before anything is written
-  try {
-    fs::create_directories(folder_);
-    std::ofstream(folder_ / "config.yaml") << print_config(config);
-  } catch (const fs::filesystem_error& error) {
-    fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
-         folder_.string(), error.code().message());
-  }
-  metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
-  if (checkpoint && options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
+void Trainer::load_weights(const fs::path* checkpoint) {
+  Optimizer& optimizer = state_->optimizer();
+  if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape_.model, optimizer);
+  state_->initialize(static_cast<uint64_t>(config_.train.seed));
+  if (config_.train.init_from.empty()) return;
+  tessera::load_weights(*backend_, config_.train.init_from, shape_.model, optimizer.masters());
+  optimizer.weights_changed(*backend_);
 }
 
 void Trainer::describe() const {
@@ -194,14 +205,14 @@ void Trainer::report(int64_t step, const TrainState::StepResult& result, double 
                    {"tokens_per_second", tokens_per_second},
                    {"mfu", mfu},
                    {"memory_bytes", memory}});
-  if (line_.in_place() || due(config_.train.log_every, step) || step == config_.train.steps)
+  if (line_.in_place() || step % config_.train.log_every == 0 || step == config_.train.steps)
     line_.status(fmt::format(
         "step {}/{} | loss {:.4f} | norm {:.2f} | lr {:.2e} | {} tok/s | MFU {:.1f}% | {} | ETA {}", step,
         config_.train.steps, result.loss, result.grad_norm, learning_rate, format_count(tokens_per_second),
         100 * mfu, format_bytes(memory), format_duration(left)));
 }
 
-void Trainer::evaluate(int64_t step) {
+void Trainer::evaluate() {
   const int64_t T = shape_.sequence_length;
   const int64_t total = std::min(config_.evaluation.sequences, data_.validation().sequences_per_epoch());
   std::vector<int32_t> tokens, targets;
@@ -214,28 +225,27 @@ void Trainer::evaluate(int64_t step) {
     sum += state_->evaluate(tokens, targets, count) * static_cast<double>(count);
   }
   const double loss = sum / static_cast<double>(total);
-  metrics_->write({{"step", step}, {"validation_loss", loss}, {"validation_sequences", total}});
-  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", step, loss,
-                          std::exp(loss), total));
+  metrics_->write({{"step", run_.step}, {"validation_loss", loss}, {"validation_sequences", total}});
+  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
+                          loss, std::exp(loss), total));
 }
 
-void Trainer::sample(int64_t step) {
+void Trainer::sample() {
   if (!data_.tokenizer()) return;
   const std::string text = sample_text(*state_, *data_.tokenizer(), config_.sampling,
-                                       static_cast<uint64_t>(config_.train.seed), step);
-  metrics_->write({{"step", step}, {"prompt", config_.sampling.prompt}, {"sample", text}});
-  line_.print(fmt::format("--- sample after step {} ---\n{}{}\n---", step, printable(config_.sampling.prompt),
-                          printable(text)));
+                                       static_cast<uint64_t>(config_.train.seed), run_.step);
+  metrics_->write({{"step", run_.step}, {"prompt", config_.sampling.prompt}, {"sample", text}});
+  line_.print(fmt::format("--- sample after step {} ---\n{}{}\n---", run_.step,
+                          printable(config_.sampling.prompt), printable(text)));
 }
 
-void Trainer::save(int64_t step) {
+void Trainer::save() {
   const Clock::time_point start = Clock::now();
-  run_.step = step;
-  run_.data_position = step * shape_.micro_batch * shape_.micro_steps;
+  saved_ = run_.step;
   const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape_.model, state_->optimizer(), run_});
   prune_checkpoints(checkpoints_, config_.checkpoint.keep);
-  line_.print(
-      fmt::format("step {}: checkpoint {} written in {:.1f} s", step, path.string(), seconds_since(start)));
+  line_.print(fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(),
+                          seconds_since(start)));
 }
 
 void Trainer::run() {
@@ -243,8 +253,6 @@ void Trainer::run() {
   catch_signals();
   const int64_t sequences = shape_.micro_batch * shape_.micro_steps;
   const OptimizerConfig optimizer = optimizer_config(config_);
-  int64_t position = run_.data_position;
-  int64_t saved = -1;
   for (int64_t step = run_.step + 1; step <= config_.train.steps && !g_stop; ++step) {
     const Clock::time_point start = Clock::now();
     const double learning_rate = learning_rate_at(step - 1, config_.train.steps, config_.optimizer);
@@ -255,26 +263,26 @@ void Trainer::run() {
                                  done, shape_.micro_steps, format_duration(seconds_since(start)),
                                  g_stop ? " | stopping after this step" : ""));
     });
-    position += sequences;
-    fetch(position);  // while the device works
+    run_.data_position += sequences;
+    fetch(run_.data_position);  // while the device works
     const TrainState::StepResult result = state_->finish_step();
-    check(std::isfinite(result.loss) && std::isfinite(result.grad_norm),
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+      fail(
           "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
-          "last checkpoint "
-          "is {}. A lower optimizer.learning_rate, a longer warm-up or clipping (optimizer.max_grad_norm) "
-          "usually helps",
+          "last "
+          "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
+          "(optimizer.max_grad_norm) usually helps",
           step, result.loss, result.grad_norm, latest_checkpoint(checkpoints_).value_or("none").string());
     report(step, result, learning_rate, seconds_since(start));
+    run_.step = step;
 
-    const bool last = step == config_.train.steps || g_stop;
-    if (due(config_.evaluation.every, step) || (step == config_.train.steps && config_.evaluation.every > 0))
-      evaluate(step);
-    if (due(config_.sampling.every, step) || (step == config_.train.steps && config_.sampling.every > 0))
-      sample(step);
-    if (due(config_.checkpoint.every, step) || last) save(saved = step);
+    const bool last = step == config_.train.steps;
+    const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
+    if (due(config_.evaluation.every)) evaluate();
+    if (due(config_.sampling.every)) sample();
+    if (due(config_.checkpoint.every)) save();
   }
-  // A signal may have come after the last save was decided.
-  if (g_stop && saved < 0) line_.print("stopped before the first step; nothing to save");
+  if (run_.step > saved_) save();  // the last step, or the one in which the signal came
   line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
   if (g_stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
 }

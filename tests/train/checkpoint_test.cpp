@@ -41,8 +41,6 @@ struct Checkpoint : ::testing::Test {
                .seed = 9,
                .micro_batch = 1,
                .sequence_length = 8,
-               .tokens_per_step = 8,
-               .precision = "fp32",
                .device = "cpu",
                .data = "builtin"};
 
