@@ -33,9 +33,8 @@ int main(int argc, char** argv) {
                "Remove the checkpoints that an earlier run left in the run's folder")
       ->excludes(resume);
   app.footer(
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; a second one ends "
-      "the program at\n"
-      "once. Exit code 1: the run was refused or failed, and the message says why.");
+      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one ends the\n"
+      "program at once. Exit code 1: the run was refused or failed, and the message says why.");
   CLI11_PARSE(app, argc, argv);
 
   try {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -25,13 +26,27 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-volatile std::sig_atomic_t g_stop = 0;  // set by a signal: finish the step, save, leave
+volatile std::sig_atomic_t g_stop = 0;   // set by a signal: finish the step, save, leave
+volatile std::time_t g_stop_second = 0;  // when, on the monotonic clock
 
-// The first signal asks the loop to stop; SA_RESETHAND lets a second one end the program.
+// The first signal asks the loop to stop, a later one ends the program. Launchers often send the same signal
+// twice at once, to the program and to its process group: what comes within a second counts as one.
+void on_signal(int number) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (!g_stop) {
+    g_stop_second = now.tv_sec;
+    g_stop = 1;
+  } else if (now.tv_sec - g_stop_second > 1) {
+    std::signal(number, SIG_DFL);
+    raise(number);  // delivered when this handler returns
+  }
+}
+
 void catch_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { g_stop = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
@@ -218,6 +233,7 @@ void Trainer::evaluate() {
   std::vector<int32_t> tokens, targets;
   double sum = 0;
   for (int64_t first = 0; first < total; first += shape_.micro_batch) {
+    if (g_stop) return;
     const int64_t count = std::min(shape_.micro_batch, total - first);
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
@@ -231,7 +247,7 @@ void Trainer::evaluate() {
 }
 
 void Trainer::sample() {
-  if (!data_.tokenizer()) return;
+  if (!data_.tokenizer() || g_stop) return;
   const std::string text = sample_text(*state_, *data_.tokenizer(), config_.sampling,
                                        static_cast<uint64_t>(config_.train.seed), run_.step);
   metrics_->write({{"step", run_.step}, {"prompt", config_.sampling.prompt}, {"sample", text}});

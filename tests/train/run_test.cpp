@@ -100,6 +100,7 @@ TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
     for (int i = 0; i < 600 && losses("out").size() < 5; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     process.signal(number);
+    process.signal(number);  // as timeout and mpirun do
     const ProcessResult result = process.finish();
     EXPECT_EQ(result.status, 0) << result.error;
     EXPECT_NE(result.out.find("stopped by a signal"), std::string::npos) << result.out;
