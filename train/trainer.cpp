@@ -195,6 +195,8 @@ void Trainer::describe() const {
         "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
         "file "
         "or on token shards\n");
+  if (!data_.tokenizer() && config_.sampling.every > 0)
+    fmt::print("notice   these shards do not name their tokenizer, so there will be no samples of text\n");
   fmt::print("step     {} tokens: {} x {} sequences of {}; {} steps, folder {}\n",
              format_count(static_cast<double>(shape_.tokens_per_step())), shape_.micro_steps,
              shape_.micro_batch, shape_.sequence_length, config_.train.steps, folder_.string());

@@ -202,6 +202,11 @@ struct Family {
   int head_dim;
   bool causal;
 };
+// For the lists of tests; without it GoogleTest prints the bytes, padding included.
+void PrintTo(const Family& family, std::ostream* out) {
+  *out << (family.bf16 ? "bf16" : "fp32") << ", head dim " << family.head_dim
+       << (family.causal ? ", causal" : ", full");
+}
 class AttentionSizes : public AttentionKernels, public ::testing::WithParamInterface<Family> {};
 
 void expect_agreement(const Family& family, int64_t batch, int64_t heads, int64_t tokens, int arch) {
