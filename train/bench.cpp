@@ -5,8 +5,10 @@
 #include <iostream>
 
 #include "kernels/base/check.h"
+#include "train/threads.h"
 
 int main(int argc, char** argv) {
+  tessera::wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine."};
   app.require_subcommand(1);
   std::string config_name = "gpt2_small.yaml";

@@ -4,9 +4,11 @@
 
 #include "kernels/base/check.h"
 #include "train/config.h"
+#include "train/threads.h"
 #include "train/trainer.h"
 
 int main(int argc, char** argv) {
+  tessera::wait_without_spinning(argv);
   CLI::App app{
       "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
       "checkpoints in\n"
@@ -33,7 +35,8 @@ int main(int argc, char** argv) {
                "Remove the checkpoints that an earlier run left in the run's folder")
       ->excludes(resume);
   app.footer(
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one ends the\n"
+      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
+      "ends the\n"
       "program at once. Exit code 1: the run was refused or failed, and the message says why.");
   CLI11_PARSE(app, argc, argv);
 
