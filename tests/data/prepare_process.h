@@ -1,54 +1,23 @@
 // A fixture that runs the prepare program as its users run it.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
-#include <utility>
-
 #include "data/token_stream.h"
 #include "tests/data/support.h"
+#include "tests/process.h"
 
 namespace tessera {
 
-struct Result {
-  int status;  // of the exit, or -1 when a signal ended the program
-  std::string out, error;
-};
+using testing::Process;
+using Result = testing::ProcessResult;
 
 class Prepare : public InTempFolder {
  protected:
   // The program runs in folder_. most_file_bytes > 0 limits what it may write into one file.
-  pid_t start(std::vector<std::string> arguments, rlim_t most_file_bytes = 0) const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    arguments.insert(arguments.begin(), PREPARE_BINARY);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    if (chdir(folder_.c_str()) != 0) _exit(125);
-    for (const auto& [name, fd] : {std::pair("stdout", STDOUT_FILENO), std::pair("stderr", STDERR_FILENO)}) {
-      if (dup2(open((logs_ + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd) < 0) _exit(125);
-    }
-    const struct rlimit limit = {.rlim_cur = most_file_bytes, .rlim_max = most_file_bytes};
-    if (most_file_bytes > 0 && setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(125);
-    execv(PREPARE_BINARY, argv.data());
-    _exit(126);
+  Process start(const std::vector<std::string>& arguments, rlim_t most_file_bytes = 0) const {
+    return Process(PREPARE_BINARY, arguments, {.folder = folder_, .most_file_bytes = most_file_bytes});
   }
-
-  Result finish(pid_t child) const {
-    int status = 0;
-    waitpid(child, &status, 0);
-    Result result = {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(logs_ + "stdout"),
-                     read_file(logs_ + "stderr")};
-    std::filesystem::remove(logs_ + "stdout");
-    std::filesystem::remove(logs_ + "stderr");
-    return result;
-  }
-
   Result run(const std::vector<std::string>& arguments, rlim_t most_file_bytes = 0) const {
-    return finish(start(arguments, most_file_bytes));
+    return start(arguments, most_file_bytes).finish();
   }
 
   void expect_refusal(const std::vector<std::string>& arguments,
@@ -72,9 +41,6 @@ class Prepare : public InTempFolder {
     for (const int32_t token : tokens) text += token == 256 ? '|' : static_cast<char>(token);
     return text;
   }
-
-  const std::string logs_ =
-      folder_.string() + "_";  // beside the folder, so that it holds the program's files alone
 };
 
 }  // namespace tessera

@@ -152,15 +152,15 @@ TEST_F(Prepare, HelpNamesEveryOption) {
 TEST_F(Prepare, AnInterruptLeavesNothing) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const pid_t child = start({"--input", "pipe", "--output", "new/d"});
+  Process child = start({"--input", "pipe", "--output", "new/d"});
   const int writer =
       open(pipe.c_str(), O_WRONLY);  // returns when the program has opened its end: it then waits
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(names(), (std::set<std::string>{"new", "pipe"}));
-  kill(child, SIGINT);
+  child.signal(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   close(writer);  // only now: the end of its input would end the program, too
-  const Result result = finish(child);
+  const Result result = child.finish();
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.error.find("nterrupted"), std::string::npos) << result.error;
   EXPECT_EQ(names(), std::set<std::string>{"pipe"});

@@ -2,62 +2,26 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "tests/process.h"
+#include "tests/train_program.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Run : ::testing::Test {
-  fs::path folder = fs::temp_directory_path() / ("tessera_run_test_" + std::to_string(getpid()));
-
-  void SetUp() override {
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-    std::ofstream(folder / "tiny.yaml")
-        << "device: cpu\n"
-           "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 32\n"
-           "data:\n  train: text.txt\n"
-           "train:\n  folder: out\n  steps: 12\n  tokens_per_step: 256\n  micro_batch: 4\n"
-           "optimizer:\n  learning_rate: 1e-2\n  min_learning_rate: 1e-3\n  warmup_steps: 2\n"
-           "evaluation:\n  every: 6\n  sequences: 4\n"
-           "sampling:\n  every: 12\n  tokens: 8\n"
-           "checkpoint:\n  every: 4\n  keep: 0\n";
-    std::ofstream text(folder / "text.txt");
-    for (int i = 0; i < 400; ++i) text << "line " << i % 17 << " of a text that repeats itself\n";
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
-  ProcessResult train(std::vector<std::string> arguments, rlim_t most_file_bytes = 0) const {
-    arguments.insert(arguments.begin(), {"--config", "tiny.yaml"});
-    return run_process(TRAIN_BINARY, arguments, {.folder = folder, .most_file_bytes = most_file_bytes});
-  }
-  void refused(const std::vector<std::string>& arguments, std::initializer_list<const char*> parts,
-               rlim_t most_file_bytes = 0) const {
-    const ProcessResult result = train(arguments, most_file_bytes);
-    EXPECT_EQ(result.status, 1) << result.out << result.error;
-    for (const char* part : parts)
-      EXPECT_NE(result.error.find(part), std::string::npos)
-          << "wanted: " << part << "\nfound:  " << result.error;
-  }
-
-  // The losses of the metrics file, as written: equal texts are equal bits.
-  std::vector<std::string> losses(const fs::path& out) const {
-    std::ifstream file(folder / out / "metrics.jsonl");
-    std::vector<std::string> found;
-    for (std::string line; std::getline(file, line);) {
-      const auto json = nlohmann::json::parse(line);
-      for (const char* key : {"loss", "grad_norm", "validation_loss", "sample"})
-        if (json.contains(key))
-          found.push_back(json["step"].dump() + " " + key + " " +
-                          json[key].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    }
-    return found;
-  }
+struct Run : TrainProgram {
+  Run()
+      : TrainProgram(
+            "device: cpu\n"
+            "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 32\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 12\n  tokens_per_step: 256\n  micro_batch: 4\n"
+            "optimizer:\n  learning_rate: 1e-2\n  min_learning_rate: 1e-3\n  warmup_steps: 2\n"
+            "evaluation:\n  every: 6\n  sequences: 4\n"
+            "sampling:\n  every: 12\n  tokens: 8\n"
+            "checkpoint:\n  every: 4\n  keep: 0\n") {}
 };
 
 TEST_F(Run, LearnsAndLeavesWhatItPromises) {
@@ -96,7 +60,7 @@ TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
   ASSERT_EQ(train(with({"--set", "train.folder=whole"})).status, 0);
   for (const int number : {SIGTERM, SIGINT}) {
     fs::remove_all(folder / "out");
-    Process process(TRAIN_BINARY, with({"--config", "tiny.yaml"}), {.folder = folder});
+    Process process(TRAIN_BINARY, with({"--config", "small.yaml"}), {.folder = folder});
     for (int i = 0; i < 600 && losses("out").size() < 5; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     process.signal(number);
@@ -164,11 +128,12 @@ TEST_F(Run, AFullDiskWhileSavingLosesNothingEarlier) {
 }
 
 TEST_F(Run, NoPermissionToWriteIsSaidBeforeTraining) {
+  fs::permissions(folder, fs::perms::others_read | fs::perms::others_exec, fs::perm_options::add);
   fs::create_directories(folder / "locked");
   fs::permissions(folder / "locked", fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read |
                                          fs::perms::others_exec);
   const ProcessResult result =
-      run_process(TRAIN_BINARY, {"--config", "tiny.yaml", "--set", "train.folder=locked/run"},
+      run_process(TRAIN_BINARY, {"--config", "small.yaml", "--set", "train.folder=locked/run"},
                   {.folder = folder, .as_nobody = true});
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.error.find("cannot write to the run's folder locked/run"), std::string::npos)
