@@ -103,6 +103,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
 }
 
 TEST_F(Run, RefusesBadInputWithAdvice) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // inherited by the program: the same words with and without a GPU
   refused({"--set", "model.heads=3"}, {"heads"});
   refused({"--set", "model.atention=flash"}, {"model.atention", "did you mean", "model.attention"});
   refused({"--set", "train.sequence_length=64"}, {"64", "context", "32"});
@@ -117,6 +118,7 @@ TEST_F(Run, RefusesBadInputWithAdvice) {
   EXPECT_EQ(missing.status, 1);
   EXPECT_NE(missing.error.find("none.yaml"), std::string::npos) << missing.error;
   EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
+  unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 TEST_F(Run, AFullDiskWhileSavingLosesNothingEarlier) {
