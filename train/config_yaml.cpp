@@ -40,13 +40,14 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
       fail("{}: a second YAML document begins here; one is wanted", source.at(documents[1].Mark()));
     return documents[0];
   } catch (const YAML::Exception& error) {
-    // *.bin is an alias to YAML. yaml-cpp 0.8 adds its name to the message; 0.7 does not.
-    const bool alias = error.msg.starts_with(YAML::ErrorMsg::UNKNOWN_ANCHOR);
-    const bool quotes_help = alias || !source.has_lines;  // an override is mostly a plain text
-    fail("{}: not YAML: {}{}", source.at(error.mark),
-         alias                                        ? YAML::ErrorMsg::UNKNOWN_ANCHOR
-         : error.msg == YAML::ErrorMsg::DOC_IN_SCALAR ? "a quoted text is not closed"
-                                                      : error.msg,
+    // *.bin is an alias to YAML. yaml-cpp 0.8 goes on with its name, 0.7 does not.
+    constexpr std::string_view kUnknownAlias = "the referenced anchor is not defined";
+    std::string_view what = error.msg;
+    if (what.starts_with(kUnknownAlias)) what = kUnknownAlias;
+    if (what == YAML::ErrorMsg::DOC_IN_SCALAR) what = "a quoted text is not closed";
+    const bool quotes_help =
+        what == kUnknownAlias || !source.has_lines;  // an override is mostly a plain text
+    fail("{}: not YAML: {}{}", source.at(error.mark), what,
          quotes_help ? "; put double quotes around a text with special characters" : "");
   }
 }
