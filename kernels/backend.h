@@ -151,7 +151,6 @@ std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or 
 // device.
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
 
-bool cuda_build();  // whether this build has the CUDA backend
 // The traits of the current CUDA device; false, with the reason, if there is none that can be used.
 bool find_cuda_device(DeviceTraits& traits, std::string& why_not);
 

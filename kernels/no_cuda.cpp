@@ -4,8 +4,6 @@
 
 namespace tessera {
 
-bool cuda_build() { return false; }
-
 bool find_cuda_device(DeviceTraits&, std::string& why_not) {
   why_not = "this program was built without CUDA";
   return false;

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
-#include <fstream>
 #include <memory>
 #include <optional>
 
+#include "data/file.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
 #include "train/memory_report.h"
@@ -118,11 +118,14 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   try {
     if (options.overwrite) fs::remove_all(checkpoints_);
     fs::create_directories(folder_);
-    std::ofstream(folder_ / "config.yaml") << print_config(config);
   } catch (const fs::filesystem_error& error) {
     fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
          folder_.string(), error.code().message());
   }
+  const std::string resolved = print_config(config);
+  OutputFile config_file(folder_ / "config.yaml");
+  config_file.write(std::as_bytes(std::span(resolved)));
+  config_file.commit();
   metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
   if (options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
 }

@@ -60,7 +60,6 @@ class Arena {
   };
 
   Device device() const { return device_; }
-  bool is_plan() const { return plan_; }
   int64_t reserved_bytes() const;  // obtained from the driver so far
   const MemoryLedger& ledger() const { return ledger_; }
 

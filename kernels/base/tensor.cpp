@@ -68,15 +68,8 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
   return slice;
 }
 
-Tensor Tensor::flat_rows() const { return view({numel() / shape[-1], shape[-1]}); }
-
 std::string Tensor::to_string() const {
   return *this ? fmt::format("{} {} on {}", name_of(dtype), shape.to_string(), name_of(device)) : "no tensor";
-}
-
-void expect(const Tensor& tensor, DType dtype, const Shape& shape, const char* what) {
-  check(tensor && tensor.dtype == dtype && tensor.shape == shape, "{}: wanted {} {}, found {}", what,
-        name_of(dtype), shape.to_string(), tensor.to_string());
 }
 
 }  // namespace tessera

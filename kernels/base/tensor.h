@@ -55,11 +55,7 @@ struct Tensor {
 
   Tensor view(Shape other) const;                   // same elements, other shape; fails unless numel agrees
   Tensor rows(int64_t first, int64_t count) const;  // a slice of the first dimension
-  Tensor flat_rows() const;                         // [a, b, c] -> [a * b, c]
   std::string to_string() const;                    // "bf16 [4, 1024, 768] on cuda"
 };
-
-// Fails with `what` and both sides unless the tensor is there with exactly this dtype and shape.
-void expect(const Tensor& tensor, DType dtype, const Shape& shape, const char* what);
 
 }  // namespace tessera

@@ -27,8 +27,6 @@ int attribute(cudaDeviceAttr which) {
 
 }  // namespace
 
-bool cuda_build() { return true; }
-
 bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {

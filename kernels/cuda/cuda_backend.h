@@ -21,8 +21,6 @@ class CudaBackend final : public Backend {
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
 
-  cudaStream_t stream() const { return stream_; }
-
   const DeviceTraits& traits() const override { return traits_; }
   void lend_workspace(Tensor workspace) override;
 
