@@ -83,6 +83,12 @@ void OutputFile::fail_with_errno() const {
   fail("cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor opened{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   // EINVAL: a file system on which folders cannot be synced; there is nothing to do better.

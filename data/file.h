@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 
 namespace tessera {
 
@@ -51,6 +52,9 @@ class OutputFile {
   int fd_ = -1;
   bool committed_ = false;
 };
+
+// A whole text file through an OutputFile.
+void write_file(const std::filesystem::path& path, std::string_view text);
 
 // Makes renames inside `folder` survive a crash. Error: naming the folder and the system's reason.
 void sync_folder(const std::filesystem::path& folder);

@@ -12,9 +12,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Manifest, format, tokenizer, vocab_size, toke
 
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
   const std::string text = nlohmann::json(manifest).dump(2) + "\n";
-  OutputFile file(folder / kManifestName);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  write_file(folder / kManifestName, text);
 }
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {

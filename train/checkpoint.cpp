@@ -81,12 +81,7 @@ void read_params(Backend& be, const SafetensorsReader& file, const ModelConfig& 
   });
 }
 
-void write_json(const fs::path& path, const ordered_json& value) {
-  const std::string text = value.dump(2) + "\n";
-  OutputFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
+void write_json(const fs::path& path, const ordered_json& value) { write_file(path, value.dump(2) + "\n"); }
 
 ordered_json read_json(const fs::path& path) {
   std::ifstream file(path);

@@ -43,9 +43,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && json.value("step", int64_t{0}) <= keep_to_step) kept += line + "\n";
   }
-  OutputFile start(path);
-  start.write(std::as_bytes(std::span(kept)));
-  start.commit();
+  write_file(path, kept);
   file_.reset(std::fopen(path.c_str(), "a"));
   check(file_ != nullptr, "cannot append to {}: {}", path.string(), std::strerror(errno));
 }

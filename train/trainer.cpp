@@ -122,10 +122,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
     fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
          folder_.string(), error.code().message());
   }
-  const std::string resolved = print_config(config);
-  OutputFile config_file(folder_ / "config.yaml");
-  config_file.write(std::as_bytes(std::span(resolved)));
-  config_file.commit();
+  write_file(folder_ / "config.yaml", print_config(config));
   metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
   if (options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
 }
