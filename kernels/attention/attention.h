@@ -24,7 +24,8 @@ struct CUstream_st;
 typedef enum {
   ATTN_OK = 0,
   ATTN_BAD_HEAD_DIM,   /* no kernel serves this head_dim with this dtype */
-  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, or scale is negative or not finite */
+  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, kv_heads does not divide heads, or scale is
+                          negative or not finite */
   ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is not a multiple of 16 bytes (workspace: 256) */
   ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
   ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_backward_workspace() says */
@@ -40,7 +41,9 @@ typedef struct {
 
 typedef struct {
   AttnDtype dtype;   /* of q, k, v, out and their gradients */
-  int64_t batch, tokens, heads;
+  int64_t batch, tokens;
+  int64_t heads;     /* of q, out and their gradients */
+  int64_t kv_heads;  /* of k, v and their gradients; divides heads: query head h attends to h / (heads / kv_heads) */
   int head_dim;      /* bf16: 64, 128; fp32: 16, 32, 64, 128 */
   int causal;        /* 1: row i sees keys 0..i; 0: every key */
   float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */

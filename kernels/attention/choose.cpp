@@ -16,6 +16,7 @@ AttnProblem problem_of(const AttentionRequest& request, float scale) {
           .batch = s.batch,
           .tokens = s.tokens,
           .heads = s.heads,
+          .kv_heads = s.heads,
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
           .scale = scale};

@@ -14,6 +14,13 @@ AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream);
 }  // namespace sm80
 
+namespace sm90 {  // bf16, wgmma and the copy engine: compute capability 9.0; built where 90a is among the architectures
+AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
+}  // namespace sm90
+
 namespace f32 {  // fp32 throughout, no tensor cores
 AttnStatus forward(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward(const AttnBackward& f, CUstream_st* stream);

@@ -18,7 +18,8 @@ bool head_dim_served(AttnDtype dtype, int head_dim) {
 }
 
 bool shape_served(const AttnProblem& p) {
-  if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0) return false;
+  if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0) return false;
+  if (p.heads % p.kv_heads != 0) return false;
   if (p.batch > kMostHeads || p.tokens > kMostTokens || p.heads > kMostHeads) return false;
   constexpr int64_t kPadding = sm80::BackwardWorkspace::kRowPadding;
   const int64_t padded_tokens = (p.tokens + kPadding - 1) / kPadding * kPadding;
@@ -53,7 +54,9 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_HEAD_DIM:
       return "no kernel serves this head_dim: bf16 takes 64 and 128, fp32 takes 16, 32, 64 and 128";
     case ATTN_BAD_SHAPE:
-      return "batch, tokens, heads must be positive and fit the grid; scale must be finite and not negative";
+      return "batch, tokens, heads must be positive and fit the grid; kv_heads must divide heads; scale must "
+             "be finite "
+             "and not negative";
     case ATTN_BAD_ALIGNMENT:
       return "pointers and strides must be multiples of 16 bytes, the workspace of 256";
     case ATTN_BAD_ARCH:

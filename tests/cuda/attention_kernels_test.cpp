@@ -53,6 +53,7 @@ class Problem {
                 case_.batch,
                 case_.tokens,
                 case_.heads,
+                case_.heads,
                 case_.head_dim,
                 case_.causal,
                 static_cast<float>(case_.scale)};
