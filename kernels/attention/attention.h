@@ -5,6 +5,9 @@
  * No N x N matrix is ever stored. The forward saves one log-sum-exp per row, the backward recomputes the scores from it.
  * Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and Gimelshein, arXiv:1805.02867.
  *
+ * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has out = 0 and
+ * LSE = -inf, and adds 0 to the gradients. NaN stays NaN.
+ *
  * Every call enqueues on the given stream and returns at once: it never throws, never allocates, never synchronises.
  * Tensors are [batch, tokens, heads, head_dim] with any strides, so packed projections [B, T, 3, H, D] are read and
  * written in place. head_dim is contiguous; data and strides are multiples of 16 bytes.

@@ -16,6 +16,7 @@ namespace tessera::attention {
 
 template <int kTilesM>
 struct OnlineSoftmax {
+  static constexpr float kSmallestNormal = 0x1p-126f;
   static constexpr float kSlack = 8;  // so that probabilities stay below 2^8, far inside bf16
 
   float log2_scale;          // c
@@ -61,7 +62,8 @@ struct OnlineSoftmax {
       for (int r = 0; r < 2; ++r) {
         sum[m][r] += __shfl_xor_sync(~0u, sum[m][r], 1);
         sum[m][r] += __shfl_xor_sync(~0u, sum[m][r], 2);
-        const float inverse = 1 / sum[m][r];
+        // Where all scores are -inf, the sum is 0 and so is O, which it must stay.
+        const float inverse = 1 / fmaxf(sum[m][r], kSmallestNormal);
 #pragma unroll
         for (int n = 0; n < kTilesO; ++n) {
           o[m][n][2 * r] *= inverse;

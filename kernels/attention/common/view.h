@@ -27,4 +27,11 @@ View<T> view(const AttnTensor& t) {
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
+// L of a row, from which the backward gets its probabilities as 2^(c s - L). A row of scores that are all
+// -inf has LSE = -inf: with L = +inf its probabilities are 0, where -inf - (-inf) would be NaN.
+ATTN_HOST_DEVICE inline float log2_sum_exp_of(float lse) {
+  constexpr float kInfinity = __builtin_huge_valf();
+  return lse == -kInfinity ? kInfinity : lse * kLog2e;
+}
+
 }  // namespace tessera::attention

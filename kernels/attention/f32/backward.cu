@@ -1,7 +1,8 @@
 // Backward attention in fp32, without atomics: the same bits every time.
 //
 //   delta kernel     delta = rowsum(dO o O)                                                      [N]
-//   keys kernel      for a tile of keys K_j, V_j [T, D], over the query tiles i that see it:
+//   keys kernel      for a tile of keys K_j, V_j [T, D], over the query tiles i that see it, of every query
+//                    head that shares K and V:
 //                      P^T = exp(scale K_j Q_i^T - LSE_i), dS^T = P^T o (V_j dO_i^T - delta_i)   [T, T]
 //                      dV += P^T dO_i, dK += dS^T Q_i;   at the end dK *= scale
 //   queries kernel   for a tile of queries Q_i, dO_i [T, D], over the key tiles j that it sees:
@@ -15,14 +16,11 @@
 namespace tessera::attention::f32 {
 namespace {
 
-struct Args {
-  View<const float> q, k, v, out, dout;
+struct Args : Inputs {
+  View<const float> out, dout;
   View<float> dq, dk, dv;
   const float* lse;
   float* delta;
-  int tokens, heads, tiles;
-  float scale;
-  bool causal;
 };
 
 template <int kHeadDim>
@@ -67,51 +65,53 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   const Memory<kHeadDim> m(memory);
   const Place at;
   const int tile = blockIdx.x % a.tiles;  // causal: the longest first
-  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads;
+  const int b = blockIdx.x / a.tiles / a.kv_heads, kv_head = blockIdx.x / a.tiles % a.kv_heads;
   const int first_k = tile * kT;
-  const int64_t statistics = static_cast<int64_t>(head_index) * a.tokens;
   const float log2_scale = a.scale * kLog2e;
 
-  m.k.load(a.k.head_begin(b, h), a.k.row, first_k, a.tokens);
-  m.v.load(a.v.head_begin(b, h), a.v.row, first_k, a.tokens);
+  m.k.load(a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens);
+  m.v.load(a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens);
   Accumulator<kT, kHeadDim> dk, dv;
-  for (int i = a.causal ? tile : 0; i < a.tiles; ++i) {
-    const int first_q = i * kT;
-    __syncthreads();  // other warps may still be reading the last Q, dO
-    m.q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
-    m.dout.load(a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens);
-    __syncthreads();  // the tiles were written by all threads, and are read by all
+  for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
+    const int64_t statistics = static_cast<int64_t>(b * a.heads + h) * a.tokens;
+    for (int i = a.causal ? tile : 0; i < a.tiles; ++i) {
+      const int first_q = i * kT;
+      __syncthreads();  // other warps may still be reading the last Q, dO
+      m.q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
+      m.dout.load(a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens);
+      __syncthreads();  // the tiles were written by all threads, and are read by all
 
-    Accumulator<kT, kT> p, ds;
-    multiply_rows_rows(p, m.k, m.q);
-    multiply_rows_rows(ds, m.v, m.dout);
+      Accumulator<kT, kT> p, ds;
+      multiply_rows_rows(p, m.k, m.q);
+      multiply_rows_rows(ds, m.v, m.dout);
 #pragma unroll
-    for (int c = 0; c < kPart; ++c) {
-      const int query = first_q + at.tx + kSide * c;
-      const bool real = query < a.tokens;
-      const float log2_sum_exp = real ? a.lse[statistics + query] * kLog2e : 0,
-                  delta = real ? a.delta[statistics + query] : 0;
+      for (int c = 0; c < kPart; ++c) {
+        const int query = first_q + at.tx + kSide * c;
+        const bool real = query < a.tokens;
+        const float log2_sum_exp = real ? log2_sum_exp_of(a.lse[statistics + query]) : 0,
+                    delta = real ? a.delta[statistics + query] : 0;
 #pragma unroll
-      for (int r = 0; r < kPart; ++r) {
-        const bool seen = visible(a, query, first_k + at.ty + kSide * r);
-        p.at[r][c] = seen ? exp2f(fmaf(p.at[r][c], log2_scale, -log2_sum_exp)) : 0;
-        ds.at[r][c] = seen ? p.at[r][c] * (ds.at[r][c] - delta) : 0;
-        m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = p.at[r][c];
+        for (int r = 0; r < kPart; ++r) {
+          const bool seen = visible(a, query, first_k + at.ty + kSide * r);
+          p.at[r][c] = seen ? exp2f(fmaf(p.at[r][c], log2_scale, -log2_sum_exp)) : 0;
+          ds.at[r][c] = seen ? p.at[r][c] * (ds.at[r][c] - delta) : 0;
+          m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = p.at[r][c];
+        }
       }
-    }
-    __syncwarp();  // a row of scores is written and read by the same half warp
-    multiply_rows_cols(dv, m.scores, m.dout);
-    __syncwarp();  // P^T is read: its place can take dS^T
+      __syncwarp();  // a row of scores is written and read by the same half warp
+      multiply_rows_cols(dv, m.scores, m.dout);
+      __syncwarp();  // P^T is read: its place can take dS^T
 #pragma unroll
-    for (int c = 0; c < kPart; ++c) {
+      for (int c = 0; c < kPart; ++c) {
 #pragma unroll
-      for (int r = 0; r < kPart; ++r) m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = ds.at[r][c];
+        for (int r = 0; r < kPart; ++r) m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = ds.at[r][c];
+      }
+      __syncwarp();
+      multiply_rows_cols(dk, m.scores, m.q);
     }
-    __syncwarp();
-    multiply_rows_cols(dk, m.scores, m.q);
   }
-  store(dk, a.dk.head_begin(b, h), a.dk.row, first_k, a.tokens, a.scale);
-  store(dv, a.dv.head_begin(b, h), a.dv.row, first_k, a.tokens);
+  store(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.scale);
+  store(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens);
 }
 
 template <int kHeadDim>
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   const Memory<kHeadDim> m(memory);
   const Place at;
   const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
-  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads;
+  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
+            kv_head = h / a.group;
   const int first_q = tile * kT;
   const float log2_scale = a.scale * kLog2e;
 
@@ -132,15 +133,15 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   for (int r = 0; r < kPart; ++r) {
     const int query = first_q + at.ty + kSide * r;
     const int64_t row = static_cast<int64_t>(head_index) * a.tokens + query;
-    log2_sum_exp[r] = query < a.tokens ? a.lse[row] * kLog2e : 0;
+    log2_sum_exp[r] = query < a.tokens ? log2_sum_exp_of(a.lse[row]) : 0;
     delta[r] = query < a.tokens ? a.delta[row] : 0;
   }
   Accumulator<kT, kHeadDim> dq;
   for (int j = 0; j < (a.causal ? tile + 1 : a.tiles); ++j) {
     const int first_k = j * kT;
     __syncthreads();  // other warps may still be reading the last K, V
-    m.k.load(a.k.head_begin(b, h), a.k.row, first_k, a.tokens);
-    m.v.load(a.v.head_begin(b, h), a.v.row, first_k, a.tokens);
+    m.k.load(a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens);
+    m.v.load(a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
     Accumulator<kT, kT> p, ds;
@@ -161,51 +162,30 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   store(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.scale);
 }
 
-template <int kHeadDim>
-AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
-  const AttnProblem& p = f.problem;
-  const int tiles = static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
-  const Args args = {
-      .q = view<const float>(f.q),
-      .k = view<const float>(f.k),
-      .v = view<const float>(f.v),
-      .out = view<const float>(f.out),
-      .dout = view<const float>(f.dout),
-      .dq = view<float>(f.dq),
-      .dk = view<float>(f.dk),
-      .dv = view<float>(f.dv),
-      .lse = f.lse,
-      .delta = BackwardWorkspace(f.workspace, p.batch, p.heads, p.tokens).delta,
-      .tokens = static_cast<int>(p.tokens),
-      .heads = static_cast<int>(p.heads),
-      .tiles = tiles,
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
-  const int64_t rows = p.batch * p.heads * p.tokens;
-  constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
-  const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
-  const auto tile_ctas = static_cast<unsigned>(p.batch * p.heads * tiles);
-  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, p.head_dim, rows);
-  if (status == ATTN_OK) status = launch(keys_kernel<kHeadDim>, tile_ctas, kThreads, kBytes, stream, args);
-  if (status == ATTN_OK) status = launch(queries_kernel<kHeadDim>, tile_ctas, kThreads, kBytes, stream, args);
-  return status;
-}
-
 }  // namespace
 
 AttnStatus backward(const AttnBackward& f, CUstream_st* stream) {
-  switch (f.problem.head_dim) {
-    case 16:
-      return launch_backward<16>(f, stream);
-    case 32:
-      return launch_backward<32>(f, stream);
-    case 64:
-      return launch_backward<64>(f, stream);
-    case 128:
-      return launch_backward<128>(f, stream);
-  }
-  return ATTN_BAD_HEAD_DIM;
+  const AttnProblem& p = f.problem;
+  return with_head_dim(p.head_dim, [&]<int kHeadDim>() {
+    const Args args = {inputs_of<kHeadDim>(f),
+                       view<const float>(f.out),
+                       view<const float>(f.dout),
+                       view<float>(f.dq),
+                       view<float>(f.dk),
+                       view<float>(f.dv),
+                       f.lse,
+                       BackwardWorkspace(f.workspace, p.batch, p.heads, p.tokens).delta};
+    const int64_t rows = p.batch * p.heads * p.tokens;
+    constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
+    const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
+    const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.tiles),
+               query_ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
+    AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, kHeadDim, rows);
+    if (status == ATTN_OK) status = launch(keys_kernel<kHeadDim>, key_ctas, kThreads, kBytes, stream, args);
+    if (status == ATTN_OK)
+      status = launch(queries_kernel<kHeadDim>, query_ctas, kThreads, kBytes, stream, args);
+    return status;
+  });
 }
 
 }  // namespace tessera::attention::f32

@@ -10,13 +10,9 @@
 namespace tessera::attention::f32 {
 namespace {
 
-struct Args {
-  View<const float> q, k, v;
+struct Args : Inputs {
   View<float> out;
   float* lse;
-  int tokens, heads, tiles;
-  float scale;
-  bool causal;
 };
 
 template <int kHeadDim>
@@ -48,7 +44,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const Place at;
 
   const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
-  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads;
+  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
+            kv_head = h / a.group;
   const int first_q = tile * kT, key_tiles = a.causal ? tile + 1 : a.tiles;
   const float log2_scale = a.scale * kLog2e;
 
@@ -59,8 +56,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 
   for (int j = 0; j < key_tiles; ++j) {
     __syncthreads();  // other warps may still be reading the last K, V
-    k.load(a.k.head_begin(b, h), a.k.row, j * kT, a.tokens);
-    v.load(a.v.head_begin(b, h), a.v.row, j * kT, a.tokens);
+    k.load(a.k.head_begin(b, kv_head), a.k.row, j * kT, a.tokens);
+    v.load(a.v.head_begin(b, kv_head), a.v.row, j * kT, a.tokens);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;
@@ -75,8 +72,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
         new_max = fmaxf(new_max, s.at[i][c]);
       }
       new_max = row_max(new_max);
-      const float offset = new_max == -INFINITY ? 0 : new_max * log2_scale;
-      const float rescale = exp2f(max[i] * log2_scale - offset);
+      const float offset = new_max == -INFINITY ? 0 : __fmul_rn(new_max, log2_scale);
+      // Neither product may be fused into the difference: a maximum that stays must rescale by 1, tile after
+      // tile.
+      const float rescale = exp2f(__fmul_rn(max[i], log2_scale) - offset);
       max[i] = new_max;
       sum[i] *= rescale;
 #pragma unroll
@@ -100,45 +99,19 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
       a.lse[static_cast<int64_t>(head_index) * a.tokens + row] = (max[i] * log2_scale + log2f(total)) * kLn2;
     }
 #pragma unroll
-    for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total;
+    for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total == 0 ? 1 : total;  // 0: scores are -inf
   }
   store(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens);
-}
-
-template <int kHeadDim>
-AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
-  const AttnProblem& p = f.problem;
-  const int tiles = static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
-  const Args args = {
-      .q = view<const float>(f.q),
-      .k = view<const float>(f.k),
-      .v = view<const float>(f.v),
-      .out = view<float>(f.out),
-      .lse = f.lse,
-      .tokens = static_cast<int>(p.tokens),
-      .heads = static_cast<int>(p.heads),
-      .tiles = tiles,
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
-  return launch(forward_kernel<kHeadDim>, static_cast<unsigned>(p.batch * p.heads * tiles), kThreads,
-                Memory<kHeadDim>::kBytes, stream, args);
 }
 
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, CUstream_st* stream) {
-  switch (f.problem.head_dim) {
-    case 16:
-      return launch_forward<16>(f, stream);
-    case 32:
-      return launch_forward<32>(f, stream);
-    case 64:
-      return launch_forward<64>(f, stream);
-    case 128:
-      return launch_forward<128>(f, stream);
-  }
-  return ATTN_BAD_HEAD_DIM;
+  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim>() {
+    const Args args = {inputs_of<kHeadDim>(f), view<float>(f.out), f.lse};
+    const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
+    return launch(forward_kernel<kHeadDim>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
+  });
 }
 
 }  // namespace tessera::attention::f32

@@ -38,6 +38,47 @@ struct SharedTile {
   }
 };
 
+// What both directions know of a problem. Without grouped queries `group` is 1 and kv_heads is heads.
+struct Inputs {
+  View<const float> q, k, v;
+  int tokens, tiles, heads, kv_heads, group;  // group: query heads that share a head of K and V
+  float scale;
+  bool causal;
+};
+
+template <int kHeadDim, class Call>  // AttnForward or AttnBackward
+Inputs inputs_of(const Call& f) {
+  const AttnProblem& p = f.problem;
+  return {
+      .q = view<const float>(f.q),
+      .k = view<const float>(f.k),
+      .v = view<const float>(f.v),
+      .tokens = static_cast<int>(p.tokens),
+      .tiles = static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>),
+      .heads = static_cast<int>(p.heads),
+      .kv_heads = static_cast<int>(p.kv_heads),
+      .group = static_cast<int>(p.heads / p.kv_heads),
+      .scale = p.scale,
+      .causal = p.causal != 0,
+  };
+}
+
+// launch.template operator()<D>() with D the head dim as a constant
+template <class Launch>
+AttnStatus with_head_dim(int head_dim, const Launch& launch) {
+  switch (head_dim) {
+    case 16:
+      return launch.template operator()<16>();
+    case 32:
+      return launch.template operator()<32>();
+    case 64:
+      return launch.template operator()<64>();
+    case 128:
+      return launch.template operator()<128>();
+  }
+  return ATTN_BAD_HEAD_DIM;
+}
+
 template <int kM, int kN>
 struct Accumulator {  // a thread's part of an M x N result
   static constexpr int kI = kM / kSide, kJ = kN / kSide;

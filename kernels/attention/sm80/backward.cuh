@@ -2,6 +2,7 @@
 //
 //   for a block of kBlockK keys of one batch and head, kKeysPerWarp a warp:   K_j, V_j [Bk, D]
 //     dK = dV = 0
+//     for every query head of the group that shares K and V (one, unless queries are grouped),
 //     for every query tile i that sees a key of the block, upwards:           Q_i, dO_i [Bq, D], L_i [Bq]
 //       P^T  = 2^(c K_j Q_i^T - L_i), 0 where masked                          [Bk, Bq]
 //       dS^T = P^T o (V_j dO_i^T - delta_i)                                   [Bk, Bq]
@@ -11,7 +12,8 @@
 //   where c = scale log2(e), L = LSE log2(e), and delta = rowsum(dO o O) = rowsum(P o dP).
 //
 // With the scores transposed, P^T and dS^T are, packed, the A operands of dV and dK: they stay in registers.
-// Only dS passes through shared memory, since dQ sums over all keys of the block. Step i loads tile i + 1.
+// Only dS passes through shared memory, since dQ sums over all keys of the block. Step i loads tile i + 1,
+// which may be the next head's first.
 #pragma once
 
 #include "kernels/attention/sm80/backward_args.cuh"
@@ -111,36 +113,48 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     return KeyBlock::of<kCausal, kDeterministic>(
         kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
   };
-  const auto [key_block, head_index, b, h] = block();
+  const auto [key_block, kv_head_index, b, kv_head] = block();
   const int warp_row = threadIdx.x / 32 * kWarpK;
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
 
-  TileLoader<kThreads, kBlockQ, kHeadDim> load_q(a.q.head_begin(b, h), a.q.row, first_tile * kBlockQ);
-  TileLoader<kThreads, kBlockQ, kHeadDim> load_dout(a.dout.head_begin(b, h), a.dout.row,
+  const int first_head = kv_head * a.group;
+  TileLoader<kThreads, kBlockQ, kHeadDim> load_q(a.q.head_begin(b, first_head), a.q.row,
+                                                 first_tile * kBlockQ);
+  TileLoader<kThreads, kBlockQ, kHeadDim> load_dout(a.dout.head_begin(b, first_head), a.dout.row,
                                                     first_tile * kBlockQ);
   // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
-  const float* statistics = (threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) +
-                            threadIdx.x % (kBlockQ / 4) * 4 +
-                            static_cast<int64_t>(head_index) * a.padded_tokens + first_tile * kBlockQ;
-  const auto start_load_queries = [&](int tile, int stage) {
-    if (tile < a.query_blocks) {
-      load_q.start(memory.q(stage), a.tokens - tile * kBlockQ);
-      load_dout.start(memory.dout(stage), a.tokens - tile * kBlockQ);
+  const float* statistics =
+      (threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
+      static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first_tile * kBlockQ;
+  int load_tile = first_tile, heads_to_load = a.group;
+  const auto start_load_queries = [&](int stage) {
+    if (heads_to_load > 0) {
+      load_q.start(memory.q(stage), a.tokens - load_tile * kBlockQ);
+      load_dout.start(memory.dout(stage), a.tokens - load_tile * kBlockQ);
       if (threadIdx.x < kBlockQ / 2)
         ptx::cp_async_16(memory.log2_sum_exp(stage) + threadIdx.x * 16, statistics);
       load_q.move(1);
       load_dout.move(1);
       statistics += kBlockQ;
+      if (++load_tile == a.query_blocks) {  // on to the next head, whose statistics follow at once
+        --heads_to_load;
+        load_tile = first_tile;
+        load_q.move(first_tile - a.query_blocks);
+        load_q.move_elements(a.q.head);
+        load_dout.move(first_tile - a.query_blocks);
+        load_dout.move_elements(a.dout.head);
+        statistics += first_tile * kBlockQ;
+      }
     }
     ptx::cp_async_commit();
   };
   using LoadKeys = TileLoader<kThreads, kBlockK, kHeadDim>;
-  LoadKeys(a.k.head_begin(b, h), a.k.row, key_block * kBlockK)
+  LoadKeys(a.k.head_begin(b, kv_head), a.k.row, key_block * kBlockK)
       .start(memory.k(), a.tokens - key_block * kBlockK);
-  LoadKeys(a.v.head_begin(b, h), a.v.row, key_block * kBlockK)
+  LoadKeys(a.v.head_begin(b, kv_head), a.v.row, key_block * kBlockK)
       .start(memory.v(), a.tokens - key_block * kBlockK);
-  start_load_queries(first_tile, 0);
+  start_load_queries(0);
 
   Accumulator<kWarpK, kHeadDim> dk, dv;
   dk.clear();
@@ -149,10 +163,18 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   ptx::cp_async_wait<0>();
   __syncthreads();  // K, V and the first query tile are there, for all threads
-  start_load_queries(first_tile + 1, 1);
+  start_load_queries(1);
 
-  int stage = 0;
-  for (int tile = first_tile; tile < a.query_blocks; ++tile, stage ^= 1) {
+  int dq_tile = kv_head_index * a.group * a.query_blocks + first_tile;  // counted over all heads
+  for (int tile = first_tile, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
+    if (tile == a.query_blocks) {  // dq_tile is the first tile of the next head
+      const int group_tiles = a.group * a.query_blocks;
+      // One question, in the form that ptxas, at 255 registers, finds room for.
+      constexpr bool kDivide = !kDeterministic && kHeadDim == 64;
+      if (kDivide ? dq_tile % group_tiles == 0 : dq_tile == (block().head_index + 1) * group_tiles) break;
+      tile = first_tile;
+      dq_tile += first_tile;
+    }
     const int first_q = tile * kBlockQ;
     const bool crosses_end = first_k + kWarpK > a.tokens;
     if (!kCausal || first_q + kBlockQ > first_k) {  // else no query of the tile sees a key of this warp
@@ -176,9 +198,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     }
 
     ptx::cp_async_wait<0>();
-    float* dq_sums =
-        a.dq_sums + (static_cast<int64_t>(head_index) * a.query_blocks + tile) * gradient.kTileFloats;
-    uint32_t* adders = a.counters + 1 + head_index * a.query_blocks + tile;
+    float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_tile) * gradient.kTileFloats;
+    uint32_t* adders = a.counters + 1 + dq_tile;
     // The highest key block that the tile sees, which adds first
     const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : a.key_blocks;
     const int top_block = min(a.key_blocks, seen_blocks) - 1;
@@ -192,9 +213,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     // passed on.
     __syncthreads();
     // The last warp's part, since the first has waited for the turn: both cost a trip to L2
-    if (kDeterministic && threadIdx.x == kThreads - 1 && tile > first_tile)
-      ptx::red_add_release(adders - 1, 1);
-    start_load_queries(tile + 2, stage);
+    if (kDeterministic && threadIdx.x == kThreads - 1) {
+      if (tile > first_tile) {
+        ptx::red_add_release(adders - 1, 1);
+      } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
+        ptx::red_add_release(adders - 1 - first_tile, 1);  // the last tile of the head before
+      }
+    }
+    start_load_queries(stage);
 
     typename QueryGradient<Tile>::Part dq;
     if (kDeterministic && key_block < top_block) {
@@ -210,14 +236,16 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
       gradient.store(dq_sums, dq);
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
-      gradient.write(a.dq.head_begin(here.b, here.h), a.dq.row, first_q, a.tokens, dq, a.scale);
+      const int head = dq_tile / a.query_blocks - here.b * a.heads;
+      gradient.write(a.dq.head_begin(here.b, head), a.dq.row, first_q, a.tokens, dq, a.scale);
     }
   }
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
   if (kDeterministic && threadIdx.x == kThreads - 1) {
-    ptx::red_add_release(a.counters + (done.head_index + 1) * a.query_blocks, 1);
+    const int heads_done = (done.head_index + 1) * a.group;
+    ptx::red_add_release(a.counters + heads_done * a.query_blocks, 1);
   }
   dk.scale(a.scale);
   const int first_row = done.index * kBlockK + warp_row;

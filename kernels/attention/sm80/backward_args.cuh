@@ -15,7 +15,8 @@ struct BackwardArgs {
   const float* lse;                       // [B, H, N]
   float *log2_sum_exp, *delta, *dq_sums;  // see BackwardWorkspace
   uint32_t* counters;
-  int tokens, padded_tokens, heads, query_blocks, key_blocks;
+  int tokens, padded_tokens, query_blocks, key_blocks;
+  int heads, kv_heads, group;  // group: query heads that share a head of K and V
   float scale;
 };
 

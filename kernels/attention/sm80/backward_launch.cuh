@@ -30,9 +30,11 @@ BackwardArgs backward_args(const AttnBackward& f) {
       .counters = workspace.counters,
       .tokens = static_cast<int>(p.tokens),
       .padded_tokens = static_cast<int>(workspace.padded_tokens),
-      .heads = static_cast<int>(p.heads),
       .query_blocks = static_cast<int>(workspace.padded_tokens / Tile::kBlockQ),
       .key_blocks = static_cast<int>((p.tokens + Tile::kBlockK - 1) / Tile::kBlockK),
+      .heads = static_cast<int>(p.heads),
+      .kv_heads = static_cast<int>(p.kv_heads),
+      .group = static_cast<int>(p.heads / p.kv_heads),
       .scale = p.scale,
   };
 }
@@ -41,7 +43,8 @@ template <class Tile, bool kDeterministic>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardArgs args = backward_args<Tile>(f);
-  const auto heads = static_cast<unsigned>(p.batch * p.heads);
+  const auto heads = static_cast<unsigned>(p.batch * p.heads),
+             kv_heads = static_cast<unsigned>(p.batch * p.kv_heads);
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
@@ -52,8 +55,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
   const auto kernel =
       p.causal ? backward_kernel<Tile, true, kDeterministic> : backward_kernel<Tile, false, kDeterministic>;
-  status =
-      launch(kernel, heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream, args);
+  status = launch(kernel, kv_heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream,
+                  args);
   if (status != ATTN_OK || kDeterministic) return status;
 
   return launch(backward_finish_kernel<Tile>, heads * args.query_blocks, Tile::kWarps * 32, 0, stream, args);

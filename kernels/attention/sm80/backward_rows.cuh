@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Backw
 
   if (inside && lane == 0) {
     a.delta[row] = sum;
-    a.log2_sum_exp[row] = real ? a.lse[static_cast<int64_t>(head_index) * a.tokens + t] * kLog2e : INFINITY;
+    a.log2_sum_exp[row] =
+        real ? log2_sum_exp_of(a.lse[static_cast<int64_t>(head_index) * a.tokens + t]) : INFINITY;
   }
   if (kDeterministic) {
     const int64_t counters = 1 + rows / a.padded_tokens * a.query_blocks;

@@ -24,6 +24,7 @@ struct ForwardArgs {
   View<bf16> out;
   float* lse;  // [B, H, N]
   int tokens;
+  int group;  // query heads that share a head of K and V
   float scale;
 };
 
@@ -74,12 +75,13 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const int keys = kCausal ? min(a.tokens, (query_block + 1) * kBlockQ) : a.tokens;
   const int key_blocks = (keys + kBlockK - 1) / kBlockK;
 
-  // The last key tile may reach past N, and so may the queries; all other key tiles are whole.
-  const int last_k = (key_blocks - 1) * kBlockK;
-  TileLoader<kThreads, kBlockK, kHeadDim> load_k(a.k.head_begin(b, h), a.k.row, last_k);
-  TileLoader<kThreads, kBlockK, kHeadDim> load_v(a.v.head_begin(b, h), a.v.row, last_k);
   TileLoader<kThreads, kBlockQ, kHeadDim>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ)
       .start(memory.q(), a.tokens - query_block * kBlockQ);
+  // The last key tile may reach past N, and so may the queries; all other key tiles are whole.
+  const int last_k = (key_blocks - 1) * kBlockK;
+  const int kv_head = h / a.group;
+  TileLoader<kThreads, kBlockK, kHeadDim> load_k(a.k.head_begin(b, kv_head), a.k.row, last_k);
+  TileLoader<kThreads, kBlockK, kHeadDim> load_v(a.v.head_begin(b, kv_head), a.v.row, last_k);
   load_k.start(memory.k(0), a.tokens - last_k);
   load_v.start(memory.v(0), a.tokens - last_k);
   ptx::cp_async_commit();
@@ -140,6 +142,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
       .out = view<bf16>(f.out),
       .lse = f.lse,
       .tokens = static_cast<int>(p.tokens),
+      .group = static_cast<int>(p.heads / p.kv_heads),
       .scale = p.scale,
   };
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);

@@ -10,6 +10,9 @@
 // after block j + 1 has met it. Without a mask block j meets every tile in the same step as block j + 1 and
 // has to lag behind it: there, several heads take turns with their tickets, so that block j also starts
 // later.
+//
+// Query heads that share K and V are walked one after another by the same CTA, in the same order by all: a
+// turn is a turn of (query head, tile), and the induction stands.
 #pragma once
 
 #include "kernels/attention/sm80/backward_args.cuh"
@@ -17,7 +20,8 @@
 namespace tessera::attention::sm80 {
 
 struct KeyBlock {
-  int index, head_index, b, h;
+  int index;
+  int head_index, b, h;  // of K and V: head_index = b kv_heads + h
 
   // `work` is the ticket in fixed order, else the place in the grid: there the lowest block comes first,
   // which is the longest.
@@ -36,8 +40,8 @@ struct KeyBlock {
       block.index = kDeterministic ? a.key_blocks - 1 - turn : turn;
       block.head_index = work / a.key_blocks;
     }
-    block.b = block.head_index / a.heads;
-    block.h = block.head_index % a.heads;
+    block.b = block.head_index / a.kv_heads;
+    block.h = block.head_index % a.kv_heads;
     return block;
   }
 };

@@ -27,6 +27,7 @@ class TileLoader {
     }
   }
   __device__ __forceinline__ void move(int tiles) { from_ += tiles * kRows * stride_; }
+  __device__ __forceinline__ void move_elements(int64_t elements) { from_ += elements; }
 
  private:
   static constexpr int kChunks = kCols / 8, kRowsAtOnce = kThreads / kChunks;
