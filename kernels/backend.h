@@ -22,6 +22,8 @@
 #include "kernels/base/arena.h"
 #include "kernels/base/tensor.h"
 
+struct CUstream_st;
+
 namespace tessera {
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[t]
@@ -69,9 +71,10 @@ struct LinearBackward {
 
 struct AttentionForwardOp {
   const AttentionPlan& plan;
-  Tensor qkv;    // [B, T, 3, H, D]
-  Tensor y;      // [B, T, H, D]
-  Tensor saved;  // plan.saved_shape, for the backward
+  Tensor qkv;             // [B, T, 3, H, D]
+  Tensor y;               // [B, T, H, D]
+  Tensor saved;           // plan.saved_shape, for the backward
+  Tensor workspace = {};  // plan.forward_workspace_bytes
 };
 struct AttentionBackwardOp {
   const AttentionPlan& plan;
@@ -139,6 +142,8 @@ class Backend {
   // counts.
   virtual void copy(Tensor from, Tensor to) = 0;
   virtual void synchronize() = 0;
+  // What CUDA operations are enqueued on; null on the CPU.
+  virtual CUstream_st* stream() const { return nullptr; }
 };
 
 // Scratch that the operations of a device need for batches of up to `rows` = B T rows and models of

@@ -1,6 +1,7 @@
 // What a build without CUDA answers.
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
+#include "kernels/timer.h"
 
 namespace tessera {
 
@@ -8,6 +9,8 @@ bool find_cuda_device(DeviceTraits&, std::string& why_not) {
   why_not = "this program was built without CUDA";
   return false;
 }
+
+std::unique_ptr<Timer> make_cuda_timer(CUstream_st*) { return nullptr; }  // no backend has a stream
 
 std::unique_ptr<Backend> make_cuda_backend() {
   fail(

@@ -7,6 +7,57 @@
 #include "kernels/base/check.h"
 #include "train/threads.h"
 
+namespace {
+
+void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o) {
+  command->add_option("--device", o.device, "auto, cuda or cpu")
+      ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
+      ->capture_default_str();
+  command
+      ->add_option("--rungs", o.rungs,
+                   "Which to measure, or all; default: the fastest of the device, and cudnn")
+      ->delimiter(',');
+  command->add_option("--head-dims", o.head_dims, "Head dims")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--masks", o.masks, "causal, full")->delimiter(',')->capture_default_str();
+  command
+      ->add_option("--seq-lens", o.seq_lens,
+                   "Sequence lengths N; default 512 to 32768, on the CPU 128 to 1024")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--tokens", o.tokens, "Batch x N of these; default 32768, on the CPU 1024")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--channels", o.channels, "Heads x head dim of these; default 2048, on the CPU 256")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--group", o.group, "Query heads that share a head of keys and values")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
+      ->type_name("B,N,H,D")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--deterministic", o.deterministic,
+                   "Our backward in a fixed order: the same bits each time")
+      ->default_str("true");
+  command
+      ->add_option("--cudnn-deterministic", o.cudnn_deterministic,
+                   "cuDNN's, which pays for it in time and memory")
+      ->default_str("false");
+  command->add_option("--longest-ms", o.longest_ms, "Skip what should take longer than this a call")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", o.json, "Also write the figures to this file");
+  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file");
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine."};
@@ -45,12 +96,27 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  memory->add_option("--attention", memory_options.attention, "Kinds of attention")
+  memory->add_option("--attention", memory_options.attention, "Kinds of attention: naive, flash, cudnn")
       ->delimiter(',')
       ->capture_default_str();
+
+  tessera::BenchAttentionOptions attention_options;
+  CLI::App* attention = app.add_subcommand(
+      "attention",
+      "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
+      "hopper)\n"
+      "and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, share of "
+      "the GEMM\n"
+      "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
+      "On the CPU: naive and flash.");
+  add_attention_options(attention, attention_options);
   CLI11_PARSE(app, argc, argv);
 
   try {
+    if (*attention) {
+      tessera::bench_attention(attention_options);
+      return 0;
+    }
     const tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (*step) tessera::bench_step(config, step_options);
     if (*memory) tessera::bench_memory(config, memory_options);

@@ -25,4 +25,23 @@ struct BenchMemoryOptions {
 // measured it. A length that does not fit is a row that says so.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
+struct BenchAttentionOptions {
+  std::string device = "auto";     // auto, cpu, cuda
+  std::vector<std::string> rungs;  // none: the best of the device and cuDNN; on the CPU all
+  std::vector<int64_t> head_dims = {64, 128};
+  std::vector<std::string> masks = {"causal", "full"};
+  std::vector<int64_t> seq_lens;     // none: those that suit the device
+  int64_t tokens = 0, channels = 0;  // batch x N, heads x head dim; 0: what suits the device
+  int64_t group = 1;                 // query heads that share a head of keys and values
+  std::vector<std::string> shapes;   // further problems: "B,N,H,D"
+  int64_t repeats = 11;
+  bool deterministic = true;         // of our backward
+  bool cudnn_deterministic = false;  // of cuDNN's, which pays more for it
+  double longest_ms = 500;           // a cell whose call should take longer is skipped
+  std::string json, svg;             // files to write; empty: none
+};
+// Time, arithmetic and memory of attention alone, forward and backward: the rungs of the ladder and cuDNN,
+// over head dims, masks and sequence lengths, in one run.
+void bench_attention(const BenchAttentionOptions& options);
+
 }  // namespace tessera

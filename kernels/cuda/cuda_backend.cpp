@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pointwise.h"
@@ -63,7 +64,10 @@ CudaBackend::CudaBackend() {
   TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
-CudaBackend::~CudaBackend() { cudaStreamDestroy(stream_); }
+CudaBackend::~CudaBackend() {
+  cudnn_.reset();  // its handle still knows the stream
+  cudaStreamDestroy(stream_);
+}
 
 void CudaBackend::lend_workspace(Tensor workspace) {
   check(workspace.device == Device::kCuda &&
@@ -100,6 +104,11 @@ void CudaBackend::check_packs(const char* op, std::initializer_list<Named> tenso
 
 bool CudaBackend::try_gemm(const cuda::Gemm& gemm) {
   return gemms_.try_run(gemm, scratch("matrix product", cuda::kGemmWorkspaceBytes), stream_);
+}
+
+attention::CudnnAttention& CudaBackend::cudnn() {
+  if (!cudnn_) cudnn_ = std::make_unique<attention::CudnnAttention>();
+  return *cudnn_;
 }
 
 void CudaBackend::gemm(const cuda::Gemm& gemm) {

@@ -14,6 +14,10 @@
 
 namespace tessera {
 
+namespace attention {
+class CudnnAttention;
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend();
@@ -39,6 +43,7 @@ class CudaBackend final : public Backend {
   void fill_zero(Tensor tensor) override;
   void copy(Tensor from, Tensor to) override;
   void synchronize() override;
+  CUstream_st* stream() const override { return stream_; }
 
  private:
   struct Named {
@@ -55,12 +60,14 @@ class CudaBackend final : public Backend {
   bool try_gemm(const cuda::Gemm& gemm);
   void naive_attention_forward(const AttentionForwardOp& a);
   void naive_attention_backward(const AttentionBackwardOp& a);
+  attention::CudnnAttention& cudnn();  // made, and its library loaded, when first asked for
 
   DeviceTraits traits_;
   int multiprocessors_ = 0;
   int64_t max_shared_bytes_ = 0;  // that a block can ask for
   cudaStream_t stream_ = nullptr;
   cuda::GemmRunner gemms_;
+  std::unique_ptr<attention::CudnnAttention> cudnn_;
   Tensor workspace_;
 };
 

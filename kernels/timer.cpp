@@ -1,0 +1,26 @@
+#include "kernels/timer.h"
+
+#include <chrono>
+
+namespace tessera {
+namespace {
+
+class ClockTimer final : public Timer {
+ public:
+  void start() override { start_ = Clock::now(); }
+  void stop() override { stop_ = Clock::now(); }
+  double milliseconds() override { return std::chrono::duration<double, std::milli>(stop_ - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_, stop_;
+};
+
+}  // namespace
+
+std::unique_ptr<Timer> make_timer(Backend& backend) {
+  if (backend.device() == Device::kCuda) return make_cuda_timer(backend.stream());
+  return std::make_unique<ClockTimer>();
+}
+
+}  // namespace tessera

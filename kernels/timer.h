@@ -1,0 +1,23 @@
+// How long a device takes for what is enqueued on a backend.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace tessera {
+
+// start() and stop() only mark two places in the backend's stream: on CUDA by events, so that the host may
+// run ahead; on the CPU by the clock, at once.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  virtual void start() = 0;
+  virtual void stop() = 0;
+  virtual double milliseconds() = 0;  // between the two; waits for the second
+};
+
+std::unique_ptr<Timer> make_timer(Backend& backend);  // the backend must outlive it
+std::unique_ptr<Timer> make_cuda_timer(CUstream_st* stream);
+
+}  // namespace tessera

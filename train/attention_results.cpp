@@ -1,0 +1,162 @@
+#include "train/attention_results.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/ledger.h"
+#include "train/svg_plot.h"
+
+namespace tessera {
+namespace {
+
+double tflops(const AttentionCell& cell, bool backward) {
+  return attention_flops(cell.problem, backward) / ((backward ? cell.backward_ms : cell.forward_ms) * 1e9);
+}
+
+// The cell of the yardstick among those of one problem, if it was measured there.
+const AttentionCell* yardstick(std::span<const AttentionCell> cells, const AttnProblem& problem) {
+  for (const AttentionCell& cell : cells)
+    if (cell.rung == kYardstick && cell.why_not.empty() && same_problem(cell.problem, problem)) return &cell;
+  return nullptr;
+}
+
+const char* mask_of(const AttnProblem& problem) { return problem.causal ? "causal" : "full"; }
+
+// Decimal, as bandwidth is.
+std::string gigabytes(double bytes) { return bytes == 0 ? "-" : fmt::format("{:.3g} GB", bytes / 1e9); }
+
+double moved(const attention::Traffic& traffic) { return traffic.read + traffic.written; }
+
+nlohmann::ordered_json direction_json(const AttentionCell& cell, const AttentionCell* other, bool backward,
+                                      double gemm_peak) {
+  const double ms = backward ? cell.backward_ms : cell.forward_ms;
+  const attention::Traffic& traffic = backward ? cell.backward : cell.forward;
+  nlohmann::ordered_json json{{"ms", ms},
+                              {"tflops", tflops(cell, backward)},
+                              {"share_of_gemm_peak", 1e12 * tflops(cell, backward) / gemm_peak}};
+  if (other) json["ratio_to_cudnn"] = (backward ? other->backward_ms : other->forward_ms) / ms;
+  if (moved(traffic) > 0) {
+    json["device_bytes_read"] = traffic.read;
+    json["device_bytes_written"] = traffic.written;
+    json["bytes_loaded"] = traffic.loaded;
+    json["bytes_stored"] = traffic.stored;
+  }
+  return json;
+}
+
+}  // namespace
+
+double attention_flops(const AttnProblem& p, bool backward) {
+  const auto n = static_cast<double>(p.tokens), heads = static_cast<double>(p.batch * p.heads);
+  return 4 * heads * n * n * p.head_dim * (p.causal ? 0.5 : 1) * (backward ? 2.5 : 1);
+}
+
+bool same_problem(const AttnProblem& a, const AttnProblem& b) {
+  return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
+         a.head_dim == b.head_dim && a.causal == b.causal;
+}
+
+std::string to_string(const AttnProblem& p) {
+  const std::string grouped =
+      p.kv_heads == p.heads ? "" : fmt::format(" ({} of keys and values)", p.kv_heads);
+  return fmt::format("{} x {} tokens, {} heads{} of {}, {}", p.batch, p.tokens, p.heads, grouped, p.head_dim,
+                     mask_of(p));
+}
+
+std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results) {
+  std::map<std::string, MeanRatio> means;  // sums of logarithms until the end
+  for (const AttentionCell& cell : results.cells) {
+    const AttentionCell* other = yardstick(results.cells, cell.problem);
+    if (cell.rung == kYardstick || !cell.why_not.empty() || !other) continue;
+    MeanRatio& mean = means[cell.rung];
+    mean.forward += std::log(other->forward_ms / cell.forward_ms);
+    mean.backward += std::log(other->backward_ms / cell.backward_ms);
+    ++mean.problems;
+  }
+  for (auto& [rung, mean] : means) {
+    mean.forward = std::exp(mean.forward / static_cast<double>(mean.problems));
+    mean.backward = std::exp(mean.backward / static_cast<double>(mean.problems));
+  }
+  return means;
+}
+
+std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak) {
+  const AttentionCell* other = yardstick(cells, cells.front().problem);
+  const auto any = [&](auto&& holds) { return std::any_of(cells.begin(), cells.end(), holds); };
+  const bool traffic_known = any([](const AttentionCell& cell) { return moved(cell.forward) > 0; });
+  std::string table = fmt::format("{}\n  {:<13}", to_string(cells.front().problem), "");
+  for (const char* direction : {"forward ms", "backward ms"}) {
+    table += fmt::format(" {:>12} {:>8} {:>5}", direction, "TFLOP/s", "peak");
+    if (other) table += fmt::format(" {:>8}", "x cudnn");
+  }
+  table += fmt::format(" {:>11} {:>11}", "saved", "workspace");
+  table += traffic_known ? fmt::format(" {:>10} {:>10}\n", "moves fwd", "moves bwd") : "\n";
+  for (const AttentionCell& cell : cells) {
+    table += fmt::format("  {:<13}", cell.rung);
+    if (!cell.why_not.empty()) {
+      table += fmt::format(" {:>12}\n", cell.why_not);
+      continue;
+    }
+    for (const bool backward : {false, true}) {
+      const double ms = backward ? cell.backward_ms : cell.forward_ms;
+      table += fmt::format(" {:>12.3f} {:>8.4g} {:>4.0f}%", ms, tflops(cell, backward),
+                           1e14 * tflops(cell, backward) / gemm_peak);
+      if (other) table += fmt::format(" {:>8.2f}", (backward ? other->backward_ms : other->forward_ms) / ms);
+    }
+    table +=
+        fmt::format(" {:>11} {:>11}", format_bytes(cell.saved_bytes), format_bytes(cell.workspace_bytes));
+    if (traffic_known)
+      table += fmt::format(" {:>10} {:>10}", gigabytes(moved(cell.forward)), gigabytes(moved(cell.backward)));
+    table += "\n";
+  }
+  return table;
+}
+
+nlohmann::ordered_json to_json(const AttentionResults& results) {
+  nlohmann::ordered_json cells = nlohmann::ordered_json::array(), means = nlohmann::ordered_json::object();
+  for (const AttentionCell& cell : results.cells) {
+    const AttnProblem& p = cell.problem;
+    nlohmann::ordered_json json{{"rung", cell.rung},      {"head_dim", p.head_dim},
+                                {"mask", mask_of(p)},     {"batch", p.batch},
+                                {"tokens", p.tokens},     {"heads", p.heads},
+                                {"kv_heads", p.kv_heads}, {"dtype", p.dtype == ATTN_BF16 ? "bf16" : "fp32"}};
+    if (cell.why_not.empty()) {
+      const AttentionCell* other = yardstick(results.cells, p);
+      json["forward"] = direction_json(cell, other, false, results.gemm_peak);
+      json["backward"] = direction_json(cell, other, true, results.gemm_peak);
+      json["saved_bytes"] = cell.saved_bytes;
+      json["workspace_bytes"] = cell.workspace_bytes;
+    } else {
+      json["not_measured"] = cell.why_not;
+    }
+    cells.push_back(std::move(json));
+  }
+  for (const auto& [rung, mean] : mean_ratios(results))
+    means[rung] = {{"forward", mean.forward}, {"backward", mean.backward}, {"problems", mean.problems}};
+  return {{"device", results.device},
+          {"gemm_peak_tflops", results.gemm_peak / 1e12},
+          {"deterministic", results.deterministic},
+          {"repeats", results.repeats},
+          {"cells", std::move(cells)},
+          {"geometric_mean_of_ratios_to_cudnn", std::move(means)}};
+}
+
+std::string to_svg(const AttentionResults& results) {
+  SvgPlot plot{.title = fmt::format("Attention on {}: TFLOP/s against sequence length", results.device),
+               .x_label = "sequence length",
+               .y_label = "TFLOP/s",
+               .panels = {}};
+  for (const AttentionCell& cell : results.cells) {
+    if (!cell.in_sweep || !cell.why_not.empty()) continue;
+    for (const bool backward : {false, true}) {
+      const std::string title = fmt::format("head dim {}, {}, {}", cell.problem.head_dim,
+                                            mask_of(cell.problem), backward ? "backward" : "forward");
+      plot.line(title, cell.rung)
+          .push_back({static_cast<double>(cell.problem.tokens), tflops(cell, backward)});
+    }
+  }
+  return plot.draw();
+}
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+// What `./bench attention` measured, and how it is told: tables, JSON, a plot. Knows no device.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/ladder.h"
+
+namespace tessera {
+
+inline constexpr const char* kYardstick = "cudnn";  // what ratios compare with
+
+// One way to attend on one problem.
+struct AttentionCell {
+  std::string rung;
+  AttnProblem problem{};
+  bool in_sweep = true;  // of sequence lengths: plotted
+  std::string why_not;   // in a word or two why it was not measured; empty: it was
+  double forward_ms = 0, backward_ms = 0;
+  int64_t saved_bytes = 0;               // for the backward, beside q, k, v and out
+  int64_t workspace_bytes = 0;           // of the larger of the two calls
+  attention::Traffic forward, backward;  // by formula; zeros: no formula is known
+};
+
+struct AttentionResults {
+  std::string device;
+  double gemm_peak = 0;  // FLOP/s
+  bool deterministic = true;
+  int64_t repeats = 0;
+  std::vector<AttentionCell> cells;  // the cells of a problem stand together
+};
+
+// Arithmetic of a call: 4 B H N^2 D forward, 2.5 times as much backward, half of it under a causal mask.
+double attention_flops(const AttnProblem& problem, bool backward);
+
+bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes
+std::string to_string(const AttnProblem& problem);              // "64 x 1024 tokens, 12 heads of 64, causal"
+
+// How many times faster than the yardstick, by the geometric mean over the problems that both were measured
+// on.
+struct MeanRatio {
+  double forward = 0, backward = 0;
+  int64_t problems = 0;
+};
+std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
+
+// A table of the cells of one problem.
+std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak);
+nlohmann::ordered_json to_json(const AttentionResults& results);
+// TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung.
+std::string to_svg(const AttentionResults& results);
+
+}  // namespace tessera

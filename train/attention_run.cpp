@@ -1,0 +1,222 @@
+#include "train/attention_run.h"
+
+#include <algorithm>
+
+#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/base/check.h"
+#include "kernels/base/random.h"
+#include "train/attention_results.h"
+#include "train/device.h"
+
+namespace tessera {
+namespace {
+
+bool is_cudnn(const Contender& contender) { return contender.name == kYardstick; }
+
+Tensor bytes_of(Arena& arena, MemoryTag tag, const char* name, int64_t bytes) {
+  return arena.alloc(tag, name, DType::kF32, {(bytes + 3) / 4});
+}
+
+// Through the Backend, as the model calls it: naive, and on the CPU all kinds.
+class BackendRun final : public AttentionRun {
+ public:
+  BackendRun(AttentionKind kind, Backend& backend, const AttentionInputs& inputs, bool deterministic)
+      : backend_(backend), arena_(make_arena(backend.traits())) {
+    const AttnProblem& p = inputs.problem;
+    plan_ = choose_attention({.kind = kind,
+                              .shape = {.batch = p.batch,
+                                        .tokens = p.tokens,
+                                        .heads = p.heads,
+                                        .head_dim = p.head_dim,
+                                        .causal = p.causal != 0},
+                              .dtype = inputs.qkv.dtype,
+                              .device = backend.traits(),
+                              .deterministic = deterministic});
+    qkv_ = inputs.qkv.view({p.batch, p.tokens, 3, p.heads, p.head_dim});
+    dout_ = inputs.dout;
+    out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
+    dqkv_ = arena_.alloc(MemoryTag::kAttention, "gradients", qkv_.dtype, qkv_.shape);
+    saved_ = arena_.alloc(MemoryTag::kAttention, plan_.saved_name, plan_.saved_dtype, plan_.saved_shape);
+    saved_bytes_ = static_cast<int64_t>(saved_.bytes());
+    workspace_bytes_ = std::max(plan_.forward_workspace_bytes, plan_.backward_workspace_bytes);
+    if (workspace_bytes_ > 0)
+      workspace_ = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
+  }
+  void forward() override {
+    backend_.attention_forward(
+        {.plan = plan_, .qkv = qkv_, .y = out_, .saved = saved_, .workspace = workspace_});
+  }
+  void backward() override {
+    backend_.attention_backward({.plan = plan_,
+                                 .qkv = qkv_,
+                                 .y = out_,
+                                 .saved = saved_,
+                                 .dy = dout_,
+                                 .dqkv = dqkv_,
+                                 .workspace = workspace_});
+  }
+
+ private:
+  Backend& backend_;
+  Arena arena_;
+  AttentionPlan plan_;
+  Tensor qkv_, dout_, out_, dqkv_, saved_, workspace_;
+};
+
+#ifdef TESSERA_HAS_CUDA
+// Through the structs of attention.h: the fused rungs, and cuDNN.
+class FusedRun final : public AttentionRun {
+ public:
+  FusedRun(const Contender& contender, Backend& backend, const AttentionInputs& inputs, bool deterministic)
+      : rung_(contender.rung), backend_(backend), arena_(make_arena(backend.traits())) {
+    const AttnProblem& p = inputs.problem;
+    if (is_cudnn(contender)) {
+      cudnn_ = std::make_unique<attention::CudnnAttention>();
+      workspace_bytes_ = std::max(attention::cudnn_forward_workspace(p),
+                                  attention::cudnn_backward_workspace(p, deterministic));
+    } else {
+      workspace_bytes_ = static_cast<int64_t>(rung_->backward_workspace(p, arch()));
+    }
+    const auto alloc = [&](const char* name, DType dtype, Shape shape) {
+      return arena_.alloc(MemoryTag::kAttention, name, dtype, shape);
+    };
+    const Tensor out = alloc("output", inputs.dout.dtype, inputs.dout.shape);
+    const Tensor dqkv = alloc("gradients", inputs.qkv.dtype, inputs.qkv.shape);
+    const Tensor lse = alloc("log-sum-exp", DType::kF32, {p.batch, p.heads, p.tokens});
+    const Tensor workspace = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
+    saved_bytes_ = static_cast<int64_t>(lse.bytes());
+    forward_ = {.problem = p,
+                .q = strided(inputs.qkv, 0, p.head_dim),
+                .k = strided(inputs.qkv, p.heads, p.head_dim),
+                .v = strided(inputs.qkv, p.heads + p.kv_heads, p.head_dim),
+                .out = strided(out, 0, p.head_dim),
+                .lse = lse.as<float>()};
+    backward_ = {.problem = p,
+                 .q = forward_.q,
+                 .k = forward_.k,
+                 .v = forward_.v,
+                 .out = forward_.out,
+                 .dout = strided(inputs.dout, 0, p.head_dim),
+                 .lse = lse.as<float>(),
+                 .dq = strided(dqkv, 0, p.head_dim),
+                 .dk = strided(dqkv, p.heads, p.head_dim),
+                 .dv = strided(dqkv, p.heads + p.kv_heads, p.head_dim),
+                 .workspace = workspace.data,
+                 .workspace_bytes = workspace.bytes(),
+                 .deterministic = deterministic};
+  }
+  void forward() override {
+    if (cudnn_) {
+      cudnn_->forward(forward_, backward_.workspace, backward_.workspace_bytes, backend_.stream());
+    } else {
+      succeed(rung_->forward(forward_, arch(), backend_.stream()));
+    }
+  }
+  void backward() override {
+    if (cudnn_) {
+      cudnn_->backward(backward_, backend_.stream());
+    } else {
+      succeed(rung_->backward(backward_, arch(), backend_.stream()));
+    }
+  }
+
+ private:
+  // From head `head` on of packed [B, T, heads, D]
+  static AttnTensor strided(const Tensor& packed, int64_t head, int64_t head_dim) {
+    const int64_t row = packed.shape[2] * packed.shape[3];
+    const auto offset = head * head_dim * static_cast<int64_t>(size_of(packed.dtype));
+    return {.data = packed.as<char>() + offset, .batch = packed.shape[1] * row, .row = row, .head = head_dim};
+  }
+  int arch() const { return backend_.traits().arch; }
+  void succeed(AttnStatus status) const {
+    check(status == ATTN_OK, "attention rung {}: {}", rung_->name, attn_status_text(status));
+  }
+
+  const attention::Rung* rung_;
+  Backend& backend_;
+  Arena arena_;
+  std::unique_ptr<attention::CudnnAttention> cudnn_;
+  AttnForward forward_{};
+  AttnBackward backward_{};
+};
+#endif
+
+// Standard normal. A block is drawn on the host and repeated: drawing all would take longer than the
+// benchmark. Its length has a large prime factor, so that rows repeat at other columns.
+void fill_random(Backend& backend, const Tensor& tensor) {
+  constexpr int64_t kBlock = 8 * 131071;
+  static std::vector<float> block;
+  if (block.empty()) {
+    block.resize(static_cast<size_t>(kBlock));
+    const Philox random(1, 0);
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<float>(random.normal(i));
+  }
+  const Tensor flat = tensor.view({tensor.numel()});
+  int64_t filled = std::min(kBlock, tensor.numel());
+  backend.copy({block.data(), DType::kF32, {filled}, Device::kCpu}, flat.rows(0, filled));
+  for (; filled < tensor.numel(); filled *= 2) {
+    const int64_t count = std::min(filled, tensor.numel() - filled);
+    if (backend.device() == Device::kCuda) {
+      backend.copy(flat.rows(0, count), flat.rows(filled, count));
+    } else {
+      std::copy_n(flat.as<float>(), count, flat.as<float>() + filled);
+    }
+  }
+}
+
+}  // namespace
+
+DType Contender::dtype(Device device) const {
+  if (device == Device::kCpu) return DType::kF32;
+  return rung ? rung->dtype : DType::kBF16;
+}
+
+std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& device) const {
+  if (rung) return rung->why_not(problem, device);
+  if (device.device == Device::kCpu) return problem.kv_heads == problem.heads ? "" : "grouped heads";
+#ifdef TESSERA_HAS_CUDA
+  std::string why;
+  if (!attention::cudnn_available(why)) return "not available";
+  return attention::cudnn_refusal(problem, device.arch) ? "not served" : "";
+#else
+  return "not available";
+#endif
+}
+
+double Contender::least_flops(Device device) const {
+  if (device == Device::kCpu) return 1e10;
+  if (name == "row") return 5e12;
+  return name == "tiled" ? 1.2e13 : 3e13;
+}
+
+std::vector<Contender> all_contenders(Device device) {
+  std::vector<Contender> all;
+  if (device == Device::kCpu) return {{.name = "naive"}, {.name = "flash"}};
+  for (const attention::Rung& rung : attention::ladder()) all.push_back({.name = rung.name, .rung = &rung});
+  all.push_back({.name = kYardstick});
+  return all;
+}
+
+AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem& p) {
+  const DType dtype = p.dtype == ATTN_BF16 ? DType::kBF16 : DType::kF32;
+  const int64_t H = p.heads, K = p.kv_heads;
+  AttentionInputs inputs{
+      p, arena.alloc(MemoryTag::kData, "projections", dtype, {p.batch, p.tokens, H + 2 * K, p.head_dim}),
+      arena.alloc(MemoryTag::kData, "output gradient", dtype, {p.batch, p.tokens, H, p.head_dim})};
+  fill_random(backend, inputs.qkv);
+  fill_random(backend, inputs.dout);
+  return inputs;
+}
+
+std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
+                                                 const AttentionInputs& inputs, bool deterministic) {
+  if (!contender.rung && !is_cudnn(contender))
+    return std::make_unique<BackendRun>(attention_kind(contender.name), backend, inputs, deterministic);
+#ifdef TESSERA_HAS_CUDA
+  if (is_cudnn(contender) || contender.rung->forward)
+    return std::make_unique<FusedRun>(contender, backend, inputs, deterministic);
+#endif
+  return std::make_unique<BackendRun>(AttentionKind::kNaive, backend, inputs, deterministic);
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// One way to attend on one problem, ready to be called: what `./bench attention` times.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/ladder.h"
+#include "kernels/backend.h"
+
+namespace tessera {
+
+// A way to attend as the benchmark knows it: a rung of the ladder, cuDNN, or on the CPU a kind of its
+// backend.
+struct Contender {
+  std::string name;
+  const attention::Rung* rung = nullptr;  // none: cuDNN, or a kind of the CPU's
+
+  DType dtype(Device device) const;
+  // Empty, or in a word or two why it cannot run.
+  std::string why_not(const AttnProblem& problem, const DeviceTraits& device) const;
+  // FLOP/s that any device reaches: from it a first guess is made of how long a call takes.
+  double least_flops(Device device) const;
+};
+std::vector<Contender> all_contenders(Device device);
+
+// Packed projections [B, T, H + 2 K, D] and the gradient of the output [B, T, H, D], both random.
+struct AttentionInputs {
+  AttnProblem problem;
+  Tensor qkv, dout;
+};
+AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem& problem);
+
+class AttentionRun {
+ public:
+  virtual ~AttentionRun() = default;
+  virtual void forward() = 0;
+  virtual void backward() = 0;  // after forward()
+  int64_t saved_bytes() const { return saved_bytes_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+ protected:
+  int64_t saved_bytes_ = 0, workspace_bytes_ = 0;
+};
+
+// Allocates outputs, what is saved, and workspace from an arena of its own; backend and inputs must outlive
+// it. Errors: OutOfMemory, and what the kernels refuse.
+std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
+                                                 const AttentionInputs& inputs, bool deterministic);
+
+}  // namespace tessera

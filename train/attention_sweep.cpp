@@ -1,0 +1,110 @@
+#include "train/attention_sweep.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "train/attention_results.h"
+
+namespace tessera {
+namespace {
+
+struct Sizes {
+  std::vector<int64_t> seq_lens;
+  int64_t tokens, channels;
+};
+
+// What is measured where the options leave it open.
+Sizes sizes_of(const BenchAttentionOptions& options, Device device) {
+  const bool cuda = device == Device::kCuda;
+  Sizes sizes{.seq_lens = options.seq_lens, .tokens = options.tokens, .channels = options.channels};
+  if (sizes.seq_lens.empty()) {
+    sizes.seq_lens = cuda ? std::vector<int64_t>{512, 1024, 2048, 4096, 8192, 16384, 32768}
+                          : std::vector<int64_t>{128, 256, 512, 1024};
+  }
+  if (sizes.tokens == 0) sizes.tokens = cuda ? 32768 : 1024;
+  if (sizes.channels == 0) sizes.channels = cuda ? 2048 : 256;
+  return sizes;
+}
+
+AttnProblem make_problem(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim, bool causal,
+                         int64_t group) {
+  check(heads % group == 0, "--group {} does not divide {} heads", group, heads);
+  return {.dtype = ATTN_BF16,
+          .batch = batch,
+          .tokens = tokens,
+          .heads = heads,
+          .kv_heads = heads / group,
+          .head_dim = static_cast<int>(head_dim),
+          .causal = causal,
+          .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+}
+
+}  // namespace
+
+std::vector<Contender> contenders_of(const std::vector<std::string>& names, const DeviceTraits& device) {
+  const std::vector<Contender> all = all_contenders(device.device);
+  std::vector<Contender> chosen;
+  std::string known;
+  for (const Contender& contender : all) known += (known.empty() ? "" : ", ") + contender.name;
+  if (names.empty()) {
+    if (device.device == Device::kCpu) return all;
+    const std::string best = device.arch == 90 ? "hopper" : "tensor_cores";
+    for (const Contender& contender : all)
+      if (contender.name == best || contender.name == kYardstick) chosen.push_back(contender);
+    return chosen;
+  }
+  for (const std::string& name : names) {
+    if (name == "all") return all;
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const Contender& c) { return c.name == name; });
+    check(found != all.end(), "unknown rung \"{}\"; on {} there are {}, and all", name, device.name, known);
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device) {
+  const Sizes sizes = sizes_of(options, device);
+  std::vector<PlannedProblem> problems;
+  for (const std::string& mask : options.masks) {
+    check(mask == "causal" || mask == "full", "unknown mask \"{}\"; known: causal, full", mask);
+    for (const std::string& shape : options.shapes) {
+      const std::vector<int64_t> s = parse_attention_shape(shape);
+      problems.push_back({make_problem(s[0], s[1], s[2], s[3], mask == "causal", options.group), false});
+    }
+  }
+  for (const int64_t head_dim : options.head_dims) {
+    check(sizes.channels % head_dim == 0, "--channels {} are no multiple of head dim {}", sizes.channels,
+          head_dim);
+    for (const std::string& mask : options.masks) {
+      for (const int64_t tokens : sizes.seq_lens) {
+        problems.push_back(
+            {make_problem(std::max<int64_t>(1, sizes.tokens / tokens), tokens, sizes.channels / head_dim,
+                          head_dim, mask == "causal", options.group),
+             true});
+      }
+    }
+  }
+  return problems;
+}
+
+std::vector<int64_t> parse_attention_shape(const std::string& text) {
+  constexpr int64_t kLargest = 1 << 30;
+  std::vector<int64_t> sizes;
+  size_t at = 0;
+  while (at <= text.size()) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, comma - at);
+    const bool digits =
+        !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == part.npos;
+    sizes.push_back(digits ? std::stoll(part) : 0);
+    at = comma + 1;
+  }
+  const bool good = sizes.size() == 4 &&
+                    std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0 && s <= kLargest; });
+  check(good, "--shape wants B,N,H,D, four positive whole numbers as in 64,1024,12,64; found \"{}\"", text);
+  return sizes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+// What `./bench attention` measures: its options as lists of contenders and of problems.
+#pragma once
+
+#include <vector>
+
+#include "train/attention_run.h"
+#include "train/bench.h"
+
+namespace tessera {
+
+struct PlannedProblem {
+  AttnProblem problem;  // dtype is each contender's own
+  bool in_sweep;        // of sequence lengths: plotted
+};
+
+// Error: a name that is unknown on this device, a mask, shape or group that cannot be.
+std::vector<Contender> contenders_of(const std::vector<std::string>& names, const DeviceTraits& device);
+std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device);
+std::vector<int64_t> parse_attention_shape(const std::string& text);  // "B,N,H,D"; Error: anything else
+
+}  // namespace tessera

@@ -1,0 +1,191 @@
+// ./bench attention: every way to attend, side by side in one run.
+//
+// The protocol of a time: inputs are random and larger than, or driven out of, the L2 cache; each contender
+// is warmed up; then the contenders take turns, call by call, so that a drift of the clock hits all alike; a
+// call's time is that between two events around it, enqueued while the device is busy with something else, so
+// that the host's launches are hidden where they can be; the median is reported.
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "kernels/base/check.h"
+#include "kernels/gemm_peak.h"
+#include "kernels/timer.h"
+#include "train/attention_results.h"
+#include "train/attention_run.h"
+#include "train/attention_sweep.h"
+#include "train/bench.h"
+#include "train/device.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kWarmupCalls = 2, kFewestRepeats = 3;
+constexpr double kLongEnough = 1000;  // ms of one direction after which no more repeats are needed
+constexpr int64_t kFlushBytes = int64_t{192} << 20;  // more than any L2
+
+// A contender on a problem: what is filled in as it goes.
+struct Entry {
+  AttentionCell cell;
+  std::unique_ptr<AttentionRun> run;
+  std::unique_ptr<Timer> timers[2];
+  std::vector<double> samples[2];  // ms, forward and backward
+};
+
+class Bench {
+ public:
+  Bench(const BenchAttentionOptions& options, const DeviceTraits& device)
+      : options_(options), device_(device), backend_(make_backend(device)), arena_(make_arena(device)) {}
+
+  AttentionResults run() {
+    const std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
+    const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
+    AttentionResults results{.device = device_.name,
+                             .gemm_peak = gemm_peak(*backend_),
+                             .deterministic = options_.deterministic,
+                             .repeats = options_.repeats,
+                             .cells = {}};
+    backend_->lend_workspace(arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+                                          {workspace_bytes(device_.device, 1, 1) / 4}));
+    if (device_.device == Device::kCuda) {
+      flush_ =
+          arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kFlushBytes / 4});
+      norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
+      backend_->fill_zero(flush_);
+    }
+    fmt::print("attention on {}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}\n", device_.name,
+               results.gemm_peak / 1e12, options_.deterministic, options_.repeats);
+    for (const PlannedProblem& planned : problems) {
+      std::vector<AttentionCell> cells = measure(planned, contenders);
+      fmt::print("\n{}", problem_table(cells, results.gemm_peak));
+      std::fflush(stdout);
+      results.cells.insert(results.cells.end(), cells.begin(), cells.end());
+    }
+    return results;
+  }
+
+ private:
+  // What a call should take at the speed of the contender's last problem like this one, in ms.
+  double estimate(const Contender& contender, const AttnProblem& p, bool backward) {
+    const auto found = speeds_.find(series(contender, p, backward));
+    const double speed = found == speeds_.end() ? contender.least_flops(device_.device) : found->second;
+    return attention_flops(p, backward) / speed * 1e3;
+  }
+  static std::string series(const Contender& contender, const AttnProblem& p, bool backward) {
+    return fmt::format("{} {} {} {}", contender.name, p.head_dim, p.causal, backward);
+  }
+
+  std::vector<AttentionCell> measure(const PlannedProblem& planned,
+                                     const std::vector<Contender>& contenders) {
+    Arena arena = make_arena(device_);
+    std::map<AttnDtype, AttentionInputs> inputs;
+    std::vector<Entry> entries(contenders.size());
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const Contender& contender = contenders[i];
+      AttentionCell& cell = entries[i].cell;
+      cell.rung = contender.name;
+      cell.problem = planned.problem;
+      cell.problem.dtype = contender.dtype(device_.device) == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+      cell.in_sweep = planned.in_sweep;
+      cell.why_not = contender.why_not(cell.problem, device_);
+      if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),
+                                           estimate(contender, cell.problem, true)) > options_.longest_ms)
+        cell.why_not = "slow";
+      if (!cell.why_not.empty()) continue;
+      try {
+        auto& input = inputs[cell.problem.dtype];
+        if (!input.qkv) input = random_inputs(*backend_, arena, cell.problem);
+        const bool deterministic =
+            contender.name == kYardstick ? options_.cudnn_deterministic : options_.deterministic;
+        entries[i].run = make_attention_run(contender, *backend_, input, deterministic);
+        cell.saved_bytes = entries[i].run->saved_bytes();
+        cell.workspace_bytes = entries[i].run->workspace_bytes();
+        if (contender.rung) {
+          cell.forward = contender.rung->forward_traffic(cell.problem);
+          cell.backward = contender.rung->backward_traffic(cell.problem, options_.deterministic);
+        }
+        for (auto& timer : entries[i].timers) timer = make_timer(*backend_);
+        for (int call = 0; call < kWarmupCalls; ++call) time_both(entries[i]);
+        for (auto& samples : entries[i].samples) samples.clear();
+      } catch (const OutOfMemory&) {
+        entries[i].run.reset();
+        cell.why_not = "memory";
+      } catch (const Error& error) {  // one contender's refusal is not the others'
+        entries[i].run.reset();
+        cell.why_not = "failed";
+        fmt::print(stderr, "bench: {} on {}: {}\n", contender.name, to_string(cell.problem), error.what());
+      }
+    }
+    for (int64_t repeat = 0; repeat < options_.repeats; ++repeat) {
+      for (Entry& entry : entries)
+        if (entry.run && !enough(entry)) time_both(entry);
+    }
+    std::vector<AttentionCell> cells;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      Entry& entry = entries[i];
+      if (entry.run) {
+        for (const bool backward : {false, true}) {
+          std::vector<double>& samples = entry.samples[backward];
+          std::sort(samples.begin(), samples.end());
+          const double median = samples[samples.size() / 2];
+          (backward ? entry.cell.backward_ms : entry.cell.forward_ms) = median;
+          speeds_[series(contenders[i], entry.cell.problem, backward)] =
+              attention_flops(entry.cell.problem, backward) / median * 1e3;
+        }
+      }
+      cells.push_back(entry.cell);
+    }
+    return cells;
+  }
+
+  static bool enough(const Entry& entry) {
+    double total = 0;
+    for (const double ms : entry.samples[1]) total += ms;
+    return entry.samples[1].size() >= kFewestRepeats && total > kLongEnough;
+  }
+
+  void time_both(Entry& entry) {
+    const auto time = [&](Timer& timer, auto&& call) {
+      if (flush_) backend_->global_norm({.tensors = {&flush_, 1}, .norm = norm_});
+      timer.start();
+      call();
+      timer.stop();
+    };
+    time(*entry.timers[0], [&] { entry.run->forward(); });
+    time(*entry.timers[1], [&] { entry.run->backward(); });
+    for (const int direction : {0, 1})
+      entry.samples[direction].push_back(entry.timers[direction]->milliseconds());
+  }
+
+  const BenchAttentionOptions& options_;
+  DeviceTraits device_;
+  std::unique_ptr<Backend> backend_;
+  Arena arena_;
+  Tensor flush_, norm_;
+  std::map<std::string, double> speeds_;  // FLOP/s
+};
+
+void write(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << text;
+  file.flush();
+  check(file.good(), "cannot write {}", path);
+}
+
+}  // namespace
+
+void bench_attention(const BenchAttentionOptions& options) {
+  check(options.group > 0, "--group wants a positive number, found {}", options.group);
+  const DeviceTraits device = choose_device(options.device).traits;
+  const AttentionResults results = Bench(options, device).run();
+  const auto means = mean_ratios(results);
+  if (!means.empty()) fmt::print("\ntimes as fast as cuDNN, geometric means: forward, backward\n");
+  for (const auto& [rung, mean] : means)
+    fmt::print("  {:<13}{:>8.3f}{:>8.3f}   over {} problems\n", rung, mean.forward, mean.backward,
+               mean.problems);
+  write(options.json, to_json(results).dump(2) + "\n");
+  write(options.svg, to_svg(results));
+}
+
+}  // namespace tessera
