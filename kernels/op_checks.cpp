@@ -120,6 +120,9 @@ void check_op(const AttentionForwardOp& a, Device device) {
                {{"qkv", a.qkv, a.plan.dtype, {s.batch, s.tokens, 3, s.heads, s.head_dim}},
                 {"y", a.y, a.plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", a.saved, a.plan.saved_dtype, a.plan.saved_shape}});
+  check(static_cast<int64_t>(a.workspace.bytes()) >= a.plan.forward_workspace_bytes,
+        "attention_forward: workspace wants {} bytes, found {}", a.plan.forward_workspace_bytes,
+        a.workspace.bytes());
 }
 
 void check_op(const AttentionBackwardOp& a, Device device) {

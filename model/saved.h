@@ -25,6 +25,7 @@ struct Saved {
   Tensor embedded;  // [N, C]
   std::vector<BlockSaved> blocks;
   Tensor norm, norm_mean, norm_rstd;
+  Tensor attention_workspace;  // of every block's forward; none unless the attention plan asks for it
 };
 
 // For a forward without backward every block may write the same tensors, which takes the memory of one block.

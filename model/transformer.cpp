@@ -6,7 +6,7 @@ namespace {
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
 void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
-                   const BlockSaved& s) {
+                   const BlockSaved& s, const Tensor& attention_workspace) {
   be.layernorm_forward({.x = x,
                         .weight = p.norm1_weight,
                         .bias = p.norm1_bias,
@@ -17,7 +17,11 @@ void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan,
                      .weight = p.qkv_weight,
                      .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
                      .bias = p.qkv_bias});
-  be.attention_forward({.plan = plan, .qkv = s.qkv, .y = s.attention, .saved = s.attention_saved});
+  be.attention_forward({.plan = plan,
+                        .qkv = s.qkv,
+                        .y = s.attention,
+                        .saved = s.attention_saved,
+                        .workspace = attention_workspace});
   be.linear_forward({.x = s.attention.view(x.shape),
                      .weight = p.out_weight,
                      .y = s.residual_mid,
@@ -193,6 +197,9 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   saved.norm = take("final norm", {N, C}, t);
   saved.norm_mean = take("final norm mean", {N}, f);
   saved.norm_rstd = take("final norm rstd", {N}, f);
+  if (plan.forward_workspace_bytes > 0)
+    saved.attention_workspace =
+        take("attention forward scratch", {(plan.forward_workspace_bytes + 3) / 4}, f, MemoryTag::kAttention);
   return saved;
 }
 
@@ -204,7 +211,8 @@ void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved&
                         .position_table = p.position_table,
                         .y = saved.embedded.view({B, T, model.config.channels})});
   for (size_t l = 0; l < saved.blocks.size(); ++l)
-    block_forward(be, p.blocks[l], model.plan, block_input(saved, l), saved.blocks[l]);
+    block_forward(be, p.blocks[l], model.plan, block_input(saved, l), saved.blocks[l],
+                  saved.attention_workspace);
   be.layernorm_forward({.x = block_input(saved, saved.blocks.size()),
                         .weight = p.norm_weight,
                         .bias = p.norm_bias,

@@ -23,7 +23,7 @@ struct Config {
     int64_t layers = 12;
     int64_t heads = 12;
     int64_t channels = 768;
-    std::string attention = "flash";  // naive | flash
+    std::string attention = "flash";  // naive | flash | cudnn
     bool operator==(const Model&) const = default;
   } model;
 

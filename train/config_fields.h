@@ -24,8 +24,9 @@ void for_each_field(C& config, Visit&& visit) {
         "Attention heads of a block; divides model.channels");
   visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
         "Width of the residual stream");
-  visit("model.attention", model.attention, OneOf{{"naive", "flash"}},
-        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic");
+  visit("model.attention", model.attention, OneOf{{"naive", "flash", "cudnn"}},
+        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: NVIDIA's "
+        "fused kernels, bf16 on a GPU");
 
   auto& data = config.data;
   visit("data.train", data.train, Text{.may_be_empty = false},

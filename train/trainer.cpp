@@ -57,7 +57,7 @@ std::string out_of_memory_advice(const RunShape& shape, const MemoryLedger& plan
       "model's size{}.",
       format_bytes(plan.peak_bytes()), format_by_tag(plan.at_peak()), shape.micro_batch,
       shape.sequence_length,
-      shape.attention == AttentionKind::kNaive ? ", or set model.attention=flash" : "");
+      shape.attention != AttentionKind::kFlash ? ", or set model.attention=flash" : "");
 }
 
 class Trainer {

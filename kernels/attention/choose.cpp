@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -24,12 +25,14 @@ AttnProblem problem_of(const AttentionRequest& request, float scale) {
 
 }  // namespace
 
-const char* name_of(AttentionKind kind) { return kind == AttentionKind::kNaive ? "naive" : "flash"; }
+const char* name_of(AttentionKind kind) {
+  return kind == AttentionKind::kNaive ? "naive" : kind == AttentionKind::kFlash ? "flash" : "cudnn";
+}
 
 AttentionKind attention_kind(std::string_view name) {
-  if (name == "naive") return AttentionKind::kNaive;
-  if (name == "flash") return AttentionKind::kFlash;
-  fail("unknown attention \"{}\"; known: naive, flash", name);
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn})
+    if (name == name_of(kind)) return kind;
+  fail("unknown attention \"{}\"; known: naive, flash, cudnn", name);
 }
 
 AttentionPlan choose_attention(const AttentionRequest& request) {
@@ -56,6 +59,20 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   plan.saved_dtype = DType::kF32;
   plan.saved_shape = {s.batch, s.heads, s.tokens};
   plan.saved_name = "log-sum-exp";
+  if (request.kind == AttentionKind::kCudnn) {
+    check(request.device.device == Device::kCuda,
+          "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
+    const AttnProblem problem = problem_of(request, plan.scale);
+    const char* refusal = attention::cudnn_refusal(problem, request.device.arch);
+    check(refusal == nullptr,
+          "cudnn attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. "
+          "model.attention=flash needs no cuDNN",
+          s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
+          request.device.arch % 10, refusal != nullptr ? refusal : "");
+    plan.forward_workspace_bytes = attention::cudnn_forward_workspace(problem);
+    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(problem, request.deterministic);
+    return plan;
+  }
   if (request.device.device == Device::kCpu) {
     check(s.head_dim <= kLargestCpuHeadDim, "flash attention on the CPU serves head dims up to {}, found {}",
           kLargestCpuHeadDim, s.head_dim);

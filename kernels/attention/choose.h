@@ -15,6 +15,7 @@ namespace tessera {
 enum class AttentionKind : uint8_t {
   kNaive,  // the N x N probabilities are stored: GEMM, masked softmax, GEMM
   kFlash,  // our fused kernels: one log-sum-exp per row is stored
+  kCudnn,  // NVIDIA's fused kernels, as a yardstick; the same is stored
 };
 const char* name_of(AttentionKind kind);
 AttentionKind attention_kind(std::string_view name);  // fails on an unknown name, listing the known
@@ -40,10 +41,10 @@ struct AttentionPlan {
   int arch = 0;               // 0 on the CPU
 
   DType saved_dtype =
-      DType::kF32;  // flash: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+      DType::kF32;  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
-  int64_t backward_workspace_bytes = 0;
+  int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
 };
 
 struct AttentionRequest {

@@ -1,10 +1,12 @@
-// Attention as the plan says: our fused kernels, or three matrix operations around stored probabilities.
+// Attention as the plan says: our fused kernels, cuDNN's, or three matrix operations around stored
+// probabilities.
 //
 // naive, for each sequence b and its heads h, with P[b, h] [T, T] saved for the backward:
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -133,6 +135,7 @@ AttnProblem problem_of(const AttentionPlan& plan) {
           .batch = plan.shape.batch,
           .tokens = plan.shape.tokens,
           .heads = plan.shape.heads,
+          .kv_heads = plan.shape.heads,
           .head_dim = static_cast<int>(plan.shape.head_dim),
           .causal = plan.shape.causal,
           .scale = plan.scale};
@@ -167,6 +170,8 @@ void CudaBackend::attention_forward(const AttentionForwardOp& a) {
                          .v = strided(a.qkv, 2),
                          .out = strided(a.y, 0),
                          .lse = a.saved.as<float>()};
+  if (a.plan.kind == AttentionKind::kCudnn)
+    return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), stream_);
   check_attention(attn_forward(&args, a.plan.arch, stream_), "attention_forward", a.plan);
 }
 
@@ -186,6 +191,7 @@ void CudaBackend::attention_backward(const AttentionBackwardOp& a) {
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic};
+  if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, stream_);
   check_attention(attn_backward(&args, a.plan.arch, stream_), "attention_backward", a.plan);
 }
 

@@ -1,4 +1,5 @@
 // The whole model on a GPU: against PyTorch, against the CPU, against itself.
+#include "kernels/attention/cudnn/cudnn.h"
 #include "tests/gpt2_reference.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"
@@ -39,6 +40,20 @@ TEST_F(CudaModel, Bf16AgreesWithPyTorchWithinItsPrecision) {
   EXPECT_LT(e.grad_norms, tolerance::kBf16ModelGradient);
 }
 
+// What serves head dim 64 in this dtype, here
+std::vector<AttentionKind> kinds_for(DType dtype) {
+  std::vector<AttentionKind> kinds{AttentionKind::kNaive, AttentionKind::kFlash};
+  std::string why_not;
+  if (dtype == DType::kBF16) {
+    if (attention::cudnn_available(why_not)) {
+      kinds.push_back(AttentionKind::kCudnn);
+    } else {
+      fmt::print("[ skipped  ] cudnn attention: {}\n", why_not);
+    }
+  }
+  return kinds;
+}
+
 RunShape shape_of(DType dtype, AttentionKind attention, int64_t T) {
   return {.model = {.vocab_size = 301, .context = 300, .layers = 3, .heads = 2, .channels = 128},
           .micro_batch = 3,
@@ -53,7 +68,7 @@ TEST_F(CudaModel, AgreesWithTheCpuAtHeadDim64) {
     HostTensors make;
     const StepsResult cpu = run_steps({}, shape_of(DType::kF32, AttentionKind::kFlash, T), 10, make);
     for (const DType dtype : {DType::kF32, DType::kBF16})
-      for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+      for (const AttentionKind attention : kinds_for(dtype)) {
         const StepsResult gpu = run_steps(device, shape_of(dtype, attention, T), 10, make);
         const bool f32 = dtype == DType::kF32;
         const std::string what = fmt::format("{} {} T {}", name_of(dtype), name_of(attention), T);
@@ -77,7 +92,7 @@ TEST_F(CudaModel, AgreesWithTheCpuAtHeadDim64) {
 
 TEST_F(CudaModel, SameSeedSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    for (const AttentionKind attention : kinds_for(dtype)) {
       HostTensors make;
       const RunShape shape = shape_of(dtype, attention, 300);
       expect_same_bits(run_steps(device, shape, 10, make), run_steps(device, shape, 10, make));
@@ -85,7 +100,7 @@ TEST_F(CudaModel, SameSeedSameBits) {
 }
 
 TEST_F(CudaModel, ThePlanIsTheStep) {
-  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
+  for (const AttentionKind attention : kinds_for(DType::kBF16))
     expect_plan_is_the_step(device, shape_of(DType::kBF16, attention, 257));
 }
 

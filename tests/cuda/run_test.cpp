@@ -1,7 +1,9 @@
 // The train program on a GPU: resuming gives the same bits, and what does not fit is refused with advice.
 #include <gtest/gtest.h>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/backend.h"
+#include "tests/tolerances.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -40,6 +42,22 @@ TEST_F(CudaRun, ResumesBitForBit) {
     EXPECT_EQ(losses("out"), losses("cut"));
     EXPECT_EQ(losses("out").size(), 2u * 20 + 3);
   }
+}
+
+// A prompt of one token, which cuDNN serves forward alone
+TEST_F(CudaRun, CudnnTrainsEvaluatesAndSamples) {
+  std::string why_not;
+  if (!attention::cudnn_available(why_not)) GTEST_SKIP() << "no cuDNN: " << why_not;
+  const auto last_loss = [&](const char* attention) {
+    const ProcessResult result = train(
+        {"--overwrite", "--set", std::string("model.attention=") + attention, "--set", "sampling.prompt=a"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    double loss = 0;
+    for (const std::string& line : losses("out"))
+      if (line.find(" validation_loss ") != std::string::npos) loss = std::stod(line.substr(line.rfind(' ')));
+    return loss;
+  };
+  EXPECT_NEAR(last_loss("cudnn") / last_loss("flash"), 1, tolerance::kBf16ModelLoss);
 }
 
 TEST_F(CudaRun, WhatDoesNotFitIsRefusedWithAdvice) {

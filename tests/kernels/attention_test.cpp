@@ -1,6 +1,7 @@
 // CPU attention: flash against naive, naive against finite differences and fp64, over tiles and sizes.
 #include <cmath>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
 #include "tests/support.h"
@@ -167,6 +168,49 @@ TEST(ChooseAttention, SaysWhichSizesItServes) {
         << error.what();
     EXPECT_NE(std::string(error.what()).find("head dim 80"), std::string::npos) << error.what();
   }
+}
+
+TEST(ChooseAttention, CudnnSaysWhatItServes) {
+  const DeviceTraits h200{.device = Device::kCuda, .arch = 90, .name = "NVIDIA H200"};
+  const auto refusal = [](const AttentionRequest& request) -> std::string {
+    try {
+      choose_attention(request);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto expect_words = [&](const AttentionRequest& request, const char* words) {
+    EXPECT_NE(refusal(request).find(words), std::string::npos) << refusal(request);
+  };
+  const AttentionShape shape{2, 128, 3, 64, true};
+  const AttentionRequest good{
+      .kind = AttentionKind::kCudnn, .shape = shape, .dtype = DType::kBF16, .device = h200};
+  AttentionRequest bad = good;
+  bad.device = {};
+  expect_words(bad, "needs a GPU");
+  bad = good;
+  bad.dtype = DType::kF32;
+  expect_words(bad, "bf16 alone");
+  bad = good;
+  bad.shape.head_dim = 136;
+  expect_words(bad, "multiple of 8, at most 128");
+  bad = good;
+  bad.device.arch = 75;
+  expect_words(bad, "compute capability 8.0");
+  if (!attention::cudnn_built()) {
+    expect_words(good, "tools/install --cudnn");
+    GTEST_SKIP() << "the plan: " << attention::kCudnnNotBuilt;
+  }
+  EXPECT_EQ(choose_attention(good).saved_shape, (Shape{2, 3, 128}));
+  const auto scratch = [&](int64_t tokens, bool deterministic) {
+    AttentionRequest request = good;
+    request.shape.tokens = tokens;
+    request.deterministic = deterministic;
+    return static_cast<double>(choose_attention(request).backward_workspace_bytes);
+  };
+  EXPECT_NEAR(scratch(1 << 15, false) / scratch(1 << 14, false), 2, 0.1);
+  EXPECT_NEAR(scratch(1 << 15, true) / scratch(1 << 14, true), 4, 0.1);
 }
 
 TEST(ChooseAttention, NaiveSavesProbabilitiesAndFlashOneNumberARow) {

@@ -105,6 +105,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
 TEST_F(Run, RefusesBadInputWithAdvice) {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);  // inherited by the program: the same words with and without a GPU
   refused({"--set", "model.heads=3"}, {"heads"});
+  refused({"--set", "model.attention=cudnn"}, {"cudnn attention needs a GPU", "flash"});
   refused({"--set", "model.atention=flash"}, {"model.atention", "did you mean", "model.attention"});
   refused({"--set", "train.sequence_length=64"}, {"64", "context", "32"});
   refused({"--set", "data.train=missing.txt"}, {"missing.txt"});

@@ -2,6 +2,7 @@
 // device.
 #include <gtest/gtest.h>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "train/device.h"
 
 namespace tessera {
@@ -15,7 +16,10 @@ TEST(ShippedConfigs, HaveKernelsOnEveryDevice) {
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/configs")) {
     ++configs;
     for (const DeviceTraits& device : devices)
-      for (const char* attention : {"naive", "flash"}) {
+      for (const char* attention : {"naive", "flash", "cudnn"}) {
+        if (attention_kind(attention) == AttentionKind::kCudnn &&
+            (device.device == Device::kCpu || !attention::cudnn_built()))
+          continue;
         SCOPED_TRACE(entry.path().string() + " on " + device.name + ", " + attention);
         const std::vector<std::string> overrides{"train.micro_batch=1",
                                                  std::string("model.attention=") + attention};

@@ -1,0 +1,47 @@
+// The answers of cudnn.h that need neither cuDNN nor a device. Also linked where there is no CUDA.
+#include <cmath>
+
+#include "kernels/attention/cudnn/cudnn.h"
+
+namespace tessera::attention {
+namespace {
+
+constexpr int kLowestArch = 80;
+constexpr int kHeadDimStep = 8,
+              kLargestHeadDim = 128;  // of the backward; the forward alone would serve up to 256
+
+constexpr int64_t kTileQ = 64, kTileK = 128;  // cuDNN's tiles, to which it pads the gradients of the scores
+
+int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// Tables of sequence lengths, where the tokens do not fill the tiles, and what alignment takes.
+int64_t slack(const AttnProblem& p) { return (int64_t{64} << 10) + 16 * p.batch; }
+
+}  // namespace
+
+const char* cudnn_refusal(const AttnProblem& p, int arch) {
+  if (arch < kLowestArch) return "compute capability 8.0 or higher is needed";
+  if (p.dtype != ATTN_BF16) return "it is asked for bf16 alone, found fp32";
+  if (p.head_dim <= 0 || p.head_dim % kHeadDimStep != 0 || p.head_dim > kLargestHeadDim)
+    return "head dim must be a multiple of 8, at most 128";
+  if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0 || p.heads % p.kv_heads != 0)
+    return "batch, tokens and heads must be positive, and kv_heads must divide heads";
+  if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";
+  return cudnn_built() ? nullptr : kCudnnNotBuilt;
+}
+
+int64_t cudnn_forward_workspace(const AttnProblem& p) { return slack(p); }
+
+int64_t cudnn_backward_workspace(const AttnProblem& p, bool deterministic) {
+  constexpr int64_t kBf16 = 2, kF32 = 4;
+  const int64_t heads = p.batch * p.heads, rows = heads * p.tokens;
+  int64_t bytes = slack(p) + kF32 * rows;  // rowsum(dO o O)
+  if (p.kv_heads != p.heads)
+    bytes += 2 * kBf16 * rows * p.head_dim;  // dK and dV of every query head, summed at the end
+  // dQ = dS K: added up in fp32 by whoever holds a tile of dS, or, to fix the order, from all of dS
+  bytes += deterministic ? kBf16 * heads * round_up(p.tokens, kTileQ) * round_up(p.tokens, kTileK)
+                         : kF32 * rows * p.head_dim;
+  return bytes;
+}
+
+}  // namespace tessera::attention
