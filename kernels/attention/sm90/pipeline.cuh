@@ -14,6 +14,11 @@ struct RingPlace {
   __device__ __forceinline__ void next() {
     if (++stage == kStages) stage = 0, turn ^= 1;
   }
+  // Where next() came from, of a ring of two
+  __device__ __forceinline__ RingPlace before() const {
+    static_assert(kStages == 2);
+    return {stage ^ 1, turn ^ static_cast<uint32_t>(stage ^ 1)};
+  }
 };
 
 // Two mbarriers a stage: full (one arrival, by the filler, and the bytes it announces) and empty (one arrival
@@ -32,12 +37,18 @@ struct Ring {
       ptx::mbarrier_init(empty(stage), readers);
     }
   }
-  // The filler: waits until the stage may be overwritten (at once in the first round), announces `bytes`, and
-  // gets the barrier that the copies must name.
-  __device__ __forceinline__ uint32_t begin_fill(Place at, uint32_t bytes) const {
+  // The filler: waits until the stage may be overwritten (at once in the first round), ...
+  __device__ __forceinline__ void wait_empty(Place at) const {
     ptx::mbarrier_wait(empty(at.stage), at.turn ^ 1);
+  }
+  // ... announces `bytes`, and gets the barrier that the copies must name.
+  __device__ __forceinline__ uint32_t announce(Place at, uint32_t bytes) const {
     ptx::mbarrier_arrive_expect(full(at.stage), bytes);
     return full(at.stage);
+  }
+  __device__ __forceinline__ uint32_t begin_fill(Place at, uint32_t bytes) const {
+    wait_empty(at);
+    return announce(at, bytes);
   }
   __device__ __forceinline__ void wait_full(Place at) const { ptx::mbarrier_wait(full(at.stage), at.turn); }
   // By one thread of each reader, when all of its threads have read

@@ -105,6 +105,18 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
 __device__ __forceinline__ void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// A look at what other SMs write (9.7.9.8 ld) ...
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+// ... and what makes that look an acquire (9.7.13.4)
+__device__ __forceinline__ void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+// Orders what this thread sees of global memory before what its copies read and add to there (9.7.13.4)
+__device__ __forceinline__ void fence_global_for_async() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // ---- registers and fragments ----
 
@@ -123,6 +135,12 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t to, uint32_t a, uint32_t b,
                "r"(c), "r"(d)
                : "memory");
 }
+__device__ __forceinline__ void ldmatrix_x4(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(from)
+               : "memory");
+}
 // The same, each matrix transposed on the way
 __device__ __forceinline__ void stmatrix_x4_trans(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
                                                   uint32_t d) {
@@ -134,6 +152,27 @@ __device__ __forceinline__ void store_shared(uint32_t to, float4 value) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y), "f"(value.z),
                "f"(value.w)
                : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 load_shared_float4(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
 }
 __device__ __forceinline__ float2 load_shared_float2(uint32_t from) {
   float2 v;

@@ -1,0 +1,260 @@
+// Forward attention with wgmma and the copy engine.
+//
+//   for every tile of queries that this CTA takes, three slices of 64, one a warpgroup:      Q_i [64, D]
+//     O = 0, m = -inf, sum = 0
+//     for every key tile j, from the last that the slice sees down to 0:                     K_j, V_j [Bk, D]
+//       S = Q_i K_j^T, masked where the tile crosses the diagonal or the end                 [64, Bk]
+//       m, P, sum = online softmax of S (softmax.cuh); O is brought to the new m
+//       O += P V_j                                                                           [64, D]
+//     O /= sum, LSE = (m + log2(sum)) ln(2)
+//
+// A fourth warpgroup's first thread loads. P stays in registers: an accumulator of S is, packed, the A
+// operand of P V. What runs beside what:
+// - in a warpgroup, O += P V_{j+1} is queued behind S = Q K_j^T, also across query tiles: the last product of
+// one
+//   tile runs beside the first scores of the next, and O is written after that. So the tensor cores see no
+//   gap between tiles, and the loop has one place for each product.
+// - warpgroups take turns to queue their products, so that while one has the tensor cores the others do
+// softmax.
+// - a slice that sees fewer keys than its tile's last one passes its turn and releases the key tile unread.
+#pragma once
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/sm90/forward_load.cuh"
+#include "kernels/attention/sm90/forward_shape.h"
+#include "kernels/attention/sm90/softmax.cuh"
+
+namespace tessera::attention::sm90 {
+
+// Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warpgroup's
+// tile.
+template <bool kCausal, int kCount>
+__device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key, int tokens) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarps;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    // Columns are compile-time constants up to the lane's own offset, which goes into the limit.
+    const int visible = kCausal ? min(tokens, row + 16 * warp + 8 * r + lane / 4 + 1) : tokens;
+    const int limit = visible - key - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+      if (8 * n >= limit) s[4 * n + 2 * r] = -INFINITY;
+      if (8 * n + 1 >= limit) s[4 * n + 2 * r + 1] = -INFINITY;
+    }
+  }
+}
+
+// One of the warpgroups that compute
+template <class Shape, bool kCausal>
+struct ForwardConsumer {
+  using Memory = ForwardMemory<Shape>;
+  static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
+  // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips those key tiles it
+  // still holds a stage of V, for its pending product: the loader must reach the next K before it waits for
+  // that stage.
+  static_assert((Shape::kConsumers - 1) * kWarpgroupRows <= Shape::kKVStages * kBlockK);
+
+  const ForwardArgs& a;
+  const Memory memory;
+  const int warpgroup;
+  OnlineSoftmax softmax{a.scale};
+  float o[kHeadDim / 2] = {};
+  uint32_t p[kBlockK / 4] = {};
+  bool pending = false;  // O lacks the product of p and the V at v_at
+  bool storing = false;  // the copy engine may still read an output, at stage q_stored
+  int out_row = 0, out_head = 0, out_batch = 0;  // where O goes, by stage q_out
+  typename Memory::QRing::Place q_at, q_out, q_stored;
+  typename Memory::KVRing::Place k_at, v_at;
+
+  static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
+
+  __device__ __forceinline__ void take_turn() const {
+    ptx::barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    ptx::barrier_arrive(turn_barrier(warpgroup == Shape::kConsumers - 1 ? 0 : warpgroup + 1), 2 * kWarpgroup);
+  }
+  // One arrival a warp, so that each vouches for its own reads
+  __device__ __forceinline__ void release_k() {
+    if (threadIdx.x % 32 == 0) memory.k_ring().release(k_at);
+    k_at.next();
+  }
+  __device__ __forceinline__ void release_v() {
+    if (threadIdx.x % 32 == 0) memory.v_ring().release(v_at);
+    v_at.next();
+  }
+  __device__ __forceinline__ void skip_v() {
+    memory.v_ring().wait_full(v_at);
+    release_v();
+  }
+  __device__ __forceinline__ void finish_store() {
+    if (leader() && storing) {
+      ptx::bulk_wait_read<0>();
+      memory.q_ring(warpgroup).release(q_stored);
+    }
+    storing = false;
+  }
+  __device__ __forceinline__ void begin_product_v() {
+    if (pending) memory.v_ring().wait_full(v_at);
+    ptx::hold(p);
+    ptx::hold(o);
+    ptx::wgmma_fence();
+    multiply_registers_rows<kHeadDim, kBlockK>(o, p, memory.v(v_at.stage), 0);
+    ptx::wgmma_commit();
+  }
+
+  // O and LSE of a finished slice, over the slice of Q that it came from
+  __device__ __forceinline__ void write(OnlineSoftmax& finished) {
+    finished.finish(o);
+    uint32_t packed[kHeadDim / 4];
+    pack(packed, o);
+    const auto out = memory.q(warpgroup, q_out.stage);
+    ptx::barrier_sync(own_barrier(warpgroup), kWarpgroup);  // else a warp could still need rows of Q
+    store_fragment(out, 0, 0, packed);
+    ptx::fence_shared_for_async();
+    ptx::barrier_sync(own_barrier(warpgroup), kWarpgroup);  // else rows of O could be missing
+    // After the fence, which would wait for these stores
+    float* lse = a.lse + static_cast<int64_t>(out_batch * a.schedule.heads() + out_head) * a.tokens;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = out_row + 16 * (threadIdx.x / 32 % kWarps) + 8 * r + threadIdx.x % 32 / 4;
+      if (threadIdx.x % 4 == 0 && at < a.tokens) lse[at] = finished.log_sum_exp(r);
+    }
+    if (leader()) {
+      ptx::store_tile(a.out, out.base, out_row, out_head, out_batch);
+      ptx::bulk_commit();
+    }
+    q_stored = q_out;
+    storing = true;
+  }
+  __device__ __forceinline__ void finish_slice() {
+    begin_product_v();
+    ptx::wgmma_wait<0>();
+    ptx::hold(o);
+    release_v();
+    write(softmax);
+    pending = false;
+  }
+
+  __device__ __forceinline__ void run() {
+    if (warpgroup == Shape::kConsumers - 1) pass_turn();  // the first turn is warpgroup 0's
+    for (;;) {
+      finish_store();  // the loader may need that stage to bring the next slice
+      memory.q_ring(warpgroup).wait_full(q_at);
+      const ForwardWork work = ForwardWork::load(memory.work(warpgroup, q_at.stage));
+      const bool active = work.key_tiles >= 0 && work.row < a.tokens;
+      const int mine = active ? key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows) : 0;
+      if (mine == 0 && pending) finish_slice();
+      if (work.key_tiles < 0) break;
+      for (int j = work.key_tiles - 1; j >= mine; --j) {
+        memory.k_ring().wait_full(k_at);
+        take_turn();
+        pass_turn();
+        release_k();
+        if (mine == 0) skip_v();
+      }
+      if (mine > 0) {
+        attend(work, mine);
+      } else if (leader()) {
+        memory.q_ring(warpgroup).release(q_at);  // all warps have read it: they took a turn since
+      }
+      q_at.next();
+    }
+    if (leader()) ptx::bulk_wait_read<0>();
+  }
+
+  // A slice: `mine` key tiles. Leaves the last product pending.
+  __device__ __forceinline__ void attend(const ForwardWork& work, int mine) {
+    const auto q = memory.q(warpgroup, q_at.stage);
+    const int unmasked = (kCausal ? min(a.tokens, work.row + 1) : a.tokens) / kBlockK;
+    for (int j = mine - 1; j >= 0; --j) {
+      const bool first = j == mine - 1;
+      float s[kBlockK / 2];
+      memory.k_ring().wait_full(k_at);
+      take_turn();
+      ptx::wgmma_fence();
+      multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.stage), 0);
+      ptx::wgmma_commit();
+      begin_product_v();  // the very first multiplies whatever lies there: O is cleared below
+      pass_turn();
+      if constexpr (!Shape::kWaitLate) finish_store();
+      ptx::wgmma_wait<1>();
+      ptx::hold(s);
+      release_k();
+      if (j >= unmasked) mask_scores<kCausal>(s, work.row, j * kBlockK, a.tokens);
+      OnlineSoftmax before = softmax;
+      if (first) softmax = OnlineSoftmax(a.scale);
+      softmax.raise(s);
+      softmax.exponentiate(s);
+      if constexpr (Shape::kWaitLate) {
+        ptx::hold(s);
+        finish_store();  // a branch, across which the compiler does not move the powers
+      }
+      ptx::wgmma_wait<0>();
+      ptx::hold(o);
+      ptx::hold(p);
+      if (pending) release_v();
+      if (first) {
+        if (pending) write(before);
+        for (int skipped = work.key_tiles - mine; skipped > 0; --skipped) skip_v();
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
+        out_row = work.row, out_head = work.head, out_batch = work.batch;
+        q_out = q_at;
+      } else {
+        softmax.rescale(o);
+      }
+      pack(p, s);
+      pending = true;
+    }
+  }
+};
+
+template <class Shape, bool kCausal>
+__global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
+    forward_kernel(const __grid_constant__ ForwardArgs a) {
+  const ForwardMemory<Shape> memory;
+  if (threadIdx.x == 0) {
+    for (int w = 0; w < Shape::kConsumers; ++w) memory.q_ring(w).init(1);
+    memory.k_ring().init(Shape::kConsumers * kWarps);
+    memory.v_ring().init(Shape::kConsumers * kWarps);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  const int warpgroup =
+      __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);  // so that the compiler knows it uniform
+  if (warpgroup == Shape::kConsumers) {
+    ptx::give_registers<Shape::kProducerRegisters>();
+    if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce<Shape, kCausal>(a, memory);
+  } else {
+    ptx::take_registers<Shape::kConsumerRegisters>();
+    ForwardConsumer<Shape, kCausal>{a, memory, warpgroup}.run();
+  }
+}
+
+template <class Shape>
+AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  int device, sms;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return ATTN_LAUNCH_FAILED;
+  }
+  ForwardArgs args = {.schedule = ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
+                      .lse = f.lse,
+                      .tokens = static_cast<int>(p.tokens),
+                      .scale = p.scale};
+  const auto map = [&](CUtensorMap* map, const AttnTensor& tensor, int64_t heads, int rows) {
+    return make_tensor_map(map, tensor, p.batch, p.tokens, heads, p.head_dim, rows) == ATTN_OK;
+  };
+  if (!map(&args.q, f.q, p.heads, kWarpgroupRows) || !map(&args.k, f.k, p.kv_heads, Shape::kBlockK) ||
+      !map(&args.v, f.v, p.kv_heads, Shape::kBlockK) || !map(&args.out, f.out, p.heads, kWarpgroupRows)) {
+    return ATTN_LAUNCH_FAILED;
+  }
+  const auto kernel = p.causal ? forward_kernel<Shape, true> : forward_kernel<Shape, false>;
+  const dim3 grid(std::min(sms, args.schedule.items()));
+  return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, ForwardMemory<Shape>::kAskFor, stream,
+                args);
+}
+
+}  // namespace tessera::attention::sm90

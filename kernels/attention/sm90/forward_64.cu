@@ -1,0 +1,8 @@
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/sm90/forward.cuh"
+
+namespace tessera::attention::sm90 {
+AttnStatus forward_64(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward<ForwardTile<64>>(f, stream);
+}
+}  // namespace tessera::attention::sm90

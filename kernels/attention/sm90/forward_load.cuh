@@ -1,0 +1,51 @@
+// The loading thread of the forward: query slices with what there is to do, then the key tiles, last to
+// first. K runs one tile ahead of V, as the products do.
+#pragma once
+
+#include "kernels/attention/sm90/forward_memory.cuh"
+
+namespace tessera::attention::sm90 {
+
+template <class Shape, bool kCausal>
+__device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shape> memory) {
+  using Memory = ForwardMemory<Shape>;
+  ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
+  typename Memory::QRing::Place q_at;
+  typename Memory::KVRing::Place k_at, v_at;
+  for (auto walk = a.schedule.begin(blockIdx.x);;) {
+    const int item = a.schedule.next<kCausal>(walk, gridDim.x);
+    const QueryTile tile = a.schedule.tile<kCausal>(max(item, 0));
+    const int all = key_tiles<Shape, kCausal>(a.tokens, tile.last_slice * kWarpgroupRows);
+#pragma unroll
+    for (int w = 0; w < Shape::kConsumers; ++w) {
+      const int slice = tile.first_slice + w;
+      const bool active = item >= 0 && slice < tile.last_slice;
+      const auto ring = memory.q_ring(w);
+      ring.wait_empty(q_at);
+      const int row = active ? slice * kWarpgroupRows : a.tokens;
+      ForwardWork{item < 0 ? -1 : all, row, tile.head, tile.batch}.store(memory.work(w, q_at.stage));
+      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes : 0);
+      if (active) ptx::load_tile(memory.q(w, q_at.stage).base, a.q, barrier, row, tile.head, tile.batch);
+    }
+    q_at.next();
+    if (item < 0) break;
+    const auto fill_k = [&](int j) {
+      const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
+      ptx::load_tile(memory.k(k_at.stage).base, a.k, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
+      k_at.next();
+    };
+    const auto fill_v = [&](int j) {
+      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::KV::kBytes);
+      ptx::load_tile(memory.v(v_at.stage).base, a.v, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
+      v_at.next();
+    };
+    int j = all - 1;
+    fill_k(j);
+    for (; j >= 0; --j) {
+      if (j > 0) fill_k(j - 1);
+      fill_v(j);
+    }
+  }
+}
+
+}  // namespace tessera::attention::sm90

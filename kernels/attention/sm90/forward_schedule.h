@@ -1,0 +1,142 @@
+// Which query tiles a CTA takes, and in which order: static, so that the forward needs no counter in memory.
+//
+// The rows of a head are cut into slices, one a warpgroup, and as few query tiles as hold them; where the
+// slices do not come out even, the first tiles have one less. An item is a query tile of one head of one
+// batch.
+//
+// Full: the tiles of a head follow each other, so that the CTAs of a round share its keys in L2. A CTA moves
+// on by one place a round, or it could get the short tile of every head.
+//
+// Causal: section by section, each so many heads as stay in L2; within a section the longest tiles first and
+// the heads fastest. Every other round goes backwards, so that nobody gets the longest tile of every round,
+// and what a section's last, partial round gives to some CTAs, the next section's gives to others.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/common/view.h"
+
+namespace tessera::attention::sm90 {
+
+// Division by a number that the host knows: the quotient of n < 2^31 is (high half of n multiplier + n) >>
+// shift (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
+struct Divisor {
+  uint32_t divisor, multiplier, shift;
+
+  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)), shift(0) {
+    while ((uint64_t{1} << shift) < divisor) ++shift;
+    multiplier = static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
+  }
+  ATTN_HOST_DEVICE int divide(int n) const {
+    const auto high = static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(n)} * multiplier >> 32);
+    return static_cast<int>((high + static_cast<uint32_t>(n)) >> shift);
+  }
+  // The quotient; n becomes the remainder
+  ATTN_HOST_DEVICE int split(int& n) const {
+    const int quotient = divide(n);
+    n -= quotient * static_cast<int>(divisor);
+    return quotient;
+  }
+};
+
+struct QueryTile {
+  int first_slice, last_slice;  // [first, last)
+  int head, kv_head, batch;
+};
+
+class ForwardSchedule {
+ public:
+  ForwardSchedule(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas)
+      : ForwardSchedule(p, (p.tokens + slice_rows - 1) / slice_rows, int64_t{slices_a_tile}, ctas) {}
+
+  int items() const { return items_; }
+  ATTN_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
+
+  // Where a CTA stands
+  struct Walk {
+    int before, place, round;  // items of the sections before; the CTA's place in a round of this one
+  };
+  ATTN_HOST_DEVICE Walk begin(int cta) const { return {0, cta, 0}; }
+  // The next item of a CTA, or -1 after its last
+  template <bool kCausal>
+  ATTN_HOST_DEVICE int next(Walk& at, int ctas) const {
+    if (!kCausal) {
+      const int64_t item = int64_t{at.round++} * ctas + at.place;
+      if (++at.place == ctas) at.place = 0;
+      return item < items_ ? static_cast<int>(item) : -1;
+    }
+    const int whole = static_cast<int>(section_items_.divisor);
+    for (; at.before < items_; at.before += whole) {
+      const int here = items_ - at.before < whole ? items_ - at.before : whole;
+      const int item = at.round * ctas + (at.round % 2 ? ctas - 1 - at.place : at.place);
+      ++at.round;
+      if (item < here) return at.before + item;
+      at.round = 0;
+      at.place -= here % ctas;
+      if (at.place < 0) at.place += ctas;
+    }
+    return -1;
+  }
+
+  template <bool kCausal>
+  ATTN_HOST_DEVICE QueryTile tile(int item) const {
+    int tile, head;
+    if (kCausal) {
+      const int before = section_items_.split(item) * section_;
+      const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
+      tile = static_cast<int>(tiles_.divisor) - 1 - here.split(item);
+      head = before + item;
+    } else {
+      head = tiles_.split(item);
+      tile = item;
+    }
+    const int batch = heads_.split(head);
+    return {.first_slice = first_slice(tile),
+            .last_slice = first_slice(tile + 1),
+            .head = head,
+            .kv_head = queries_a_key_.divide(head),
+            .batch = batch};
+  }
+
+ private:
+  // Keys and values of a section: they stay in L2 (50 MB or more), beside queries and outputs.
+  static constexpr int64_t kSectionBytes = int64_t{32} << 20;
+
+  ForwardSchedule(const AttnProblem& p, int64_t slices, int64_t most_a_tile, int ctas)
+      : slices_a_tile_(static_cast<int>(std::min(most_a_tile, slices))),
+        tiles_((slices + slices_a_tile_ - 1) / slices_a_tile_),
+        heads_(p.heads),
+        queries_a_key_(p.heads / p.kv_heads),
+        section_(section_size(p, tiles_.divisor, ctas)),
+        section_items_(int64_t{section_} * tiles_.divisor),
+        section_heads_(section_),
+        last_heads_(std::max<int64_t>(p.batch * p.heads % section_, 1)) {
+    all_heads_ = static_cast<int>(p.batch * p.heads);
+    items_ = static_cast<int>(tiles_.divisor) * all_heads_;
+    short_tiles_ = static_cast<int>(int64_t{tiles_.divisor} * slices_a_tile_ - slices);
+  }
+
+  // Heads of a section: an even number of rounds, which come out level, or what fits.
+  static int section_size(const AttnProblem& p, int64_t tiles, int ctas) {
+    const int64_t bytes = p.tokens * p.head_dim * 2 * 2 * p.kv_heads / p.heads;  // of a head, K and V in bf16
+    const int64_t fit = kSectionBytes / (bytes + 1);
+    int64_t heads = fit;
+    for (int rounds : {2, 4}) {
+      if (rounds * ctas / tiles > 0 && rounds * ctas / tiles <= fit) heads = rounds * ctas / tiles;
+    }
+    return static_cast<int>(std::clamp<int64_t>(heads, 1, p.batch * p.heads));
+  }
+
+  ATTN_HOST_DEVICE int first_slice(int tile) const {
+    return tile * slices_a_tile_ - (tile < short_tiles_ ? tile : short_tiles_);
+  }
+
+  int slices_a_tile_, short_tiles_, items_;
+  Divisor tiles_, heads_, queries_a_key_;  // tiles of a head, heads of a batch, query heads of a key head
+  int all_heads_, section_;                // heads of all batches, and of a section
+  Divisor section_items_, section_heads_, last_heads_;  // last: heads of a section that is not whole
+};
+
+}  // namespace tessera::attention::sm90

@@ -1,0 +1,100 @@
+// Online softmax of a warpgroup's 64 rows of scores (Milakov and Gimelshein, arXiv:1805.02867).
+//
+// Scores S stand in wgmma accumulators: a thread holds columns of two rows, r = 0 and 1 (elements 4n + 2r and
+// 4n + 2r + 1), and four neighbouring lanes share a row. After the key tiles seen so far, with an offset m
+// for each row:
+//   sum = sum over keys of 2^(c s - m),  O = sum over keys of 2^(c s - m) v,   c = scale log2(e)
+// Any m gives the same O / sum and m + log2(sum); it only has to keep the powers in range. So m is not the
+// largest c s but lags behind it: it is raised when some c s exceeds it by more than kSlack, which spares
+// most steps the rescaling of O. The verbs are apart, for O may be the target of a product under way:
+//   raise(s): m for a tile of scores;  exponentiate(s): s becomes P;  rescale(o): O follows m.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/attention/common/ptx.cuh"
+#include "kernels/attention/common/view.h"
+
+namespace tessera::attention::sm90 {
+
+struct OnlineSoftmax {
+  static constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
+
+  float log2_scale;                          // c
+  float offset[2] = {-INFINITY, -INFINITY};  // m; equal in the four lanes of a row
+  float sum[2] = {0, 0};                     // over this thread's own columns: finish() adds the four lanes
+  float factor[2];                           // what O has to be multiplied by, where behind
+  bool behind = false;                       // m was raised, and O does not know yet. Equal in a warp
+
+  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : log2_scale(scale * kLog2e) {}
+
+  template <int kCount>
+  __device__ __forceinline__ void raise(const float (&s)[kCount]) {
+    float largest[2];
+    bool raise = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float x = s[2 * r], y = s[2 * r + 1];  // two chains, each half as long
+#pragma unroll
+      for (int i = 4 + 2 * r; i < kCount; i += 4) x = fmaxf(x, s[i]), y = fmaxf(y, s[i + 1]);
+      x = fmaxf(x, y);
+      x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+      largest[r] = x * log2_scale;
+      raise |= largest[r] > offset[r] + kSlack;
+    }
+    behind = __any_sync(~0u, raise);  // a vote, so that the warp does not diverge
+    if (!behind) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float raised = fmaxf(offset[r], largest[r]);
+      factor[r] = ptx::exp2(offset[r] - finite(raised));
+      offset[r] = raised;
+      sum[r] *= factor[r];
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void exponentiate(float (&s)[kCount]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float subtract = finite(offset[r]);
+#pragma unroll
+      for (int i = 2 * r; i < kCount; i += 4) {
+        s[i] = ptx::exp2(fmaf(s[i], log2_scale, -subtract));
+        s[i + 1] = ptx::exp2(fmaf(s[i + 1], log2_scale, -subtract));
+        sum[r] += s[i] + s[i + 1];
+      }
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
+    if (!behind) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
+  }
+
+  // Adds up the four lanes of each row and divides o by the sum.
+  template <int kCount>
+  __device__ __forceinline__ void finish(float (&o)[kCount]) {
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      inverse[r] = sum[r] == 0 ? 0 : 1 / sum[r];  // 0: all scores are -inf, and O is 0
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];
+  }
+
+  // After finish(): the natural log of the sum of exp(scale s) over a row.
+  __device__ __forceinline__ float log_sum_exp(int r) const { return (offset[r] + log2f(sum[r])) * kLn2; }
+
+ private:
+  // A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
+  static __device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
+};
+
+}  // namespace tessera::attention::sm90
