@@ -40,12 +40,15 @@ inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
 // the reference.
 namespace tessera::tolerance::attention {
 
-// O = sum of P V: P is rounded once (at most kRoundingBf16, and a weighted mean of such errors), O once when
-// it is stored.
-inline constexpr double kBf16Out = 2.5 * kRoundingBf16;
-// Gradients: P or dS rounded; delta from the rounded O; the gradient when it is stored; and one more for the
-// terms that a gradient sums, which are larger than the sum.
-inline constexpr double kBf16Gradient = 4 * kRoundingBf16;
+// One rounding to bf16: 2^-9 of a number just below a power of two, 2^-8 of one just above. A largest
+// element may be either.
+inline constexpr double kOneRounding = 2 * kRoundingBf16;
+// O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one), and O
+// when it is stored.
+inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
+// Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and
+// for the terms that a gradient sums, which are larger than the sum.
+inline constexpr double kBf16Gradient = 3 * kOneRounding;  // 1.2%
 // LSE is fp32 throughout. A score is a sum of up to 128 products, in any order, with partial sums about as
 // large as itself: some 10 roundings of 6e-8; relative to scores of a few units. Absolute where |LSE| < 1.
 inline constexpr double kLogSumExp = 1e-5;
@@ -53,7 +56,10 @@ inline constexpr double kLogSumExp = 1e-5;
 // the like.
 inline constexpr double kF32Out = 1e-5;
 inline constexpr double kF32Gradient = 4e-5;
-// What is added in another order differs by fp32 roundings, and by one bf16 rounding where these tip it over.
-inline constexpr double kBf16AnotherOrder = 2 * kRoundingBf16;
+// Scores near 1e4 (scale 1): a score carries a few roundings of 1e4 2^-24 = 6e-4, and so does, relatively, P.
+inline constexpr double kScoresOfTenThousand = 8 * 1e4 * kRoundingF32;  // 0.5%
+// What is added in another order differs by fp32 roundings, and where these tip it over, by one unit in the
+// last place of bf16.
+inline constexpr double kBf16AnotherOrder = 2 * kOneRounding;
 
 }  // namespace tessera::tolerance::attention

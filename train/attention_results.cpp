@@ -135,6 +135,7 @@ nlohmann::ordered_json to_json(const AttentionResults& results) {
   for (const auto& [rung, mean] : mean_ratios(results))
     means[rung] = {{"forward", mean.forward}, {"backward", mean.backward}, {"problems", mean.problems}};
   return {{"device", results.device},
+          {"cudnn", results.cudnn},
           {"gemm_peak_tflops", results.gemm_peak / 1e12},
           {"deterministic", results.deterministic},
           {"repeats", results.repeats},

@@ -27,6 +27,7 @@ struct AttentionCell {
 
 struct AttentionResults {
   std::string device;
+  std::string cudnn;     // its version; empty where it is not measured
   double gemm_peak = 0;  // FLOP/s
   bool deterministic = true;
   int64_t repeats = 0;

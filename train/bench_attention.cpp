@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/gemm_peak.h"
 #include "kernels/timer.h"
@@ -32,6 +33,14 @@ struct Entry {
   std::vector<double> samples[2];  // ms, forward and backward
 };
 
+std::string yardstick_version(const std::vector<Contender>& contenders) {
+#ifdef TESSERA_HAS_CUDA
+  for (const Contender& contender : contenders)
+    if (contender.name == kYardstick) return attention::cudnn_version();
+#endif
+  return "";
+}
+
 class Bench {
  public:
   Bench(const BenchAttentionOptions& options, const DeviceTraits& device)
@@ -41,6 +50,7 @@ class Bench {
     const std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
     const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
     AttentionResults results{.device = device_.name,
+                             .cudnn = yardstick_version(contenders),
                              .gemm_peak = gemm_peak(*backend_),
                              .deterministic = options_.deterministic,
                              .repeats = options_.repeats,
@@ -53,8 +63,9 @@ class Bench {
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       backend_->fill_zero(flush_);
     }
-    fmt::print("attention on {}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}\n", device_.name,
-               results.gemm_peak / 1e12, options_.deterministic, options_.repeats);
+    fmt::print("attention on {}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}{}\n", device_.name,
+               results.gemm_peak / 1e12, options_.deterministic, options_.repeats,
+               results.cudnn.empty() ? "" : ", cuDNN " + results.cudnn);
     for (const PlannedProblem& planned : problems) {
       std::vector<AttentionCell> cells = measure(planned, contenders);
       fmt::print("\n{}", problem_table(cells, results.gemm_peak));
@@ -173,10 +184,17 @@ void write(const std::string& path, const std::string& text) {
   check(file.good(), "cannot write {}", path);
 }
 
+// Before minutes are spent on what goes there
+void check_writable(const std::string& path) {
+  check(path.empty() || std::ofstream(path, std::ios::app).good(), "cannot write {}", path);
+}
+
 }  // namespace
 
 void bench_attention(const BenchAttentionOptions& options) {
   check(options.group > 0, "--group wants a positive number, found {}", options.group);
+  check_writable(options.json);
+  check_writable(options.svg);
   const DeviceTraits device = choose_device(options.device).traits;
   const AttentionResults results = Bench(options, device).run();
   const auto means = mean_ratios(results);

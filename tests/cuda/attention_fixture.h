@@ -42,19 +42,22 @@ class GuardedBuffer {
   }
   // The bytes between the guards, which must still be as they were
   std::vector<uint8_t> download() const {
-    std::vector<uint8_t> all(bytes_ + 2 * kGuard);
-    cuda_ok(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < kGuard; ++i) {
-      if (all[i] != 0xff || all[all.size() - 1 - i] != 0xff) {
-        ADD_FAILURE() << "a guard byte was overwritten, " << i << " from the edge";
-        break;
-      }
-    }
-    return {all.begin() + kGuard, all.end() - kGuard};
+    expect_guard(memory_, "before");
+    expect_guard(memory_ + kGuard + bytes_, "behind");
+    std::vector<uint8_t> inside(bytes_);
+    cuda_ok(cudaMemcpy(inside.data(), data(), bytes_, cudaMemcpyDeviceToHost));
+    return inside;
   }
 
  private:
   static constexpr size_t kGuard = 1024;
+
+  static void expect_guard(const uint8_t* guard, const char* where) {
+    std::vector<uint8_t> bytes(kGuard);
+    cuda_ok(cudaMemcpy(bytes.data(), guard, kGuard, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(bytes, std::vector<uint8_t>(kGuard, 0xff)) << "a byte " << where << " a buffer was written";
+  }
+
   uint8_t* memory_ = nullptr;
   size_t bytes_;
 };
@@ -62,9 +65,10 @@ class GuardedBuffer {
 // Where element (b, t, h, 0) of a tensor is, in elements from the start of its buffer
 struct Layout {
   int64_t offset, batch, row, head;
+  int64_t heads;
 };
 
-// [B, T, 3, H, D], or tensors of their own with gaps between rows
+// [B, T, heads + 2 kv_heads, D], or tensors of their own with gaps between rows
 enum class Packing { kPackedQkv, kSeparate };
 
 // Q, K, V in one buffer and O in another; gradients alike
@@ -73,42 +77,42 @@ struct Layouts {
   size_t qkv_elements, out_elements;
 
   Layouts(const AttentionCase& c, Packing packing) {
-    const int64_t hd = c.heads * c.head_dim, t = c.tokens;
+    const int64_t t = c.tokens, d = c.head_dim;
     if (packing == Packing::kPackedQkv) {
-      q = {0, t * 3 * hd, 3 * hd, c.head_dim};
-      out = {0, t * hd, hd, c.head_dim};
-      k = v = q;
-      k.offset = hd, v.offset = 2 * hd;
-      qkv_elements = c.batch * t * 3 * hd, out_elements = c.batch * t * hd;
-    } else {  // heads outside tokens, 16 unused elements a row, and K and V with strides of their own
-      const auto make = [&](int64_t offset, int64_t gap) {
-        const int64_t row = c.head_dim + gap;
-        return Layout{offset, c.heads * t * row, row, t * row};
+      const int64_t row = (c.heads + 2 * c.kv_heads) * d;
+      q = {0, t * row, row, d, c.heads};
+      k = {c.heads * d, t * row, row, d, c.kv_heads};
+      v = {(c.heads + c.kv_heads) * d, t * row, row, d, c.kv_heads};
+      out = {0, t * c.heads * d, c.heads * d, d, c.heads};
+      qkv_elements = c.batch * t * row, out_elements = c.rows() * d;
+    } else {  // heads outside tokens, unused elements in a row, and K and V with strides of their own
+      const auto make = [&](int64_t offset, int64_t gap, int64_t heads) {
+        const int64_t row = d + gap;
+        return Layout{offset, heads * t * row, row, t * row, heads};
       };
-      q = make(0, 16);
-      k = make(c.rows() * (c.head_dim + 16), 8);
-      v = make(k.offset + c.rows() * (c.head_dim + 8), 24);
-      out = make(0, 32);
-      qkv_elements = v.offset + c.rows() * (c.head_dim + 24), out_elements = c.rows() * (c.head_dim + 32);
+      q = make(0, 16, c.heads);
+      k = make(c.rows() * (d + 16), 8, c.kv_heads);
+      v = make(k.offset + c.kv_rows() * (d + 8), 24, c.kv_heads);
+      out = make(0, 32, c.heads);
+      qkv_elements = v.offset + c.kv_rows() * (d + 24), out_elements = c.rows() * (d + 32);
     }
   }
 };
 
-// Moves [B, H, T, D] doubles into and out of a host image of a buffer
+// Moves [B, heads, T, D] doubles into and out of a host image of a buffer
 struct Elements {
   const AttentionCase& c;
   bool bf16;
 
   size_t size() const { return bf16 ? 2 : 4; }
   template <class F>
-  void each(const Layout& layout, F&& f) const {  // f(index in [B, H, T, D], byte offset in the buffer)
+  void each(const Layout& layout, F&& f) const {  // f(index in [B, heads, T, D], byte offset in the buffer)
     int64_t index = 0;
     for (int64_t b = 0; b < c.batch; ++b) {
-      for (int64_t h = 0; h < c.heads; ++h) {
+      for (int64_t h = 0; h < layout.heads; ++h) {
         for (int64_t t = 0; t < c.tokens; ++t) {
-          for (int64_t d = 0; d < c.head_dim; ++d) {
-            f(index++, (layout.offset + b * layout.batch + t * layout.row + h * layout.head + d) * size());
-          }
+          const int64_t row = layout.offset + b * layout.batch + t * layout.row + h * layout.head;
+          for (int64_t d = 0; d < c.head_dim; ++d) f(index++, (row + d) * size());
         }
       }
     }
@@ -122,7 +126,7 @@ struct Elements {
   }
   // Also marks what it takes, so that what remains can be checked to be untouched.
   std::vector<double> take(std::vector<uint8_t>& image, const Layout& layout) const {
-    std::vector<double> x(c.rows() * c.head_dim);
+    std::vector<double> x(c.batch * layout.heads * c.tokens * c.head_dim);
     each(layout, [&](int64_t i, size_t at) {
       uint16_t half;
       float value;
@@ -150,6 +154,18 @@ inline int device_arch() {  // 0 if there is no device
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess) return 0;
   if (cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) != cudaSuccess) return 0;
   return 10 * major + minor;
+}
+
+// The values of `arch` whose kernels this device runs: its own, and those of others that need no more than it
+// has. On Hopper all of them: wgmma, mma.sync, and mma.sync within 99 KB of shared memory.
+inline std::vector<int> archs_here(bool bf16) {
+  const int own = device_arch();
+  if (!bf16) return {own};
+  const bool large_shared_memory = own == 80 || own == 87 || (own >= 90 && own < 120);
+  std::vector<int> archs = {own};
+  for (int arch : {80, 86})
+    if (arch != own && (arch == 86 || large_shared_memory)) archs.push_back(arch);
+  return archs;
 }
 
 }  // namespace tessera::test

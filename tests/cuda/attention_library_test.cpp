@@ -1,0 +1,142 @@
+// libtessera_attention.so as others find it: what it shows, what the compiler made of its kernels, and
+// PyTorch's view of it.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "kernels/attention/attention.h"
+#include "tests/process.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kNoCuobjdump =
+    "no cuobjdump and nvdisasm on the PATH; tools/install --tests fetches them";
+
+struct AttentionLibrary : ::testing::Test {
+  fs::path folder =
+      fs::temp_directory_path() / ("tessera_attention_library_test_" + std::to_string(getpid()));
+
+  void SetUp() override { fs::create_directories(folder); }
+  void TearDown() override { fs::remove_all(folder); }
+
+  ProcessResult shell(const std::string& command) const {
+    return run_process("/bin/sh", {"-c", command}, {.folder = folder});
+  }
+  // cuobjdump and nvdisasm from the PATH, else where the build found them
+  ProcessResult dump(const std::string& options) const {
+    return shell("PATH=$PATH:" CUOBJDUMP_FOLDER "; exec cuobjdump " + options + " '" ATTENTION_LIBRARY "'");
+  }
+  bool can_dump() const {
+    return shell("PATH=$PATH:" CUOBJDUMP_FOLDER "; command -v cuobjdump && command -v nvdisasm").status == 0;
+  }
+};
+
+// Alone in a process of any language, on a machine without a GPU or a driver
+TEST_F(AttentionLibrary, LoadsAndAnswersWithoutADevice) {
+  void* library = dlopen(ATTENTION_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  for (const char* name :
+       {"attn_forward", "attn_backward", "attn_backward_workspace", "attn_supports", "attn_status_text"})
+    EXPECT_NE(dlsym(library, name), nullptr) << name;
+  EXPECT_EQ(dlsym(library, "cudaMalloc"), nullptr)
+      << "symbols of the CUDA runtime are the library's own affair";
+  const auto supports = reinterpret_cast<decltype(&attn_supports)>(dlsym(library, "attn_supports"));
+  const AttnProblem problem = {ATTN_BF16, 1, 1024, 12, 12, 64, 1, 0.125f};
+  EXPECT_EQ(supports(&problem, 90), ATTN_OK);
+  dlclose(library);
+}
+
+TEST_F(AttentionLibrary, HeaderIsC) {
+  if (shell("command -v cc").status != 0) GTEST_SKIP() << "no cc";
+  const ProcessResult result =
+      shell("cc -std=c99 -Wall -Wextra -pedantic -Werror -fsyntax-only -x c '" TESSERA_SOURCE_DIR
+            "/kernels/attention/attention.h'");
+  EXPECT_EQ(result.status, 0) << result.error;
+}
+
+// A spilled register, or an array that is indexed at run time, costs more than any tuning gains.
+TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
+  if (!can_dump()) GTEST_SKIP() << kNoCuobjdump;
+  const ProcessResult result = dump("--dump-resource-usage");
+  ASSERT_EQ(result.status, 0) << result.error;
+  std::istringstream lines(result.out);
+  std::string line, arch, function;
+  int kernels = 0;
+  while (std::getline(lines, line)) {
+    if (line.starts_with("arch = ")) arch = line.substr(7);
+    if (line.find(" Function ") != std::string::npos) function = line;
+    if (line.find("REG:") == std::string::npos) continue;
+    ++kernels;
+    for (const char* none : {" STACK:0 ", " LOCAL:0 "})
+      EXPECT_NE(line.find(none), std::string::npos) << arch << function << "\n" << line;
+  }
+  EXPECT_GT(kernels, 30);
+}
+
+// The kernels for Hopper use its tensor cores and its copy engine: HGMMA, UTMALDG.
+TEST_F(AttentionLibrary, HopperKernelsUseWgmma) {
+  if (!can_dump()) GTEST_SKIP() << kNoCuobjdump;
+  if (dump("--list-elf").out.find("sm_90a") == std::string::npos) GTEST_SKIP() << "built without 90a";
+  const ProcessResult result = dump("--dump-sass --gpu-architecture sm_90a");
+  ASSERT_EQ(result.status, 0) << result.error;
+  const std::regex main_kernels("sm90.*(forward_kernel|backward_kernel)");
+  std::istringstream lines(result.out);
+  std::string line, function;
+  bool main_kernel = false;
+  std::map<std::string, int> products, copies;  // by kernel
+  while (std::getline(lines, line)) {
+    if (const size_t at = line.find("Function : "); at != std::string::npos) {
+      function = line.substr(at + 11);
+      main_kernel = std::regex_search(function, main_kernels);
+    }
+    if (!main_kernel) continue;
+    products[function] += line.find("HGMMA") != std::string::npos;
+    copies[function] += line.find("UTMALDG") != std::string::npos;
+  }
+  EXPECT_GE(products.size(), 4u) << "forward and backward, two head dims";
+  for (const auto& [name, count] : products) EXPECT_GT(count, 0) << name;
+  for (const auto& [name, count] : copies) EXPECT_GT(count, 0) << name;
+}
+
+// The compiler launcher of the Hopper kernels: a remark that a kernel will be slow ends the build.
+TEST_F(AttentionLibrary, BuildRefusesSlowWgmma) {
+  const auto compile = [&](const std::string& remark, int status) {
+    return shell(
+        "'" TESSERA_SOURCE_DIR "/tools/refuse_slow_wgmma' sh -c 'touch kernel.o; echo object; echo \"" +
+        remark + "\" >&2; exit " + std::to_string(status) + "' -o kernel.o; status=$?; ls; exit $status");
+  };
+  EXPECT_EQ(compile("", 0).out, "object\nkernel.o\n");
+  const ProcessResult fine = compile("ptxas info    : (C7519) warpgroup.arrive is injected", 0);
+  EXPECT_EQ(fine.status, 0);
+  EXPECT_EQ(fine.error, "ptxas info    : (C7519) warpgroup.arrive is injected\n");
+  EXPECT_EQ(compile("error: not a kernel", 3).status, 3);
+  const ProcessResult slow =
+      compile("ptxas info    : (C7510) wgmma.mma_async instructions are serialized", 0);
+  EXPECT_EQ(slow.status, 1);
+  EXPECT_EQ(slow.out, "object\n") << "without the object, which a second build would take for good";
+  EXPECT_NE(slow.error.find("(C7510)"), std::string::npos);
+}
+
+// Against PyTorch in fp64 and in bf16: the table of docs/examples/attention.py
+TEST_F(AttentionLibrary, AgreesWithPyTorch) {
+  const char* named = std::getenv("TESSERA_PYTHON");
+  const std::string python = named ? named : "/usr/bin/python3";
+  if (run_process(python, {"-c", "import torch; torch.zeros(1, device='cuda')"}, {.folder = folder}).status !=
+      0)
+    GTEST_SKIP() << python << " has no torch with CUDA and a GPU; TESSERA_PYTHON names another";
+  const std::string script = TESSERA_SOURCE_DIR "/docs/examples/attention.py";
+  const ProcessResult result = run_process(python, {script, ATTENTION_LIBRARY}, {.folder = folder});
+  EXPECT_EQ(result.status, 0) << result.error;
+  std::printf("%s", result.out.c_str());
+}
+
+}  // namespace
+}  // namespace tessera::testing

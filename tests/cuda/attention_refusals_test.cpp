@@ -1,0 +1,124 @@
+// What attention.h refuses, and how it says so. Needs no device: nothing is launched, and no pointer
+// followed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "kernels/attention/attention.h"
+
+namespace tessera::test {
+namespace {
+
+class AttentionRefusals : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr AttnProblem kProblem = {.dtype = ATTN_BF16,
+                                           .batch = 1,
+                                           .tokens = 64,
+                                           .heads = 8,
+                                           .kv_heads = 2,
+                                           .head_dim = 64,
+                                           .causal = 1,
+                                           .scale = 0.125f};
+  static AttnTensor tensor(uintptr_t address) {
+    return {reinterpret_cast<void*>(address), 64 * 512, 512, 64};
+  }
+
+  AttnForward forward_ = {.problem = kProblem,
+                          .q = tensor(0x1000),
+                          .k = tensor(0x2000),
+                          .v = tensor(0x3000),
+                          .out = tensor(0x4000),
+                          .lse = reinterpret_cast<float*>(0x5000)};
+  AttnBackward backward_ = {.problem = kProblem,
+                            .q = forward_.q,
+                            .k = forward_.k,
+                            .v = forward_.v,
+                            .out = forward_.out,
+                            .dout = tensor(0x6000),
+                            .lse = forward_.lse,
+                            .dq = tensor(0x7000),
+                            .dk = tensor(0x8000),
+                            .dv = tensor(0x9000),
+                            .workspace = reinterpret_cast<void*>(0xa000),
+                            .workspace_bytes = attn_backward_workspace(&kProblem, GetParam(), 1),
+                            .deterministic = 1};
+
+  // The answer of every function to a problem that is like kProblem but for one thing
+  template <class Change>
+  void expect_refused(AttnStatus status, Change&& change) {
+    AttnProblem p = kProblem;
+    change(p);
+    EXPECT_EQ(attn_supports(&p, GetParam()), status);
+    EXPECT_EQ(attn_backward_workspace(&p, GetParam(), 0), 0u);
+    AttnForward f = forward_;
+    f.problem = p;
+    EXPECT_EQ(attn_forward(&f, GetParam(), nullptr), status);
+    AttnBackward g = backward_;
+    g.problem = p;
+    EXPECT_EQ(attn_backward(&g, GetParam(), nullptr), status);
+  }
+  template <class Change>
+  AttnStatus forward(Change&& change) {
+    AttnForward f = forward_;
+    change(f);
+    return attn_forward(&f, GetParam(), nullptr);
+  }
+  template <class Change>
+  AttnStatus backward(Change&& change) {
+    AttnBackward f = backward_;
+    change(f);
+    return attn_backward(&f, GetParam(), nullptr);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, AttentionRefusals, ::testing::Values(80, 86, 90),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(AttentionRefusals, OfProblems) {
+  EXPECT_EQ(attn_supports(&kProblem, GetParam()), ATTN_OK);
+  EXPECT_GT(backward_.workspace_bytes, 0u);
+  expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.head_dim = 48; });
+  expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.head_dim = 32; });  // in bf16
+  expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.dtype = static_cast<AttnDtype>(7); });
+  for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 40}) {
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.batch = size; });
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.tokens = size; });
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.heads = size; });
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_heads = size; });
+  }
+  for (int64_t kv_heads : {3, 5, 7, 16})  // 16: more than there are heads
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_heads = kv_heads; });
+  for (float scale : {NAN, INFINITY, -1.0f})
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.scale = scale; });
+}
+
+TEST_P(AttentionRefusals, OfArguments) {
+  const auto shift = [](AttnTensor& t) { t.data = static_cast<uint8_t*>(t.data) + 8; };
+  EXPECT_EQ(forward([&](AttnForward& f) { shift(f.q); }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(forward([](AttnForward& f) { f.k.data = nullptr; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(forward([](AttnForward& f) { f.v.batch += 1; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(forward([](AttnForward& f) { f.out.row += 4; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(forward([](AttnForward& f) { f.lse = nullptr; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([&](AttnBackward& f) { shift(f.dout); }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([&](AttnBackward& f) { shift(f.dq); }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([](AttnBackward& f) { f.dk.head += 1; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([](AttnBackward& f) { f.dv.data = nullptr; }), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([](AttnBackward& f) { f.workspace = static_cast<uint8_t*>(f.workspace) + 16; }),
+            ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(backward([](AttnBackward& f) { f.workspace = nullptr; }), ATTN_NO_WORKSPACE);
+  EXPECT_EQ(backward([](AttnBackward& f) { --f.workspace_bytes; }), ATTN_NO_WORKSPACE);
+}
+
+TEST(AttentionStatus, OfOldDevicesAndInWords) {
+  const AttnProblem p = {ATTN_F32, 1, 64, 8, 2, 16, 1, 0.25f};
+  for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
+  for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
+  std::set<std::string> texts;
+  for (int status = ATTN_OK; status <= ATTN_LAUNCH_FAILED; ++status)
+    texts.insert(attn_status_text(static_cast<AttnStatus>(status)));
+  EXPECT_EQ(texts.size(), static_cast<size_t>(ATTN_LAUNCH_FAILED) + 1) << "one text for each";
+}
+
+}  // namespace
+}  // namespace tessera::test
