@@ -1,4 +1,5 @@
 // attn_forward, attn_backward: refuse what cannot be met, then choose the family of kernels. No CUDA headers.
+#include <cfloat>
 #include <initializer_list>
 
 #include "kernels/attention/kernels.h"
@@ -21,16 +22,29 @@ bool aligned(const AttnProblem& p, std::initializer_list<const AttnTensor*> tens
   return true;
 }
 
+// With a scale of 0 a masked score, -inf, would become NaN; with the smallest that there is, it stays, and the others vanish.
+template <class Call>  // AttnForward or AttnBackward
+Call with_positive_scale(Call call) {
+  if (call.problem.scale == 0) call.problem.scale = FLT_MIN;
+  return call;
+}
+
 // Compute capabilities whose CTAs get 163 KB of shared memory or more; the others get 99.
 bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >= 90 && arch < 120); }
 
-AttnStatus forward_bf16(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  // if (arch == 90) return sm90::...: the place for kernels with wgmma
+AttnStatus forward_bf16(const AttnForward& f, [[maybe_unused]] int arch, CUstream_st* stream) {
+#ifdef TESSERA_ATTENTION_SM90
+  if (arch == 90) {
+    return f.problem.head_dim == 64 ? sm90::forward_64(f, stream) : sm90::forward_128(f, stream);
+  }
+#endif
   return f.problem.head_dim == 64 ? sm80::forward_64(f, stream) : sm80::forward_128(f, stream);
 }
 
 AttnStatus backward_bf16(const AttnBackward& f, int arch, CUstream_st* stream) {
-  // if (arch == 90) return sm90::...: the place for kernels with wgmma; their workspace goes into support.cpp
+#ifdef TESSERA_ATTENTION_SM90
+  if (arch == 90) return f.problem.head_dim == 64 ? sm90::backward_64(f, stream) : sm90::backward_128(f, stream);
+#endif
   if (f.problem.head_dim == 64) return sm80::backward_64(f, stream);
   return large_shared_memory(arch) ? sm80::backward_128(f, stream) : sm80::backward_128_small(f, stream);
 }
@@ -41,7 +55,7 @@ AttnStatus backward_bf16(const AttnBackward& f, int arch, CUstream_st* stream) {
 using namespace tessera::attention;
 
 extern "C" AttnStatus attn_forward(const AttnForward* args, int arch, CUstream_st* stream) {
-  const AttnForward& f = *args;
+  const AttnForward f = with_positive_scale(*args);
   const AttnStatus status = attn_supports(&f.problem, arch);
   if (status != ATTN_OK) return status;
   if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out}) || !aligned(f.lse, sizeof(float)))
@@ -50,7 +64,7 @@ extern "C" AttnStatus attn_forward(const AttnForward* args, int arch, CUstream_s
 }
 
 extern "C" AttnStatus attn_backward(const AttnBackward* args, int arch, CUstream_st* stream) {
-  const AttnBackward& f = *args;
+  const AttnBackward f = with_positive_scale(*args);
   const AttnStatus status = attn_supports(&f.problem, arch);
   if (status != ATTN_OK) return status;
   if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))

@@ -1,4 +1,5 @@
 // The answers of attention.h that need no device. Also linked where there is no CUDA.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/attention.h"
@@ -44,7 +45,12 @@ extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, 
   const AttnProblem& p = *problem;
   if (attn_supports(problem, arch) != ATTN_OK) return 0;
   if (p.dtype == ATTN_F32) return f32::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens).bytes;
-  return sm80::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens, p.head_dim).bytes;
+  size_t bytes = sm80::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens, p.head_dim).bytes;
+  // Whether the Hopper kernels were built is not asked here: enough for them and for those that stand in.
+  if (arch == 90) {
+    bytes = std::max(bytes, sm90::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens, p.head_dim).bytes);
+  }
+  return bytes;
 }
 
 extern "C" const char* attn_status_text(AttnStatus status) {

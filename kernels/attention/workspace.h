@@ -53,6 +53,33 @@ struct BackwardWorkspace {
 
 }  // namespace sm80
 
+namespace sm90 {
+
+// Rows are padded to whole query tiles: the copy engine brings row statistics without asking where N ends.
+struct BackwardWorkspace {
+  static constexpr int kRowPadding = 128;  // a multiple of every kBlockQ
+  static constexpr int kSmallestBlockQ = 64;
+  static constexpr int kPartsPerTile = 2;  // each of one warpgroup, with a counter of its own
+
+  BackwardWorkspace(void* memory, int64_t batch, int64_t heads, int64_t tokens, int head_dim) {
+    Carver carver(memory);
+    const int64_t padded_tokens = (tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
+    const auto rows = static_cast<size_t>(batch * heads * padded_tokens);
+    row_statistics = carver.take<float>(rows * 2);
+    dq = carver.take<float>(rows * static_cast<size_t>(head_dim));
+    counters = carver.take<uint32_t>(rows / kSmallestBlockQ * kPartsPerTile + 1);
+    bytes = carver.used();
+  }
+
+  float* row_statistics;  // [B, H, query tile, 2, kBlockQ]: LSE log2(e), +inf past N, where the probabilities
+                          // thus become 0; and delta = rowsum(dO o O), 0 past N
+  float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
+  uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
+  size_t bytes;
+};
+
+}  // namespace sm90
+
 namespace f32 {
 
 struct BackwardWorkspace {

@@ -52,6 +52,12 @@ class AttentionSizes : public AttentionKernels, public ::testing::WithParamInter
     expect_agreement(c, inputs, reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout),
                      {Packing::kPackedQkv, Packing::kSeparate});
   }
+  void expect_agreement_with_fp32(const AttentionCase& c, Packing packing) {
+    const Inputs inputs(c, true);
+    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run(true);
+    const AttentionReference want = {fp32.out, {fp32.lse.begin(), fp32.lse.end()}, fp32.dq, fp32.dk, fp32.dv};
+    expect_agreement(c, inputs, want, {packing});
+  }
   void TearDown() override {
     for (const auto& [arch, errors] : worst_) print_worst(arch, errors);
   }
@@ -73,15 +79,19 @@ TEST_P(AttentionSizes, LongAgree) {
     return;
   }
   for (int64_t tokens : {511, 1000, 1023, 1024, 2047, 4096, 8192}) {
-    for (int64_t group : kGroups) {
-      const AttentionCase c = shape(1, tokens, tokens < 2047 ? 2 : 1, group);
-      const Inputs inputs(c, true);
-      const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run(true);
-      const AttentionReference want = {
-          fp32.out, {fp32.lse.begin(), fp32.lse.end()}, fp32.dq, fp32.dk, fp32.dv};
-      expect_agreement(c, inputs, want, {group % 4 == 1 ? Packing::kPackedQkv : Packing::kSeparate});
-    }
+    for (int64_t group : kGroups)
+      expect_agreement_with_fp32(shape(1, tokens, tokens < 2047 ? 2 : 1, group),
+                                 group % 4 == 1 ? Packing::kPackedQkv : Packing::kSeparate);
   }
+}
+
+// More tiles than a GPU has multiprocessors: kernels whose CTAs stay have several in a row.
+TEST_P(AttentionSizes, ManyTilesAgree) {
+  if (!GetParam().bf16) return;
+  expect_agreement_with_fp32(shape(40, 100, 8, 1), Packing::kPackedQkv);
+  expect_agreement_with_fp32(shape(16, 512, 8, 1), Packing::kPackedQkv);
+  expect_agreement_with_fp32(shape(8, 700, 4, 4), Packing::kSeparate);
+  expect_agreement_with_fp32(shape(2, 1500, 12, 1), Packing::kPackedQkv);
 }
 
 std::vector<Family> families() {

@@ -105,14 +105,6 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
 __device__ __forceinline__ void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// A look at what other SMs write (9.7.9.8 ld) ...
-__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* address) {
-  uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-// ... and what makes that look an acquire (9.7.13.4)
-__device__ __forceinline__ void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 // Orders what this thread sees of global memory before what its copies read and add to there (9.7.13.4)
 __device__ __forceinline__ void fence_global_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -133,12 +125,6 @@ __device__ __forceinline__ void take_registers() {
 __device__ __forceinline__ void stmatrix_x4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d)
-               : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x4(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
-               : "r"(from)
                : "memory");
 }
 // The same, each matrix transposed on the way
@@ -191,6 +177,8 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
+// The same value, of which the compiler no longer knows where it came from
+__device__ __forceinline__ void opaque(uint32_t& x) { asm volatile("mov.b32 %0, %0;" : "+r"(x)); }
 // No instruction: the compiler may not move a use of these registers across.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&x)[kCount]) {

@@ -76,14 +76,6 @@ __device__ __forceinline__ void multiply_registers_rows(float (&d)[kN / 2], cons
   }
 }
 
-// d = P B^T: P packed in registers, summed over all columns of both
-template <int kN, int kWords, class B>
-__device__ __forceinline__ void multiply_registers_rows_by_cols(float (&d)[kN / 2], const uint32_t (&p)[kWords], B b) {
-#pragma unroll
-  for (int col = 0; col < B::kCols; col += kStepK)
-    ptx::Wgmma<kN>::template registers<ptx::Major::kSum>(d, &p[col / 4], b.sum_cols(0, col), col > 0);
-}
-
 // d (+)= A^T B: 64 columns of A from a_col, kN columns of B from b_col, summed over kSum rows of both
 template <int kN, int kSum, class A, class B>
 __device__ __forceinline__ void multiply_cols_cols(float (&d)[kN / 2], A a, int a_col, B b, int b_col,
@@ -102,18 +94,6 @@ template <int kCount>
 __device__ __forceinline__ void pack(uint32_t (&packed)[kCount / 2], const float (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) packed[i] = ptx::pack_bf16(x[2 * i], x[2 * i + 1]);
-}
-
-// 64 rows of a tile as the A operand of products in registers
-template <int kCount, class T>
-__device__ __forceinline__ void load_fragment(uint32_t (&packed)[kCount], T tile, int row) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int at_row = row + 16 * warp + lane % 16, at_chunk = lane / 16;
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    ptx::ldmatrix_x4(packed[4 * j], packed[4 * j + 1], packed[4 * j + 2], packed[4 * j + 3],
-                     tile.chunk_at(at_row, at_chunk + 2 * j));
-  }
 }
 
 // A packed fragment [64, 4 kCount] of a warpgroup to a tile, from `row` and `col` on. Before the copy engine

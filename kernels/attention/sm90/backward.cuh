@@ -1,0 +1,252 @@
+// Backward attention with wgmma: the main kernel.
+//
+//   for a block of 128 keys of one batch and key/value head, 64 a warpgroup:    K, V [128, D]
+//     dK = dV = 0
+//     for each query head of the group, for every query tile i that sees a key of the block, upwards:
+//                                                                   Q_i, dO_i [Bq, D], L_i, delta_i [Bq]
+//       P^T  = 2^(c K Q_i^T - L_i), 0 where masked                                  [128, Bq]
+//       dS^T = P^T o (V dO_i^T - delta_i)                                           [128, Bq]
+//       dV  += P^T dO_i,  dK += dS^T Q_i                                            [128, D]
+//       dQ_i += dS K, a sum over CTAs: backward_work.cuh, backward_move.cuh         [Bq, D]
+//     dK *= scale (and so is dQ, where it is finished)
+//   where c = scale log2(e), L = LSE log2(e), and delta = rowsum(dO o O) = rowsum(P o dP).
+//
+// With the scores transposed, P^T and dS^T are, packed, operands in registers of dV and dK. Only dS passes
+// through shared memory, since dQ sums over the keys of both warpgroups.
+//
+// Step i, of a warpgroup, so that products run under the arithmetic (of the other warpgroup as well, which is
+// half a step away since the two take turns at the powers):
+//   start S_i, dK of step i - 1, dQ of step i - 2;  publish dS of step i - 1, which lay in registers
+//   S_i: powers, P_i in place of dS
+//   start dP_i, dV of step i;  put dQ of step i - 2 where it is sent from
+//   dP_i: dS_i in place of P_i
+// After the last step follow what lags behind, and dK, dV through shared memory. 192 of 240 registers hold
+// products and fragments: S and dP share 64 (D = 64) or 32, P and dS half as many, dQ has 32, dK and dV D.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention/sm90/backward_gradient.cuh"
+#include "kernels/attention/sm90/backward_move.cuh"
+#include "kernels/attention/sm90/backward_scores.cuh"
+
+namespace tessera::attention::sm90 {
+
+template <class Shape>
+__device__ __forceinline__ void multiply(const BackwardArgs& a, int group) {
+  using Memory = BackwardMemory<Shape>;
+  constexpr int kBlockQ = Shape::kBlockQ, kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK;
+  Memory memory;
+  const bool leader = threadIdx.x % kWarpgroup == 0, warp_leader = threadIdx.x % 32 == 0;
+  // A scale of 0 would turn a masked score, -inf, into NaN.
+  const float log2_scale = fmaxf(a.scale * kLog2e, 1e-30f);
+  const int row = group * kWarpgroupRows;  // of the warpgroup's first key in K, V and dS^T
+  QueryGradient<Shape> gradient{memory, group};
+  RingPlace<1> keys_at;
+  RingPlace<2> at;  // of this step's Q, dO, dS and dQ
+  if (group == 1) pass_turn<Shape>(group);
+
+  for (;; keys_at.next()) {
+    if (leader) ptx::bulk_wait_read<0>();  // dK, dV of the block before have left shared memory, ...
+    sync_warpgroup(group);                 // ... and all threads know it
+    memory.k_ring().wait_full(keys_at);
+    const Work work = Work::published(memory.work());
+    if (work.key_block < 0) break;
+    QueryWalk walk = QueryWalk::of<Shape>(work, a);
+    const int first_k = work.key_block * kBlockK + row;
+    // Tiles that begin before this query have something to mask. Causal: keys past the end are after all
+    // queries, so that the diagonal's mask takes care of them.
+    const int mask_before = a.causal                              ? first_k + kWarpgroupRows - 1
+                            : first_k + kWarpgroupRows > a.tokens ? 0x7fffffff
+                                                                  : 0;
+    const bool finish = work.key_block == 0;  // dQ
+    bool others = false,
+         others_before = false;  // whether dQ of the last step, of the one before has other adders
+
+    float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
+    uint32_t p[kBlockQ / 4];  // P^T, then dS^T
+    const auto start_dk = [&] {
+      multiply_registers_rows<kHeadDim, kBlockQ>(dk, p, memory.q(at.before().stage), 0);
+      ptx::wgmma_commit();
+    };
+    const auto start_dq = [&](RingPlace<2> of) {
+      multiply_cols_cols<Shape::kPart, kBlockK>(dq, memory.ds(of.stage), group * Shape::kPartsApartQ,
+                                                memory.k(), group * Shape::kPartsApartD);
+      ptx::wgmma_commit();
+    };
+    const auto wait_ds = [&](RingPlace<2> of) { ptx::mbarrier_wait(memory.ds_full(of.stage), of.turn); };
+    const auto wait_ds_place = [&](RingPlace<2> of) {
+      ptx::mbarrier_wait(memory.ds_empty(of.stage), of.turn ^ 1);
+    };
+    const auto release_ds = [&](RingPlace<2> of) {
+      if (warp_leader) ptx::mbarrier_arrive(memory.ds_empty(of.stage));
+    };
+    const auto publish_ds = [&] {
+      ptx::fence_shared_for_async();
+      __syncwarp();
+      if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().stage));
+    };
+
+    // kBefore: how many steps went before, 2 for more. Compiled for each, since ptxas gives up on wgmma under
+    // conditions.
+    const auto do_step = [&](auto before) {
+      constexpr int kBefore = decltype(before)::value;
+      float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
+      ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
+      memory.q_ring().wait_full(at);
+      if constexpr (kBefore > 1) wait_ds(at.before().before());
+      if constexpr (kBefore > 0) {
+        wait_ds_place(at.before());
+        ptx::hold(p);
+        ptx::hold(dk);
+      }
+      ptx::wgmma_fence();
+      multiply_rows_rows<kBlockQ>(x, memory.k(), row, memory.q(at.stage), 0);
+      ptx::wgmma_commit();
+      if constexpr (kBefore > 0) store_fragment(memory.ds(at.before().stage), row, 0, p);
+      if constexpr (kBefore > 0) {
+        start_dk();
+        if constexpr (kBefore > 1) start_dq(at.before().before());
+        publish_ds();
+      }
+      const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
+      ptx::wgmma_wait<(kBefore > 1)>();
+      ptx::hold(x);
+      if constexpr (kBefore > 0) {
+        ptx::hold(dk);
+        ptx::hold(p);
+        if (warp_leader) memory.q_ring().release(at.before());
+      }
+      take_turn<Shape>(group);
+      const int first_q = walk.tile * kBlockQ;
+      if (first_q < mask_before) mask_transposed(x, first_k, first_q, a.causal, a.tokens);
+      scores_to_probabilities(x, log2_scale, log2_sum_exp);
+      pack(p, x);
+      ptx::hold(p);
+      // The loops of these waits also keep the compiler from moving the powers behind what follows.
+      memory.dout_ring().wait_full(at);
+      if constexpr (kBefore == 0) memory.v_ring().wait_full(keys_at);
+      pass_turn<Shape>(group);
+      if constexpr (kBefore > 1) {
+        ptx::wgmma_wait<0>();
+        ptx::hold(dq);
+        release_ds(at.before().before());
+      }
+      if constexpr (kBefore > 0) ptx::hold(dv);
+      ptx::wgmma_fence();
+      multiply_rows_rows<kBlockQ>(x, memory.v(), row, memory.dout(at.stage), 0);
+      multiply_registers_rows<kHeadDim, kBlockQ>(dv, p, memory.dout(at.stage), 0, 0, kBefore > 0);
+      ptx::wgmma_commit();
+      if constexpr (kBefore > 1) gradient.put(dq, at.before().before(), finish, others_before, a.scale);
+      const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
+      ptx::wgmma_wait<0>();
+      ptx::hold(x);
+      ptx::hold(dv);
+      ptx::hold(p);
+      if (warp_leader) memory.dout_ring().release(at);
+      score_gradients(p, x, delta);
+      if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
+      ptx::hold(p);
+
+      others_before = others;
+      others = finish && first_adder<Shape>(walk.tile, a) > 0;
+      at.next(), walk.next(a);
+    };
+#pragma unroll
+    for (float& x : dk) x = 0;
+    do_step(std::integral_constant<int, 0>());
+    if (walk.left > 0) do_step(std::integral_constant<int, 1>());
+    while (walk.left > 0) do_step(std::integral_constant<int, 2>());
+    if (Shape::kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
+
+    // What lags behind: dK and dQ of the last step, dQ of the one before
+    wait_ds_place(at.before());
+    store_fragment(memory.ds(at.before().stage), row, 0, p);
+    publish_ds();
+    const Work done = Work::published(memory.work());  // looked up once more, rather than kept in registers
+    if (done.steps > 1) {
+      wait_ds(at.before().before());
+      ptx::wgmma_fence();
+      start_dq(at.before().before());
+      ptx::wgmma_wait<0>();
+      ptx::hold(dq);
+      release_ds(at.before().before());
+      gradient.put(dq, at.before().before(), finish, others_before, a.scale);
+      gradient.hand_over(at.before().before());
+    }
+    wait_ds(at.before());
+    ptx::hold(p);
+    ptx::hold(dk);
+    ptx::hold(dq);
+    ptx::wgmma_fence();
+    start_dq(at.before());
+    start_dk();
+    ptx::wgmma_wait<1>();
+    ptx::hold(dq);
+    release_ds(at.before());
+    gradient.put(dq, at.before(), finish, others, a.scale);
+    gradient.hand_over(at.before());
+    ptx::wgmma_wait<0>();
+    ptx::hold(dk);
+    ptx::hold(p);
+    if (warp_leader) memory.q_ring().release(at.before());
+
+    // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of
+    // the stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
+    using Gradients = typename Memory::Gradients;
+    constexpr bool kThroughScores = kHeadDim == 64;
+    const uint32_t rows = group * Gradients::kBytes;
+    const Gradients dk_out{(kThroughScores ? memory.ds(at.stage).base : memory.k().base) + rows};
+    const Gradients dv_out{
+        (kThroughScores ? memory.ds(at.stage).base + Memory::Scores::kPanelBytes : memory.v().base) + rows};
+    if constexpr (kThroughScores) {
+      __syncwarp();
+      if (warp_leader) memory.k_ring().release(keys_at);
+      wait_ds_place(at);
+    } else {
+      sync_warpgroups<Shape>();
+    }
+#pragma unroll
+    for (float& x : dk) x *= a.scale;
+    uint32_t packed[kHeadDim / 4];
+    pack(packed, dk);
+    store_fragment(dk_out, 0, 0, packed);
+    pack(packed, dv);
+    store_fragment(dv_out, 0, 0, packed);
+    ptx::fence_shared_for_async();
+    sync_warpgroup(group);
+    if (leader) {
+      ptx::store_tile(a.dk, dk_out.base, done.key_block * kBlockK + row, done.kv_head, done.batch);
+      ptx::store_tile(a.dv, dv_out.base, done.key_block * kBlockK + row, done.kv_head, done.batch);
+      ptx::bulk_commit();
+    }
+    if constexpr (!kThroughScores) {
+      if (leader) ptx::bulk_wait_read<0>();
+      sync_warpgroup(group);
+      if (warp_leader) memory.k_ring().release(keys_at), memory.v_ring().release(keys_at);
+    }
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    backward_kernel(const __grid_constant__ BackwardArgs a) {
+  if (threadIdx.x == 0) BackwardMemory<Shape>().init_barriers();
+  __syncthreads();
+  const int warpgroup =
+      static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));  // into a uniform register
+  constexpr int kMoverRegisters = 24, kMultiplierRegisters = 240;
+  if (warpgroup == 0) {
+    ptx::give_registers<kMoverRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) {
+      if (warp == 0) load<Shape>(a);
+      if (warp >= 1 && warp <= Shape::kGroups) send_gradients<Shape>(a, warp - 1);
+    }
+  } else {
+    ptx::take_registers<kMultiplierRegisters>();
+    multiply<Shape>(a, warpgroup - 1);
+  }
+}
+
+}  // namespace tessera::attention::sm90

@@ -1,0 +1,6 @@
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/sm90/backward_launch.cuh"
+
+namespace tessera::attention::sm90 {
+AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream) { return launch_backward<64>(f, stream); }
+}  // namespace tessera::attention::sm90

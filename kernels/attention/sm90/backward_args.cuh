@@ -1,0 +1,135 @@
+// Shapes, arguments and shared memory of the backward.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/attention/common/view.h"
+#include "kernels/attention/sm90/pipeline.cuh"
+#include "kernels/attention/sm90/tile.cuh"
+
+namespace tessera::attention::sm90 {
+
+using bf16 = __nv_bfloat16;
+
+inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
+
+// A CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ [kBlockQ, kHeadDim]
+// each warpgroup computes a part of 64 x 64.
+template <int kHeadDim_>
+struct BackwardShape {
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
+  static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
+  static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
+  static constexpr int kStages = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
+  static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
+  static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
+  // The part of warpgroup g begins at query g kPartsApartQ and column g kPartsApartD.
+  static constexpr int kPartsApartQ = kBlockQ > kPart ? kPart : 0,
+                       kPartsApartD = kHeadDim > kPart ? kPart : 0;
+};
+
+struct BackwardArgs {
+  CUtensorMap q, k, v, dout, dk, dv,
+      dq[2];                    // of dq: boxes of a part, one map for each column where one begins
+  const float* row_statistics;  // this and the next: see BackwardWorkspace
+  float* dq_sums;
+  uint32_t* counters;
+  int tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
+  uint32_t works;     // key blocks of all heads
+  int heads_at_once;  // see Work
+  int causal;
+  float scale;
+};
+
+template <class Shape>
+struct BackwardMemory {
+  using Keys = Tile<Shape::kBlockK, Shape::kHeadDim>;
+  using Queries = Tile<Shape::kBlockQ, Shape::kHeadDim>;
+  using Scores = Tile<Shape::kBlockK, Shape::kBlockQ>;      // dS^T
+  using Gradients = Tile<kWarpgroupRows, Shape::kHeadDim>;  // dK or dV of a warpgroup, on its way out
+  using Part = Tile<Shape::kPart, Shape::kPart>;            // of dQ, finished
+  using KeyRing = Ring<1>;
+  using QRing = Ring<Shape::kStages>;
+  using DoutRing = Ring<Shape::kStages>;
+  static constexpr int kRowsBytes = 2 * Shape::kBlockQ * 4, kPartBytes = Shape::kPartFloats * 4;
+  static constexpr int kV = Keys::kBytes, kQ = 2 * Keys::kBytes,
+                       kDout = kQ + Shape::kStages * Queries::kBytes,
+                       kScores = kDout + Shape::kStages * Queries::kBytes,
+                       kParts = kScores + Shape::kStages * Scores::kBytes,
+                       kRows = kParts + Shape::kGroups * Shape::kStages * kPartBytes,
+                       kRings = kRows + Shape::kStages * kRowsBytes,
+                       kBarriers = kRings + 2 * KeyRing::kBytes + QRing::kBytes + DoutRing::kBytes,
+                       kWork =
+                           (kBarriers + (2 * Shape::kStages + 3 * Shape::kGroups * Shape::kStages) * 8 + 15) /
+                           16 * 16;
+  static constexpr int kBytes = kWork + 16;
+  static_assert(kBytes <= 227 * 1024);
+
+  uint32_t base;
+
+  // Dynamic shared memory begins at a multiple of 1024 where there is no static: init_barriers() makes sure.
+  __device__ __forceinline__ BackwardMemory() {
+    extern __shared__ __align__(1024) uint8_t shared[];
+    base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+  __device__ __forceinline__ Keys k() const { return {base}; }
+  __device__ __forceinline__ Keys v() const { return {base + kV}; }
+  __device__ __forceinline__ Queries q(int stage) const { return {base + kQ + stage * Queries::kBytes}; }
+  __device__ __forceinline__ Queries dout(int stage) const {
+    return {base + kDout + stage * Queries::kBytes};
+  }
+  __device__ __forceinline__ Scores ds(int stage) const { return {base + kScores + stage * Scores::kBytes}; }
+  __device__ __forceinline__ uint32_t part(int group, int stage) const {
+    return base + kParts + (group * Shape::kStages + stage) * kPartBytes;
+  }
+  // LSE log2(e) and behind it delta of the queries in this stage of Q
+  __device__ __forceinline__ uint32_t rows(int q_stage) const { return base + kRows + q_stage * kRowsBytes; }
+
+  __device__ __forceinline__ KeyRing k_ring() const { return {base + kRings}; }
+  __device__ __forceinline__ KeyRing v_ring() const { return {base + kRings + KeyRing::kBytes}; }
+  __device__ __forceinline__ QRing q_ring() const { return {base + kRings + 2 * KeyRing::kBytes}; }
+  __device__ __forceinline__ DoutRing dout_ring() const {
+    return {base + kRings + 2 * KeyRing::kBytes + QRing::kBytes};
+  }
+  // mbarriers. dS^T of a stage is there; is no longer needed (an arrival a warp)
+  __device__ __forceinline__ uint32_t ds_full(int stage) const { return base + kBarriers + 8 * stage; }
+  __device__ __forceinline__ uint32_t ds_empty(int stage) const {
+    return ds_full(Shape::kStages) + 8 * stage;
+  }
+  // A warpgroup's part of dQ is in shared memory (an arrival a warp); has left it (one); the sum of the other
+  // key blocks is in its place (one, and bytes)
+  __device__ __forceinline__ uint32_t part_full(int group, int stage) const {
+    return ds_empty(Shape::kStages) + 8 * (group * Shape::kStages + stage);
+  }
+  __device__ __forceinline__ uint32_t part_empty(int group, int stage) const {
+    return part_full(group, stage) + 8 * Shape::kGroups * Shape::kStages;
+  }
+  __device__ __forceinline__ uint32_t others_there(int group, int stage) const {
+    return part_empty(group, stage) + 8 * Shape::kGroups * Shape::kStages;
+  }
+  __device__ __forceinline__ uint32_t work() const { return base + kWork; }
+
+  __device__ __forceinline__ void init_barriers() const {
+    if (base % kTileAlignment != 0) __trap();
+    // Each warp, and for the work that comes with K those who send dQ
+    k_ring().init(Shape::kGroups * (kWarpsPerGroup + 1));
+    v_ring().init(Shape::kGroups * kWarpsPerGroup);
+    q_ring().init(Shape::kGroups * kWarpsPerGroup);
+    dout_ring().init(Shape::kGroups * kWarpsPerGroup);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      ptx::mbarrier_init(ds_full(s), Shape::kGroups * kWarpsPerGroup);
+      ptx::mbarrier_init(ds_empty(s), Shape::kGroups * kWarpsPerGroup);
+    }
+    for (int g = 0; g < Shape::kGroups; ++g) {
+      for (int s = 0; s < Shape::kStages; ++s) {
+        ptx::mbarrier_init(part_full(g, s), kWarpsPerGroup);
+        ptx::mbarrier_init(part_empty(g, s), 1);
+        ptx::mbarrier_init(others_there(g, s), 1);
+      }
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+}  // namespace tessera::attention::sm90

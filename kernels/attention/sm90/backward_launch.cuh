@@ -1,0 +1,110 @@
+// The backward as two launches: row statistics, and the main kernel. There is one mode, whatever
+// AttnBackward::deterministic says: the fixed order of additions costs a few percent of waiting at most, and
+// spares zeroing dQ and a last pass over it.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/sm90/backward.cuh"
+#include "kernels/attention/sm90/backward_rows.cuh"
+#include "kernels/attention/workspace.h"
+
+namespace tessera::attention::sm90 {
+
+inline AttnStatus multiprocessors(int* count) {
+  int device;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return ATTN_LAUNCH_FAILED;
+  }
+  return ATTN_OK;
+}
+
+template <class Shape>
+AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
+  const AttnProblem& p = f.problem;
+  struct {
+    CUtensorMap* map;
+    const AttnTensor* tensor;
+    int64_t heads;
+    int rows;
+  } const maps[] = {
+      {&args->q, &f.q, p.heads, Shape::kBlockQ},      {&args->dout, &f.dout, p.heads, Shape::kBlockQ},
+      {&args->k, &f.k, p.kv_heads, Shape::kBlockK},   {&args->v, &f.v, p.kv_heads, Shape::kBlockK},
+      {&args->dk, &f.dk, p.kv_heads, kWarpgroupRows}, {&args->dv, &f.dv, p.kv_heads, kWarpgroupRows}};
+  for (const auto& m : maps) {
+    const AttnStatus status =
+        make_tensor_map(m.map, *m.tensor, p.batch, p.tokens, m.heads, Shape::kHeadDim, m.rows);
+    if (status != ATTN_OK) return status;
+  }
+  for (int d = 0; d < Shape::kHeadDim; d += Shape::kPart) {
+    AttnTensor columns = f.dq;
+    columns.data = static_cast<bf16*>(f.dq.data) + d;
+    const AttnStatus status = make_tensor_map(&args->dq[d / Shape::kPart], columns, p.batch, p.tokens,
+                                              p.heads, Shape::kPart, Shape::kPart);
+    if (status != ATTN_OK) return status;
+  }
+  return ATTN_OK;
+}
+
+template <int kHeadDim>
+AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+  using Shape = BackwardShape<kHeadDim>;
+  const AttnProblem& p = f.problem;
+  const BackwardWorkspace workspace(f.workspace, p.batch, p.heads, p.tokens, p.head_dim);
+  static_assert(BackwardWorkspace::kRowPadding % Shape::kBlockQ == 0);
+  static_assert(BackwardWorkspace::kSmallestBlockQ <= Shape::kBlockQ);
+  static_assert(BackwardWorkspace::kPartsPerTile == Shape::kGroups);
+  const auto tokens = static_cast<int>(p.tokens);
+  const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
+            key_blocks = (tokens + Shape::kBlockK - 1) / Shape::kBlockK;
+  const auto heads = static_cast<int>(p.batch * p.heads), kv_heads = static_cast<int>(p.batch * p.kv_heads);
+
+  const BackwardRowsArgs rows = {
+      .out = view<const bf16>(f.out),
+      .dout = view<const bf16>(f.dout),
+      .lse = f.lse,
+      .row_statistics = workspace.row_statistics,
+      .counters = workspace.counters,
+      .counter_count = 1 + static_cast<uint32_t>(heads) * query_tiles * Shape::kGroups,
+      .batch = static_cast<int>(p.batch),
+      .tokens = tokens,
+      .query_tiles = query_tiles,
+      .heads = static_cast<int>(p.heads),
+  };
+  using Rows = RowsShape<kHeadDim>;
+  const int64_t warps = p.batch * ((p.heads + Rows::kHeads - 1) / Rows::kHeads) *
+                        (query_tiles * Shape::kBlockQ / Rows::kTokens);
+  const auto row_ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
+  AttnStatus status =
+      launch(backward_rows_kernel<kHeadDim, Shape::kBlockQ>, row_ctas, kRowsThreads, 0, stream, rows);
+  if (status != ATTN_OK) return status;
+
+  int sms;
+  status = multiprocessors(&sms);
+  if (status != ATTN_OK) return status;
+  // Without a mask neighbouring key blocks should start a little more than a step apart: see Work.
+  const int apart = (3 * sms / 2 + query_tiles - 1) / query_tiles;
+  BackwardArgs args = {
+      .row_statistics = workspace.row_statistics,
+      .dq_sums = workspace.dq,
+      .counters = workspace.counters,
+      .tokens = tokens,
+      .heads = static_cast<int>(p.heads),
+      .kv_heads = static_cast<int>(p.kv_heads),
+      .heads_per_kv = static_cast<int>(p.heads / p.kv_heads),
+      .query_tiles = query_tiles,
+      .key_blocks = key_blocks,
+      .works = static_cast<uint32_t>(kv_heads) * key_blocks,
+      .heads_at_once = p.causal ? 1 : std::min(apart, kv_heads),
+      .causal = p.causal,
+      .scale = p.scale,
+  };
+  status = make_tensor_maps<Shape>(&args, f);
+  if (status != ATTN_OK) return status;
+  return launch(backward_kernel<Shape>, std::min(static_cast<uint32_t>(sms), args.works), Shape::kThreads,
+                BackwardMemory<Shape>::kBytes, stream, args);
+}
+
+}  // namespace tessera::attention::sm90

@@ -1,0 +1,106 @@
+// The backward's warpgroup that moves data: one warp loads, one a warpgroup of products sends dQ.
+#pragma once
+
+#include "kernels/attention/common/ptx.cuh"
+#include "kernels/attention/sm90/backward_work.cuh"
+
+namespace tessera::attention::sm90 {
+
+// One thread: takes tickets and fills the rings.
+template <class Shape>
+__device__ __forceinline__ void load(const BackwardArgs& a) {
+  using Memory = BackwardMemory<Shape>;
+  const Memory memory;
+  RingPlace<1> keys_at;
+  RingPlace<Shape::kStages> at;
+
+  for (;; keys_at.next()) {
+    const uint32_t ticket = atomicAdd(a.counters, 1u);
+    const bool any = ticket < a.works;
+    const Work work = any ? Work::of<Shape>(ticket, a) : Work{-1, 0, 0, 0};
+    memory.k_ring().wait_empty(keys_at);  // and nobody looks up the last work any more
+    work.publish(memory.work());
+    if (!any) {
+      memory.k_ring().announce(keys_at, 0);
+      return;
+    }
+    const int first_k = work.key_block * Shape::kBlockK;
+    ptx::load_tile(memory.k().base, a.k, memory.k_ring().announce(keys_at, Memory::Keys::kBytes), first_k,
+                   work.kv_head, work.batch);
+    bool v_there = false;
+#pragma unroll 1  // few registers are left for this warp
+    for (QueryWalk walk = QueryWalk::of<Shape>(work, a); walk.left > 0; walk.next(a)) {
+      const int first_q = walk.tile * Shape::kBlockQ;
+      const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
+      ptx::load_tile(memory.q(at.stage).base, a.q, q_full, first_q, walk.head, work.batch);
+      ptx::load_bytes(memory.rows(at.stage),
+                      a.row_statistics + static_cast<int64_t>(walk.index) * (2 * Shape::kBlockQ),
+                      Memory::kRowsBytes, q_full);
+      if (!v_there) {
+        ptx::load_tile(memory.v().base, a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
+                       first_k, work.kv_head, work.batch);
+        v_there = true;
+      }
+      const uint32_t dout_full = memory.dout_ring().begin_fill(at, Memory::Queries::kBytes);
+      ptx::load_tile(memory.dout(at.stage).base, a.dout, dout_full, first_q, walk.head, work.batch);
+      at.next();
+    }
+  }
+}
+
+// One thread a warpgroup of products: sends its parts of dQ out, when it is their turn.
+//
+// The first adder stores, the others add: by the copy engine, in whose proxy they follow one another. When a
+// copy is complete (bulk_wait) its thread sees it, and by releasing the counter lets the next adder's thread
+// see it, which then orders it before its own copy by a proxy fence. The last adder is key block 0: there,
+// the sum of the others is brought into shared memory for the warpgroup to add, and what is sent is dQ in
+// bf16.
+template <class Shape>
+__device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group) {
+  const BackwardMemory<Shape> memory;
+  constexpr int kPartBytes = BackwardMemory<Shape>::kPartBytes;
+  RingPlace<1> keys_at;
+  RingPlace<Shape::kStages> at;
+
+  for (;; keys_at.next()) {
+    memory.k_ring().wait_full(keys_at);
+    const Work work = Work::published(memory.work());
+    memory.k_ring().release(keys_at);
+    if (work.key_block < 0) break;
+    const bool finish = work.key_block == 0;
+#pragma unroll 1
+    for (QueryWalk walk = QueryWalk::of<Shape>(work, a); walk.left > 0; walk.next(a), at.next()) {
+      const int index = walk.index * Shape::kGroups + group;
+      const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
+      const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
+      const int turns_before = first_adder<Shape>(walk.tile, a) - work.key_block;
+      if (turns_before > 0) {
+        while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turns_before)) {
+        }
+        ptx::fence_global_for_async();
+      }
+      if (finish && turns_before > 0) {  // the place is free: what was there before has been read
+        ptx::mbarrier_arrive_expect(others_there, kPartBytes);
+        ptx::load_bytes(part, sums(), kPartBytes, others_there);
+      }
+      ptx::mbarrier_wait(memory.part_full(group, at.stage), at.turn);
+      if (finish) {
+        ptx::store_tile(a.dq[group * Shape::kPartsApartD / Shape::kPart], part,
+                        walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ, walk.head, work.batch);
+      } else if (turns_before == 0) {
+        ptx::store_bytes(sums(), part, kPartBytes);
+      } else {
+        ptx::add_floats(sums(), part, kPartBytes);
+      }
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+      ptx::mbarrier_arrive(memory.part_empty(group, at.stage));
+      if (!finish) {
+        ptx::bulk_wait<0>();
+        ptx::red_add_release(a.counters + 1 + index, 1);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::attention::sm90

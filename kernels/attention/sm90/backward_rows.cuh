@@ -1,0 +1,97 @@
+// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row, and zeros where it counts.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/attention/common/view.h"
+
+namespace tessera::attention::sm90 {
+
+struct BackwardRowsArgs {
+  View<const __nv_bfloat16> out, dout;
+  const float* lse;       // [B, H, N]
+  float* row_statistics;  // see BackwardWorkspace
+  uint32_t* counters;
+  uint32_t counter_count;
+  int batch, tokens, query_tiles, heads;
+};
+
+inline constexpr int kRowsThreads = 256;
+
+// What a warp takes: neighbouring heads, so that it reads 512 contiguous bytes of a token (of packed tensors,
+// and its neighbours in the grid read the next), and tokens after one another.
+template <int kHeadDim>
+struct RowsShape {
+  static constexpr int kLanes = kHeadDim / 8;  // a head, 16 bytes each
+  static constexpr int kHeads = 32 / kLanes, kTokens = 32;
+};
+
+// The sum of products of eight pairs of bf16
+__device__ __forceinline__ float dot8(uint4 x, uint4 y) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 a = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&x)[i]);
+    const float2 b = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&y)[i]);
+    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+  }
+  return sum;
+}
+
+template <int kHeadDim, int kBlockQ>
+__global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const BackwardRowsArgs a) {
+  using Shape = RowsShape<kHeadDim>;
+  constexpr int kLanes = Shape::kLanes, kSlots = Shape::kTokens / kLanes, kTokensUnderWay = 4;
+  const uint32_t thread = blockIdx.x * kRowsThreads + threadIdx.x;
+  if (thread < a.counter_count) a.counters[thread] = 0;
+
+  const uint32_t head_groups = (a.heads + Shape::kHeads - 1) / Shape::kHeads;
+  const uint32_t token_groups = (a.query_tiles * kBlockQ) / Shape::kTokens;
+  const uint32_t warp = thread / 32, group = warp / head_groups;
+  const int lane = threadIdx.x % 32;
+  const int h = warp % head_groups * Shape::kHeads + lane / kLanes, b = group / token_groups;
+  const int first = group % token_groups * Shape::kTokens;
+  const bool inside = h < a.heads && b < a.batch;
+
+  // Slot s of a lane: the statistics of its head and of token first + s kLanes + lane % kLanes
+  const int64_t head = static_cast<int64_t>(b) * a.heads + h;
+  float lse[kSlots], delta[kSlots];
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int t = first + slot * kLanes + lane % kLanes;
+    lse[slot] = inside && t < a.tokens ? a.lse[head * a.tokens + t] : INFINITY;
+    delta[slot] = 0;
+  }
+
+  const auto out = a.out.head_begin(b, h) + lane % kLanes * 8,
+             dout = a.dout.head_begin(b, h) + lane % kLanes * 8;
+#pragma unroll
+  for (int i = 0; i < Shape::kTokens; i += kTokensUnderWay) {
+    uint4 x[kTokensUnderWay] = {}, y[kTokensUnderWay] = {};
+#pragma unroll
+    for (int j = 0; j < kTokensUnderWay; ++j) {
+      const int64_t t = first + i + j;
+      if (inside && t < a.tokens) {
+        x[j] = __ldg(reinterpret_cast<const uint4*>(out + t * a.out.row));
+        y[j] = __ldg(reinterpret_cast<const uint4*>(dout + t * a.dout.row));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTokensUnderWay; ++j) {
+      float sum = dot8(x[j], y[j]);
+#pragma unroll
+      for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+      if (lane % kLanes == (i + j) % kLanes) delta[(i + j) / kLanes] = sum;
+    }
+  }
+  if (!inside) return;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int t = first + slot * kLanes + lane % kLanes;
+    float* to = a.row_statistics + (head * a.query_tiles + t / kBlockQ) * (2 * kBlockQ) + t % kBlockQ;
+    to[0] = log2_sum_exp_of(lse[slot]);
+    to[kBlockQ] = delta[slot];
+  }
+}
+
+}  // namespace tessera::attention::sm90

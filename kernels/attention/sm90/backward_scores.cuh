@@ -1,0 +1,74 @@
+// The arithmetic between the products of the backward, on accumulators of a warpgroup: 64 keys by kBlockQ
+// queries.
+#pragma once
+
+#include "kernels/attention/common/ptx.cuh"
+#include "kernels/attention/sm90/backward_args.cuh"
+
+namespace tessera::attention::sm90 {
+
+// Scores of keys that a query does not see become -inf. `key` and `query` are those of element (0, 0).
+template <int kCount>
+__device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int query, bool causal,
+                                                int tokens) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = key + 16 * warp + 8 * r + lane / 4;
+    const int first_query = row >= tokens ? 0x7fffffff : causal ? row : 0;
+    const int limit = first_query - query - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+      if (8 * n < limit) s[4 * n + 2 * r] = -INFINITY;
+      if (8 * n + 1 < limit) s[4 * n + 2 * r + 1] = -INFINITY;
+    }
+  }
+}
+
+// Statistics of the columns' queries, the first few of which are loaded before the wait for the products that
+// they are needed with.
+struct ColumnStatistics {
+  static constexpr int kEarly = 4;
+  uint32_t at;  // of this thread's first column; the next is 8 columns on
+  float2 early[kEarly];
+
+  __device__ __forceinline__ explicit ColumnStatistics(uint32_t rows) : at(rows + threadIdx.x % 4 * 8) {
+#pragma unroll
+    for (int n = 0; n < kEarly; ++n) early[n] = ptx::load_shared_float2(at + n * 32);
+  }
+  __device__ __forceinline__ float2 operator[](int n) const {
+    return n < kEarly ? early[n] : ptx::load_shared_float2(at + n * 32);
+  }
+};
+
+// s = 2^(c s - L)
+template <int kCount>
+__device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], float log2_scale,
+                                                        const ColumnStatistics& log2_sum_exp) {
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const float2 l = log2_sum_exp[n];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[4 * n + e] = ptx::exp2(fmaf(s[4 * n + e], log2_scale, e % 2 ? -l.y : -l.x));
+    }
+  }
+}
+
+// p becomes dS = P (dP - delta), both packed.
+template <int kCount>
+__device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
+                                                const ColumnStatistics& delta) {
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const float2 d = delta[n];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t& two = p[2 * n + r];
+      two = ptx::pack_bf16(__uint_as_float(two << 16) * (dp[4 * n + 2 * r] - d.x),
+                           __uint_as_float(two & 0xffff0000) * (dp[4 * n + 2 * r + 1] - d.y));
+    }
+  }
+}
+
+}  // namespace tessera::attention::sm90
