@@ -66,7 +66,8 @@ typedef struct {
   AttnTensor dq, dk, dv;         /* out, overwritten */
   void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined before and after */
   size_t workspace_bytes;
-  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions is left open */
+  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be left open, as
+                                    it is on 8.0 to 8.9 and 12.0; on 9.0 there is one mode, of the same bits */
 } AttnBackward;
 
 /* `arch` is the compute capability of the stream's device times ten: 80, 86, 89, 90, 120. */
