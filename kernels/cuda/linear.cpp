@@ -9,8 +9,7 @@ namespace tessera {
 
 using cuda::Gemm;
 
-// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, with bias, add, or GELU and its input in the same
-// pass
+// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input
 void CudaBackend::linear_forward(const LinearForward& a) {
   check_op(a, device());
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];

@@ -10,12 +10,10 @@
 //
 // A fourth warpgroup's first thread loads. P stays in registers: an accumulator of S is, packed, the A
 // operand of P V. What runs beside what:
-// - in a warpgroup, O += P V_{j+1} is queued behind S = Q K_j^T, also across query tiles: the last product of
-// one
-//   tile runs beside the first scores of the next, and O is written after that. So the tensor cores see no
-//   gap between tiles, and the loop has one place for each product.
-// - warpgroups take turns to queue their products, so that while one has the tensor cores the others do
-// softmax.
+// - in a warpgroup, O += P V_{j+1} is queued behind S = Q K_j^T, also across query tiles: the last product
+//   of one tile runs beside the first scores of the next, and O is written after that. So the tensor cores
+//   see no gap between tiles, and the loop has one place for each product.
+// - warpgroups take turns to queue their products: while one has the tensor cores, the others do softmax.
 // - a slice that sees fewer keys than its tile's last one passes its turn and releases the key tile unread.
 #pragma once
 

@@ -194,8 +194,7 @@ __device__ __forceinline__ void hold(uint32_t (&x)[kCount]) {
 // Which dimension of an operand in shared memory is contiguous: the one that is summed over, or the other
 enum class Major { kSum, kOther };
 
-// d (+)= A B^T with A 64 x 16, B N x 16. Thread t of a warpgroup, w = t / 32, l = t % 32, holds in d[i] the
-// element
+// d (+)= A B^T with A 64 x 16, B N x 16. Thread t of a warpgroup, w = t / 32, l = t % 32, has in d[i]
 //   row 16 w + l / 4 + 8 ((i >> 1) & 1),  column 8 (i >> 2) + 2 (l % 4) + (i & 1)
 // and accumulators packed pairwise to bf16 are, four a step, an A operand in registers.
 template <int kN>
