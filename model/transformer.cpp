@@ -1,12 +1,17 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
 namespace tessera {
 namespace {
 
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
-void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
-                   const BlockSaved& s, const Tensor& attention_workspace) {
+// The first half of a block: x and attention on it, to residual_mid.
+void attention_half_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
+                            const BlockSaved& s, const Tensor& attention_workspace) {
   be.layernorm_forward({.x = x,
                         .weight = p.norm1_weight,
                         .bias = p.norm1_bias,
@@ -27,7 +32,10 @@ void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan,
                      .y = s.residual_mid,
                      .bias = p.out_bias,
                      .add = x});
+}
 
+// From residual_mid to the MLP's hidden layer
+void mlp_hidden_forward(Backend& be, const BlockParams& p, const BlockSaved& s) {
   be.layernorm_forward({.x = s.residual_mid,
                         .weight = p.norm2_weight,
                         .bias = p.norm2_bias,
@@ -39,6 +47,12 @@ void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan,
                      .y = s.gelu,
                      .bias = p.expand_bias,
                      .gelu_input = s.gelu_input});
+}
+
+void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
+                   const BlockSaved& s, const Tensor& attention_workspace) {
+  attention_half_forward(be, p, plan, x, s, attention_workspace);
+  mlp_hidden_forward(be, p, s);
   be.linear_forward({.x = s.gelu,
                      .weight = p.contract_weight,
                      .y = s.residual_out,
@@ -121,6 +135,15 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
   return layer == 0 ? saved.embedded : saved.blocks[layer - 1].residual_out;
 }
 
+// Brings back what the forward did not keep of a block.
+void recompute(Backend& be, const Model& model, const Saved& saved, size_t layer) {
+  const BlockParams& p = model.params.blocks[layer];
+  const BlockSaved& s = saved.blocks[layer];
+  if (model.keep == Keep::kOutputs)
+    attention_half_forward(be, p, model.plan, block_input(saved, layer), s, saved.attention_workspace);
+  if (model.keep != Keep::kAll) mlp_hidden_forward(be, p, s);
+}
+
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output.
 void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
           const Tensor& losses, float gradient_scale, const Grads* grads, const Tensor& d) {
@@ -132,22 +155,28 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
                               : Tensor{};
   {
     Arena::Scope logits_scope(arena);
-    const Tensor logits =
-        arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {N, model.config.padded_vocab()});
-    logits_forward(be, model, saved.norm, logits);
-    be.cross_entropy({.logits = logits,
-                      .targets = targets.view({N}),
-                      .losses = losses,
-                      .vocab_size = model.config.vocab_size,
-                      .want_gradient = grads != nullptr,
-                      .gradient_scale = gradient_scale});
-    if (!grads) return;
-    be.linear_backward({.dy = logits,
-                        .x = saved.norm,
-                        .weight = p.token_table,
-                        .dx = d_norm,
-                        .dweight = grads->token_table});
+    const int64_t chunk = model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
+    const Tensor all_logits =
+        arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {chunk, model.config.padded_vocab()});
+    for (int64_t first = 0; first < N; first += chunk) {
+      const int64_t rows = std::min(chunk, N - first);
+      const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.rows(first, rows);
+      logits_forward(be, model, norm, logits);
+      be.cross_entropy({.logits = logits,
+                        .targets = targets.view({N}).rows(first, rows),
+                        .losses = losses.rows(first, rows),
+                        .vocab_size = model.config.vocab_size,
+                        .want_gradient = grads != nullptr,
+                        .gradient_scale = gradient_scale});
+      if (!grads) continue;
+      be.linear_backward({.dy = logits,
+                          .x = norm,
+                          .weight = p.token_table,
+                          .dx = d_norm.rows(first, rows),
+                          .dweight = grads->token_table});
+    }
   }
+  if (!grads) return;
   be.layernorm_backward({.dy = d_norm,
                          .x = block_input(saved, saved.blocks.size()),
                          .weight = p.norm_weight,
@@ -160,6 +189,26 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
 
 }  // namespace
 
+const char* name_of(Keep keep) {
+  switch (keep) {
+    case Keep::kAll:
+      return "none";
+    case Keep::kAllButMlp:
+      return "mlp";
+    case Keep::kOutputs:
+      return "block";
+    case Keep::kNothing:
+      break;
+  }
+  return "no backward";
+}
+
+Keep keep_of_recompute(std::string_view name) {
+  for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs})
+    if (name == name_of(keep)) return keep;
+  fail("unknown recompute \"{}\"; known: none, mlp, block", name);
+}
+
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep) {
   const auto [B, T, H, D, causal] = plan.shape;
   const int64_t N = B * T, C = config.channels;
@@ -167,32 +216,39 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
     return arena.alloc(tag, name, dtype, shape);
   };
   const DType t = plan.dtype, f = DType::kF32;
-  const auto block = [&] {
-    return BlockSaved{
-        .norm1 = take("norm 1", {N, C}, t),
-        .norm1_mean = take("norm 1 mean", {N}, f),
-        .norm1_rstd = take("norm 1 rstd", {N}, f),
-        .qkv = take("qkv", {B, T, 3, H, D}, t),
-        .attention = take("attention output", {B, T, H, D}, t),
-        .attention_saved = take(plan.saved_name, plan.saved_shape, plan.saved_dtype, MemoryTag::kAttention),
-        .residual_mid = take("residual after attention", {N, C}, t),
-        .norm2 = take("norm 2", {N, C}, t),
-        .norm2_mean = take("norm 2 mean", {N}, f),
-        .norm2_rstd = take("norm 2 rstd", {N}, f),
-        .gelu_input = take("GELU input", {N, 4 * C}, t),
-        .gelu = take("GELU output", {N, 4 * C}, t),
-        .residual_out = take("residual after MLP", {N, C}, t),
-    };
+  const auto take_attention_half = [&](BlockSaved& s) {
+    s.norm1 = take("norm 1", {N, C}, t);
+    s.norm1_mean = take("norm 1 mean", {N}, f);
+    s.norm1_rstd = take("norm 1 rstd", {N}, f);
+    s.qkv = take("qkv", {B, T, 3, H, D}, t);
+    s.attention = take("attention output", {B, T, H, D}, t);
+    s.attention_saved = take(plan.saved_name, plan.saved_shape, plan.saved_dtype, MemoryTag::kAttention);
+    s.residual_mid = take("residual after attention", {N, C}, t);
   };
+  const auto take_mlp_hidden = [&](BlockSaved& s) {
+    s.norm2 = take("norm 2", {N, C}, t);
+    s.norm2_mean = take("norm 2 mean", {N}, f);
+    s.norm2_rstd = take("norm 2 rstd", {N}, f);
+    s.gelu_input = take("GELU input", {N, 4 * C}, t);
+    s.gelu = take("GELU output", {N, 4 * C}, t);
+  };
+  const auto take_output = [&](BlockSaved& s) { s.residual_out = take("residual after MLP", {N, C}, t); };
+
   Saved saved;
   saved.embedded = take("embeddings", {N, C}, t);
-  const size_t layers = static_cast<size_t>(config.layers);
-  if (keep == Keep::kNothing) {
-    // Safe because a block reads its input, which is then its own residual_out, before it writes
-    // residual_out.
-    saved.blocks.assign(layers, block());
-  } else {
-    for (size_t l = 0; l < layers; ++l) saved.blocks.push_back(block());
+  // Each part belongs to every block, or to all of them. An output for all is safe because a block reads its
+  // input, which is then its own residual_out, before it writes residual_out.
+  const bool keep_attention = keep == Keep::kAll || keep == Keep::kAllButMlp, keep_mlp = keep == Keep::kAll,
+             keep_output = keep != Keep::kNothing;
+  BlockSaved for_all;
+  if (!keep_attention) take_attention_half(for_all);
+  if (!keep_mlp) take_mlp_hidden(for_all);
+  if (!keep_output) take_output(for_all);
+  for (int64_t l = 0; l < config.layers; ++l) {
+    BlockSaved& s = saved.blocks.emplace_back(for_all);
+    if (keep_attention) take_attention_half(s);
+    if (keep_mlp) take_mlp_hidden(s);
+    if (keep_output) take_output(s);
   }
   saved.norm = take("final norm", {N, C}, t);
   saved.norm_mean = take("final norm mean", {N}, f);
@@ -238,7 +294,7 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
   const auto done = [&](int64_t layer) {
     if (on_layer_done) on_layer_done(layer);
   };
-  const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kForBackward);
+  const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
   forward(be, model, batch.tokens, saved);
 
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
@@ -246,6 +302,8 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
   head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
   done(model.config.layers);
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
+    // What all blocks share still holds the last block's.
+    if (l < model.config.layers - 1) recompute(be, model, saved, static_cast<size_t>(l));
     block_backward(be, arena, model.params.blocks[l], model.plan, block_input(saved, l), saved.blocks[l], d,
                    grads.blocks[l]);
     done(l);

@@ -18,6 +18,8 @@ struct Model {
   ModelConfig config;
   Params params;       // dtype of the activations too
   AttentionPlan plan;  // carries B and T
+  Keep keep = Keep::kAll;
+  int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
 };
 
 // One batch: rows of T tokens and, for each, the token that follows.

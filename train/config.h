@@ -43,6 +43,8 @@ struct Config {
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     std::string precision = "auto";  // auto | bf16 | fp32
+    std::string recompute = "none";  // none | mlp | block
+    int64_t classifier_chunk = 0;    // tokens; 0: those of a micro-batch (written "all")
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 1;

@@ -25,7 +25,8 @@ void for_each_field(C& config, Visit&& visit) {
   visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
         "Width of the residual stream");
   visit("model.attention", model.attention, OneOf{{"naive", "flash", "cudnn"}},
-        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: NVIDIA's "
+        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
+        "NVIDIA's "
         "fused kernels, bf16 on a GPU");
 
   auto& data = config.data;
@@ -52,6 +53,10 @@ void for_each_field(C& config, Visit&& visit) {
         "Sequences in one forward and backward; auto: as many as fit and help");
   visit("train.precision", train.precision, OneOf{{"auto", "bf16", "fp32"}},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
+  visit("train.recompute", train.recompute, OneOf{{"none", "mlp", "block"}},
+        "What the backward computes again rather than keep: the hidden layer of every MLP, or whole blocks");
+  visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
+        "Tokens whose logits exist at a time; all: those of a micro-batch");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");
@@ -64,8 +69,7 @@ void for_each_field(C& config, Visit&& visit) {
         "Where the schedule ends; at most optimizer.learning_rate");
   visit("optimizer.schedule", optimizer.schedule, OneOf{{"cosine", "linear", "constant", "wsd"}},
         "How the rate falls after the warm-up; wsd: constant, then linear at the end");
-  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{},
-        "Steps in which the rate rises linearly");
+  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{}, "Steps in which the rate rises linearly");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
         "wsd: the share of train.steps, at the end, in which the rate falls");
   visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},

@@ -84,7 +84,9 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .sequence_length = c.sequence_length(),
                  .dtype = cuda && c.train.precision != "fp32" ? DType::kBF16 : DType::kF32,
                  .attention = attention_kind(c.model.attention),
-                 .deterministic = c.train.deterministic};
+                 .deterministic = c.train.deterministic,
+                 .keep = keep_of_recompute(c.train.recompute),
+                 .classifier_chunk = c.train.classifier_chunk};
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
                       : micro_batch > 0       ? micro_batch
                                               : largest_micro_batch(shape, device, sequences);

@@ -16,7 +16,9 @@ Model make_model(Arena& arena, const RunShape& s, const DeviceTraits& device) {
                .shape = {s.micro_batch, s.sequence_length, s.model.heads, s.model.head_dim()},
                .dtype = s.dtype,
                .device = device,
-               .deterministic = s.deterministic})};
+               .deterministic = s.deterministic}),
+          .keep = s.keep,
+          .classifier_chunk = s.classifier_chunk};
 }
 
 Tensor on_host(std::span<const int32_t> values, Shape shape) {

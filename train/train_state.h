@@ -22,6 +22,8 @@ struct RunShape {
   DType dtype = DType::kF32;
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
+  Keep keep = Keep::kAll;        // train.recompute
+  int64_t classifier_chunk = 0;  // see Model
 
   int64_t rows() const { return micro_batch * sequence_length; }  // N
   int64_t tokens_per_step() const { return rows() * micro_steps; }

@@ -99,9 +99,38 @@ TEST_F(CudaModel, SameSeedSameBits) {
     }
 }
 
+TEST_F(CudaModel, RecomputingChangesNoBit) {
+  for (const AttentionKind attention : kinds_for(DType::kBF16)) {
+    HostTensors make;
+    RunShape shape = shape_of(DType::kBF16, attention, 300);
+    const StepsResult kept = run_steps(device, shape, 3, make);
+    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+      shape.keep = keep;
+      expect_same_bits(run_steps(device, shape, 3, make), kept);
+    }
+  }
+}
+
+TEST_F(CudaModel, LogitsInChunksChangeNothingButRounding) {
+  HostTensors make;
+  RunShape shape = shape_of(DType::kF32, AttentionKind::kFlash, 300);
+  const StepsResult whole = run_steps(device, shape, 2, make);
+  shape.classifier_chunk = 77;
+  const StepsResult chunked = run_steps(device, shape, 2, make);
+  EXPECT_NEAR(chunked.losses[0], whole.losses[0], 1e-6);
+  EXPECT_NEAR(chunked.grad_norms[0] / whole.grad_norms[0], 1, 1e-5);
+  EXPECT_NEAR(chunked.losses[1], whole.losses[1], 1e-4);
+}
+
 TEST_F(CudaModel, ThePlanIsTheStep) {
-  for (const AttentionKind attention : kinds_for(DType::kBF16))
-    expect_plan_is_the_step(device, shape_of(DType::kBF16, attention, 257));
+  for (const AttentionKind attention : kinds_for(DType::kBF16)) {
+    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
+      RunShape shape = shape_of(DType::kBF16, attention, 257);
+      shape.keep = keep;
+      shape.classifier_chunk = keep == Keep::kAll ? 0 : 100;
+      expect_plan_is_the_step(device, shape);
+    }
+  }
 }
 
 TEST_F(CudaModel, OutOfMemoryNamesTheTags) {

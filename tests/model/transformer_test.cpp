@@ -80,6 +80,38 @@ TEST(Training, AccumulationChangesNothingButRounding) {
   EXPECT_NEAR(a.losses[1], b.losses[1], 1e-4);
 }
 
+// What the backward computes again has the same bits.
+TEST(Training, RecomputingChangesNoBit) {
+  HostTensors make;
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const StepsResult kept = run_on_cpu(tiny_shape(attention), 3, make);
+    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+      RunShape shape = tiny_shape(attention);
+      shape.keep = keep;
+      SCOPED_TRACE(name_of(keep));
+      expect_same_bits(run_on_cpu(shape, 3, make), kept);
+    }
+  }
+}
+
+// A chunk's losses are what they are in the whole; gradients of the classifier are summed chunk by chunk.
+TEST(Training, LogitsInChunksChangeNothingButRounding) {
+  HostTensors make;
+  const StepsResult whole = run_on_cpu(tiny_shape(), 2, make);
+  for (const int64_t chunk : {1, 7, 37, 110, 111, 1000}) {  // a micro-batch has 111 tokens
+    SCOPED_TRACE(chunk);
+    RunShape shape = tiny_shape();
+    shape.classifier_chunk = chunk;
+    const StepsResult chunked = run_on_cpu(shape, 2, make);
+    EXPECT_NEAR(chunked.losses[0], whole.losses[0], 1e-6);
+    EXPECT_NEAR(chunked.grad_norms[0] / whole.grad_norms[0], 1, 1e-5);
+    EXPECT_NEAR(chunked.losses[1], whole.losses[1], 1e-4);
+    for (size_t i = 0; i < whole.first_gradients.size(); ++i)
+      EXPECT_LT(relative_error(chunked.first_gradients[i].tensor, whole.first_gradients[i].tensor), 1e-5)
+          << whole.first_gradients[i].name;
+  }
+}
+
 TEST(Training, NaiveAndFlashTrainAlike) {
   HostTensors make;
   const StepsResult a = run_on_cpu(tiny_shape(AttentionKind::kNaive), 3, make),
@@ -130,8 +162,34 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
 }
 
 TEST(Memory, ThePlanIsTheStep) {
-  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
-    expect_plan_is_the_step({}, tiny_shape(attention));
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
+      for (const int64_t chunk : {0, 10}) {
+        RunShape shape = tiny_shape(attention);
+        shape.keep = keep;
+        shape.classifier_chunk = chunk;
+        expect_plan_is_the_step({}, shape);
+      }
+    }
+  }
+}
+
+// Of the 16 N C that a block keeps, without the scalars a row, `mlp` leaves 7 and `block` 1; all blocks share
+// the rest.
+TEST(Memory, RecomputingAndChunksSpareWhatTheySay) {
+  RunShape shape{.model = {.vocab_size = 512, .context = 256, .layers = 12, .heads = 2, .channels = 64},
+                 .micro_batch = 8,
+                 .micro_steps = 1,
+                 .sequence_length = 256};
+  const auto activations = [&](Keep keep, int64_t chunk) {
+    shape.keep = keep;
+    shape.classifier_chunk = chunk;
+    return static_cast<double>(plan_memory(shape, {}).at_peak()[static_cast<int>(MemoryTag::kActivations)]);
+  };
+  const double nc = 8 * 256 * 64 * 4.0, all = activations(Keep::kAll, 0);
+  EXPECT_NEAR((all - activations(Keep::kAllButMlp, 0)) / nc, 11 * 9, 2);
+  EXPECT_NEAR((all - activations(Keep::kOutputs, 0)) / nc, 11 * 15, 4);
+  EXPECT_LT(activations(Keep::kOutputs, 256), activations(Keep::kOutputs, 0));
 }
 
 TEST(Memory, NaiveSavesNSquaredAndFlashN) {
