@@ -33,7 +33,7 @@ struct Entry {
   std::vector<double> samples[2];  // ms, forward and backward
 };
 
-std::string yardstick_version(const std::vector<Contender>& contenders) {
+std::string yardstick_version([[maybe_unused]] const std::vector<Contender>& contenders) {
 #ifdef TESSERA_HAS_CUDA
   for (const Contender& contender : contenders)
     if (contender.name == kYardstick) return attention::cudnn_version();
