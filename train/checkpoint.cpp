@@ -59,26 +59,55 @@ void write_params(Backend& be, const fs::path& path, const ModelConfig& model,
   file.commit();
 }
 
+void read_param(Backend& be, const SafetensorsReader& file, const ParamInfo& info, const Tensor& tensor,
+                const std::string& name) {
+  Arena staging = Arena::host();
+  const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+  const Shape shape = file_shape(info);
+  float* values = host.as<float>();
+  if (info.conv1d) {
+    const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+    file.read(name, shape, {turned.as<float>(), static_cast<size_t>(shape.numel())});
+    transpose(turned.as<float>(), shape[0], shape[1], values);
+  } else {
+    file.read(name, shape, {values, static_cast<size_t>(shape.numel())});
+    std::fill(values + shape.numel(), values + info.shape.numel(), 0.0f);
+  }
+  be.copy(host, tensor);
+  be.synchronize();
+}
+
 // Reads every parameter of `params`; `name_of` gives the tensor's name in the file.
 template <class NameOf>
 void read_params(Backend& be, const SafetensorsReader& file, const ModelConfig& model, const Params& params,
                  NameOf&& name_of) {
   for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-    Arena staging = Arena::host();
-    const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-    const Shape shape = file_shape(info);
-    float* values = host.as<float>();
-    if (info.conv1d) {
-      const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-      file.read(name_of(info), shape, {turned.as<float>(), static_cast<size_t>(shape.numel())});
-      transpose(turned.as<float>(), shape[0], shape[1], values);
-    } else {
-      file.read(name_of(info), shape, {values, static_cast<size_t>(shape.numel())});
-      std::fill(values + shape.numel(), values + info.shape.numel(), 0.0f);
-    }
-    be.copy(host, tensor);
-    be.synchronize();
+    read_param(be, file, info, tensor, name_of(info));
   });
+}
+
+// Stretches a table of `found` positions over those of `table`: ends meet ends, and what falls between two
+// rows is their weighted mean. (Position interpolation, Chen et al., arXiv:2306.15595, for a table that was
+// learned.)
+void read_stretched_positions(Backend& be, const SafetensorsReader& file, const std::string& name,
+                              int64_t found, const Tensor& table) {
+  const int64_t wanted = table.shape[0], C = table.shape[1];
+  Arena staging = Arena::host();
+  const Tensor old = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {found, C});
+  const Tensor stretched = staging.alloc(MemoryTag::kData, "positions stretched", DType::kF32, {wanted, C});
+  file.read(name, old.shape, {old.as<float>(), static_cast<size_t>(old.numel())});
+  const double step = static_cast<double>(found - 1) / static_cast<double>(wanted - 1);
+  for (int64_t i = 0; i < wanted; ++i) {
+    const double at = static_cast<double>(i) * step;
+    const int64_t below = std::min(static_cast<int64_t>(at), found - 1),
+                  above = std::min(below + 1, found - 1);
+    const double share = at - static_cast<double>(below);
+    for (int64_t c = 0; c < C; ++c)
+      stretched.as<float>()[i * C + c] = static_cast<float>((1 - share) * old.as<float>()[below * C + c] +
+                                                            share * old.as<float>()[above * C + c]);
+  }
+  be.copy(stretched, table);
+  be.synchronize();
 }
 
 void write_json(const fs::path& path, const ordered_json& value) { write_file(path, value.dump(2) + "\n"); }
@@ -118,23 +147,29 @@ ordered_json hugging_face_config(const ModelConfig& model) {
           {"torch_dtype", "float32"}};
 }
 
-void check_same_model(const fs::path& folder, const ModelConfig& wanted) {
+// Returns the model's number of positions: wanted.context, or fewer if `may_be_shorter`.
+int64_t check_same_model(const fs::path& folder, const ModelConfig& wanted, bool may_be_shorter = false) {
   const fs::path path = folder / "config.json";
   const ordered_json found = read_json(path);
-  const auto compare = [&](const char* key, int64_t want) {
+  const auto number = [&](const char* key) {
     check(found.contains(key) && found[key].is_number_integer(),
           "{} has no whole number \"{}\": this is not a GPT-2", path.string(), key);
-    check(found[key].get<int64_t>() == want,
+    return found[key].get<int64_t>();
+  };
+  const auto compare = [&](const char* key, int64_t want) {
+    check(number(key) == want,
           "{} is of another model: its {} is {}, this configuration wants {}. Use the configuration it was "
           "made with, "
           "or start anew in another train.folder",
-          folder.string(), key, found[key].get<int64_t>(), want);
+          folder.string(), key, number(key), want);
   };
   compare("vocab_size", wanted.vocab_size);
-  compare("n_positions", wanted.context);
+  const int64_t positions = number("n_positions");
+  if (!may_be_shorter || positions > wanted.context || positions < 1) compare("n_positions", wanted.context);
   compare("n_layer", wanted.layers);
   compare("n_head", wanted.heads);
   compare("n_embd", wanted.channels);
+  return positions;
 }
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {  // oldest first: the names sort by step
@@ -229,16 +264,29 @@ void load_checkpoint(Backend& be, const fs::path& checkpoint, const ModelConfig&
   optimizer.weights_changed(be);
 }
 
-void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model, const Params& weights) {
+void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model, const Params& weights,
+                  bool interpolate_positions) {
   check(fs::is_directory(folder), "{} is not a folder; wanted one with model.safetensors and config.json",
         folder.string());
-  check_same_model(folder, model);
+  const int64_t positions = check_same_model(folder, model, true);
+  check(
+      positions == model.context || interpolate_positions,
+      "{} has {} positions, this configuration wants {}. Set model.position_extension=interpolate to stretch "
+      "its table, "
+      "or model.context={}",
+      folder.string(), positions, model.context, positions);
   const SafetensorsReader file(folder / "model.safetensors");
   // Files of the bare GPT2Model lack the leading "transformer."
   const std::string lead = "transformer.";
   const bool bare = !file.contains(lead + "wte.weight");
-  read_params(be, file, model, weights,
-              [&](const ParamInfo& info) { return bare ? info.name.substr(lead.size()) : info.name; });
+  for_each_param(weights, model, [&](const ParamInfo& info, const Tensor& tensor) {
+    const std::string name = bare ? info.name.substr(lead.size()) : info.name;
+    if (positions < model.context && tensor.data == weights.position_table.data) {
+      read_stretched_positions(be, file, name, positions, tensor);
+    } else {
+      read_param(be, file, info, tensor, name);
+    }
+  });
 }
 
 }  // namespace tessera

@@ -51,8 +51,10 @@ void load_checkpoint(Backend& be, const std::filesystem::path& checkpoint, const
                      Optimizer& optimizer);
 
 // Fills fp32 `weights` from a folder with model.safetensors and config.json: one of these checkpoints, or
-// what transformers' save_pretrained() wrote for a GPT-2. Error: as load_checkpoint.
+// what transformers' save_pretrained() wrote for a GPT-2. With `interpolate_positions` the model may have
+// more positions than the file: its table is stretched over them; where it need not be, nothing changes.
+// Error: as load_checkpoint.
 void load_weights(Backend& be, const std::filesystem::path& folder, const ModelConfig& model,
-                  const Params& weights);
+                  const Params& weights, bool interpolate_positions = false);
 
 }  // namespace tessera

@@ -23,7 +23,8 @@ struct Config {
     int64_t layers = 12;
     int64_t heads = 12;
     int64_t channels = 768;
-    std::string attention = "flash";  // naive | flash | cudnn
+    std::string attention = "flash";          // naive | flash | cudnn
+    std::string position_extension = "none";  // none | interpolate
     bool operator==(const Model&) const = default;
   } model;
 

@@ -28,6 +28,8 @@ void for_each_field(C& config, Visit&& visit) {
         "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
         "NVIDIA's "
         "fused kernels, bf16 on a GPU");
+  visit("model.position_extension", model.position_extension, OneOf{{"none", "interpolate"}},
+        "Where train.init_from has fewer positions than model.context: refuse, or stretch its table");
 
   auto& data = config.data;
   visit("data.train", data.train, Text{.may_be_empty = false},

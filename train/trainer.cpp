@@ -175,7 +175,8 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape_.model, optimizer);
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
-  tessera::load_weights(*backend_, config_.train.init_from, shape_.model, optimizer.masters());
+  tessera::load_weights(*backend_, config_.train.init_from, shape_.model, optimizer.masters(),
+                        config_.model.position_extension == "interpolate");
   optimizer.weights_changed(*backend_);
 }
 

@@ -33,8 +33,12 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
 }
 
 AttentionResults made_up() {
-  AttentionResults results{
-      .device = "a <made-up> GPU", .gemm_peak = 1e12, .deterministic = true, .repeats = 3, .cells = {}};
+  AttentionResults results{.device = "a <made-up> GPU",
+                           .cudnn = "9.9.9",
+                           .gemm_peak = 1e12,
+                           .deterministic = true,
+                           .repeats = 3,
+                           .cells = {}};
   results.cells = {cell("hopper", 1024, 1, 4), cell("cudnn", 1024, 2, 2), cell("hopper", 2048, 2, 4),
                    cell("cudnn", 2048, 1, 8), cell("row", 4096, 0, 0)};
   results.cells.back().why_not = "too long";

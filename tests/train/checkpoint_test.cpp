@@ -101,6 +101,43 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
                {"another model"});
 }
 
+TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
+  const fs::path path = save();
+  const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
+  Arena same_arena = Arena::host();
+  TrainState same(*be, same_arena, state.shape());
+  load_weights(*be, path, kTiny, same.optimizer().masters(), true);
+  same.optimizer().weights_changed(*be);
+  EXPECT_EQ(same.next_token_logits(prompt), state.next_token_logits(prompt)) << "nothing was extended";
+
+  RunShape shape = state.shape();
+  shape.model.context = 61;  // 16 positions over 61: every fourth is one of them
+  Arena long_arena = Arena::host();
+  TrainState extended(*be, long_arena, shape);
+  const Params& weights = extended.optimizer().masters();
+  expect_parts(error_of([&] { load_weights(*be, path, shape.model, weights); }),
+               {"has 16 positions", "wants 61", "model.position_extension=interpolate", "model.context=16"});
+  load_weights(*be, path, shape.model, weights, true);
+  const std::span<float> before = floats(state.optimizer().masters().position_table),
+                         after = floats(weights.position_table);
+  for (int64_t i = 0; i < 61; ++i) {
+    for (int64_t c = 0; c < kTiny.channels; ++c) {
+      const auto below = static_cast<size_t>(i / 4 * kTiny.channels + c),
+                 above = static_cast<size_t>(std::min<int64_t>(i / 4 + 1, 15) * kTiny.channels + c);
+      const float share = static_cast<float>(i % 4) / 4;
+      ASSERT_NEAR(after[i * kTiny.channels + c], (1 - share) * before[below] + share * before[above], 1e-7)
+          << i;
+    }
+  }
+  EXPECT_EQ(relative_error(weights.token_table, state.optimizer().masters().token_table), 0);
+
+  shape.model.context = 9;
+  Arena short_arena = Arena::host();
+  TrainState shorter(*be, short_arena, shape);
+  expect_parts(error_of([&] { load_weights(*be, path, shape.model, shorter.optimizer().masters(), true); }),
+               {"n_positions is 16", "wants 9"});
+}
+
 TEST_F(Checkpoint, DamageIsNamed) {
   const fs::path path = save();
   fs::resize_file(path / "optimizer.safetensors", 5000);
