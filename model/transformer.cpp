@@ -167,7 +167,8 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
     return arena.alloc(tag, name, dtype, shape);
   };
   const DType t = plan.dtype, f = DType::kF32;
-  const auto block = [&] {
+  const auto block = [&](int64_t layer) {
+    Arena::Phase phase(arena, "block", layer);
     return BlockSaved{
         .norm1 = take("norm 1", {N, C}, t),
         .norm1_mean = take("norm 1 mean", {N}, f),
@@ -186,13 +187,12 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   };
   Saved saved;
   saved.embedded = take("embeddings", {N, C}, t);
-  const size_t layers = static_cast<size_t>(config.layers);
   if (keep == Keep::kNothing) {
     // Safe because a block reads its input, which is then its own residual_out, before it writes
     // residual_out.
-    saved.blocks.assign(layers, block());
+    saved.blocks.assign(static_cast<size_t>(config.layers), block(MemoryRecording::kNone));
   } else {
-    for (size_t l = 0; l < layers; ++l) saved.blocks.push_back(block());
+    for (int64_t l = 0; l < config.layers; ++l) saved.blocks.push_back(block(l));
   }
   saved.norm = take("final norm", {N, C}, t);
   saved.norm_mean = take("final norm mean", {N}, f);
@@ -227,8 +227,10 @@ void logits_forward(Backend& be, const Model& model, const Tensor& rows, const T
 
 void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses) {
   Arena::Scope scope(arena);
+  Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kNothing);
   forward(be, model, batch.tokens, saved);
+  phase.next("head");
   head(be, arena, model, saved, batch.targets, losses, 0, nullptr, {});
 }
 
@@ -238,14 +240,20 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
   const auto done = [&](int64_t layer) {
     if (on_layer_done) on_layer_done(layer);
   };
+  Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kForBackward);
   forward(be, model, batch.tokens, saved);
 
+  phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
                                saved.embedded.shape);
-  head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+  {
+    Arena::Phase head_phase(arena, "head");
+    head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+  }
   done(model.config.layers);
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
+    Arena::Phase block_phase(arena, "block", l);
     block_backward(be, arena, model.params.blocks[l], model.plan, block_input(saved, l), saved.blocks[l], d,
                    grads.blocks[l]);
     done(l);
