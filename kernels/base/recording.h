@@ -5,7 +5,8 @@
 // host, which on a GPU runs ahead of the device.
 //
 // Bounded: of a phase that repeats (a step, a micro-batch) the first kFirstFew within the phase around it are
-// recorded, numbered from 1 if they bring no number, and the recording ends for good when kMostAllocations or
+// recorded, numbered from 1 if they bring no number; one phase "not recorded" stands for a run of others. The
+// recording ends for good when kMostAllocations or
 // kMostPhases have been recorded.
 #pragma once
 
@@ -35,7 +36,8 @@ class MemoryRecording {
     int64_t number;  // kNone: the phase has none
     int parent;      // the phase around it, or kNone
     Moment begin;
-    Moment end = {};  // kNone: it had not ended
+    Moment end = {};        // kNone: it had not ended
+    bool left_out = false;  // stands for a run of repetitions that were not recorded
   };
   struct Allocation {
     MemoryTag tag;
@@ -61,6 +63,8 @@ class MemoryRecording {
  private:
   using Clock = std::chrono::steady_clock;
   Moment now(int64_t order);
+  void leave_out(int parent);  // from here on
+  bool is_left_out() const { return !open_.empty() && open_.back() == kNone; }
 
   Clock::time_point start_ = Clock::now();
   std::vector<Phase> phases_;

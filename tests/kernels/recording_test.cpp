@@ -80,13 +80,19 @@ TEST(Recording, OfWhatRepeatsTheFirstFewAreKept) {
   }
   const MemoryRecording& recording = *arena.ledger().recording();
   EXPECT_EQ(paths(recording),
-            (std::vector<std::string>{"step 5", "step 5/micro-batch 1", "step 5/micro-batch 1/forward",
-                                      "step 5/micro-batch 2", "step 5/micro-batch 2/forward", "step 6",
-                                      "step 6/micro-batch 1", "step 6/micro-batch 1/forward",
-                                      "step 6/micro-batch 2", "step 6/micro-batch 2/forward"}));
+            (std::vector<std::string>{
+                "step 5", "step 5/micro-batch 1", "step 5/micro-batch 1/forward", "step 5/micro-batch 2",
+                "step 5/micro-batch 2/forward", "step 5/not recorded", "step 6", "step 6/micro-batch 1",
+                "step 6/micro-batch 1/forward", "step 6/micro-batch 2", "step 6/micro-batch 2/forward",
+                "step 6/not recorded", "not recorded"}));
   EXPECT_EQ(recording.allocations().size(), 4u);
   for (const auto& a : recording.allocations()) EXPECT_EQ(a.died.order, a.born.order + 1);
   EXPECT_EQ(recording.births_and_deaths(), 8);
+  for (const MemoryRecording::Phase& p : recording.phases()) {
+    EXPECT_EQ(p.left_out, std::string(p.name) == "not recorded");
+    EXPECT_GE(p.end.nanoseconds, p.begin.nanoseconds) << p.name;
+    EXPECT_TRUE(!p.left_out || p.begin.order == p.end.order);
+  }
 }
 
 TEST(Recording, EndsAtItsLimitAndSaysSo) {
