@@ -320,7 +320,10 @@ void Trainer::run() {
     report(step, result, learning_rate, seconds_since(start));
     run_.step = step;
     // Most of a profile is known now: a reader of a long run need not wait for its end.
-    if (!profile_.empty() && step == first + MemoryRecording::kFirstFew - 1) write_profile();
+    if (!profile_.empty() && step == first + MemoryRecording::kFirstFew - 1) {
+      Arena::Phase writing(*arena_, "memory profile");
+      write_profile();
+    }
 
     const bool last = step == config_.train.steps;
     const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };

@@ -83,10 +83,11 @@ TEST_F(MemoryProfileOfARun, NamesThePhasesAndOmitsTheirRepetitions) {
     EXPECT_LE(phase["begin"].get<int64_t>(), phase["end"].get<int64_t>()) << phase;
     EXPECT_LE(phase["begin_ns"].get<int64_t>(), phase["end_ns"].get<int64_t>()) << phase;
   }
-  for (const char* path : {"setup", "load weights", "step 1", "step 2/micro-batch 2/forward/block 2",
-                           "step 2/micro-batch 1/backward/block 0", "step 1/micro-batch 1/backward/head",
-                           "step 1/optimizer", "evaluation 2/batch 1/forward/block",
-                           "evaluation 1/batch 1/head", "sampling 1/token 2", "checkpoint 1"})
+  for (const char* path :
+       {"setup", "load weights", "step 1", "step 2/micro-batch 2/forward/block 2",
+        "step 2/micro-batch 1/backward/block 0", "step 1/micro-batch 1/backward/head", "step 1/optimizer",
+        "evaluation 2/batch 1/forward/block", "evaluation 1/batch 1/head", "sampling 1/token 2",
+        "checkpoint 1", "step 1/not recorded", "not recorded"})
     EXPECT_TRUE(paths.contains(path)) << path;
   for (const char* path : {"step 3", "step 1/micro-batch 3", "sampling 1/token 3"})
     EXPECT_FALSE(paths.contains(path)) << path;
@@ -110,9 +111,15 @@ TEST_F(MemoryProfileOfARun, TheTraceIsBalanced) {
     ++kinds[kind];
     for (const char* key : {"name", "ts", "pid", "tid"}) EXPECT_TRUE(event.contains(key)) << event;
     EXPECT_GE(event["ts"].get<double>(), 0);
-    if (kind == "b") EXPECT_EQ(open[event["id"]]++, 0) << event;
-    if (kind == "e") EXPECT_EQ(open[event["id"]]--, 1) << event;
-    if (kind == "X") EXPECT_GE(event["dur"].get<double>(), 0) << event;
+    if (kind == "b") {
+      EXPECT_EQ(open[event["id"]]++, 0) << event;
+    }
+    if (kind == "e") {
+      EXPECT_EQ(open[event["id"]]--, 1) << event;
+    }
+    if (kind == "X") {
+      EXPECT_GE(event["dur"].get<double>(), 0) << event;
+    }
     if (kind == "C") last_counter = event["args"];
   }
   for (const auto& [id, count] : open) EXPECT_EQ(count, 0) << id;
