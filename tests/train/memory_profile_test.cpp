@@ -198,11 +198,13 @@ seen.push("tip: " + !$("tip").hidden + " " + /attention/.test($("tip").textConte
 $("range").value = "0"; draw();  // the setup is short: every column is one state
 $("slider").value = 3; $("slider").dispatchEvent(new Event("input"));
 seen.push("chosen: " + $("alive").rows.length + " " + $("alive_title").textContent);
+$("range").value = "all";
 $("to_peak").click();
 $("more").click();
 let sum = 0;
 for (const row of $("alive").rows) sum += parseInt(row.cells[3].title);
 seen.push("sum: " + sum);
+seen.push("drawn: " + Math.max(...columns.map((s) => total[s])) + " to " + total[count]);
 seen.push("title: " + $("alive_title").textContent);
 seen.push("paths: " + document.querySelectorAll("path[data-tag]").length);
 element(document.body, "div", { id: "seen" }, seen.join("; "));
@@ -229,10 +231,15 @@ TEST_F(MemoryProfileOfARun, ThePageWorksInABrowser) {
   ASSERT_EQ(error, std::string::npos) << result.out.substr(error, 200);
   const size_t at = result.out.find("<div id=\"seen\">");
   ASSERT_NE(at, std::string::npos) << result.out.substr(0, 2000);
+  int64_t lasting = 0;
+  for (const json& a : memory["allocations"])
+    if (a["died"].is_null()) lasting += a["bytes"].get<int64_t>();
+  const std::string peak = memory["recorded_peak"]["bytes"].dump();
   const std::string seen = result.out.substr(at, 300);
   for (const std::string& part :
        {std::string("tip: true true"), std::string("chosen: 3 Alive at the moment you chose"),
-        "sum: " + memory["recorded_peak"]["bytes"].dump(), std::string("title: Alive at the peak")})
+        "sum: " + peak + ";", "drawn: " + peak + " to " + std::to_string(lasting) + ";",
+        std::string("title: Alive at the peak")})
     EXPECT_NE(seen.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << seen;
   size_t tags = 0;
   for (const json& tag : memory["tags"]) {
