@@ -241,14 +241,19 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   const bool keep_attention = keep == Keep::kAll || keep == Keep::kAllButMlp, keep_mlp = keep == Keep::kAll,
              keep_output = keep != Keep::kNothing;
   BlockSaved for_all;
-  if (!keep_attention) take_attention_half(for_all);
-  if (!keep_mlp) take_mlp_hidden(for_all);
-  if (!keep_output) take_output(for_all);
-  for (int64_t l = 0; l < config.layers; ++l) {
-    BlockSaved& s = saved.blocks.emplace_back(for_all);
+  if (keep != Keep::kAll) {
+    Arena::Phase phase(arena, "block");
+    if (!keep_attention) take_attention_half(for_all);
+    if (!keep_mlp) take_mlp_hidden(for_all);
+    if (!keep_output) take_output(for_all);
+  }
+  saved.blocks.assign(static_cast<size_t>(config.layers), for_all);
+  for (int64_t l = 0; keep_output && l < config.layers; ++l) {
+    Arena::Phase phase(arena, "block", l);
+    BlockSaved& s = saved.blocks[static_cast<size_t>(l)];
     if (keep_attention) take_attention_half(s);
     if (keep_mlp) take_mlp_hidden(s);
-    if (keep_output) take_output(s);
+    take_output(s);
   }
   saved.norm = take("final norm", {N, C}, t);
   saved.norm_mean = take("final norm mean", {N}, f);
@@ -283,8 +288,10 @@ void logits_forward(Backend& be, const Model& model, const Tensor& rows, const T
 
 void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses) {
   Arena::Scope scope(arena);
+  Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kNothing);
   forward(be, model, batch.tokens, saved);
+  phase.next("head");
   head(be, arena, model, saved, batch.targets, losses, 0, nullptr, {});
 }
 
@@ -294,14 +301,20 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
   const auto done = [&](int64_t layer) {
     if (on_layer_done) on_layer_done(layer);
   };
+  Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
   forward(be, model, batch.tokens, saved);
 
+  phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
                                saved.embedded.shape);
-  head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+  {
+    Arena::Phase head_phase(arena, "head");
+    head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+  }
   done(model.config.layers);
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
+    Arena::Phase block_phase(arena, "block", l);
     // What all blocks share still holds the last block's.
     if (l < model.config.layers - 1) recompute(be, model, saved, static_cast<size_t>(l));
     block_backward(be, arena, model.params.blocks[l], model.plan, block_input(saved, l), saved.blocks[l], d,

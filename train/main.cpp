@@ -34,6 +34,14 @@ int main(int argc, char** argv) {
   app.add_flag("--overwrite", options.overwrite,
                "Remove the checkpoints that an earlier run left in the run's folder")
       ->excludes(resume);
+  app.add_option(
+         "--memory-profile", options.memory_profile,
+         "Record every tensor's birth and death in the setup, the first two steps and the first two "
+         "evaluations and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
+      ->type_name("FOLDER")
+      ->check([](const std::string& folder) {
+        return folder.empty() ? std::string("wants the name of a folder") : std::string();
+      });
   app.footer(
       "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
       "ends the\n"

@@ -76,10 +76,12 @@ void TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> 
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
   for (int64_t m = 0; m < shape_.micro_steps; ++m) {
+    Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_);
     if (on_micro_step) on_micro_step(m + 1);
   }
+  Arena::Phase phase(arena_, "optimizer");
   optimizer_.step(be_, grads_, config, learning_rate, step);
 }
 
@@ -93,6 +95,7 @@ TrainState::StepResult TrainState::finish_step() {
 
 double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                             int64_t count) {
+  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = shape_.sequence_length, rows = count * T;
   const auto first_rows = [&](const Tensor& t) { return t.view({t.numel()}).rows(0, rows); };
   const Tensor device_tokens = first_rows(tokens_), device_targets = first_rows(targets_),
@@ -109,6 +112,7 @@ double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int
 
 std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens) {
   Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = static_cast<int64_t>(tokens.size());
   const Model model = model_at(1, T);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});

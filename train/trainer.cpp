@@ -10,6 +10,7 @@
 #include "data/file.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
+#include "train/memory_profile.h"
 #include "train/memory_report.h"
 #include "train/metrics.h"
 #include "train/run_data.h"
@@ -75,15 +76,17 @@ class Trainer {
   void evaluate();
   void sample();
   void save();
+  void write_profile();
 
   const Config& config_;
-  fs::path folder_, checkpoints_;
+  fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
   RunData data_;
   RunState run_;
   RunShape shape_;
   double peak_flops_ = 0;
   std::unique_ptr<Backend> backend_;
+  MemoryLedger plan_;
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   std::optional<MetricsFile> metrics_;
@@ -97,6 +100,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
     : config_(config),
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
+      profile_(options.memory_profile),
       device_(choose_device(config.device)),
       data_(config) {
   const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
@@ -112,6 +116,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
+  if (!profile_.empty()) prepare_profile_folder(profile_);
   obtain_memory();
   load_weights(options.resume ? &*checkpoint : nullptr);
 
@@ -160,17 +165,20 @@ void Trainer::take_shape(const fs::path* checkpoint) {
 void Trainer::obtain_memory() {
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  const MemoryLedger plan = plan_memory(shape_, device_.traits);
+  plan_ = plan_memory(shape_, device_.traits);
   arena_.emplace(make_arena(device_.traits));
   try {
-    arena_->reserve(plan.peak_bytes());
+    arena_->reserve(plan_.peak_bytes());
+    if (!profile_.empty()) arena_->record();
+    Arena::Phase phase(*arena_, "setup");
     state_.emplace(*backend_, *arena_, shape_);
   } catch (const OutOfMemory& error) {
-    throw OutOfMemory(error.what() + out_of_memory_advice(shape_, plan));
+    throw OutOfMemory(error.what() + out_of_memory_advice(shape_, plan_));
   }
 }
 
 void Trainer::load_weights(const fs::path* checkpoint) {
+  Arena::Phase phase(*arena_, "load weights");
   Optimizer& optimizer = state_->optimizer();
   if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape_.model, optimizer);
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
@@ -231,6 +239,7 @@ void Trainer::report(int64_t step, const TrainState::StepResult& result, double 
 }
 
 void Trainer::evaluate() {
+  Arena::Phase phase(*arena_, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = shape_.sequence_length;
   const int64_t total = std::min(config_.evaluation.sequences, data_.validation().sequences_per_epoch());
   std::vector<int32_t> tokens, targets;
@@ -251,6 +260,7 @@ void Trainer::evaluate() {
 
 void Trainer::sample() {
   if (!data_.tokenizer() || g_stop) return;
+  Arena::Phase phase(*arena_, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const std::string text = sample_text(*state_, *data_.tokenizer(), config_.sampling,
                                        static_cast<uint64_t>(config_.train.seed), run_.step);
   metrics_->write({{"step", run_.step}, {"prompt", config_.sampling.prompt}, {"sample", text}});
@@ -259,6 +269,7 @@ void Trainer::sample() {
 }
 
 void Trainer::save() {
+  Arena::Phase phase(*arena_, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   saved_ = run_.step;
   const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape_.model, state_->optimizer(), run_});
@@ -267,14 +278,28 @@ void Trainer::save() {
                           seconds_since(start)));
 }
 
+void Trainer::write_profile() {
+  write_memory_profile(
+      profile_, {.ledger = arena_->ledger(),
+                 .plan = plan_,
+                 .reserved_bytes = arena_->reserved_bytes(),
+                 .device = device_.traits,
+                 .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
+                                    format_count(static_cast<double>(shape_.model.parameters())),
+                                    config_.model.attention, shape_.micro_steps, shape_.micro_batch,
+                                    shape_.sequence_length, name_of(shape_.dtype))});
+}
+
 void Trainer::run() {
   describe();
   catch_signals();
   const int64_t sequences = shape_.micro_batch * shape_.micro_steps;
   const OptimizerConfig optimizer = optimizer_config(config_);
-  for (int64_t step = run_.step + 1; step <= config_.train.steps && !g_stop; ++step) {
+  const int64_t first = run_.step + 1;
+  for (int64_t step = first; step <= config_.train.steps && !g_stop; ++step) {
     const Clock::time_point start = Clock::now();
     const double learning_rate = learning_rate_at(step - 1, config_.train.steps, config_.optimizer);
+    Arena::Phase phase(*arena_, "step", step, Arena::Phase::kRecordFirstFew);
     state_->step(tokens_, targets_, optimizer, learning_rate, step, [&](int64_t done) {
       // Only a CPU's step is long enough to watch: a GPU's micro-steps are merely enqueued here.
       if (line_.in_place() && device_.traits.device == Device::kCpu && seconds_since(start) > 1)
@@ -285,6 +310,7 @@ void Trainer::run() {
     run_.data_position += sequences;
     fetch(run_.data_position);  // while the device works
     const TrainState::StepResult result = state_->finish_step();
+    phase.end();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
       fail(
           "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
@@ -294,6 +320,11 @@ void Trainer::run() {
           step, result.loss, result.grad_norm, latest_checkpoint(checkpoints_).value_or("none").string());
     report(step, result, learning_rate, seconds_since(start));
     run_.step = step;
+    // Most of a profile is known now: a reader of a long run need not wait for its end.
+    if (!profile_.empty() && step == first + MemoryRecording::kFirstFew - 1) {
+      Arena::Phase writing(*arena_, "memory profile");
+      write_profile();
+    }
 
     const bool last = step == config_.train.steps;
     const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
@@ -303,6 +334,10 @@ void Trainer::run() {
   }
   if (run_.step > saved_) save();  // the last step, or the one in which the signal came
   line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
+  if (!profile_.empty()) {
+    write_profile();
+    line_.print(fmt::format("memory profile: {}", (profile_ / "memory.html").string()));
+  }
   if (g_stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
 }
 

@@ -6,8 +6,9 @@
 namespace tessera {
 
 struct TrainerOptions {
-  bool resume = false;     // go on from the newest checkpoint of train.folder
-  bool overwrite = false;  // remove the checkpoints that an earlier run left in train.folder
+  bool resume = false;         // go on from the newest checkpoint of train.folder
+  bool overwrite = false;      // remove the checkpoints that an earlier run left in train.folder
+  std::string memory_profile;  // a folder to write a profile of the memory to (memory_profile.h); empty: none
 };
 
 // Trains and returns when the last step is done, or after SIGINT or SIGTERM: then the current step is finished and a

@@ -59,6 +59,15 @@ class Arena {
     int64_t used_;
   };
 
+  // What is being done, for the ledger (see MemoryLedger::Phase).
+  class Phase : public MemoryLedger::Phase {
+   public:
+    explicit Phase(Arena& arena, const char* name, int64_t number = MemoryRecording::kNone,
+                   Kind kind = kRecordAll)
+        : MemoryLedger::Phase(arena.ledger_, name, number, kind) {}
+  };
+  void record() { ledger_.record(); }  // births, deaths and phases; call before the first alloc
+
   Device device() const { return device_; }
   int64_t reserved_bytes() const;  // obtained from the driver so far
   const MemoryLedger& ledger() const { return ledger_; }

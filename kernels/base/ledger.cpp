@@ -22,6 +22,7 @@ void MemoryLedger::enter(MemoryTag tag, std::string_view name, int64_t bytes) {
     peak_total_ = total_;
     at_peak_ = current_;
   }
+  if (recording_) recording_->born(tag, name, bytes);
 }
 
 void MemoryLedger::release_last() {
@@ -29,6 +30,28 @@ void MemoryLedger::release_last() {
   current_[static_cast<int>(live_.back().tag)] -= live_.back().bytes;
   total_ -= live_.back().bytes;
   live_.pop_back();
+  if (recording_) recording_->last_died();
+}
+
+void MemoryLedger::record() {
+  check(live_.empty(), "the memory ledger must record from before the first allocation");
+  recording_.emplace();
+}
+
+MemoryLedger::Phase::Phase(MemoryLedger& ledger, const char* name, int64_t number, Kind kind)
+    : recording_(ledger.recording_ ? &*ledger.recording_ : nullptr) {
+  if (recording_) recording_->begin_phase(name, number, kind == kRecordFirstFew);
+}
+
+void MemoryLedger::Phase::next(const char* name) {
+  if (!recording_) return;
+  recording_->end_phase();
+  recording_->begin_phase(name, MemoryRecording::kNone, false);
+}
+
+void MemoryLedger::Phase::end() {
+  if (recording_) recording_->end_phase();
+  recording_ = nullptr;
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -2,29 +2,17 @@
 //
 // The arena enters every allocation and every release, so the ledger cannot miss one. The tag is declared by
 // the one who allocates. Reports are pure functions of the ledger.
+//
+// A ledger that was told to record() also keeps the history: births, deaths and phases (recording.h).
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/base/recording.h"
+
 namespace tessera {
-
-enum class MemoryTag : uint8_t {
-  kWeights,
-  kGradients,
-  kOptimizer,
-  kActivations,
-  kAttention,  // what attention saves for its backward, and its scratch: the part that is O(N) or O(N^2)
-  kWorkspace,
-  kCommunication,
-  kData,
-};
-inline constexpr int kMemoryTags = 8;
-const char* name_of(MemoryTag tag);
-
-using BytesByTag = std::array<int64_t, kMemoryTags>;  // indexed by MemoryTag
 
 class MemoryLedger {
  public:
@@ -37,6 +25,28 @@ class MemoryLedger {
   void enter(MemoryTag tag, std::string_view name, int64_t bytes);
   void release_last();  // allocations are released in the reverse of the order they were made
 
+  void record();  // from now on; before the first allocation
+  const MemoryRecording* recording() const { return recording_ ? &*recording_ : nullptr; }
+
+  // What is being done, from here to the end of the scope. Phases nest. Costs nothing unless the ledger
+  // records: `name` is a literal and is kept as a pointer. Declare it after the Arena::Scope of the same
+  // block, so that what the Scope frees is freed when the phase is over.
+  class Phase {
+   public:
+    enum Kind { kRecordAll, kRecordFirstFew };  // the latter for what may repeat without end
+    Phase(MemoryLedger& ledger, const char* name, int64_t number = MemoryRecording::kNone,
+          Kind kind = kRecordAll);
+    ~Phase() { end(); }
+    Phase(const Phase&) = delete;
+    Phase& operator=(const Phase&) = delete;
+
+    void next(const char* name);  // ends this phase and begins another
+    void end();
+
+   private:
+    MemoryRecording* recording_;
+  };
+
   int64_t current_bytes() const { return total_; }
   int64_t peak_bytes() const { return peak_total_; }
   const BytesByTag& current() const { return current_; }
@@ -48,6 +58,7 @@ class MemoryLedger {
 
  private:
   std::vector<Entry> live_;
+  std::optional<MemoryRecording> recording_;
   BytesByTag current_{}, at_peak_{}, peak_of_each_{};
   int64_t total_ = 0, peak_total_ = 0;
 };

@@ -1,0 +1,24 @@
+// What a piece of memory is for: declared by the one who allocates it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace tessera {
+
+enum class MemoryTag : uint8_t {
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kAttention,  // what attention saves for its backward, and its scratch: the part that is O(N) or O(N^2)
+  kWorkspace,
+  kCommunication,
+  kData,
+};
+inline constexpr int kMemoryTags = 8;
+const char* name_of(MemoryTag tag);
+
+using BytesByTag = std::array<int64_t, kMemoryTags>;  // indexed by MemoryTag
+
+}  // namespace tessera
