@@ -130,8 +130,21 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
 }
 
 TEST(Memory, ThePlanIsTheStep) {
-  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
-    expect_plan_is_the_step({}, tiny_shape(attention));
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const auto expect_exact = [&](const char* what, const auto& change) {
+      SCOPED_TRACE(std::string(name_of(attention)) + ", " + what);
+      RunShape shape = tiny_shape(attention);
+      change(shape);
+      expect_plan_is_the_step({}, shape);
+    };
+    expect_exact("tiny", [](RunShape&) {});
+    expect_exact("one token", [](RunShape& s) { s.micro_batch = s.micro_steps = s.sequence_length = 1; });
+    expect_exact("long", [](RunShape& s) { s.model.context = s.sequence_length = 300; });
+    expect_exact("many micro-batches", [](RunShape& s) { s.micro_batch = 1, s.micro_steps = 9; });
+    expect_exact("one layer, wide words", [](RunShape& s) { s.model.layers = 1, s.model.vocab_size = 3000; });
+    expect_exact("context beyond the sequences", [](RunShape& s) { s.model.context = 900; });
+    expect_exact("head dim 64", [](RunShape& s) { s.model.heads = 1, s.model.channels = 64; });
+  }
 }
 
 TEST(Memory, NaiveSavesNSquaredAndFlashN) {
