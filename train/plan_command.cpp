@@ -132,6 +132,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"peak_stage", plan.memory.peak_stage},
             {"peak_at", plan.memory.ledger.peak_name()},
             {"bytes_by_tag", by_tag(plan.memory.ledger.at_peak())},
+            {"own_peak_by_tag", by_tag(plan.memory.ledger.peak_of_each())},
             {"fits", nullptr}};
   if (plan.limit.known()) {
     json["fits"] = plan.fits();
