@@ -71,13 +71,16 @@ inline void expect_plan_is_the_step(const DeviceTraits& device, const RunShape& 
   TrainState state(*be, arena, shape);
   state.initialize(5);
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1);
-  const std::vector<int32_t> prompt(static_cast<size_t>(shape.model.context), 1);
+  const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
+  const std::vector<int32_t> prompt(static_cast<size_t>(longest), 1);
   state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
   state.finish_step();
   state.evaluate(tokens, tokens, shape.micro_batch);
   state.next_token_logits(prompt);
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
   EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
+  EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
+  EXPECT_EQ(arena.ledger().peak_name(), plan.peak_name());
   EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
 }
 

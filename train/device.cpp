@@ -1,5 +1,7 @@
 #include "train/device.h"
 
+#include <algorithm>
+
 #include "kernels/gemm_peak.h"
 
 namespace tessera {
@@ -10,11 +12,13 @@ constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
 // The share of a device's memory that a plan may take: the rest is for the driver, or for other programs.
 constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 
-int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences) {
+int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences,
+                            const MemoryLimit& limit) {
   const bool cuda = device.device == Device::kCuda;
   const int64_t enough = cuda ? kEnoughRowsCuda : kEnoughRowsCpu;
-  const int64_t usable = static_cast<int64_t>((cuda ? kUsableCuda : kUsableCpu) *
-                                              static_cast<double>(device_memory(device.device).total));
+  const int64_t share =
+      static_cast<int64_t>((cuda ? kUsableCuda : kUsableCpu) * static_cast<double>(limit.total));
+  const int64_t usable = std::min(share, limit.bytes);
   int64_t best = 1;
   for (int64_t b = 2; b <= sequences && b * shape.sequence_length <= enough; ++b) {
     if (sequences % b != 0) continue;
@@ -24,6 +28,14 @@ int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t 
     best = b;
   }
   return best;
+}
+
+// The longest text that sample_text() asks to go on from: a prompt has no more tokens than bytes, and the
+// last token drawn is not read.
+int64_t longest_sample(const Config& c) {
+  if (c.sampling.every == 0) return 1;
+  const int64_t prompt = std::max<int64_t>(static_cast<int64_t>(c.sampling.prompt.size()), 1);
+  return std::min(c.model.context, prompt + c.sampling.tokens - 1);
 }
 
 }  // namespace
@@ -73,7 +85,12 @@ OptimizerConfig optimizer_config(const Config& c) {
           .max_grad_norm = c.optimizer.max_grad_norm};
 }
 
-RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch) {
+RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch) {
+  return run_shape(config, device, micro_batch, present_memory(device.device));
+}
+
+RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch,
+                   const MemoryLimit& limit) {
   const bool cuda = device.device == Device::kCuda;
   check(cuda || c.train.precision != "bf16",
         "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
@@ -86,10 +103,11 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .attention = attention_kind(c.model.attention),
                  .deterministic = c.train.deterministic,
                  .keep = keep_of_recompute(c.train.recompute),
-                 .classifier_chunk = c.train.classifier_chunk};
+                 .classifier_chunk = c.train.classifier_chunk,
+                 .sample_tokens = longest_sample(c)};
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
                       : micro_batch > 0       ? micro_batch
-                                              : largest_micro_batch(shape, device, sequences);
+                                              : largest_micro_batch(shape, device, sequences, limit);
   check(sequences % shape.micro_batch == 0,
         "train.tokens_per_step is {} sequences of {} tokens, which {} does not divide", sequences,
         shape.sequence_length, shape.micro_batch);

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "train/config.h"
+#include "train/memory_limit.h"
 #include "train/train_state.h"
 
 namespace tessera {
@@ -30,8 +31,11 @@ ModelConfig model_config(const Config& config);
 OptimizerConfig optimizer_config(const Config& config);
 
 // The shape of the run that `config` asks for. With micro_batch 0 in the configuration, `micro_batch` if
-// positive (that of a checkpoint), else the largest that fits the device's memory by plan, up to where more
-// does not make a step faster. Error: precision that the device lacks, and what choose_attention refuses.
+// positive (that of a checkpoint), else the largest that fits `limit` by plan (a limit that is not known: 1),
+// up to where more does not make a step faster. Without `limit`, the present device's. Error: precision that
+// the device lacks, and what choose_attention refuses.
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch = 0);
+RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch,
+                   const MemoryLimit& limit);
 
 }  // namespace tessera

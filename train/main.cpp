@@ -4,6 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "train/config.h"
+#include "train/plan_command.h"
 #include "train/threads.h"
 #include "train/trainer.h"
 
@@ -15,7 +16,8 @@ int main(int argc, char** argv) {
       "the run's folder.\n\n"
       "  ./train --config quickstart.yaml\n"
       "  ./train --config gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
-      "  ./train --config gpt2_small.yaml --resume\n"};
+      "  ./train --config gpt2_small.yaml --resume\n"
+      "  ./train --config gpt2_small.yaml --plan --device-memory 80GiB\n"};
   std::string config_name;
   std::vector<std::string> overrides;
   tessera::TrainerOptions options;
@@ -28,12 +30,35 @@ int main(int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
-  app.add_flag("--print-config", print_config, "Print every key with its value and documentation, and leave");
+  CLI::Option* print = app.add_flag("--print-config", print_config,
+                                    "Print every key with its value and documentation, and leave");
   CLI::Option* resume = app.add_flag("--resume", options.resume,
                                      "Go on from the newest checkpoint in the run's folder (train.folder)");
-  app.add_flag("--overwrite", options.overwrite,
-               "Remove the checkpoints that an earlier run left in the run's folder")
-      ->excludes(resume);
+  CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
+                                        "Remove the checkpoints that an earlier run left in the run's folder")
+                               ->excludes(resume);
+  tessera::PlanOptions plan_options;
+  bool only_plan = false;
+  CLI::Option* plan =
+      app.add_flag("--plan", only_plan,
+                   "Print the run's exact memory and whether it fits, and leave; needs no GPU")
+          ->excludes(print)
+          ->excludes(resume)
+          ->excludes(overwrite);
+  app.add_option(
+         "--device-memory", plan_options.device_memory,
+         "With --plan: the memory to fit, as in 80GiB, 141GB; default: what is free on the present device")
+      ->type_name("SIZE")
+      ->needs(plan);
+  app.add_option("--arch", plan_options.arch,
+                 "With --plan: a GPU of this compute capability, times ten, which need not be present")
+      ->type_name("80|90|...")
+      ->needs(plan);
+  app.add_option("--fit", plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
+      ->check(CLI::IsMember({"context", "batch"}))
+      ->needs(plan);
+  app.add_option("--json", plan_options.json, "With --plan: also write the figures to this file")
+      ->needs(plan);
   app.add_option(
          "--memory-profile", options.memory_profile,
          "Record every tensor's birth and death in the setup, the first two steps and the first two "
@@ -41,11 +66,14 @@ int main(int argc, char** argv) {
       ->type_name("FOLDER")
       ->check([](const std::string& folder) {
         return folder.empty() ? std::string("wants the name of a folder") : std::string();
-      });
+      })
+      ->excludes(plan);
   app.footer(
       "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
       "ends the\n"
-      "program at once. Exit code 1: the run was refused or failed, and the message says why.");
+      "program at once. Exit code 1: the run was refused or failed, and the message says why; 2: --plan "
+      "found that "
+      "it does not\nfit.");
   CLI11_PARSE(app, argc, argv);
 
   try {
@@ -53,6 +81,11 @@ int main(int argc, char** argv) {
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;
+    }
+    if (only_plan) {
+      plan_options.config_name = config_name;
+      plan_options.overrides = overrides;
+      return tessera::plan_command(config, plan_options);
     }
     tessera::train(config, options);
     return 0;

@@ -72,10 +72,17 @@ void TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> 
                       const std::function<void(int64_t)>& on_micro_step) {
   be_.copy(on_host(tokens, tokens_.shape), tokens_);
   be_.copy(on_host(targets, targets_.shape), targets_);
+  compute_step(shape_.micro_steps, config, learning_rate, step, on_micro_step);
+}
+
+void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
+
+void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
+                              int64_t step, const std::function<void(int64_t)>& on_micro_step) {
   for_each_param(grads_, shape_.model, [&](const ParamInfo&, const Tensor& grad) { be_.fill_zero(grad); });
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
-  for (int64_t m = 0; m < shape_.micro_steps; ++m) {
+  for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_);
@@ -129,15 +136,31 @@ std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens
   return host;
 }
 
-MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {
+MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   const std::unique_ptr<Backend> be = make_plan_backend(device);
   Arena arena = Arena::plan(device.device);
+  MemoryPlan plan;
+  int64_t peak = 0;
+  const auto stage_ended = [&](const char* stage) {
+    if (arena.ledger().peak_bytes() > peak) plan.peak_stage = stage;
+    peak = arena.ledger().peak_bytes();
+  };
   TrainState state(*be, arena, shape);
-  state.step({}, {}, {}, 0, 1);
+  stage_ended("the setup");
+  state.walk_step();
+  stage_ended("a training step");
   state.evaluate({}, {}, shape.micro_batch);
-  const std::vector<int32_t> prompt(static_cast<size_t>(shape.model.context));
+  stage_ended("an evaluation");
+  const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
+  const std::vector<int32_t> prompt(static_cast<size_t>(longest));
   state.next_token_logits(prompt);
-  return arena.ledger();
+  stage_ended("a sample");
+  plan.ledger = arena.ledger();
+  return plan;
+}
+
+MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {
+  return plan_stages(shape, device).ledger;
 }
 
 }  // namespace tessera

@@ -24,6 +24,8 @@ struct RunShape {
   bool deterministic = true;
   Keep keep = Keep::kAll;        // train.recompute
   int64_t classifier_chunk = 0;  // see Model
+  int64_t sample_tokens =
+      0;  // the longest text that next_token_logits() is asked to go on from; 0: model.context
 
   int64_t rows() const { return micro_batch * sequence_length; }  // N
   int64_t tokens_per_step() const { return rows() * micro_steps; }
@@ -40,6 +42,8 @@ class TrainState {
   // `on_micro_step` is told how many micro-steps were enqueued.
   void step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<void(int64_t)>& on_micro_step = {});
+  // A step's allocations, for a plan: its micro-steps take the same and give it back, so one stands for all.
+  void walk_step();
   struct StepResult {
     double loss;       // mean over the step's tokens, nats
     double grad_norm;  // before clipping
@@ -57,6 +61,8 @@ class TrainState {
   const Grads& grads() const { return grads_; }
 
  private:
+  void compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
+                    const std::function<void(int64_t)>& on_micro_step);
   Model model_at(int64_t batch, int64_t tokens) const;
 
   Backend& be_;
@@ -70,7 +76,12 @@ class TrainState {
 };
 
 // Memory of a run of this shape on a device: the ledger after a step, an evaluation and a sample over an
-// empty arena.
+// empty arena, and in which of them the peak was.
+struct MemoryPlan {
+  MemoryLedger ledger;
+  std::string peak_stage;  // "the setup", "a training step", "an evaluation", "a sample"
+};
+MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device);
 MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device);
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include "train/memory_profile.h"
 #include "train/memory_report.h"
 #include "train/metrics.h"
+#include "train/plan_advice.h"
 #include "train/run_data.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -52,15 +53,6 @@ void catch_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-std::string out_of_memory_advice(const RunShape& shape, const MemoryLedger& plan) {
-  return fmt::format(
-      "\nThis run plans {}: {}.\nLower train.micro_batch (now {}), train.sequence_length (now {}) or the "
-      "model's size{}.",
-      format_bytes(plan.peak_bytes()), format_by_tag(plan.at_peak()), shape.micro_batch,
-      shape.sequence_length,
-      shape.attention != AttentionKind::kFlash ? ", or set model.attention=flash" : "");
-}
-
 class Trainer {
  public:
   Trainer(const Config& config, const TrainerOptions& options);
@@ -68,7 +60,7 @@ class Trainer {
 
  private:
   void take_shape(const fs::path* checkpoint);
-  void obtain_memory();
+  void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
   void describe() const;
   void fetch(int64_t position);
@@ -81,12 +73,12 @@ class Trainer {
   const Config& config_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
-  RunData data_;
+  std::optional<RunData> data_;
   RunState run_;
+  RunPlan plan_;
   RunShape shape_;
   double peak_flops_ = 0;
   std::unique_ptr<Backend> backend_;
-  MemoryLedger plan_;
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   std::optional<MetricsFile> metrics_;
@@ -101,8 +93,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
-      device_(choose_device(config.device)),
-      data_(config) {
+      device_(choose_device(config.device)) {
   const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
   check(
       !checkpoint || options.resume || options.overwrite,
@@ -113,11 +104,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
         checkpoints_.string());
 
   take_shape(options.resume ? &*checkpoint : nullptr);
+  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
+  data_.emplace(config);
   tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
   if (!profile_.empty()) prepare_profile_folder(profile_);
-  obtain_memory();
+  obtain_memory(options.resume);
   load_weights(options.resume ? &*checkpoint : nullptr);
 
   try {
@@ -138,7 +131,9 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   if (checkpoint) was = read_state(*checkpoint, model_config(config_));
   // The micro-batch that was chosen for another device need not fit this one.
   const bool same_device = was.device == name_of(device_.traits.device);
-  shape_ = run_shape(config_, device_.traits, same_device ? was.micro_batch : 0);
+  plan_ = plan_run(config_, device_.traits, present_memory(device_.traits.device),
+                   same_device ? was.micro_batch : 0);
+  shape_ = plan_.shape;
   run_ = {.step = was.step,
           .data_position = was.data_position,
           .seed = config_.train.seed,
@@ -162,18 +157,18 @@ void Trainer::take_shape(const fs::path* checkpoint) {
         checkpoint->string(), was.step, config_.train.steps);
 }
 
-void Trainer::obtain_memory() {
+void Trainer::obtain_memory(bool resuming) {
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  plan_ = plan_memory(shape_, device_.traits);
   arena_.emplace(make_arena(device_.traits));
   try {
-    arena_->reserve(plan_.peak_bytes());
+    arena_->reserve(plan_.peak());
     if (!profile_.empty()) arena_->record();
     Arena::Phase phase(*arena_, "setup");
     state_.emplace(*backend_, *arena_, shape_);
   } catch (const OutOfMemory& error) {
-    throw OutOfMemory(error.what() + out_of_memory_advice(shape_, plan_));
+    // It was free when it was asked, but not in one piece, or another program has taken it since.
+    throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
   }
 }
 
@@ -196,15 +191,15 @@ void Trainer::describe() const {
   fmt::print("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s\n", device_.traits.name,
              name_of(shape_.dtype), config_.model.attention, peak_flops_ / 1e12, peak_flops_ < 1e13 ? 2 : 0);
   if (!device_.notice.empty()) fmt::print("notice   {}\n", device_.notice);
-  fmt::print("data     {}: {} sequences of {} tokens to train on, {} held out\n", data_.stream().describe(),
-             format_count(static_cast<double>(data_.train().sequences_per_epoch())), shape_.sequence_length,
-             format_count(static_cast<double>(data_.validation().sequences_per_epoch())));
+  fmt::print("data     {}: {} sequences of {} tokens to train on, {} held out\n", data_->stream().describe(),
+             format_count(static_cast<double>(data_->train().sequences_per_epoch())), shape_.sequence_length,
+             format_count(static_cast<double>(data_->validation().sequences_per_epoch())));
   if (config_.data.train == "builtin")
     fmt::print(
         "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
         "file "
         "or on token shards\n");
-  if (!data_.tokenizer() && config_.sampling.every > 0)
+  if (!data_->tokenizer() && config_.sampling.every > 0)
     fmt::print("notice   these shards do not name their tokenizer, so there will be no samples of text\n");
   fmt::print("step     {} tokens: {} x {} sequences of {}; {} steps, folder {}\n",
              format_count(static_cast<double>(shape_.tokens_per_step())), shape_.micro_steps,
@@ -213,7 +208,7 @@ void Trainer::describe() const {
 }
 
 void Trainer::fetch(int64_t position) {
-  data_.train().fetch(position, shape_.micro_batch * shape_.micro_steps, tokens_, targets_);
+  data_->train().fetch(position, shape_.micro_batch * shape_.micro_steps, tokens_, targets_);
 }
 
 void Trainer::report(int64_t step, const TrainState::StepResult& result, double learning_rate,
@@ -241,7 +236,7 @@ void Trainer::report(int64_t step, const TrainState::StepResult& result, double 
 void Trainer::evaluate() {
   Arena::Phase phase(*arena_, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = shape_.sequence_length;
-  const int64_t total = std::min(config_.evaluation.sequences, data_.validation().sequences_per_epoch());
+  const int64_t total = std::min(config_.evaluation.sequences, data_->validation().sequences_per_epoch());
   std::vector<int32_t> tokens, targets;
   double sum = 0;
   for (int64_t first = 0; first < total; first += shape_.micro_batch) {
@@ -249,7 +244,7 @@ void Trainer::evaluate() {
     const int64_t count = std::min(shape_.micro_batch, total - first);
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
-    data_.validation().fetch(first, count, tokens, targets);
+    data_->validation().fetch(first, count, tokens, targets);
     sum += state_->evaluate(tokens, targets, count) * static_cast<double>(count);
   }
   const double loss = sum / static_cast<double>(total);
@@ -259,9 +254,9 @@ void Trainer::evaluate() {
 }
 
 void Trainer::sample() {
-  if (!data_.tokenizer() || g_stop) return;
+  if (!data_->tokenizer() || g_stop) return;
   Arena::Phase phase(*arena_, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const std::string text = sample_text(*state_, *data_.tokenizer(), config_.sampling,
+  const std::string text = sample_text(*state_, *data_->tokenizer(), config_.sampling,
                                        static_cast<uint64_t>(config_.train.seed), run_.step);
   metrics_->write({{"step", run_.step}, {"prompt", config_.sampling.prompt}, {"sample", text}});
   line_.print(fmt::format("--- sample after step {} ---\n{}{}\n---", run_.step,
@@ -281,7 +276,7 @@ void Trainer::save() {
 void Trainer::write_profile() {
   write_memory_profile(
       profile_, {.ledger = arena_->ledger(),
-                 .plan = plan_,
+                 .plan = plan_.memory.ledger,
                  .reserved_bytes = arena_->reserved_bytes(),
                  .device = device_.traits,
                  .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",

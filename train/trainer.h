@@ -11,9 +11,9 @@ struct TrainerOptions {
   std::string memory_profile;  // a folder to write a profile of the memory to (memory_profile.h); empty: none
 };
 
-// Trains and returns when the last step is done, or after SIGINT or SIGTERM: then the current step is finished and a
-// checkpoint written; an evaluation or a sample that is under way is left out. A signal that comes more than a second
-// later ends the program at once. Error: everything that stops a run early.
+// Trains and returns when the last step is done, or after SIGINT or SIGTERM: then the current step is
+// finished and a checkpoint written; an evaluation or a sample that is under way is left out. A signal that
+// comes more than a second later ends the program at once. Error: everything that stops a run early.
 void train(const Config& config, const TrainerOptions& options);
 
 }  // namespace tessera

@@ -21,6 +21,7 @@ void MemoryLedger::enter(MemoryTag tag, std::string_view name, int64_t bytes) {
   if (total_ > peak_total_) {
     peak_total_ = total_;
     at_peak_ = current_;
+    peak_name_ = name;
   }
   if (recording_) recording_->born(tag, name, bytes);
 }

@@ -51,6 +51,7 @@ class MemoryLedger {
   int64_t peak_bytes() const { return peak_total_; }
   const BytesByTag& current() const { return current_; }
   const BytesByTag& at_peak() const { return at_peak_; }  // by tag, at the moment of the total's peak
+  const std::string& peak_name() const { return peak_name_; }  // of the allocation that made the peak
   const BytesByTag& peak_of_each() const {
     return peak_of_each_;
   }                                                         // each tag's own peak, at moments that may differ
@@ -61,6 +62,7 @@ class MemoryLedger {
   std::optional<MemoryRecording> recording_;
   BytesByTag current_{}, at_peak_{}, peak_of_each_{};
   int64_t total_ = 0, peak_total_ = 0;
+  std::string peak_name_;
 };
 
 std::string format_bytes(int64_t bytes);             // "24.3 GiB", "512 B"

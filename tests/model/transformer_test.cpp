@@ -163,14 +163,22 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
 
 TEST(Memory, ThePlanIsTheStep) {
   for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
-    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
-      for (const int64_t chunk : {0, 10}) {
-        RunShape shape = tiny_shape(attention);
-        shape.keep = keep;
-        shape.classifier_chunk = chunk;
-        expect_plan_is_the_step({}, shape);
-      }
-    }
+    const auto expect_exact = [&](const char* what, const auto& change) {
+      SCOPED_TRACE(std::string(name_of(attention)) + ", " + what);
+      RunShape shape = tiny_shape(attention);
+      change(shape);
+      expect_plan_is_the_step({}, shape);
+    };
+    expect_exact("tiny", [](RunShape&) {});
+    expect_exact("one token", [](RunShape& s) { s.micro_batch = s.micro_steps = s.sequence_length = 1; });
+    expect_exact("long", [](RunShape& s) { s.model.context = s.sequence_length = 300; });
+    expect_exact("many micro-batches", [](RunShape& s) { s.micro_batch = 1, s.micro_steps = 9; });
+    expect_exact("one layer, wide words", [](RunShape& s) { s.model.layers = 1, s.model.vocab_size = 3000; });
+    expect_exact("context beyond the sequences", [](RunShape& s) { s.model.context = 900; });
+    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs})
+      expect_exact(name_of(keep), [&](RunShape& s) { s.keep = keep; });
+    expect_exact("logits in chunks", [](RunShape& s) { s.classifier_chunk = 10; });
+    expect_exact("head dim 64", [](RunShape& s) { s.model.heads = 1, s.model.channels = 64; });
   }
 }
 

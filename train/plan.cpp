@@ -1,0 +1,65 @@
+#include "train/plan.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+template <class V>
+void set(Change& change, const std::string& key, const V& value) {
+  std::erase_if(change.switches, [&](const std::string& s) { return s.starts_with(key + "="); });
+  change.switches.push_back(fmt::format("{}={}", key, value));
+}
+
+Change with_whole_micro_batches(Change change) {
+  Config::Train& train = change.config.train;
+  const int64_t unit = std::max<int64_t>(train.micro_batch, 1) * change.config.sequence_length();
+  const int64_t whole = std::max(unit, train.tokens_per_step / unit * unit);
+  if (whole != train.tokens_per_step) set(change, "train.tokens_per_step", train.tokens_per_step = whole);
+  return change;
+}
+
+}  // namespace
+
+RunPlan plan_run(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
+                 int64_t micro_batch) {
+  RunPlan plan{
+      .shape = run_shape(config, device, micro_batch, limit), .device = device, .memory = {}, .limit = limit};
+  plan.memory = plan_stages(plan.shape, device);
+  return plan;
+}
+
+Change with_micro_batch(Change change, int64_t micro_batch) {
+  set(change, "train.micro_batch", change.config.train.micro_batch = micro_batch);
+  return with_whole_micro_batches(std::move(change));
+}
+
+Change with_attention(Change change, const std::string& attention) {
+  set(change, "model.attention", change.config.model.attention = attention);
+  return change;
+}
+
+Change with_sequence_length(Change change, int64_t tokens) {
+  set(change, "train.sequence_length", change.config.train.sequence_length = tokens);
+  return with_whole_micro_batches(std::move(change));
+}
+
+Change with_context(Change change, int64_t tokens) {
+  set(change, "model.context", change.config.model.context = tokens);
+  if (change.config.train.sequence_length > 0) return with_sequence_length(std::move(change), tokens);
+  return with_whole_micro_batches(std::move(change));
+}
+
+int64_t largest_that_fits(int64_t step, int64_t most, const std::function<bool(int64_t)>& fits) {
+  const int64_t last = most / step;
+  int64_t low = 0, high = 1;  // in steps: low fits (0 is taken to), high does not, or is not known to
+  while (high <= last && fits(high * step)) low = high, high *= 2;
+  high = std::min(high, last + 1);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle * step) ? low : high) = middle;
+  }
+  return low * step;
+}
+
+}  // namespace tessera

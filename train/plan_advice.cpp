@@ -1,0 +1,199 @@
+#include "train/plan_advice.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kSequenceStep = 128;  // tokens; rows of a tile of the fused kernels
+constexpr int64_t kLogitsChunk = 8192;  // tokens
+
+// Looks for changes of one run.
+class Adviser {
+ public:
+  Adviser(const Config& config, const RunPlan& plan, bool resuming)
+      : start_{config, {}}, plan_(plan), resuming_(resuming) {}
+
+  std::vector<Advice> find() {
+    const auto single = {chunked_logits(start_), recompute(start_),         smaller_micro_batch(start_),
+                         flash(start_),          shorter_sequences(start_), smaller_step(start_)};
+    for (const std::optional<Change>& change : single)
+      if (change) offer(*change);
+    const auto fits = [](const Advice& a) { return a.fits; };
+    if (std::any_of(found_.begin(), found_.end(), fits)) return found_;
+
+    Change together = start_;
+    using Less = std::optional<Change> (Adviser::*)(const Change&) const;
+    const auto add = [&](Less less) {
+      const std::optional<Change> change = (this->*less)(together);
+      if (change && peak(*change) < peak(together)) together = *change;
+    };
+    for (const Less less : {&Adviser::chunked_logits, &Adviser::recompute, &Adviser::smaller_micro_batch,
+                            &Adviser::flash, &Adviser::smaller_step})
+      add(less);
+    const Change same_sequences = together;
+    add(&Adviser::shorter_sequences);
+    offer(together);
+    if (std::any_of(found_.begin(), found_.end(), fits) || resuming_) return found_;
+    const Change smaller_model = fewer_layers(same_sequences);
+    offer(this->fits(smaller_model) ? smaller_model : fewer_layers(together));
+    return found_;
+  }
+
+ private:
+  std::optional<RunPlan> planned(const Change& change) const {
+    try {
+      return plan_run(change.config, plan_.device, plan_.limit, plan_.shape.micro_batch);
+    } catch (const Error&) {  // a change that no kernel serves is no advice
+      return std::nullopt;
+    }
+  }
+  bool fits(const Change& change) const {
+    const std::optional<RunPlan> plan = planned(change);
+    return plan && plan->fits();
+  }
+  int64_t peak(const Change& change) const {
+    const std::optional<RunPlan> plan = planned(change);
+    return plan ? plan->peak() : std::numeric_limits<int64_t>::max();
+  }
+
+  void offer(const Change& change) {
+    const std::optional<RunPlan> plan = planned(change);
+    if (!plan || plan->peak() >= plan_.peak()) return;
+    const auto same = [&](const Advice& a) { return a.switches == change.switches; };
+    if (std::none_of(found_.begin(), found_.end(), same))
+      found_.push_back({change.switches, plan->peak(), plan->fits()});
+  }
+
+  std::optional<Change> chunked_logits(const Change& from) const {
+    const int64_t now = from.config.train.classifier_chunk;
+    if (plan_.shape.rows() <= kLogitsChunk || (now > 0 && now <= kLogitsChunk)) return std::nullopt;
+    Change change = from;
+    change.config.train.classifier_chunk = kLogitsChunk;
+    change.switches.push_back(fmt::format("train.classifier_chunk={}", kLogitsChunk));
+    return change;
+  }
+
+  // As little as is enough.
+  std::optional<Change> recompute(const Change& from) const {
+    std::optional<Change> found;
+    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+      if (keep <= plan_.shape.keep) continue;
+      Change change = from;
+      change.config.train.recompute = name_of(keep);
+      change.switches.push_back(fmt::format("train.recompute={}", name_of(keep)));
+      found = change;
+      if (fits(change)) break;
+    }
+    return found;
+  }
+
+  // The largest that fits and still divides the step, or 1.
+  std::optional<Change> smaller_micro_batch(const Change& from) const {
+    const int64_t now = plan_.shape.micro_batch;
+    const int64_t sequences = from.config.train.tokens_per_step / from.config.sequence_length();
+    for (int64_t b = now - 1; b >= 1; --b) {
+      if (sequences % b != 0) continue;
+      const Change change = with_micro_batch(from, b);
+      if (b == 1 || fits(change)) return change;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Change> flash(const Change& from) const {
+    if (from.config.model.attention == name_of(AttentionKind::kFlash)) return std::nullopt;
+    return with_attention(from, name_of(AttentionKind::kFlash));
+  }
+
+  std::optional<Change> shorter_sequences(const Change& from) const {
+    const int64_t now = from.config.sequence_length();
+    if (resuming_ || now <= kSequenceStep)
+      return std::nullopt;  // the order of a checkpoint's data rests on it
+    const int64_t largest = largest_that_fits(
+        kSequenceStep, now - 1, [&](int64_t tokens) { return fits(with_sequence_length(from, tokens)); });
+    return with_sequence_length(from, std::max(largest, kSequenceStep));
+  }
+
+  // One micro-batch a step: what is left of the buffers that hold a step's tokens.
+  std::optional<Change> smaller_step(const Change& from) const {
+    Change change = from;
+    const int64_t micro_batch = std::max<int64_t>(from.config.train.micro_batch, 1);
+    change.config.train.tokens_per_step = micro_batch * from.config.sequence_length();
+    const bool worth_it = peak(from) - peak(change) > peak(from) / 20;
+    if (!worth_it) return std::nullopt;
+    change.switches.push_back(fmt::format("train.tokens_per_step={}", change.config.train.tokens_per_step));
+    return change;
+  }
+
+  Change fewer_layers(const Change& from) const {
+    const auto with_layers = [&](int64_t layers) {
+      Change change = from;
+      change.config.model.layers = layers;
+      change.switches.push_back(fmt::format("model.layers={}", layers));
+      return change;
+    };
+    const int64_t largest = largest_that_fits(1, from.config.model.layers - 1,
+                                              [&](int64_t layers) { return fits(with_layers(layers)); });
+    return with_layers(std::max<int64_t>(largest, 1));
+  }
+
+  Change start_;
+  const RunPlan& plan_;
+  bool resuming_;
+  std::vector<Advice> found_;
+};
+
+}  // namespace
+
+std::string in_shell(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+std::vector<Advice> advice(const Config& config, const RunPlan& plan, bool resuming) {
+  return Adviser(config, plan, resuming).find();
+}
+
+std::string set_switches(const std::vector<std::string>& switches) {
+  std::string text;
+  for (const std::string& s : switches) text += (text.empty() ? "--set " : " --set ") + in_shell(s);
+  return text;
+}
+
+std::string advice_text(const std::vector<Advice>& advice) {
+  if (advice.empty()) return "No switch needs less: the model is too large for this memory.\n";
+  std::string text = "What would need less:\n";
+  for (const Advice& a : advice)
+    text += fmt::format("  {:>10}  {:<9} {}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
+                        set_switches(a.switches));
+  if (std::none_of(advice.begin(), advice.end(), [](const Advice& a) { return a.fits; }))
+    text += "None of these is enough: the model is too large for this memory.\n";
+  return text;
+}
+
+std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
+  if (!limit.known()) return "no limit is known";
+  if (limit.given) return fmt::format("the {} that --device-memory leaves", format_bytes(limit.bytes));
+  return fmt::format("the {} that are free now, of {}, on {}", format_bytes(limit.bytes),
+                     format_bytes(limit.total), device.name);
+}
+
+std::string refusal(const Config& config, const RunPlan& plan, bool resuming) {
+  std::string text = fmt::format(
+      "this run does not fit: it plans {} ({}), {} more than {}.\nIts micro-batch is {} x {} tokens, "
+      "attention {}; the peak is in {}, at \"{}\".\n",
+      format_bytes(plan.peak()), format_by_tag(plan.memory.ledger.at_peak()), format_bytes(-plan.spare()),
+      describe(plan.limit, plan.device), plan.shape.micro_batch, plan.shape.sequence_length,
+      name_of(plan.shape.attention), plan.memory.peak_stage, plan.memory.ledger.peak_name());
+  text += advice_text(advice(config, plan, resuming));
+  text.pop_back();  // who prints an error ends its line
+  return text;
+}
+
+}  // namespace tessera

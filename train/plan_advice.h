@@ -1,0 +1,28 @@
+// What to change where a run does not fit, each change with the memory that its own plan finds.
+#pragma once
+
+#include "train/plan.h"
+
+namespace tessera {
+
+struct Advice {
+  std::vector<std::string> switches;  // for --set
+  int64_t peak;                       // bytes, by plan
+  bool fits;
+};
+
+// Changes that need less than `plan`, the plan of `config`, and leave the model's size alone; where none of
+// them is enough, together, or else with fewer layers. `resuming`: none that a checkpoint forbids.
+std::vector<Advice> advice(const Config& config, const RunPlan& plan, bool resuming);
+
+// "this run does not fit: it plans 20.1 GiB (by tag), 4.1 GiB more than ...", and the advice line by line
+std::string refusal(const Config& config, const RunPlan& plan, bool resuming);
+std::string advice_text(const std::vector<Advice>& advice);
+
+std::string describe(const MemoryLimit& limit, const DeviceTraits& device);  // "the 16.0 GiB that ..."
+
+std::string in_shell(const std::string& word);  // quoted where a shell wants it
+// "--set a=1 --set 'data.train=x y'", for a shell
+std::string set_switches(const std::vector<std::string>& switches);
+
+}  // namespace tessera

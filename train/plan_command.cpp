@@ -1,0 +1,177 @@
+#include "train/plan_command.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "data/file.h"
+#include "train/metrics.h"
+#include "train/plan_advice.h"
+#include "train/plan_fit.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kDefaultArch = 90;  // of a GPU that is not present, where --arch is not given
+constexpr int kOldestArch = 80, kNewestArch = 999;
+
+// What is planned for, and what of that was assumed.
+struct Target {
+  DeviceTraits device;
+  MemoryLimit limit;
+  std::string notice;
+};
+
+Target absent_gpu(int arch, const std::string& assumed) {
+  return {.device = {.device = Device::kCuda, .arch = arch, .name = "a GPU that is not present"},
+          .limit = {},
+          .notice = assumed};
+}
+
+// The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
+// --arch, by device=cuda, or by giving a memory without device=cpu.
+Target choose_target(const std::string& requested, const PlanOptions& options) {
+  const bool has_memory = !options.device_memory.empty();
+  check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
+        "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
+        options.arch, kOldestArch);
+  check(options.arch == 0 || requested != "cpu",
+        "--arch {} plans for a GPU, but device is cpu: leave one of them out", options.arch);
+  Target target;
+  std::string why_not = "device=cpu";
+  const bool present = requested != "cpu" && find_cuda_device(target.device, why_not);
+  if (options.arch != 0 && !(present && target.device.arch == options.arch)) {
+    target = absent_gpu(options.arch, "no such GPU was asked: the compute capability is that of --arch");
+  } else if (!present && requested != "cpu" && (has_memory || requested == "cuda")) {
+    target = absent_gpu(kDefaultArch,
+                        fmt::format("{}, so compute capability {}.{} is assumed; --arch 80 names another",
+                                    why_not, kDefaultArch / 10, kDefaultArch % 10));
+  } else {
+    target.limit = present_memory(target.device.device);
+    if (!present && requested != "cpu")
+      target.notice =
+          fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
+  }
+  if (has_memory) target.limit = given_memory(target.device.device, parse_bytes(options.device_memory));
+  return target;
+}
+
+std::string with_bytes(int64_t bytes) { return fmt::format("{:>12} {:>18}", format_bytes(bytes), bytes); }
+
+void print_plan(const Config& config, const RunPlan& plan, const std::string& notice) {
+  const RunShape& s = plan.shape;
+  const MemoryLedger& ledger = plan.memory.ledger;
+  fmt::print("model    {} parameters, context {}, {}, {} attention\n",
+             format_count(static_cast<double>(s.model.parameters())), s.model.context, name_of(s.dtype),
+             name_of(s.attention));
+  fmt::print("step     {} tokens: {} x {}{} sequences of {}\n",
+             format_count(static_cast<double>(s.tokens_per_step())), s.micro_steps, s.micro_batch,
+             config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
+  const int arch = plan.device.arch;  // 0 on the CPU
+  fmt::print("device   {}{}\n", plan.device.name,
+             arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
+  if (!notice.empty()) fmt::print("notice   {}\n", notice);
+  fmt::print("peak     in {}, at \"{}\"; bytes\n", plan.memory.peak_stage, ledger.peak_name());
+  for (int i = 0; i < kMemoryTags; ++i)
+    if (ledger.at_peak()[i])
+      fmt::print("  {:<48} {}\n", name_of(static_cast<MemoryTag>(i)), with_bytes(ledger.at_peak()[i]));
+  fmt::print("  {:<48} {}\n", "all tags", with_bytes(plan.peak()));
+  if (!plan.limit.known()) {
+    fmt::print(
+        "fits?    not known: no such device is present and no memory was given; --device-memory 80GiB gives "
+        "it\n");
+    return;
+  }
+  const MemoryLimit& limit = plan.limit;
+  if (limit.given) fmt::print("  {:<48} {}\n", "given by --device-memory", with_bytes(limit.total));
+  if (limit.not_ours)
+    fmt::print("  {:<48} {}\n", fmt::format("{} (allowance)", kAllowanceCudaName),
+               with_bytes(limit.not_ours));
+  fmt::print("  {:<48} {}\n", limit.given ? "left for the run" : "free now, by the system",
+             with_bytes(limit.bytes));
+  fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
+             plan.fits() ? "to spare" : "too much");
+}
+
+std::string command(const PlanOptions& options, const Change& change) {
+  std::vector<std::string> all = options.overrides;
+  all.insert(all.end(), change.switches.begin(), change.switches.end());
+  return fmt::format("./train --config {} {}", in_shell(options.config_name), set_switches(all));
+}
+
+void print_fit(const Fit& fit, const PlanOptions& options) {
+  if (fit.value == 0) {
+    fmt::print("fit      no {} fits: {}. The plan of {}:\n", fit.what, fit.beyond, fit.step);
+    return;
+  }
+  fmt::print("fit      {} {} is the largest, in steps of {}: {}\n  {}\n", fit.what, fit.value, fit.step,
+             fit.beyond, command(options, fit.change));
+  if (fit.same_step)
+    fmt::print("  with train.tokens_per_step as it is:\n  {}\n", command(options, *fit.same_step));
+}
+
+Json by_tag(const BytesByTag& bytes) {
+  Json json = Json::object();
+  for (int i = 0; i < kMemoryTags; ++i) json[name_of(static_cast<MemoryTag>(i))] = bytes[i];
+  return json;
+}
+
+Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
+  const RunShape& s = plan.shape;
+  Json json{{"device", plan.device.name},
+            {"arch", plan.device.arch},
+            {"parameters", s.model.parameters()},
+            {"context", s.model.context},
+            {"micro_batch", s.micro_batch},
+            {"micro_steps", s.micro_steps},
+            {"sequence_length", s.sequence_length},
+            {"precision", name_of(s.dtype)},
+            {"attention", name_of(s.attention)},
+            {"peak_bytes", plan.peak()},
+            {"peak_stage", plan.memory.peak_stage},
+            {"peak_at", plan.memory.ledger.peak_name()},
+            {"bytes_by_tag", by_tag(plan.memory.ledger.at_peak())},
+            {"own_peak_by_tag", by_tag(plan.memory.ledger.peak_of_each())},
+            {"fits", nullptr}};
+  if (plan.limit.known()) {
+    json["fits"] = plan.fits();
+    json["memory_bytes"] = plan.limit.total;
+    json["allowance_bytes"] = plan.limit.not_ours;
+    json["available_bytes"] = plan.limit.bytes;
+  }
+  if (!plan.fits()) {
+    json["advice"] = Json::array();
+    for (const Advice& a : changes)
+      json["advice"].push_back({{"set", a.switches}, {"peak_bytes", a.peak}, {"fits", a.fits}});
+  }
+  return json;
+}
+
+}  // namespace
+
+int plan_command(const Config& config, const PlanOptions& options) {
+  const Target target = choose_target(config.device, options);
+  std::optional<Fit> fit;
+  if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
+  if (options.fit == "batch") fit = fit_batch(config, target.device, target.limit);
+  const RunPlan plan = fit ? fit->plan : plan_run(config, target.device, target.limit);
+  const Config& planned = fit ? fit->change.config : config;
+  std::vector<Advice> changes;
+  if (!plan.fits()) changes = advice(planned, plan, false);
+
+  Json json = to_json(plan, changes);
+  if (fit) {
+    json["fit"] = {
+        {"what", fit->what}, {"step", fit->step}, {"value", fit->value}, {"set", fit->change.switches}};
+    if (fit->same_step) json["fit"]["set_with_same_step"] = fit->same_step->switches;
+  }
+  if (!options.json.empty()) write_file(options.json, json.dump(2) + "\n");
+
+  if (fit) print_fit(*fit, options);
+  print_plan(planned, plan, target.notice);
+  if (!plan.fits()) fmt::print("{}", advice_text(changes));
+  return plan.fits() ? 0 : kExitDoesNotFit;
+}
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#include "train/plan_fit.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+// The upper ends of the configuration's keys (config_fields.h)
+constexpr int64_t kMostContext = 10'000'000, kMostMicroBatch = 1'000'000, kMostTokensPerStep = 1'000'000'000;
+
+Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device, const MemoryLimit& limit,
+        const std::function<Change(int64_t)>& change_to) {
+  check(limit.known(), "to find what fits, the memory must be known: give --device-memory, such as 80GiB");
+  const auto plan_of = [&](int64_t value) { return plan_run(change_to(value).config, device, limit); };
+  plan_of(step);  // what is refused at the smallest is refused, not taken for too large
+  const auto why_not = [&](int64_t value) -> std::string {
+    try {
+      const RunPlan plan = plan_of(value);
+      if (plan.fits()) return "";
+      return fmt::format("{} needs {}, {} too much", value, format_bytes(plan.peak()),
+                         format_bytes(-plan.spare()));
+    } catch (const Error& error) {
+      return fmt::format("{} is refused: {}", value, error.what());
+    }
+  };
+  Fit found{.what = what, .step = step, .value = 0, .change = {}, .plan = {}, .beyond = {}};
+  found.value = largest_that_fits(step, most, [&](int64_t value) { return why_not(value).empty(); });
+  const int64_t next = found.value + step;
+  found.beyond = next <= most ? why_not(next) : fmt::format("{} is more than a configuration takes", next);
+  found.change = change_to(std::max(found.value, step));
+  found.plan = plan_of(std::max(found.value, step));
+  return found;
+}
+
+}  // namespace
+
+Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
+  const int64_t micro_batch = std::max<int64_t>(config.train.micro_batch, 1);
+  const int64_t most = std::min(kMostContext, kMostTokensPerStep / micro_batch);
+  return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
+    Change change{config, {}};
+    change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step is made to suit it
+    change = with_context(std::move(change), tokens);
+    if (config.train.micro_batch == 0)
+      change.switches.push_back(fmt::format("train.micro_batch={}", micro_batch));
+    return change;
+  });
+}
+
+Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
+  const int64_t most = std::min(kMostMicroBatch, kMostTokensPerStep / config.sequence_length());
+  const auto change_to = [&](int64_t micro_batch) { return with_micro_batch({config, {}}, micro_batch); };
+  Fit found = fit("micro-batch", 1, most, device, limit, change_to);
+  const int64_t sequences = config.train.tokens_per_step / config.sequence_length();
+  int64_t divisor = std::min(found.value, sequences);
+  while (divisor > 0 && sequences % divisor != 0) --divisor;
+  if (divisor > 0 && divisor != found.value) found.same_step = change_to(divisor);
+  return found;
+}
+
+}  // namespace tessera
