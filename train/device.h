@@ -5,8 +5,8 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "train/config.h"
-#include "train/memory_limit.h"
+#include "train/config/config.h"
+#include "train/memory/memory_limit.h"
 #include "train/train_state.h"
 
 namespace tessera {

@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "kernels/base/check.h"
-#include "train/config.h"
-#include "train/plan_command.h"
+#include "train/config/config.h"
+#include "train/memory/plan_command.h"
 #include "train/threads.h"
 #include "train/trainer.h"
 

@@ -7,7 +7,7 @@
 
 #include "data/loader.h"
 #include "data/tokenizer.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace tessera {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "data/tokenizer.h"
-#include "train/config.h"
+#include "train/config/config.h"
 #include "train/train_state.h"
 
 namespace tessera {

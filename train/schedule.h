@@ -1,7 +1,7 @@
 // The learning rate of a step.
 #pragma once
 
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // The training loop: data in, steps, evaluation, samples, checkpoints, until the last step or a signal.
 #pragma once
 
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace tessera {
 

@@ -1,5 +1,5 @@
 // What ./bench attention tells of made-up figures, and how it refuses.
-#include "train/attention_results.h"
+#include "train/bench/attention_results.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "kernels/base/check.h"
 #include "tests/data/support.h"
 #include "tests/process.h"
-#include "train/attention_sweep.h"
-#include "train/svg_plot.h"
+#include "train/bench/attention_sweep.h"
+#include "train/bench/svg_plot.h"
 
 namespace tessera::testing {
 namespace {

@@ -4,8 +4,8 @@
 #include <random>
 
 #include "tests/data/support.h"
-#include "train/config.h"
-#include "train/config_fields.h"
+#include "train/config/config.h"
+#include "train/config/config_fields.h"
 
 namespace tessera {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "train/plan_advice.h"
-#include "train/plan_command.h"
-#include "train/plan_fit.h"
+#include "train/memory/plan_advice.h"
+#include "train/memory/plan_command.h"
+#include "train/memory/plan_fit.h"
 
 namespace tessera {
 namespace {

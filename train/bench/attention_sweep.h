@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "train/attention_run.h"
-#include "train/bench.h"
+#include "train/bench/attention_run.h"
+#include "train/bench/bench.h"
 
 namespace tessera {
 

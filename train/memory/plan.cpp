@@ -1,4 +1,4 @@
-#include "train/plan.h"
+#include "train/memory/plan.h"
 
 #include <algorithm>
 

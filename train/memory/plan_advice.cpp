@@ -1,4 +1,4 @@
-#include "train/plan_advice.h"
+#include "train/memory/plan_advice.h"
 
 #include <algorithm>
 #include <limits>

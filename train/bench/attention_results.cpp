@@ -1,11 +1,11 @@
-#include "train/attention_results.h"
+#include "train/bench/attention_results.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
-#include "train/svg_plot.h"
+#include "train/bench/svg_plot.h"
 
 namespace tessera {
 namespace {

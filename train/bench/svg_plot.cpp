@@ -1,4 +1,4 @@
-#include "train/svg_plot.h"
+#include "train/bench/svg_plot.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "train/config_values.h"
+#include "train/config/config_values.h"
 
 namespace tessera {
 

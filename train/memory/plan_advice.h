@@ -1,7 +1,7 @@
 // What to change where a run does not fit, each change with the memory that its own plan finds.
 #pragma once
 
-#include "train/plan.h"
+#include "train/memory/plan.h"
 
 namespace tessera {
 

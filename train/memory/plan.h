@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "train/config.h"
+#include "train/config/config.h"
 #include "train/device.h"
-#include "train/memory_limit.h"
+#include "train/memory/memory_limit.h"
 #include "train/train_state.h"
 
 namespace tessera {

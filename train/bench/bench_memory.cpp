@@ -2,7 +2,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "train/bench.h"
+#include "train/bench/bench.h"
 #include "train/device.h"
 #include "train/metrics.h"
 

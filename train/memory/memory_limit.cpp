@@ -1,4 +1,4 @@
-#include "train/memory_limit.h"
+#include "train/memory/memory_limit.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "train/config_yaml.h"
+#include "train/config/config_yaml.h"
 
 #include <algorithm>
 

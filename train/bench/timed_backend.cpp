@@ -1,4 +1,4 @@
-#include "train/timed_backend.h"
+#include "train/bench/timed_backend.h"
 
 #include <chrono>
 

@@ -1,4 +1,4 @@
-#include "train/config_values.h"
+#include "train/config/config_values.h"
 
 #include <algorithm>
 #include <bit>

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "train/plan.h"
+#include "train/memory/plan.h"
 
 namespace tessera {
 

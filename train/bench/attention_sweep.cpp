@@ -1,10 +1,10 @@
-#include "train/attention_sweep.h"
+#include "train/bench/attention_sweep.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "train/attention_results.h"
+#include "train/bench/attention_results.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,8 @@
 // The one list of configuration keys.
 #pragma once
 
-#include "train/config.h"
-#include "train/config_values.h"
+#include "train/config/config.h"
+#include "train/config/config_values.h"
 
 namespace tessera {
 

@@ -27,7 +27,7 @@ std::string memory_trace(const MemoryProfile& profile);
 
 // memory.html: a page that holds `memory_json` and draws it; it needs no network.
 std::string memory_page(const std::string& memory_json);
-const char* memory_page_template();  // train/memory_page.html, compiled in
+const char* memory_page_template();  // train/memory/memory_page.html, compiled in
 
 // Makes the folder if need be. Error: it cannot be made, or written to.
 void prepare_profile_folder(const std::filesystem::path& folder);

@@ -1,5 +1,5 @@
 // ./bench step --config gpt2_small.yaml
-#include "train/bench.h"
+#include "train/bench/bench.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -12,10 +12,10 @@
 #include "kernels/base/check.h"
 #include "kernels/gemm_peak.h"
 #include "kernels/timer.h"
-#include "train/attention_results.h"
-#include "train/attention_run.h"
-#include "train/attention_sweep.h"
-#include "train/bench.h"
+#include "train/bench/attention_results.h"
+#include "train/bench/attention_run.h"
+#include "train/bench/attention_sweep.h"
+#include "train/bench/bench.h"
 #include "train/device.h"
 
 namespace tessera {

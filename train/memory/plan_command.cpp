@@ -1,12 +1,12 @@
-#include "train/plan_command.h"
+#include "train/memory/plan_command.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "data/file.h"
+#include "train/memory/plan_advice.h"
+#include "train/memory/plan_fit.h"
 #include "train/metrics.h"
-#include "train/plan_advice.h"
-#include "train/plan_fit.h"
 
 namespace tessera {
 namespace {

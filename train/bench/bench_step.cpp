@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "kernels/base/random.h"
-#include "train/bench.h"
+#include "train/bench/bench.h"
+#include "train/bench/timed_backend.h"
 #include "train/device.h"
 #include "train/metrics.h"
-#include "train/timed_backend.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/plan_fit.h"
+#include "train/memory/plan_fit.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "train/memory_profile.h"
+#include "train/memory/memory_profile.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

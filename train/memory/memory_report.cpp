@@ -1,4 +1,4 @@
-#include "train/memory_report.h"
+#include "train/memory/memory_report.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "train/config.h"
+#include "train/config/config.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,9 +8,9 @@
 #include <map>
 
 #include "kernels/base/check.h"
-#include "train/config_fields.h"
-#include "train/config_keys.h"
-#include "train/config_yaml.h"
+#include "train/config/config_fields.h"
+#include "train/config/config_keys.h"
+#include "train/config/config_yaml.h"
 
 namespace tessera {
 namespace {

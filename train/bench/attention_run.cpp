@@ -1,11 +1,11 @@
-#include "train/attention_run.h"
+#include "train/bench/attention_run.h"
 
 #include <algorithm>
 
 #include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
-#include "train/attention_results.h"
+#include "train/bench/attention_results.h"
 #include "train/device.h"
 
 namespace tessera {

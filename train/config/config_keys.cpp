@@ -1,10 +1,10 @@
-#include "train/config_keys.h"
+#include "train/config/config_keys.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "kernels/base/check.h"
-#include "train/config_fields.h"
+#include "train/config/config_fields.h"
 
 namespace tessera {
 namespace {
