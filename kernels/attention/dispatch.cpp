@@ -22,7 +22,8 @@ bool aligned(const AttnProblem& p, std::initializer_list<const AttnTensor*> tens
   return true;
 }
 
-// With a scale of 0 a masked score, -inf, would become NaN; with the smallest that there is, it stays, and the others vanish.
+// With a scale of 0 a masked score, -inf, would become NaN; with the smallest that there is, it stays, and
+// the others vanish.
 template <class Call>  // AttnForward or AttnBackward
 Call with_positive_scale(Call call) {
   if (call.problem.scale == 0) call.problem.scale = FLT_MIN;
@@ -43,7 +44,8 @@ AttnStatus forward_bf16(const AttnForward& f, [[maybe_unused]] int arch, CUstrea
 
 AttnStatus backward_bf16(const AttnBackward& f, int arch, CUstream_st* stream) {
 #ifdef TESSERA_ATTENTION_SM90
-  if (arch == 90) return f.problem.head_dim == 64 ? sm90::backward_64(f, stream) : sm90::backward_128(f, stream);
+  if (arch == 90)
+    return f.problem.head_dim == 64 ? sm90::backward_64(f, stream) : sm90::backward_128(f, stream);
 #endif
   if (f.problem.head_dim == 64) return sm80::backward_64(f, stream);
   return large_shared_memory(arch) ? sm80::backward_128(f, stream) : sm80::backward_128_small(f, stream);

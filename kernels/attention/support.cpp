@@ -61,8 +61,7 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "no kernel serves this head_dim: bf16 takes 64 and 128, fp32 takes 16, 32, 64 and 128";
     case ATTN_BAD_SHAPE:
       return "batch, tokens, heads must be positive and fit the grid; kv_heads must divide heads; scale must "
-             "be finite "
-             "and not negative";
+             "be finite and not negative";
     case ATTN_BAD_ALIGNMENT:
       return "pointers and strides must be multiples of 16 bytes, the workspace of 256";
     case ATTN_BAD_ARCH:

@@ -19,6 +19,21 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
+// Loads by shared address (9.7.9.8 ld)
+__device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_shared_uint4(uint32_t shared_address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared_address)
+               : "memory");
+  return v;
+}
+
 // *address += value, nothing returned (9.7.13.7 red)
 __device__ __forceinline__ void red_add(float* address, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");

@@ -1,23 +1,12 @@
 // Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros where it counts or adds.
 #pragma once
 
+#include "kernels/attention/common/dot.cuh"
 #include "kernels/attention/sm80/backward_args.cuh"
 
 namespace tessera::attention::sm80 {
 
 inline constexpr int kRowsThreads = 256;
-
-// The sum of products of eight pairs of bf16
-__device__ __forceinline__ float dot8(uint4 x, uint4 y) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 a = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&x)[i]);
-    const float2 b = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&y)[i]);
-    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
-  }
-  return sum;
-}
 
 // kHeadDim / 8 neighbouring threads take a row.
 template <int kHeadDim, bool kDeterministic>

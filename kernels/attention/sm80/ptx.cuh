@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/attention/common/ptx.cuh"
+
 namespace tessera::attention::ptx {
 
 // d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
@@ -58,20 +60,6 @@ __device__ __forceinline__ void store_shared(uint32_t shared_address, uint32_t v
 __device__ __forceinline__ uint32_t load_shared(uint32_t shared_address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared_address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint4 load_shared_16(uint32_t shared_address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(shared_address)
-               : "memory");
-  return v;
-}
-
-__device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address) : "memory");
   return v;
 }
 

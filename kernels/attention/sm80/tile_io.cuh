@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kCols>& x, Shar
     const int row = r + lane / kChunks, col = lane % kChunks * 8;
     if (first + row < rows) {
       *reinterpret_cast<uint4*>(to + (first + row) * stride + col) =
-          ptx::load_shared_16(tile.chunk(tile_row + row, col));
+          ptx::load_shared_uint4(tile.chunk(tile_row + row, col));
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/attention/common/dot.cuh"
 #include "kernels/attention/common/view.h"
 
 namespace tessera::attention::sm90 {
@@ -25,18 +26,6 @@ struct RowsShape {
   static constexpr int kLanes = kHeadDim / 8;  // a head, 16 bytes each
   static constexpr int kHeads = 32 / kLanes, kTokens = 32;
 };
-
-// The sum of products of eight pairs of bf16
-__device__ __forceinline__ float dot8(uint4 x, uint4 y) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 a = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&x)[i]);
-    const float2 b = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&y)[i]);
-    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
-  }
-  return sum;
-}
 
 template <int kHeadDim, int kBlockQ>
 __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const BackwardRowsArgs a) {

@@ -43,7 +43,7 @@ struct Work {
                                 static_cast<uint32_t>(batch), static_cast<uint32_t>(steps)});
   }
   static __device__ __forceinline__ Work published(uint32_t at) {
-    const uint4 w = ptx::load_shared(at);
+    const uint4 w = ptx::load_shared_uint4(at);
     return {static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w)};
   }
 };

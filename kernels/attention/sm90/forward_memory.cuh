@@ -65,7 +65,7 @@ struct ForwardWork {
     ptx::store_shared(to, make_uint4(key_tiles, row, head, batch));
   }
   static __device__ __forceinline__ ForwardWork load(uint32_t from) {
-    const uint4 w = ptx::load_shared(from);
+    const uint4 w = ptx::load_shared_uint4(from);
     return {static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w)};
   }
 };

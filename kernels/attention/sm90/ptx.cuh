@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/attention/common/ptx.cuh"
+
 namespace tessera::attention::ptx {
 
 // ---- mbarrier: arrivals and bytes of a phase (9.7.13.15) ----
@@ -144,25 +146,12 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
                "r"(value.w)
                : "memory");
 }
-__device__ __forceinline__ uint4 load_shared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
 __device__ __forceinline__ float4 load_shared_float4(uint32_t from) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                : "r"(from)
                : "memory");
-  return v;
-}
-__device__ __forceinline__ float2 load_shared_float2(uint32_t from) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
   return v;
 }
 
