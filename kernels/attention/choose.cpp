@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 
@@ -10,18 +9,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width still fit a core's L2 cache
-
-AttnProblem problem_of(const AttentionRequest& request, float scale) {
-  const AttentionShape& s = request.shape;
-  return {.dtype = request.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
-          .batch = s.batch,
-          .tokens = s.tokens,
-          .heads = s.heads,
-          .kv_heads = s.heads,
-          .head_dim = static_cast<int>(s.head_dim),
-          .causal = s.causal,
-          .scale = scale};
-}
 
 }  // namespace
 
@@ -33,6 +20,18 @@ AttentionKind attention_kind(std::string_view name) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn})
     if (name == name_of(kind)) return kind;
   fail("unknown attention \"{}\"; known: naive, flash, cudnn", name);
+}
+
+AttnProblem attn_problem(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  return {.dtype = plan.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+          .batch = s.batch,
+          .tokens = s.tokens,
+          .heads = s.heads,
+          .kv_heads = s.heads,
+          .head_dim = static_cast<int>(s.head_dim),
+          .causal = s.causal,
+          .scale = plan.scale};
 }
 
 AttentionPlan choose_attention(const AttentionRequest& request) {
@@ -62,7 +61,7 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   if (request.kind == AttentionKind::kCudnn) {
     check(request.device.device == Device::kCuda,
           "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
-    const AttnProblem problem = problem_of(request, plan.scale);
+    const AttnProblem problem = attn_problem(plan);
     const char* refusal = attention::cudnn_refusal(problem, request.device.arch);
     check(refusal == nullptr,
           "cudnn attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. "
@@ -78,7 +77,7 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
           kLargestCpuHeadDim, s.head_dim);
     return plan;
   }
-  const AttnProblem problem = problem_of(request, plan.scale);
+  const AttnProblem problem = attn_problem(plan);
   const AttnStatus status = attn_supports(&problem, request.device.arch);
   check(status == ATTN_OK,
         "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves "

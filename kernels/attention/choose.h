@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/attention/attention.h"
 #include "kernels/base/tensor.h"
 
 namespace tessera {
@@ -55,5 +56,8 @@ struct AttentionRequest {
   bool deterministic = true;
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
+
+// The planned problem in the terms of attention.h
+AttnProblem attn_problem(const AttentionPlan& plan);
 
 }  // namespace tessera

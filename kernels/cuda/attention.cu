@@ -130,17 +130,6 @@ cuda::GemmMatrix transpose(cuda::GemmMatrix matrix) {
   return matrix;
 }
 
-AttnProblem problem_of(const AttentionPlan& plan) {
-  return {.dtype = plan.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
-          .batch = plan.shape.batch,
-          .tokens = plan.shape.tokens,
-          .heads = plan.shape.heads,
-          .kv_heads = plan.shape.heads,
-          .head_dim = static_cast<int>(plan.shape.head_dim),
-          .causal = plan.shape.causal,
-          .scale = plan.scale};
-}
-
 // Part 0, 1 or 2 (q, k, v) of packed [B, T, 3, H, D], or with one part a whole [B, T, H, D].
 AttnTensor strided(const Tensor& packed, int64_t part) {
   const int64_t Tokens = packed.shape[1], D = packed.shape[-1], HD = packed.shape[-2] * D;
@@ -164,7 +153,7 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
 void CudaBackend::attention_forward(const AttentionForwardOp& a) {
   check_op(a, device());
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a);
-  const AttnForward args{.problem = problem_of(a.plan),
+  const AttnForward args{.problem = attn_problem(a.plan),
                          .q = strided(a.qkv, 0),
                          .k = strided(a.qkv, 1),
                          .v = strided(a.qkv, 2),
@@ -178,7 +167,7 @@ void CudaBackend::attention_forward(const AttentionForwardOp& a) {
 void CudaBackend::attention_backward(const AttentionBackwardOp& a) {
   check_op(a, device());
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a);
-  const AttnBackward args{.problem = problem_of(a.plan),
+  const AttnBackward args{.problem = attn_problem(a.plan),
                           .q = strided(a.qkv, 0),
                           .k = strided(a.qkv, 1),
                           .v = strided(a.qkv, 2),
