@@ -5,7 +5,6 @@
 // call's time is that between two events around it, enqueued while the device is busy with something else, so
 // that the host's launches are hidden where they can be; the median is reported.
 #include <algorithm>
-#include <fstream>
 #include <map>
 
 #include "kernels/attention/cudnn/cudnn.h"
@@ -16,6 +15,7 @@
 #include "train/bench/attention_run.h"
 #include "train/bench/attention_sweep.h"
 #include "train/bench/bench.h"
+#include "train/bench/output.h"
 #include "train/device.h"
 
 namespace tessera {
@@ -176,19 +176,6 @@ class Bench {
   std::map<std::string, double> speeds_;  // FLOP/s
 };
 
-void write(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  std::ofstream file(path);
-  file << text;
-  file.flush();
-  check(file.good(), "cannot write {}", path);
-}
-
-// Before minutes are spent on what goes there
-void check_writable(const std::string& path) {
-  check(path.empty() || std::ofstream(path, std::ios::app).good(), "cannot write {}", path);
-}
-
 }  // namespace
 
 void bench_attention(const BenchAttentionOptions& options) {
@@ -202,8 +189,8 @@ void bench_attention(const BenchAttentionOptions& options) {
   for (const auto& [rung, mean] : means)
     fmt::print("  {:<13}{:>8.3f}{:>8.3f}   over {} problems\n", rung, mean.forward, mean.backward,
                mean.problems);
-  write(options.json, to_json(results).dump(2) + "\n");
-  write(options.svg, to_svg(results));
+  write_output(options.json, to_json(results).dump(2) + "\n");
+  write_output(options.svg, to_svg(results));
 }
 
 }  // namespace tessera

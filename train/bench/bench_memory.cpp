@@ -1,8 +1,8 @@
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "train/bench/bench.h"
+#include "train/bench/output.h"
 #include "train/device.h"
 #include "train/metrics.h"
 
@@ -53,10 +53,7 @@ void bench_memory(const Config& config, const BenchMemoryOptions& options) {
       std::fflush(stdout);
     }
   }
-  if (options.json.empty()) return;
-  std::ofstream file(options.json);
-  file << nlohmann::ordered_json{{"device", device.name}, {"rows", rows}}.dump(2) << '\n';
-  check(file.good(), "cannot write {}", options.json);
+  write_output(options.json, nlohmann::ordered_json{{"device", device.name}, {"rows", rows}}.dump(2) + "\n");
 }
 
 }  // namespace tessera

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "kernels/base/random.h"
 #include "train/bench/bench.h"
+#include "train/bench/output.h"
 #include "train/bench/timed_backend.h"
 #include "train/device.h"
 #include "train/metrics.h"
@@ -103,9 +103,7 @@ void bench_step(const Config& config, const BenchStepOptions& options) {
                                     {"gemm_peak_tflops", peak / 1e12},
                                     {"memory_bytes", planned},
                                     {"ms_by_operation", by_op}};
-  std::ofstream file(options.json);
-  file << json.dump(2) << '\n';
-  check(file.good(), "cannot write {}", options.json);
+  write_output(options.json, json.dump(2) + "\n");
 }
 
 }  // namespace tessera
