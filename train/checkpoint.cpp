@@ -272,8 +272,7 @@ void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model,
   check(
       positions == model.context || interpolate_positions,
       "{} has {} positions, this configuration wants {}. Set model.position_extension=interpolate to stretch "
-      "its table, "
-      "or model.context={}",
+      "its table, or model.context={}",
       folder.string(), positions, model.context, positions);
   const SafetensorsReader file(folder / "model.safetensors");
   // Files of the bare GPT2Model lack the leading "transformer."

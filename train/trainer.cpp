@@ -59,6 +59,7 @@ class Trainer {
   void run();
 
  private:
+  const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
@@ -76,7 +77,6 @@ class Trainer {
   std::optional<RunData> data_;
   RunState run_;
   RunPlan plan_;
-  RunShape shape_;
   double peak_flops_ = 0;
   std::unique_ptr<Backend> backend_;
   std::optional<Arena> arena_;
@@ -106,7 +106,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   take_shape(options.resume ? &*checkpoint : nullptr);
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
   data_.emplace(config);
-  tokens_.resize(static_cast<size_t>(shape_.tokens_per_step()));
+  tokens_.resize(static_cast<size_t>(shape().tokens_per_step()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
   if (!profile_.empty()) prepare_profile_folder(profile_);
@@ -133,12 +133,11 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   const bool same_device = was.device == name_of(device_.traits.device);
   plan_ = plan_run(config_, device_.traits, present_memory(device_.traits.device),
                    same_device ? was.micro_batch : 0);
-  shape_ = plan_.shape;
   run_ = {.step = was.step,
           .data_position = was.data_position,
           .seed = config_.train.seed,
-          .micro_batch = shape_.micro_batch,
-          .sequence_length = shape_.sequence_length,
+          .micro_batch = shape().micro_batch,
+          .sequence_length = shape().sequence_length,
           .device = name_of(device_.traits.device),
           .data = config_.data.train};
   saved_ = was.step;
@@ -165,7 +164,7 @@ void Trainer::obtain_memory(bool resuming) {
     arena_->reserve(plan_.peak());
     if (!profile_.empty()) arena_->record();
     Arena::Phase phase(*arena_, "setup");
-    state_.emplace(*backend_, *arena_, shape_);
+    state_.emplace(*backend_, *arena_, shape());
   } catch (const OutOfMemory& error) {
     // It was free when it was asked, but not in one piece, or another program has taken it since.
     throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
@@ -175,24 +174,24 @@ void Trainer::obtain_memory(bool resuming) {
 void Trainer::load_weights(const fs::path* checkpoint) {
   Arena::Phase phase(*arena_, "load weights");
   Optimizer& optimizer = state_->optimizer();
-  if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape_.model, optimizer);
+  if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape().model, optimizer);
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
-  tessera::load_weights(*backend_, config_.train.init_from, shape_.model, optimizer.masters(),
+  tessera::load_weights(*backend_, config_.train.init_from, shape().model, optimizer.masters(),
                         config_.model.position_extension == "interpolate");
   optimizer.weights_changed(*backend_);
 }
 
 void Trainer::describe() const {
-  const auto [vocab, context, layers, heads, channels] = shape_.model;
+  const auto [vocab, context, layers, heads, channels] = shape().model;
   fmt::print("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}\n",
-             format_count(static_cast<double>(shape_.model.parameters())), layers, heads, channels, context,
+             format_count(static_cast<double>(shape().model.parameters())), layers, heads, channels, context,
              vocab);
   fmt::print("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s\n", device_.traits.name,
-             name_of(shape_.dtype), config_.model.attention, peak_flops_ / 1e12, peak_flops_ < 1e13 ? 2 : 0);
+             name_of(shape().dtype), config_.model.attention, peak_flops_ / 1e12, peak_flops_ < 1e13 ? 2 : 0);
   if (!device_.notice.empty()) fmt::print("notice   {}\n", device_.notice);
   fmt::print("data     {}: {} sequences of {} tokens to train on, {} held out\n", data_->stream().describe(),
-             format_count(static_cast<double>(data_->train().sequences_per_epoch())), shape_.sequence_length,
+             format_count(static_cast<double>(data_->train().sequences_per_epoch())), shape().sequence_length,
              format_count(static_cast<double>(data_->validation().sequences_per_epoch())));
   if (config_.data.train == "builtin")
     fmt::print(
@@ -202,19 +201,19 @@ void Trainer::describe() const {
   if (!data_->tokenizer() && config_.sampling.every > 0)
     fmt::print("notice   these shards do not name their tokenizer, so there will be no samples of text\n");
   fmt::print("step     {} tokens: {} x {} sequences of {}; {} steps, folder {}\n",
-             format_count(static_cast<double>(shape_.tokens_per_step())), shape_.micro_steps,
-             shape_.micro_batch, shape_.sequence_length, config_.train.steps, folder_.string());
+             format_count(static_cast<double>(shape().tokens_per_step())), shape().micro_steps,
+             shape().micro_batch, shape().sequence_length, config_.train.steps, folder_.string());
   std::fflush(stdout);
 }
 
 void Trainer::fetch(int64_t position) {
-  data_->train().fetch(position, shape_.micro_batch * shape_.micro_steps, tokens_, targets_);
+  data_->train().fetch(position, shape().micro_batch * shape().micro_steps, tokens_, targets_);
 }
 
 void Trainer::report(int64_t step, const TrainState::StepResult& result, double learning_rate,
                      double seconds) {
-  const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
-  const double mfu = tokens_per_second * shape_.model.flops_per_token(shape_.sequence_length) / peak_flops_;
+  const double tokens_per_second = static_cast<double>(shape().tokens_per_step()) / seconds;
+  const double mfu = tokens_per_second * shape().model.flops_per_token(shape().sequence_length) / peak_flops_;
   const int64_t memory = arena_->ledger().peak_bytes();
   step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
   const double left = step_seconds_ * static_cast<double>(config_.train.steps - step);
@@ -235,13 +234,13 @@ void Trainer::report(int64_t step, const TrainState::StepResult& result, double 
 
 void Trainer::evaluate() {
   Arena::Phase phase(*arena_, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const int64_t T = shape_.sequence_length;
+  const int64_t T = shape().sequence_length;
   const int64_t total = std::min(config_.evaluation.sequences, data_->validation().sequences_per_epoch());
   std::vector<int32_t> tokens, targets;
   double sum = 0;
-  for (int64_t first = 0; first < total; first += shape_.micro_batch) {
+  for (int64_t first = 0; first < total; first += shape().micro_batch) {
     if (g_stop) return;
-    const int64_t count = std::min(shape_.micro_batch, total - first);
+    const int64_t count = std::min(shape().micro_batch, total - first);
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
     data_->validation().fetch(first, count, tokens, targets);
@@ -267,7 +266,7 @@ void Trainer::save() {
   Arena::Phase phase(*arena_, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   saved_ = run_.step;
-  const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape_.model, state_->optimizer(), run_});
+  const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape().model, state_->optimizer(), run_});
   prune_checkpoints(checkpoints_, config_.checkpoint.keep);
   line_.print(fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(),
                           seconds_since(start)));
@@ -280,15 +279,15 @@ void Trainer::write_profile() {
                  .reserved_bytes = arena_->reserved_bytes(),
                  .device = device_.traits,
                  .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
-                                    format_count(static_cast<double>(shape_.model.parameters())),
-                                    config_.model.attention, shape_.micro_steps, shape_.micro_batch,
-                                    shape_.sequence_length, name_of(shape_.dtype))});
+                                    format_count(static_cast<double>(shape().model.parameters())),
+                                    config_.model.attention, shape().micro_steps, shape().micro_batch,
+                                    shape().sequence_length, name_of(shape().dtype))});
 }
 
 void Trainer::run() {
   describe();
   catch_signals();
-  const int64_t sequences = shape_.micro_batch * shape_.micro_steps;
+  const int64_t sequences = shape().micro_batch * shape().micro_steps;
   const OptimizerConfig optimizer = optimizer_config(config_);
   const int64_t first = run_.step + 1;
   for (int64_t step = first; step <= config_.train.steps && !g_stop; ++step) {
@@ -299,7 +298,7 @@ void Trainer::run() {
       // Only a CPU's step is long enough to watch: a GPU's micro-steps are merely enqueued here.
       if (line_.in_place() && device_.traits.device == Device::kCpu && seconds_since(start) > 1)
         line_.status(fmt::format("step {}/{} | {} of {} micro-batches | {}{}", step, config_.train.steps,
-                                 done, shape_.micro_steps, format_duration(seconds_since(start)),
+                                 done, shape().micro_steps, format_duration(seconds_since(start)),
                                  g_stop ? " | stopping after this step" : ""));
     });
     run_.data_position += sequences;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "data/file.h"
+#include "train/memory/memory_report.h"
 
 namespace tessera {
 namespace {
@@ -12,13 +13,6 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 Json index_or_null(int64_t index) { return index == MemoryRecording::kNone ? Json(nullptr) : Json(index); }
-
-Json by_tag_json(const BytesByTag& bytes) {
-  Json json = Json::object();
-  for (int t = 0; t < kMemoryTags; ++t)
-    json[name_of(static_cast<MemoryTag>(t))] = bytes[static_cast<size_t>(t)];
-  return json;
-}
 
 const MemoryRecording& recording_of(const MemoryProfile& profile) {
   check(profile.ledger.recording(), "a memory profile wants a ledger that records, found one that does not");
@@ -68,7 +62,7 @@ Json driver_json(const MemoryProfile& profile) {
   const int64_t used = device_memory(profile.device.device).used_by_process;
   const bool cuda = profile.device.device == Device::kCuda;
   return {
-      {"what", cuda ? "in use on the device, by the driver" : "peak resident set, by the system"},
+      {"what", drivers_figure(profile.device.device)},
       {"bytes", used},
       {"obtained", profile.reserved_bytes},
       {"unattributed", used - profile.reserved_bytes},

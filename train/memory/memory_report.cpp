@@ -1,6 +1,19 @@
 #include "train/memory/memory_report.h"
 
+#include <nlohmann/json.hpp>
+
 namespace tessera {
+
+const char* drivers_figure(Device device) {
+  return device == Device::kCuda ? "in use on the device, by the driver" : "peak resident set, by the system";
+}
+
+nlohmann::ordered_json by_tag_json(const BytesByTag& bytes) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (int t = 0; t < kMemoryTags; ++t)
+    json[name_of(static_cast<MemoryTag>(t))] = bytes[static_cast<size_t>(t)];
+  return json;
+}
 
 std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, const DeviceTraits& device) {
   std::string text = fmt::format("memory at its peak on {}\n", device.name);
@@ -12,9 +25,7 @@ std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, con
   row("all tags", ledger.peak_bytes());
   row("obtained by the arena", reserved_bytes);
   const DeviceMemory memory = device_memory(device.device);
-  row(device.device == Device::kCuda ? "in use on the device, by the driver"
-                                     : "peak resident set, by the system",
-      memory.used_by_process);
+  row(drivers_figure(device.device), memory.used_by_process);
   // On a GPU the rest is the CUDA context, the loaded kernels and other processes; on the CPU pages are
   // counted when they are first touched, so the system may report less than was obtained.
   row("not in the ledger", memory.used_by_process - reserved_bytes);

@@ -34,6 +34,16 @@ Change with_micro_batch(Change change, int64_t micro_batch) {
   return with_whole_micro_batches(std::move(change));
 }
 
+Change with_recompute(Change change, Keep keep) {
+  set(change, "train.recompute", change.config.train.recompute = name_of(keep));
+  return change;
+}
+
+Change with_classifier_chunk(Change change, int64_t tokens) {
+  set(change, "train.classifier_chunk", change.config.train.classifier_chunk = tokens);
+  return change;
+}
+
 Change with_attention(Change change, const std::string& attention) {
   set(change, "model.attention", change.config.model.attention = attention);
   return change;

@@ -14,6 +14,8 @@
 
 namespace tessera {
 
+inline constexpr int64_t kContextStep = 128;  // tokens; rows of a tile of the fused kernels
+
 struct RunPlan {
   RunShape shape;
   DeviceTraits device;
@@ -38,6 +40,8 @@ struct Change {
 // The change with one more. Where train.tokens_per_step would no longer be whole micro-batches it becomes the
 // largest number below that is, or one micro-batch.
 Change with_micro_batch(Change change, int64_t micro_batch);
+Change with_recompute(Change change, Keep keep);
+Change with_classifier_chunk(Change change, int64_t tokens);
 Change with_attention(Change change, const std::string& attention);
 Change with_sequence_length(Change change, int64_t tokens);
 Change with_context(Change change, int64_t tokens);  // model.context and the sequences trained on

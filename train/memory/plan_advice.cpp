@@ -7,7 +7,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kSequenceStep = 128;  // tokens; rows of a tile of the fused kernels
 constexpr int64_t kLogitsChunk = 8192;  // tokens
 
 // Looks for changes of one run.
@@ -70,10 +69,7 @@ class Adviser {
   std::optional<Change> chunked_logits(const Change& from) const {
     const int64_t now = from.config.train.classifier_chunk;
     if (plan_.shape.rows() <= kLogitsChunk || (now > 0 && now <= kLogitsChunk)) return std::nullopt;
-    Change change = from;
-    change.config.train.classifier_chunk = kLogitsChunk;
-    change.switches.push_back(fmt::format("train.classifier_chunk={}", kLogitsChunk));
-    return change;
+    return with_classifier_chunk(from, kLogitsChunk);
   }
 
   // As little as is enough.
@@ -81,11 +77,8 @@ class Adviser {
     std::optional<Change> found;
     for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
       if (keep <= plan_.shape.keep) continue;
-      Change change = from;
-      change.config.train.recompute = name_of(keep);
-      change.switches.push_back(fmt::format("train.recompute={}", name_of(keep)));
-      found = change;
-      if (fits(change)) break;
+      found = with_recompute(from, keep);
+      if (fits(*found)) break;
     }
     return found;
   }
@@ -109,11 +102,11 @@ class Adviser {
 
   std::optional<Change> shorter_sequences(const Change& from) const {
     const int64_t now = from.config.sequence_length();
-    if (resuming_ || now <= kSequenceStep)
+    if (resuming_ || now <= kContextStep)
       return std::nullopt;  // the order of a checkpoint's data rests on it
     const int64_t largest = largest_that_fits(
-        kSequenceStep, now - 1, [&](int64_t tokens) { return fits(with_sequence_length(from, tokens)); });
-    return with_sequence_length(from, std::max(largest, kSequenceStep));
+        kContextStep, now - 1, [&](int64_t tokens) { return fits(with_sequence_length(from, tokens)); });
+    return with_sequence_length(from, std::max(largest, kContextStep));
   }
 
   // One micro-batch a step: what is left of the buffers that hold a step's tokens.

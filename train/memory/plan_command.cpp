@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "data/file.h"
+#include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
 #include "train/metrics.h"
@@ -111,12 +112,6 @@ void print_fit(const Fit& fit, const PlanOptions& options) {
     fmt::print("  with train.tokens_per_step as it is:\n  {}\n", command(options, *fit.same_step));
 }
 
-Json by_tag(const BytesByTag& bytes) {
-  Json json = Json::object();
-  for (int i = 0; i < kMemoryTags; ++i) json[name_of(static_cast<MemoryTag>(i))] = bytes[i];
-  return json;
-}
-
 Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
   const RunShape& s = plan.shape;
   Json json{{"device", plan.device.name},
@@ -131,8 +126,8 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"peak_bytes", plan.peak()},
             {"peak_stage", plan.memory.peak_stage},
             {"peak_at", plan.memory.ledger.peak_name()},
-            {"bytes_by_tag", by_tag(plan.memory.ledger.at_peak())},
-            {"own_peak_by_tag", by_tag(plan.memory.ledger.peak_of_each())},
+            {"bytes_by_tag", by_tag_json(plan.memory.ledger.at_peak())},
+            {"own_peak_by_tag", by_tag_json(plan.memory.ledger.peak_of_each())},
             {"fits", nullptr}};
   if (plan.limit.known()) {
     json["fits"] = plan.fits();

@@ -8,8 +8,6 @@
 
 namespace tessera {
 
-inline constexpr int64_t kContextStep = 128;  // tokens; rows of a tile of the fused kernels
-
 struct Fit {
   const char* what;    // "context" in tokens, "micro-batch" in sequences
   int64_t step;        // the distance of the values tried
