@@ -6,10 +6,11 @@
 
 namespace tessera {
 
-void init_weights(Backend& backend, const Params& weights, const ModelConfig& config, uint64_t seed) {
+void init_weights(const ModelConfig& config, uint64_t seed, const ParamSink& sink) {
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
   uint64_t stream = 0;
-  for_each_param(weights, config, [&](const ParamInfo& info, const Tensor& tensor) {
+  for (const ParamPlace& place : ParamLayout(config, 1).places) {
+    const ParamInfo& info = place.info;
     Arena staging = Arena::host();
     const Tensor host = staging.alloc(MemoryTag::kWeights, info.name, DType::kF32, info.shape);
     const int64_t filled = info.shape.numel() / info.shape[0] * (info.shape[0] - info.padding);
@@ -23,9 +24,8 @@ void init_weights(Backend& backend, const Params& weights, const ModelConfig& co
       for (int64_t i = 0; i < filled; ++i) values[i] = static_cast<float>(deviation * random.normal(i));
     }
     std::fill(values + filled, values + info.shape.numel(), 0.0f);
-    backend.copy(host, tensor);
-    backend.synchronize();
-  });
+    sink(place, host);
+  }
 }
 
 }  // namespace tessera

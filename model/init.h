@@ -3,12 +3,11 @@
 // are Unsupervised Multitask Learners", 2019, section 2.3.
 #pragma once
 
-#include "kernels/backend.h"
 #include "model/params.h"
 
 namespace tessera {
 
-// Fills fp32 `weights`. The values depend on the seed alone, not on the device.
-void init_weights(Backend& backend, const Params& weights, const ModelConfig& config, uint64_t seed);
+// The values depend on the seed alone, not on the device or on who takes them.
+void init_weights(const ModelConfig& config, uint64_t seed, const ParamSink& sink);
 
 }  // namespace tessera

@@ -1,61 +1,84 @@
 #include "model/optimizer.h"
 
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
 namespace tessera {
-namespace {
 
-std::vector<Tensor> list(const Params& params, const ModelConfig& config) {
-  std::vector<Tensor> tensors;
-  for_each_param(params, config, [&](const ParamInfo&, const Tensor& tensor) { tensors.push_back(tensor); });
-  return tensors;
-}
-
-}  // namespace
-
-Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights)
-    : model_(model), weights_(weights), masters_(weights) {
+Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, Part part)
+    : layout_(model, part.count), model_(model), weights_(weights), part_(part) {
   const auto take = [&](const char* kind) {
-    return allocate_params(arena, MemoryTag::kOptimizer, kind, DType::kF32, model);
+    return allocate_buckets(arena, MemoryTag::kOptimizer, kind, DType::kF32, layout_, part_.count);
   };
-  if (weights.token_table.dtype != DType::kF32) masters_ = take("master");
+  if (weights.token_table.dtype != DType::kF32) {
+    masters_ = take("master");
+  } else {
+    for (const Tensor& bucket : weights.buckets) masters_.push_back(part_.of(bucket));
+  }
   m_ = take("first moment");
   v_ = take("second moment");
-  grad_norm_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {1});
+  grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {part_.count});
 }
 
-void Optimizer::reset(Backend& be) {
-  for (const Params& moments : {m_, v_})
-    for (const Tensor& tensor : list(moments, model_)) be.fill_zero(tensor);
+void Optimizer::clear(Backend& be) {
+  for (const std::vector<Tensor>* all : {&weights_.buckets, &masters_, &m_, &v_})
+    for (const Tensor& bucket : *all) be.fill_zero(bucket);
 }
 
-void Optimizer::weights_changed(Backend& be) {
-  if (weights_.token_table.dtype == DType::kF32) return;
-  const std::vector<Tensor> masters = list(masters_, model_), weights = list(weights_, model_);
-  for (size_t i = 0; i < masters.size(); ++i) be.copy(masters[i], weights[i]);
+ParamSink Optimizer::writer(Backend& be, Kept kept) {
+  return [this, &be, kept](const ParamPlace& place, const Tensor& values) {
+    if (kept == Kept::kMaster) be.copy(values, layout_.view(weights_.buckets, place));
+    const Tensor& mine = this->kept(kept)[place.bucket];
+    const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
+    const int64_t first = std::max(place.first, begins),
+                  end = std::min(place.first + values.numel(), begins + mine.shape[0]);
+    if (first < end)
+      be.copy(values.view({values.numel()}).rows(first - place.first, end - first),
+              mine.rows(first - begins, end - first));
+    be.synchronize();
+  };
 }
 
-void Optimizer::step(Backend& be, const Grads& grads, const OptimizerConfig& config, double learning_rate,
-                     int64_t step) {
-  const std::vector<Tensor> g = list(grads, model_), p = list(weights_, model_),
-                            master = list(masters_, model_), m = list(m_, model_), v = list(v_, model_);
-  be.global_norm({.tensors = g, .norm = grad_norm_});
-  size_t i = 0;
-  for_each_param(weights_, model_, [&](const ParamInfo& info, const Tensor& param) {
-    const bool has_master = param.dtype != DType::kF32;
-    be.adamw({.param = p[i],
-              .master = has_master ? master[i] : Tensor{},
-              .grad = g[i],
-              .m = m[i],
-              .v = v[i],
-              .grad_norm = grad_norm_,
+void Optimizer::measure(Backend& be, std::span<const Tensor> gradients) {
+  be.global_norm({.tensors = gradients, .norm = grad_norms_.rows(part_.index, 1)});
+}
+
+void Optimizer::update(Backend& be, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
+                       double learning_rate, int64_t step) {
+  const Tensor weights = part_.of(weights_.buckets[bucket]);
+  const int64_t each = weights.shape[0];
+  const int64_t decayed = std::clamp<int64_t>(layout_.buckets[bucket].decayed - part_.index * each, 0, each);
+  const auto rows = [&](int64_t first, int64_t count, double weight_decay) {  // of this part
+    if (count == 0) return;
+    const bool has_master = weights.dtype != DType::kF32;
+    be.adamw({.param = weights.rows(first, count),
+              .master = has_master ? masters_[bucket].rows(first, count) : Tensor{},
+              .grad = gradient.rows(first, count),
+              .m = m_[bucket].rows(first, count),
+              .v = v_[bucket].rows(first, count),
+              .grad_norm = grad_norms_,
               .max_norm = config.max_grad_norm,
               .learning_rate = learning_rate,
               .beta1 = config.beta1,
               .beta2 = config.beta2,
               .epsilon = config.epsilon,
-              .weight_decay = info.decay ? config.weight_decay : 0.0,
-              .step = step});
-    ++i;
-  });
+              .weight_decay = weight_decay,
+              .step = step,
+              .random_key = bucket,
+              .first_element = part_.index * each + first});
+  };
+  rows(0, decayed, config.weight_decay);
+  rows(decayed, each - decayed, 0);
+}
+
+const std::vector<Tensor>& Optimizer::kept(Kept kept) const {
+  return kept == Kept::kMaster ? masters_ : kept == Kept::kFirstMoment ? m_ : v_;
+}
+
+Params Optimizer::masters() const {
+  check(part_.count == 1, "the masters are in {} parts, of which this is one", part_.count);
+  return layout_.params(model_, masters_);
 }
 
 }  // namespace tessera

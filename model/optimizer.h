@@ -1,7 +1,10 @@
 // AdamW over all parameters: moments, fp32 masters, clipping by the global norm of the gradients.
+//
+// The optimizer may hold one of several equal parts of every bucket: then it updates that part of the
+// weights, and others hold and update the rest (ZeRO stage 1, Rajbhandari et al., arXiv:1910.02054).
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "kernels/backend.h"
 #include "model/params.h"
@@ -14,28 +17,46 @@ struct OptimizerConfig {
   double max_grad_norm;  // 0: no clipping
 };
 
+// What the optimizer keeps a value of for every parameter.
+enum class Kept { kMaster, kFirstMoment, kSecondMoment };
+
+struct Part {
+  int64_t index = 0, count = 1;
+  // What belongs to this part of a bucket.
+  Tensor of(const Tensor& bucket) const {
+    const int64_t each = bucket.shape[0] / count;
+    return bucket.rows(index * each, each);
+  }
+};
+
 class Optimizer {
  public:
-  // Moments, and masters if the weights are not fp32 themselves. Contents are undefined until reset() or a
-  // checkpoint.
-  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights);
+  // Allocates moments, and masters if the weights are not fp32 themselves. Contents are undefined until
+  // clear(). `weights` are cut in part.count parts.
+  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, Part part = {});
 
-  void reset(Backend& be);            // moments to zero
-  void weights_changed(Backend& be);  // after masters() were written: rounds them into the weights
+  void clear(Backend& be);                   // weights, masters and moments to zero
+  ParamSink writer(Backend& be, Kept kept);  // takes values; masters are rounded into the weights, too
 
-  // Computes the norm of the gradients, then updates weights. `step` counts from 1.
-  void step(Backend& be, const Grads& grads, const OptimizerConfig& config, double learning_rate,
-            int64_t step);
+  // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
+  void measure(Backend& be, std::span<const Tensor> gradients);
+  // Updates this part of a bucket, by grad_norms() of all parts. `step` counts from 1.
+  void update(Backend& be, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
+              double learning_rate, int64_t step);
 
-  const Params& masters() const { return masters_; }  // fp32: the weights themselves where those are fp32
-  const Params& first_moments() const { return m_; }
-  const Params& second_moments() const { return v_; }
-  const Tensor& grad_norm() const { return grad_norm_; }  // [1] fp32, of the last step, before clipping
+  const ParamLayout& layout() const { return layout_; }
+  Part part() const { return part_; }
+  const std::vector<Tensor>& kept(Kept kept) const;         // this part of every bucket
+  const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
+  Params masters() const;  // views of the fp32 weights. Error: this is one part of several
 
  private:
+  ParamLayout layout_;
   ModelConfig model_;
-  Params weights_, masters_, m_, v_;
-  Tensor grad_norm_;
+  Params weights_;
+  Part part_;
+  std::vector<Tensor> masters_, m_, v_;  // where the weights are fp32, masters are their part of them
+  Tensor grad_norms_;
 };
 
 }  // namespace tessera

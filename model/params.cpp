@@ -1,15 +1,61 @@
 #include "model/params.h"
 
 namespace tessera {
+namespace {
 
-Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                       const ModelConfig& config) {
+int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+}  // namespace
+
+ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts) {
+  buckets.push_back({.name = "embeddings and final norm", .decayed = 0, .elements = 0});
+  for (int64_t l = 0; l < config.layers; ++l)
+    buckets.push_back({.name = fmt::format("block {}", l), .decayed = 0, .elements = 0});
+
+  Params none;  // for_each_param() goes by its number of blocks
+  none.blocks.resize(static_cast<size_t>(config.layers));
+  for_each_param(none, config, [&](const ParamInfo& info, const Tensor&) {
+    places.push_back({info, info.block < 0 ? kOutside : bucket_of_block(info.block), 0});
+  });
+  for (const bool decay : {true, false}) {
+    for (ParamPlace& place : places) {
+      if (place.info.decay != decay) continue;
+      ParamBucket& bucket = buckets[place.bucket];
+      place.first = bucket.elements;
+      bucket.elements += round_up(place.info.shape.numel(), kParamAlignment);
+    }
+    for (ParamBucket& bucket : buckets)
+      if (decay) bucket.decayed = bucket.elements;
+  }
+  for (ParamBucket& bucket : buckets) bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
+}
+
+Tensor ParamLayout::view(const std::vector<Tensor>& all, const ParamPlace& place) const {
+  return all[place.bucket].rows(place.first, place.info.shape.numel()).view(place.info.shape);
+}
+
+Params ParamLayout::params(const ModelConfig& config, std::vector<Tensor> all) const {
   Params params;
   params.blocks.resize(static_cast<size_t>(config.layers));
-  for_each_param(params, config, [&](const ParamInfo& info, Tensor& tensor) {
-    tensor = arena.alloc(tag, fmt::format("{} {}", kind, info.name), dtype, info.shape);
-  });
+  auto place = places.begin();
+  for_each_param(params, config, [&](const ParamInfo&, Tensor& tensor) { tensor = view(all, *place++); });
+  params.buckets = std::move(all);
   return params;
+}
+
+std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                                     const ParamLayout& layout, int64_t parts) {
+  std::vector<Tensor> buckets;
+  for (const ParamBucket& bucket : layout.buckets)
+    buckets.push_back(
+        arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype, {bucket.elements / parts}));
+  return buckets;
+}
+
+Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                       const ModelConfig& config, int64_t parts) {
+  const ParamLayout layout(config, parts);
+  return layout.params(config, allocate_buckets(arena, tag, kind, dtype, layout));
 }
 
 }  // namespace tessera

@@ -1,9 +1,15 @@
-// Params: the weights of a GPT. The same struct holds their gradients, fp32 masters and optimizer moments.
+// Params: the weights of a GPT. The same struct holds their gradients.
 //
-// for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints,
-// gradient norms and gradient checks all visit it.
+// for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints
+// and gradient checks all visit it.
+//
+// Parameters lie in buckets: one flat tensor a block, and one for what is outside the blocks. A bucket is
+// what is cleared, reduced between ranks, updated and gathered at a time. First come the parameters that
+// decay, then the others, each from a multiple of kParamAlignment elements on; what is between them stays
+// zero.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +32,8 @@ struct Params {
   Tensor position_table;  // [context, C]
   std::vector<BlockParams> blocks;
   Tensor norm_weight, norm_bias;  // [C]
+
+  std::vector<Tensor> buckets;  // what all the above are views of: see ParamLayout
 };
 using Grads = Params;
 
@@ -43,25 +51,29 @@ struct ParamInfo {
   bool decay = false;   // weight decay applies: matrices only
   bool conv1d = false;  // Hugging Face keeps this matrix transposed, [in, out]
   int64_t padding = 0;  // rows at the end that exist here only and stay zero
+  int64_t block = -1;   // that it belongs to; -1: none
 };
+
+inline constexpr const char* kPositionTable = "transformer.wpe.weight";
 
 // Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward. P is Params or const
 // Params.
 template <class P, class Visit>
 void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   const int64_t C = config.channels, V = config.padded_vocab();
+  int64_t block = -1;
   const auto matrix = [&](std::string name, Shape shape, Init init, auto& tensor) {
-    visit(ParamInfo{std::move(name), shape, init, true, true, 0}, tensor);
+    visit(ParamInfo{std::move(name), shape, init, true, true, 0, block}, tensor);
   };
   const auto vector = [&](std::string name, int64_t size, Init init, auto& tensor) {
-    visit(ParamInfo{std::move(name), {size}, init, false, false, 0}, tensor);
+    visit(ParamInfo{std::move(name), {size}, init, false, false, 0, block}, tensor);
   };
   visit(ParamInfo{"transformer.wte.weight", {V, C}, Init::kNormal, true, false, V - config.vocab_size},
         params.token_table);
-  visit(ParamInfo{"transformer.wpe.weight", {config.context, C}, Init::kNormal, true, false, 0},
-        params.position_table);
+  visit(ParamInfo{kPositionTable, {config.context, C}, Init::kNormal, true, false, 0}, params.position_table);
   for (size_t l = 0; l < params.blocks.size(); ++l) {
     auto& b = params.blocks[l];
+    block = static_cast<int64_t>(l);
     const std::string at = "transformer.h." + std::to_string(l) + ".";
     vector(at + "ln_1.weight", C, Init::kOne, b.norm1_weight);
     vector(at + "ln_1.bias", C, Init::kZero, b.norm1_bias);
@@ -76,12 +88,45 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
     matrix(at + "mlp.c_proj.weight", {C, 4 * C}, Init::kNormalResidual, b.contract_weight);
     vector(at + "mlp.c_proj.bias", C, Init::kZero, b.contract_bias);
   }
+  block = -1;
   vector("transformer.ln_f.weight", C, Init::kOne, params.norm_weight);
   vector("transformer.ln_f.bias", C, Init::kZero, params.norm_bias);
 }
 
-// One tensor a parameter; `kind` leads its name in the memory report, as in "weights transformer.wte.weight".
+inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
+
+struct ParamBucket {
+  std::string name;  // "embeddings and final norm", "block 3"
+  int64_t decayed;   // elements before this decay, the others do not
+  int64_t elements;  // a multiple of kParamAlignment times the number of parts
+};
+struct ParamPlace {
+  ParamInfo info;
+  size_t bucket;
+  int64_t first;  // element of the bucket
+};
+
+// Where every parameter lies. Buckets can be cut in `parts` equal parts, so that ranks can share them out;
+// the places do not depend on it.
+struct ParamLayout {
+  static constexpr size_t kOutside = 0;  // the bucket of what is outside the blocks
+  static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
+
+  ParamLayout(const ModelConfig& config, int64_t parts);
+  Tensor view(const std::vector<Tensor>& buckets, const ParamPlace& place) const;
+  Params params(const ModelConfig& config, std::vector<Tensor> buckets) const;  // views of them
+
+  std::vector<ParamPlace> places;  // in the order of for_each_param
+  std::vector<ParamBucket> buckets;
+};
+
+// `kind` leads the buckets' names in the memory report, as in "weights block 3".
+std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                                     const ParamLayout& layout, int64_t parts = 1);  // one part of each
 Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                       const ModelConfig& config);
+                       const ModelConfig& config, int64_t parts = 1);
+
+// Takes the values of one parameter, fp32 on the host.
+using ParamSink = std::function<void(const ParamPlace& place, const Tensor& values)>;
 
 }  // namespace tessera

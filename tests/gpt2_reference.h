@@ -44,8 +44,7 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
                     .dtype = dtype,
                     .attention = attention});
   state.initialize(0);
-  load_weights(*be, folder, model, state.optimizer().masters());
-  state.optimizer().weights_changed(*be);
+  load_weights(folder, state);
 
   // The worst error of a set of parameters against the file's tensors `prefix` + name.
   const auto compare = [&](const Params& params, const std::string& prefix, std::string& worst_name) {

@@ -29,25 +29,36 @@ void transpose(const float* from, int64_t rows, int64_t columns, float* to) {
     for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-struct Group {
-  std::string prefix;
-  const Params& params;
-};
+// What the names of its tensors begin with in the file
+const char* prefix_of(Kept kept) {
+  return kept == Kept::kFirstMoment ? "first_moment." : kept == Kept::kSecondMoment ? "second_moment." : "";
+}
 
-void write_params(Backend& be, const fs::path& path, const ModelConfig& model,
-                  const std::vector<Group>& groups) {
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const Group& group : groups)
-    for_each_param(group.params, model, [&](const ParamInfo& info, const Tensor&) {
-      entries.push_back({group.prefix + info.name, file_shape(info)});
+// Visits the parameters bucket by bucket, with their values on the device.
+template <class Visit>
+void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
+  const ParamLayout& layout = state.optimizer().layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b)
+    state.with_whole(kept, b, [&](const Tensor& bucket) {
+      for (const ParamPlace& place : layout.places)
+        if (place.bucket == b) visit(place.info, bucket.rows(place.first, place.info.shape.numel()));
     });
+}
+
+void write_params(TrainState& state, const fs::path& path, std::initializer_list<Kept> all) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  const ParamLayout& layout = state.optimizer().layout();
+  for (const Kept kept : all)
+    for (size_t b = 0; b < layout.buckets.size(); ++b)
+      for (const ParamPlace& place : layout.places)
+        if (place.bucket == b) entries.push_back({prefix_of(kept) + place.info.name, file_shape(place.info)});
   SafetensorsWriter file(path, std::move(entries));
-  for (const Group& group : groups)
-    for_each_param(group.params, model, [&](const ParamInfo& info, const Tensor& tensor) {
+  for (const Kept kept : all)
+    for_each_value(state, kept, [&](const ParamInfo& info, const Tensor& tensor) {
       Arena staging = Arena::host();
       const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-      be.copy(tensor, host);
-      be.synchronize();
+      state.backend().copy(tensor, host);
+      state.backend().synchronize();
       const float* values = host.as<float>();
       if (info.conv1d) {
         const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
@@ -59,8 +70,9 @@ void write_params(Backend& be, const fs::path& path, const ModelConfig& model,
   file.commit();
 }
 
-void read_param(Backend& be, const SafetensorsReader& file, const ParamInfo& info, const Tensor& tensor,
-                const std::string& name) {
+void read_param(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
+                const ParamSink& sink) {
+  const ParamInfo& info = place.info;
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
   const Shape shape = file_shape(info);
@@ -73,25 +85,15 @@ void read_param(Backend& be, const SafetensorsReader& file, const ParamInfo& inf
     file.read(name, shape, {values, static_cast<size_t>(shape.numel())});
     std::fill(values + shape.numel(), values + info.shape.numel(), 0.0f);
   }
-  be.copy(host, tensor);
-  be.synchronize();
-}
-
-// Reads every parameter of `params`; `name_of` gives the tensor's name in the file.
-template <class NameOf>
-void read_params(Backend& be, const SafetensorsReader& file, const ModelConfig& model, const Params& params,
-                 NameOf&& name_of) {
-  for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-    read_param(be, file, info, tensor, name_of(info));
-  });
+  sink(place, host);
 }
 
 // Stretches a table of `found` positions over those of `table`: ends meet ends, and what falls between two
 // rows is their weighted mean. (Position interpolation, Chen et al., arXiv:2306.15595, for a table that was
 // learned.)
-void read_stretched_positions(Backend& be, const SafetensorsReader& file, const std::string& name,
-                              int64_t found, const Tensor& table) {
-  const int64_t wanted = table.shape[0], C = table.shape[1];
+void read_stretched_positions(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
+                              int64_t found, const ParamSink& sink) {
+  const int64_t wanted = place.info.shape[0], C = place.info.shape[1];
   Arena staging = Arena::host();
   const Tensor old = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {found, C});
   const Tensor stretched = staging.alloc(MemoryTag::kData, "positions stretched", DType::kF32, {wanted, C});
@@ -106,8 +108,7 @@ void read_stretched_positions(Backend& be, const SafetensorsReader& file, const 
       stretched.as<float>()[i * C + c] = static_cast<float>((1 - share) * old.as<float>()[below * C + c] +
                                                             share * old.as<float>()[above * C + c]);
   }
-  be.copy(stretched, table);
-  be.synchronize();
+  sink(place, stretched);
 }
 
 void write_json(const fs::path& path, const ordered_json& value) { write_file(path, value.dump(2) + "\n"); }
@@ -186,19 +187,21 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {  // oldest first:
 
 }  // namespace
 
-fs::path save_checkpoint(Backend& be, const fs::path& folder, const CheckpointContents& c) {
-  const RunState& s = c.state;
+fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& s) {
   const fs::path final_path = folder / fmt::format("{}{:08}", kPrefix, s.step);
   const fs::path pending = final_path.string() + kUnfinished;
+  if (state.rank() != 0) {  // its parts are wanted, in the order in which they are written
+    for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+      for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
+    return final_path;
+  }
   try {
     fs::create_directories(folder);
     fs::remove_all(pending);
     fs::create_directory(pending);
-    write_params(be, pending / "model.safetensors", c.model, {{"", c.optimizer.masters()}});
-    write_params(
-        be, pending / "optimizer.safetensors", c.model,
-        {{"first_moment.", c.optimizer.first_moments()}, {"second_moment.", c.optimizer.second_moments()}});
-    write_json(pending / "config.json", hugging_face_config(c.model));
+    write_params(state, pending / "model.safetensors", {Kept::kMaster});
+    write_params(state, pending / "optimizer.safetensors", {Kept::kFirstMoment, Kept::kSecondMoment});
+    write_json(pending / "config.json", hugging_face_config(state.shape().model));
     write_json(pending / "state.json", {{"format", "tessera checkpoint 1"},
                                         {"step", s.step},
                                         {"data_position", s.data_position},
@@ -253,19 +256,16 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
   }
 }
 
-void load_checkpoint(Backend& be, const fs::path& checkpoint, const ModelConfig& model,
-                     Optimizer& optimizer) {
-  load_weights(be, checkpoint, model, optimizer.masters());
+void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
+  load_weights(checkpoint, state);
   const SafetensorsReader file(checkpoint / "optimizer.safetensors");
-  read_params(be, file, model, optimizer.first_moments(),
-              [](const ParamInfo& i) { return "first_moment." + i.name; });
-  read_params(be, file, model, optimizer.second_moments(),
-              [](const ParamInfo& i) { return "second_moment." + i.name; });
-  optimizer.weights_changed(be);
+  for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
+    for (const ParamPlace& place : state.optimizer().layout().places)
+      read_param(file, place, prefix_of(kept) + place.info.name, state.writer(kept));
 }
 
-void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model, const Params& weights,
-                  bool interpolate_positions) {
+void load_weights(const fs::path& folder, TrainState& state, bool interpolate_positions) {
+  const ModelConfig& model = state.shape().model;
   check(fs::is_directory(folder), "{} is not a folder; wanted one with model.safetensors and config.json",
         folder.string());
   const int64_t positions = check_same_model(folder, model, true);
@@ -278,14 +278,14 @@ void load_weights(Backend& be, const fs::path& folder, const ModelConfig& model,
   // Files of the bare GPT2Model lack the leading "transformer."
   const std::string lead = "transformer.";
   const bool bare = !file.contains(lead + "wte.weight");
-  for_each_param(weights, model, [&](const ParamInfo& info, const Tensor& tensor) {
-    const std::string name = bare ? info.name.substr(lead.size()) : info.name;
-    if (positions < model.context && tensor.data == weights.position_table.data) {
-      read_stretched_positions(be, file, name, positions, tensor);
+  for (const ParamPlace& place : state.optimizer().layout().places) {
+    const std::string name = bare ? place.info.name.substr(lead.size()) : place.info.name;
+    if (positions < model.context && place.info.name == kPositionTable) {
+      read_stretched_positions(file, place, name, positions, state.writer(Kept::kMaster));
     } else {
-      read_param(be, file, info, tensor, name);
+      read_param(file, place, name, state.writer(Kept::kMaster));
     }
-  });
+  }
 }
 
 }  // namespace tessera

@@ -5,16 +5,14 @@
 //   state.json             the step, the data position, the seed, and what they depend on
 //
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
-// whole.
+// whole. It does not depend on how many ranks wrote it: any number may go on from it.
 #pragma once
 
 #include <filesystem>
 #include <optional>
 #include <string>
 
-#include "kernels/backend.h"
-#include "model/optimizer.h"
-#include "model/params.h"
+#include "train/train_state.h"
 
 namespace tessera {
 
@@ -29,15 +27,10 @@ struct RunState {
   std::string data;    // the training data, as the configuration named it
 };
 
-struct CheckpointContents {
-  const ModelConfig& model;
-  const Optimizer& optimizer;  // its masters are the weights
-  RunState state;
-};
-
-// Writes `folder`/step_N and returns its path. Error: disk full, no permission; `folder` is then as it was.
-std::filesystem::path save_checkpoint(Backend& be, const std::filesystem::path& folder,
-                                      const CheckpointContents& contents);
+// Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,
+// no permission; `folder` is then as it was.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, TrainState& state,
+                                      const RunState& run);
 
 // The newest complete checkpoint in `folder`, if there is one.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
@@ -47,14 +40,12 @@ void prune_checkpoints(const std::filesystem::path& folder, int64_t keep);
 
 // Error: anything missing or malformed, or a checkpoint of another model, with both sizes.
 RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
-void load_checkpoint(Backend& be, const std::filesystem::path& checkpoint, const ModelConfig& model,
-                     Optimizer& optimizer);
+void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state);
 
-// Fills fp32 `weights` from a folder with model.safetensors and config.json: one of these checkpoints, or
-// what transformers' save_pretrained() wrote for a GPT-2. With `interpolate_positions` the model may have
-// more positions than the file: its table is stretched over them; where it need not be, nothing changes.
-// Error: as load_checkpoint.
-void load_weights(Backend& be, const std::filesystem::path& folder, const ModelConfig& model,
-                  const Params& weights, bool interpolate_positions = false);
+// Takes the weights of a folder with model.safetensors and config.json: one of these checkpoints, or what
+// transformers' save_pretrained() wrote for a GPT-2. With `interpolate_positions` the model may have more
+// positions than the file: its table is stretched over them; where it need not be, nothing changes. Error: as
+// load_checkpoint.
+void load_weights(const std::filesystem::path& folder, TrainState& state, bool interpolate_positions = false);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "train/train_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -10,7 +11,7 @@ namespace {
 
 Model make_model(Arena& arena, const RunShape& s, const DeviceTraits& device) {
   return {.config = s.model,
-          .params = allocate_params(arena, MemoryTag::kWeights, "weights", s.dtype, s.model),
+          .params = allocate_params(arena, MemoryTag::kWeights, "weights", s.dtype, s.model, s.parts()),
           .plan = choose_attention(
               {.kind = s.attention,
                .shape = {s.micro_batch, s.sequence_length, s.model.heads, s.model.head_dim()},
@@ -31,13 +32,31 @@ double mean(const std::vector<float>& values) {
 
 }  // namespace
 
-TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape)
+TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : be_(be),
       arena_(arena),
       shape_(shape),
+      alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
+      comm_(comm ? comm : alone_.get()),
       model_(make_model(arena, shape, be.traits())),
-      grads_(allocate_params(arena, MemoryTag::kGradients, "gradient", shape.dtype, shape.model)),
-      optimizer_(arena, shape.model, model_.params) {
+      grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
+                             shape.parts())),
+      optimizer_(arena, shape.model, model_.params,
+                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}) {
+  check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
+        comm_->size());
+  const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
+  if (in_fp32 && shape.parts() > 1) {
+    reduced_ = allocate_buckets(arena, MemoryTag::kGradients, "summed gradients", DType::kF32,
+                                optimizer_.layout(), shape.parts());
+  } else {
+    for (const Tensor& bucket : grads_.buckets) reduced_.push_back(optimizer_.part().of(bucket));
+  }
+  if (in_fp32) {
+    int64_t largest = 0;
+    for (const Tensor& bucket : grads_.buckets) largest = std::max(largest, bucket.numel());
+    sums_ = arena.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
+  }
   const Shape per_token{shape.micro_steps, shape.rows()};
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
@@ -49,9 +68,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape)
 }
 
 void TrainState::initialize(uint64_t seed) {
-  init_weights(be_, optimizer_.masters(), shape_.model, seed);
-  optimizer_.weights_changed(be_);
-  optimizer_.reset(be_);
+  optimizer_.clear(be_);
+  init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
 Model TrainState::model_at(int64_t batch, int64_t tokens) const {
@@ -79,30 +97,82 @@ void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<void(int64_t)>& on_micro_step) {
-  for_each_param(grads_, shape_.model, [&](const ParamInfo&, const Tensor& grad) { be_.fill_zero(grad); });
+  for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
+  comm_->wait();  // for the weights
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
+  const LayerDone reduce = [&](int64_t layer) {
+    // The token table has its gradient from both ends of the model: all outside the blocks waits for the
+    // last.
+    if (layer < shape_.model.layers)
+      reduce_gradients(layer < 0 ? ParamLayout::kOutside : ParamLayout::bucket_of_block(layer));
+  };
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
-    train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_);
+    const bool last = m + 1 == micro_steps;
+    train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
+                last && shape_.ranks > 1 ? reduce : LayerDone());
     if (on_micro_step) on_micro_step(m + 1);
   }
+  comm_->wait();
+  update_weights(config, learning_rate, step);
+}
+
+void TrainState::reduce_gradients(size_t bucket) {
+  const Tensor& whole = grads_.buckets[bucket];
+  const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
+  if (shape_.parts() > 1) {
+    comm_->reduce_scatter_sum({.whole = whole, .part = reduced_[bucket], .sums = sums});
+  } else {
+    comm_->all_reduce_sum({.tensor = whole, .sums = sums});
+  }
+}
+
+void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {
   Arena::Phase phase(arena_, "optimizer");
-  optimizer_.step(be_, grads_, config, learning_rate, step);
+  const bool sharded = shape_.parts() > 1;
+  optimizer_.measure(be_, reduced_);
+  if (sharded) {
+    const Tensor norms = optimizer_.grad_norms();
+    comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
+    comm_->wait();
+  }
+  for (size_t b = 0; b < reduced_.size(); ++b) {
+    optimizer_.update(be_, b, reduced_[b], config, learning_rate, step);
+    const Tensor& weights = model_.params.buckets[b];
+    if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
+  }
+}
+
+void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use) {
+  const Tensor& mine = optimizer_.kept(kept)[bucket];
+  comm_->wait();
+  if (shape_.parts() == 1) return use(mine);
+  if (kept == Kept::kMaster && shape_.dtype == DType::kF32) return use(model_.params.buckets[bucket]);
+  Arena::Scope scope(arena_);
+  const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,
+                                    {mine.numel() * shape_.parts()});
+  comm_->all_gather({.part = mine, .whole = whole});
+  comm_->wait();
+  use(whole);
 }
 
 TrainState::StepResult TrainState::finish_step() {
-  std::vector<float> losses(static_cast<size_t>(losses_.numel())), norm(1);
+  std::vector<float> losses(static_cast<size_t>(losses_.numel()));
+  std::vector<float> norms(static_cast<size_t>(optimizer_.grad_norms().numel()));
   be_.copy(losses_, {losses.data(), DType::kF32, losses_.shape, Device::kCpu});
-  be_.copy(optimizer_.grad_norm(), {norm.data(), DType::kF32, {1}, Device::kCpu});
+  be_.copy(optimizer_.grad_norms(), {norms.data(), DType::kF32, optimizer_.grad_norms().shape, Device::kCpu});
   be_.synchronize();
-  return {mean(losses), norm[0]};
+  double squares = 0;
+  for (const double norm : norms) squares += norm * norm;
+  return {mean(losses), std::sqrt(squares)};
 }
 
 double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                             int64_t count) {
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  comm_->wait();
   const int64_t T = shape_.sequence_length, rows = count * T;
   const auto first_rows = [&](const Tensor& t) { return t.view({t.numel()}).rows(0, rows); };
   const Tensor device_tokens = first_rows(tokens_), device_targets = first_rows(targets_),
@@ -118,6 +188,7 @@ double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int
 }
 
 std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens) {
+  comm_->wait();
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = static_cast<int64_t>(tokens.size());
@@ -145,7 +216,9 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
     if (arena.ledger().peak_bytes() > peak) plan.peak_stage = stage;
     peak = arena.ledger().peak_bytes();
   };
-  TrainState state(*be, arena, shape);
+  const std::unique_ptr<Communicator> comm =
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
+  TrainState state(*be, arena, shape, comm.get());
   stage_ended("the setup");
   state.walk_step();
   stage_ended("a training step");
@@ -155,6 +228,10 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   const std::vector<int32_t> prompt(static_cast<size_t>(longest));
   state.next_token_logits(prompt);
   stage_ended("a sample");
+  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
+      state.with_whole(kept, b, [](const Tensor&) {});
+  stage_ended("a checkpoint");
   plan.ledger = arena.ledger();
   return plan;
 }

@@ -34,15 +34,41 @@ TEST(Parameters, EveryOneHasAPlaceAndTheCountIsRight) {
   EXPECT_EQ((ModelConfig{50257, 1024, 48, 25, 1600}.parameters()), 1557611200);
 }
 
+// Neither places nor sizes may overlap, and every part of a bucket is as large as the others.
+TEST(Parameters, BucketsHoldEveryParameterOnce) {
+  for (const int64_t parts : {1, 2, 3, 8}) {
+    const ParamLayout layout(kTiny, parts);
+    ASSERT_EQ(static_cast<int64_t>(layout.buckets.size()), kTiny.layers + 1);
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      const ParamBucket& bucket = layout.buckets[b];
+      EXPECT_EQ(bucket.elements % (parts * kParamAlignment), 0);
+      std::vector<int> owners(static_cast<size_t>(bucket.elements));
+      for (const ParamPlace& place : layout.places) {
+        if (place.bucket != b) continue;
+        EXPECT_EQ(place.first % kParamAlignment, 0) << place.info.name;
+        EXPECT_EQ(place.first < bucket.decayed, place.info.decay) << place.info.name;
+        for (int64_t i = 0; i < place.info.shape.numel(); ++i)
+          ++owners.at(static_cast<size_t>(place.first + i));
+      }
+      EXPECT_EQ(*std::max_element(owners.begin(), owners.end()), 1);
+    }
+  }
+}
+
 TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
-  const std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
+  const ParamLayout layout(kTiny, 1);
+  const auto initial = [&](const Params& params, uint64_t seed) {
+    init_weights(kTiny, seed, [&](const ParamPlace& place, const Tensor& values) {
+      std::memcpy(layout.view(params.buckets, place).data, values.data, values.bytes());
+    });
+  };
   const Params a = allocate_params(arena, MemoryTag::kWeights, "a", DType::kF32, kTiny);
   const Params b = allocate_params(arena, MemoryTag::kWeights, "b", DType::kF32, kTiny);
-  init_weights(*be, a, kTiny, 7);
-  init_weights(*be, b, kTiny, 7);
+  initial(a, 7);
+  initial(b, 7);
   EXPECT_EQ(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0);
-  init_weights(*be, b, kTiny, 8);
+  initial(b, 8);
   EXPECT_GT(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0.1);
   const auto deviation = [](const Tensor& t) {
     return std::sqrt(dot(t, t) / static_cast<double>(t.numel()));

@@ -54,7 +54,7 @@ struct Checkpoint : ::testing::Test {
     state.finish_step();
   }
   void TearDown() override { fs::remove_all(folder); }
-  fs::path save() { return save_checkpoint(*be, folder, {kTiny, state.optimizer(), run}); }
+  fs::path save() { return save_checkpoint(folder, state, run); }
 };
 
 TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
@@ -62,18 +62,13 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   EXPECT_EQ(path.filename(), "step_00000120");
   Arena other_arena = Arena::host();
   TrainState other(*be, other_arena, state.shape());
-  other.initialize(77);
-  load_checkpoint(*be, path, kTiny, other.optimizer());
-  const auto same = [](const Params& a, const Params& b) {
-    std::vector<Tensor> left, right;
-    for_each_param(a, kTiny, [&](const ParamInfo&, const Tensor& t) { left.push_back(t); });
-    for_each_param(b, kTiny, [&](const ParamInfo&, const Tensor& t) { right.push_back(t); });
+  other.initialize(77);  // also what lies between parameters
+  load_checkpoint(path, other);
+  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment}) {
+    const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
     for (size_t i = 0; i < left.size(); ++i)
       EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
-  };
-  same(state.optimizer().masters(), other.optimizer().masters());
-  same(state.optimizer().first_moments(), other.optimizer().first_moments());
-  same(state.optimizer().second_moments(), other.optimizer().second_moments());
+  }
   const RunState read = read_state(path, kTiny);
   EXPECT_EQ(read.step, 120);
   EXPECT_EQ(read.data_position, 4711);
@@ -97,8 +92,11 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   ModelConfig other = kTiny;
   other.layers = 3;
   expect_parts(error_of([&] { read_state(path, other); }), {"another model", "n_layer is 2", "wants 3"});
-  expect_parts(error_of([&] { load_weights(*be, path, other, state.optimizer().masters()); }),
-               {"another model"});
+  RunShape shape = state.shape();
+  shape.model = other;
+  Arena other_arena = Arena::host();
+  TrainState unlike(*be, other_arena, shape);
+  expect_parts(error_of([&] { load_weights(path, unlike); }), {"another model"});
 }
 
 TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
@@ -106,18 +104,17 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
-  load_weights(*be, path, kTiny, same.optimizer().masters(), true);
-  same.optimizer().weights_changed(*be);
+  load_weights(path, same, true);
   EXPECT_EQ(same.next_token_logits(prompt), state.next_token_logits(prompt)) << "nothing was extended";
 
   RunShape shape = state.shape();
   shape.model.context = 61;  // 16 positions over 61: every fourth is one of them
   Arena long_arena = Arena::host();
   TrainState extended(*be, long_arena, shape);
-  const Params& weights = extended.optimizer().masters();
-  expect_parts(error_of([&] { load_weights(*be, path, shape.model, weights); }),
+  expect_parts(error_of([&] { load_weights(path, extended); }),
                {"has 16 positions", "wants 61", "model.position_extension=interpolate", "model.context=16"});
-  load_weights(*be, path, shape.model, weights, true);
+  load_weights(path, extended, true);
+  const Params weights = extended.optimizer().masters();
   const std::span<float> before = floats(state.optimizer().masters().position_table),
                          after = floats(weights.position_table);
   for (int64_t i = 0; i < 61; ++i) {
@@ -134,24 +131,20 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 9;
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
-  expect_parts(error_of([&] { load_weights(*be, path, shape.model, shorter.optimizer().masters(), true); }),
-               {"n_positions is 16", "wants 9"});
+  expect_parts(error_of([&] { load_weights(path, shorter, true); }), {"n_positions is 16", "wants 9"});
 }
 
 TEST_F(Checkpoint, DamageIsNamed) {
   const fs::path path = save();
   fs::resize_file(path / "optimizer.safetensors", 5000);
-  expect_parts(error_of([&] { load_checkpoint(*be, path, kTiny, state.optimizer()); }),
-               {"optimizer.safetensors", "truncated"});
+  expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
   expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json", "not valid JSON"});
   std::ofstream(path / "model.safetensors") << "hello";
-  expect_parts(error_of([&] { load_weights(*be, path, kTiny, state.optimizer().masters()); }),
-               {"not a safetensors file"});
+  expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
   fs::remove(path / "config.json");
   expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json cannot be read"});
-  expect_parts(error_of([&] { load_weights(*be, folder / "none", kTiny, state.optimizer().masters()); }),
-               {"is not a folder"});
+  expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 
 // A limit on the size of files stands in for a full disk: write() fails in the same place.

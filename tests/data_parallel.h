@@ -1,0 +1,91 @@
+// Optimizer steps of a small model by several ranks, on any device.
+#pragma once
+
+#include <cstring>
+
+#include "tests/rank_processes.h"
+#include "tests/train_steps.h"
+
+namespace tessera::testing {
+
+inline constexpr ModelConfig kSharedModel{
+    .vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 24};
+inline constexpr int64_t kSharedSequences = 12;  // of a step, whoever computes them
+
+struct SharedRun {
+  Ranks ranks;
+  DeviceTraits device = {};
+  RunShape shape = {};
+  int first_step = 0, steps = 1;
+  std::function<void(TrainState&)> before = {}, after = {};  // the steps
+};
+
+inline RunShape shared_shape(int ranks, bool shard = true) {
+  return {.model = kSharedModel,
+          .micro_batch = 1,
+          .micro_steps = kSharedSequences / ranks,
+          .sequence_length = 17,
+          .ranks = ranks,
+          .shard_optimizer = shard};
+}
+
+// The mean losses over the ranks. Tokens depend on the step and the sequence alone.
+inline std::vector<double> run_shared(const SharedRun& run) {
+  const std::unique_ptr<Backend> be = make_backend(run.device);
+  const std::unique_ptr<Communicator> comm = make_communicator(*be, run.ranks);
+  Arena arena = make_arena(run.device);
+  arena.reserve(plan_memory(run.shape, run.device).peak_bytes());
+  TrainState state(*be, arena, run.shape, comm.get());
+  state.initialize(3);
+  if (run.before) run.before(state);
+  std::vector<double> losses;
+  const int64_t mine = run.shape.tokens_per_rank(), T = run.shape.sequence_length;
+  for (int step = run.first_step; step < run.first_step + run.steps; ++step) {
+    std::vector<int32_t> tokens, targets;
+    for (int64_t i = run.ranks.rank * mine; i < (run.ranks.rank + 1) * mine; ++i) {
+      const Philox random(static_cast<uint64_t>(step), static_cast<uint64_t>(i / T));
+      const auto at = [&](int64_t t) {  // a text with something to learn: multiples of a number
+        return static_cast<int32_t>((random.bits(0)[0] % 5 + 1) * static_cast<uint32_t>(t) % 61);
+      };
+      tokens.push_back(at(i % T));
+      targets.push_back(at(i % T + 1));
+    }
+    state.step(tokens, targets, kTestOptimizer, 1e-2, step + 1);
+    const double loss = state.finish_step().loss;
+    double sum = 0;
+    if (run.ranks.size == 1) {
+      sum = loss;
+    } else {
+      for (const std::string& text :
+           run.ranks.exchange({reinterpret_cast<const char*>(&loss), sizeof loss})) {
+        double theirs = 0;
+        std::memcpy(&theirs, text.data(), sizeof theirs);
+        sum += theirs;
+      }
+    }
+    losses.push_back(sum / run.ranks.size);
+  }
+  if (run.after) run.after(state);
+  return losses;
+}
+
+// The bytes of all weights of this rank, as the forward reads them.
+inline std::string weight_bytes(TrainState& state) {
+  std::string bytes;
+  for (const Tensor& bucket : state.model().params.buckets) {
+    HostTensors make;
+    const Tensor host = make.poisoned({bucket.numel()});
+    state.backend().copy(bucket, host);
+    state.backend().synchronize();
+    bytes.append(host.as<char>(), host.bytes());
+  }
+  return bytes;
+}
+
+inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+}  // namespace tessera::testing

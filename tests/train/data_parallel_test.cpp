@@ -1,0 +1,134 @@
+// A step of several ranks is the step of one.
+#include "tests/data_parallel.h"
+
+#include <filesystem>
+
+#include "tests/tolerances.h"
+#include "train/checkpoint.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DataParallel : ::testing::Test {
+  void SetUp() override {
+    std::string why_not;
+    if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  }
+};
+
+constexpr int kSteps = 50;
+
+void expect_the_losses_of_one(int size, bool shard) {
+  on_ranks(size, [&](const Ranks& ranks) {
+    const std::vector<double> one = run_shared({.ranks = {}, .shape = shared_shape(1), .steps = kSteps});
+    EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
+    std::string weights;
+    const SharedRun shared{
+        .ranks = ranks, .shape = shared_shape(size, shard), .steps = kSteps, .after = [&](TrainState& state) {
+          weights = weight_bytes(state);
+        }};
+    const std::vector<double> ours = run_shared(shared);
+    EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
+    EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
+    for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
+    const std::string before = weights;
+    EXPECT_EQ(run_shared(shared), ours) << "twice the same run";
+    EXPECT_TRUE(weights == before);
+  });
+}
+
+TEST_F(DataParallel, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(2, true); }
+TEST_F(DataParallel, ThreeRanksWithShardedOptimizer) { expect_the_losses_of_one(3, true); }
+TEST_F(DataParallel, FourRanksWithShardedOptimizer) { expect_the_losses_of_one(4, true); }
+TEST_F(DataParallel, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(2, false); }
+TEST_F(DataParallel, FourRanksWithWholeOptimizers) { expect_the_losses_of_one(4, false); }
+
+// After every step, not only at the end: an error that later steps repair would go unseen.
+TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {
+  on_ranks(3, [](const Ranks& ranks) {
+    for (int step = 1; step <= 4; ++step)
+      run_shared({.ranks = ranks, .shape = shared_shape(3), .steps = step, .after = [&](TrainState& state) {
+                    const std::string mine = weight_bytes(state);
+                    for (const std::string& theirs : ranks.exchange(mine))
+                      EXPECT_TRUE(theirs == mine) << step;
+                  }});
+  });
+}
+
+TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
+  for (const int ranks : {2, 4, 8}) {
+    const MemoryLedger one = plan_memory(shared_shape(1), {}), many = plan_memory({.model = kSharedModel,
+                                                                                   .micro_batch = 1,
+                                                                                   .micro_steps = 1,
+                                                                                   .sequence_length = 17,
+                                                                                   .ranks = ranks},
+                                                                                  {});
+    const auto optimizer = [](const MemoryLedger& ledger) {
+      return static_cast<double>(ledger.at_peak()[static_cast<int>(MemoryTag::kOptimizer)]);
+    };
+    EXPECT_NEAR(optimizer(many) * ranks / optimizer(one), 1, 0.1) << ranks;  // padding of so small a model
+  }
+}
+
+TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
+  on_ranks(2, [](const Ranks& ranks) {
+    for (const bool shard : {true, false}) {
+      const RunShape shape = shared_shape(2, shard);
+      const MemoryLedger plan = plan_memory(shape, {});
+      const std::unique_ptr<Backend> be = make_cpu_backend();
+      const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
+      Arena arena = Arena::host();
+      arena.reserve(plan.peak_bytes());
+      const int64_t reserved = arena.reserved_bytes();
+      TrainState state(*be, arena, shape, comm.get());
+      state.initialize(3);
+      const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
+      state.step(tokens, tokens, kTestOptimizer, 1e-2, 1);
+      state.finish_step();
+      state.evaluate(tokens, tokens, 1);
+      state.next_token_logits(std::vector<int32_t>(static_cast<size_t>(shape.model.context), 1));
+      for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+        for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
+          state.with_whole(kept, b, [](const Tensor&) {});
+      EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
+      EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
+      EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
+      EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
+    }
+  });
+}
+
+// Three steps by some ranks, a checkpoint, and three more by others: as one rank would have gone on.
+void expect_resuming(int before, int after) {
+  fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);
+  on_ranks(before, [&](const Ranks& ranks) {
+    run_shared({.ranks = ranks, .shape = shared_shape(before), .steps = 3, .after = [&](TrainState& state) {
+                  save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
+                }});
+  });
+  const auto resume = [&](const Ranks& ranks) {
+    const std::vector<double> whole = run_shared({.ranks = {}, .shape = shared_shape(1), .steps = 6});
+    const std::vector<double> rest = run_shared(
+        {.ranks = ranks,
+         .shape = shared_shape(ranks.size),
+         .first_step = 3,
+         .steps = 3,
+         .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); }});
+    EXPECT_LT(largest_difference(rest, {whole[3], whole[4], whole[5]}), tolerance::kLossesOfRanks);
+  };
+  if (after == 1) {
+    if (!std::getenv("TESSERA_TEST_RANK")) resume({});
+  } else {
+    on_ranks(after, resume);
+  }
+  if (!std::getenv("TESSERA_TEST_RANK")) fs::remove_all(folder);
+}
+
+TEST_F(DataParallel, ACheckpointOfFourContinuesOnOne) { expect_resuming(4, 1); }
+TEST_F(DataParallel, ACheckpointOfFourContinuesOnTwo) { expect_resuming(4, 2); }
+TEST_F(DataParallel, ACheckpointOfTwoContinuesOnThree) { expect_resuming(2, 3); }
+
+}  // namespace
+}  // namespace tessera::testing
