@@ -165,6 +165,11 @@ std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or 
 // device.
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
 
+// How many GPUs this process can see; 0 without a CUDA build or driver.
+int count_cuda_devices();
+// Makes GPU `index` of those the current one of the calling thread, and of threads that are told so.
+void use_cuda_device(int index);
+
 // The traits of the current CUDA device; false, with the reason, if there is none that can be used.
 bool find_cuda_device(DeviceTraits& traits, std::string& why_not);
 

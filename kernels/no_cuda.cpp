@@ -5,6 +5,10 @@
 
 namespace tessera {
 
+int count_cuda_devices() { return 0; }
+
+void use_cuda_device(int index) { fail("GPU {} cannot be used: this program was built without CUDA", index); }
+
 bool find_cuda_device(DeviceTraits&, std::string& why_not) {
   why_not = "this program was built without CUDA";
   return false;

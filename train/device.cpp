@@ -40,9 +40,17 @@ int64_t longest_sample(const Config& c) {
 
 }  // namespace
 
-DeviceChoice choose_device(const std::string& requested) {
+DeviceChoice choose_device(const std::string& requested, int local_rank) {
   DeviceChoice choice;
   if (requested == "cpu") return choice;
+  // A launcher may show every process a single GPU, its own.
+  if (const int gpus = count_cuda_devices(); gpus > 1) {
+    check(local_rank < gpus,
+          "process {} of this machine has no GPU: it sees {}. Start one process a GPU, or check "
+          "CUDA_VISIBLE_DEVICES",
+          local_rank, gpus);
+    use_cuda_device(local_rank);
+  }
   DeviceTraits cuda;
   std::string why_not;
   if (find_cuda_device(cuda, why_not)) {
@@ -94,7 +102,15 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
   const bool cuda = device.device == Device::kCuda;
   check(cuda || c.train.precision != "bf16",
         "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
-  const int64_t sequences = c.train.tokens_per_step / c.sequence_length();
+  const int64_t all_sequences = c.train.tokens_per_step / c.sequence_length();
+  check(all_sequences % c.ranks == 0,
+        "train.tokens_per_step is {} sequences of {} tokens, which {} ranks cannot share evenly. Set it to "
+        "{} or "
+        "{}, or start another number of ranks with --ranks",
+        all_sequences, c.sequence_length(), c.ranks,
+        std::max<int64_t>(all_sequences / c.ranks, 1) * c.ranks * c.sequence_length(),
+        (all_sequences / c.ranks + 1) * c.ranks * c.sequence_length());
+  const int64_t sequences = all_sequences / c.ranks;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
@@ -104,13 +120,19 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .deterministic = c.train.deterministic,
                  .keep = keep_of_recompute(c.train.recompute),
                  .classifier_chunk = c.train.classifier_chunk,
-                 .sample_tokens = longest_sample(c)};
+                 .sample_tokens = longest_sample(c),
+                 .ranks = c.ranks,
+                 .shard_optimizer = c.train.zero == 1,
+                 .reduce_in_fp32 = c.train.reduce == "fp32"};
+  const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
-                      : micro_batch > 0       ? micro_batch
+                      : as_before             ? micro_batch
                                               : largest_micro_batch(shape, device, sequences, limit);
-  check(sequences % shape.micro_batch == 0,
-        "train.tokens_per_step is {} sequences of {} tokens, which {} does not divide", sequences,
-        shape.sequence_length, shape.micro_batch);
+  check(
+      sequences % shape.micro_batch == 0,
+      "train.tokens_per_step is {} sequences of {} tokens for each of {} ranks, which train.micro_batch, {}, "
+      "does not divide",
+      sequences, shape.sequence_length, c.ranks, shape.micro_batch);
   shape.micro_steps = sequences / shape.micro_batch;
   return shape;
 }

@@ -1,10 +1,13 @@
 // ./train --config gpt2_small.yaml
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "kernels/base/check.h"
 #include "train/config/config.h"
 #include "train/memory/plan_command.h"
+#include "train/parallel/start.h"
+#include "train/parallel/team.h"
 #include "train/threads.h"
 #include "train/trainer.h"
 
@@ -37,6 +40,13 @@ int main(int argc, char** argv) {
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
                                ->excludes(resume);
+  int64_t ranks = 0;
+  app.add_option(
+         "--ranks,--gpus", ranks,
+         "Processes that share the run, one a GPU; default: all visible GPUs, on the CPU 1. Under torchrun, "
+         "srun or mpirun: theirs")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536));
   tessera::PlanOptions plan_options;
   bool only_plan = false;
   CLI::Option* plan =
@@ -77,18 +87,23 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   try {
-    const tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
+    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;
     }
     if (only_plan) {
+      config.ranks = std::max<int64_t>(ranks, 1);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;
       return tessera::plan_command(config, plan_options);
     }
-    tessera::train(config, options);
+    const tessera::World world = tessera::start_ranks(config.device, ranks, argv);
+    config.ranks = world.size;
+    tessera::train(config, options, world);
     return 0;
+  } catch (const tessera::EndedWithOthers&) {
+    return tessera::kEndedWithOthers;
   } catch (const std::exception& error) {
     std::cerr << "train: error: " << error.what() << '\n';
     return 1;

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-StatusLine::StatusLine() : in_place_(isatty(STDOUT_FILENO) != 0) {}
+StatusLine::StatusLine(bool speaks) : speaks_(speaks), in_place_(speaks && isatty(STDOUT_FILENO) != 0) {}
 
 StatusLine::~StatusLine() {
   if (open_) fmt::print("\n");
@@ -20,6 +20,7 @@ StatusLine::~StatusLine() {
 }
 
 void StatusLine::status(const std::string& line) {
+  if (!speaks_) return;
   if (in_place_) {
     fmt::print("\r\x1b[K{}", line);
     open_ = true;
@@ -30,6 +31,7 @@ void StatusLine::status(const std::string& line) {
 }
 
 void StatusLine::print(const std::string& text) {
+  if (!speaks_) return;
   fmt::print("{}{}\n", open_ ? "\n" : "", text);
   open_ = false;
   std::fflush(stdout);

@@ -13,14 +13,14 @@ namespace tessera {
 // All of it goes to standard output.
 class StatusLine {
  public:
-  StatusLine();
+  explicit StatusLine(bool speaks = true);  // if not, everything is silently dropped
   ~StatusLine();
   bool in_place() const { return in_place_; }
   void status(const std::string& line);  // replaces the line on a terminal
   void print(const std::string& text);   // text that stays, above the status line
 
  private:
-  bool in_place_;
+  bool speaks_, in_place_;
   bool open_ = false;  // a status stands at the cursor's line
 };
 

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/metrics.h"
+#include "train/parallel/peers.h"
 #include "train/run_data.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -55,23 +57,27 @@ void catch_signals() {
 
 class Trainer {
  public:
-  Trainer(const Config& config, const TrainerOptions& options);
+  Trainer(const Config& config, const TrainerOptions& options, const World& world, Peers& peers);
   void run();
 
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
+  MemoryLimit memory_limit();
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
   void describe() const;
   void fetch(int64_t position);
+  bool stop_asked();
   void report(int64_t step, const TrainState::StepResult& result, double learning_rate, double seconds);
   void evaluate();
   void sample();
   void save();
+  void report_ranks();
   void write_profile();
 
   const Config& config_;
+  Peers& peers_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
   std::optional<RunData> data_;
@@ -83,18 +89,22 @@ class Trainer {
   std::optional<TrainState> state_;
   std::optional<MetricsFile> metrics_;
   StatusLine line_;
-  std::vector<int32_t> tokens_, targets_;  // of the step that comes next
+  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the step that comes next
   int64_t saved_ = 0;                      // the step of the newest checkpoint of this run
   double step_seconds_ = 0;                // smoothed, for the time that is left
 };
 
-Trainer::Trainer(const Config& config, const TrainerOptions& options)
+Trainer::Trainer(const Config& config, const TrainerOptions& options, const World& world, Peers& peers)
     : config_(config),
+      peers_(peers),
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
-      device_(choose_device(config.device)) {
+      device_(choose_device(config.device, world.local_rank)),
+      line_(peers.leads()) {
   const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
+  peers_.check_same(checkpoint.value_or("none").string(),
+                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
   check(
       !checkpoint || options.resume || options.overwrite,
       "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them and "
@@ -106,13 +116,15 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   take_shape(options.resume ? &*checkpoint : nullptr);
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
   data_.emplace(config);
-  tokens_.resize(static_cast<size_t>(shape().tokens_per_step()));
+  tokens_.resize(static_cast<size_t>(shape().tokens_per_rank()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
+  if (!profile_.empty() && peers_.size() > 1) profile_ /= fmt::format("rank_{}", peers_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   obtain_memory(options.resume);
   load_weights(options.resume ? &*checkpoint : nullptr);
 
+  if (!peers_.leads()) return;
   try {
     if (options.overwrite) fs::remove_all(checkpoints_);
     fs::create_directories(folder_);
@@ -131,8 +143,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   if (checkpoint) was = read_state(*checkpoint, model_config(config_));
   // The micro-batch that was chosen for another device need not fit this one.
   const bool same_device = was.device == name_of(device_.traits.device);
-  plan_ = plan_run(config_, device_.traits, present_memory(device_.traits.device),
-                   same_device ? was.micro_batch : 0);
+  plan_ = plan_run(config_, device_.traits, memory_limit(), same_device ? was.micro_batch : 0);
   run_ = {.step = was.step,
           .data_position = was.data_position,
           .seed = config_.train.seed,
@@ -156,15 +167,31 @@ void Trainer::take_shape(const fs::path* checkpoint) {
         checkpoint->string(), was.step, config_.train.steps);
 }
 
+// What each rank may take: all have to come to the same micro-batch.
+MemoryLimit Trainer::memory_limit() {
+  MemoryLimit limit = present_memory(device_.traits.device);
+  if (device_.traits.device == Device::kCpu)
+    limit.bytes /= peers_.local_size(), limit.total /= peers_.local_size();
+  const auto least = [&](int64_t mine) {
+    const std::vector<double> all = peers_.gather(static_cast<double>(mine));
+    return static_cast<int64_t>(*std::min_element(all.begin(), all.end()));
+  };
+  limit.bytes = least(limit.bytes);
+  limit.total = least(limit.total);
+  return limit;
+}
+
 void Trainer::obtain_memory(bool resuming) {
+  peers_.at("the setup");
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
+  Communicator* comm = peers_.connect(*backend_);
   arena_.emplace(make_arena(device_.traits));
   try {
     arena_->reserve(plan_.peak());
     if (!profile_.empty()) arena_->record();
     Arena::Phase phase(*arena_, "setup");
-    state_.emplace(*backend_, *arena_, shape());
+    state_.emplace(*backend_, *arena_, shape(), comm);
   } catch (const OutOfMemory& error) {
     // It was free when it was asked, but not in one piece, or another program has taken it since.
     throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
@@ -173,13 +200,13 @@ void Trainer::obtain_memory(bool resuming) {
 
 void Trainer::load_weights(const fs::path* checkpoint) {
   Arena::Phase phase(*arena_, "load weights");
-  Optimizer& optimizer = state_->optimizer();
-  if (checkpoint) return load_checkpoint(*backend_, *checkpoint, shape().model, optimizer);
+  if (checkpoint) {
+    state_->optimizer().clear(*backend_);
+    return load_checkpoint(*checkpoint, *state_);
+  }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
-  tessera::load_weights(*backend_, config_.train.init_from, shape().model, optimizer.masters(),
-                        config_.model.position_extension == "interpolate");
-  optimizer.weights_changed(*backend_);
+  tessera::load_weights(config_.train.init_from, *state_, config_.model.position_extension == "interpolate");
 }
 
 void Trainer::describe() const {
@@ -200,23 +227,27 @@ void Trainer::describe() const {
         "or on token shards\n");
   if (!data_->tokenizer() && config_.sampling.every > 0)
     fmt::print("notice   these shards do not name their tokenizer, so there will be no samples of text\n");
-  fmt::print("step     {} tokens: {} x {} sequences of {}; {} steps, folder {}\n",
-             format_count(static_cast<double>(shape().tokens_per_step())), shape().micro_steps,
+  fmt::print("step     {} tokens: {}{} x {} sequences of {}; {} steps, folder {}\n",
+             format_count(static_cast<double>(shape().tokens_per_step())),
+             shape().ranks > 1 ? fmt::format("{} ranks x ", shape().ranks) : "", shape().micro_steps,
              shape().micro_batch, shape().sequence_length, config_.train.steps, folder_.string());
   std::fflush(stdout);
 }
 
 void Trainer::fetch(int64_t position) {
-  data_->train().fetch(position, shape().micro_batch * shape().micro_steps, tokens_, targets_);
+  const int64_t mine = shape().sequences_per_rank();
+  data_->train().fetch(position + peers_.rank() * mine, mine, tokens_, targets_);
 }
 
 void Trainer::report(int64_t step, const TrainState::StepResult& result, double learning_rate,
                      double seconds) {
   const double tokens_per_second = static_cast<double>(shape().tokens_per_step()) / seconds;
-  const double mfu = tokens_per_second * shape().model.flops_per_token(shape().sequence_length) / peak_flops_;
+  const double mfu = tokens_per_second * shape().model.flops_per_token(shape().sequence_length) /
+                     (peak_flops_ * static_cast<double>(shape().ranks));
   const int64_t memory = arena_->ledger().peak_bytes();
   step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
   const double left = step_seconds_ * static_cast<double>(config_.train.steps - step);
+  if (!peers_.leads()) return;
   metrics_->write({{"step", step},
                    {"loss", result.loss},
                    {"grad_norm", result.grad_norm},
@@ -238,22 +269,26 @@ void Trainer::evaluate() {
   const int64_t total = std::min(config_.evaluation.sequences, data_->validation().sequences_per_epoch());
   std::vector<int32_t> tokens, targets;
   double sum = 0;
-  for (int64_t first = 0; first < total; first += shape().micro_batch) {
-    if (g_stop) return;
+  peers_.at("an evaluation");
+  const int64_t batch = shape().micro_batch;
+  for (int64_t first = peers_.rank() * batch; first < total && !g_stop; first += peers_.size() * batch) {
     const int64_t count = std::min(shape().micro_batch, total - first);
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
     data_->validation().fetch(first, count, tokens, targets);
     sum += state_->evaluate(tokens, targets, count) * static_cast<double>(count);
   }
-  const double loss = sum / static_cast<double>(total);
+  const std::vector<double> all = peers_.sum({sum, g_stop ? 1.0 : 0.0});
+  if (all[1] > 0 || !peers_.leads()) return;
+  const double loss = all[0] / static_cast<double>(total);
   metrics_->write({{"step", run_.step}, {"validation_loss", loss}, {"validation_sequences", total}});
   line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
                           loss, std::exp(loss), total));
 }
 
 void Trainer::sample() {
-  if (!data_->tokenizer() || g_stop) return;
+  peers_.at("a sample", Pace::kAlone);
+  if (!data_->tokenizer() || g_stop || !peers_.leads()) return;
   Arena::Phase phase(*arena_, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const std::string text = sample_text(*state_, *data_->tokenizer(), config_.sampling,
                                        static_cast<uint64_t>(config_.train.seed), run_.step);
@@ -264,9 +299,11 @@ void Trainer::sample() {
 
 void Trainer::save() {
   Arena::Phase phase(*arena_, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  peers_.at("a checkpoint", Pace::kAlone);
   const Clock::time_point start = Clock::now();
   saved_ = run_.step;
-  const fs::path path = save_checkpoint(*backend_, checkpoints_, {shape().model, state_->optimizer(), run_});
+  const fs::path path = save_checkpoint(checkpoints_, *state_, run_);
+  if (!peers_.leads()) return;
   prune_checkpoints(checkpoints_, config_.checkpoint.keep);
   line_.print(fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(),
                           seconds_since(start)));
@@ -284,17 +321,31 @@ void Trainer::write_profile() {
                                     shape().sequence_length, name_of(shape().dtype))});
 }
 
+void Trainer::report_ranks() {
+  if (peers_.size() == 1) return;
+  std::string text = "memory at its peak, by rank:";
+  for (const double bytes : peers_.gather(static_cast<double>(arena_->ledger().peak_bytes())))
+    text += " " + format_bytes(static_cast<int64_t>(bytes));
+  line_.print(text);
+}
+
+// Whether the run is to end after this step: a signal that came to one rank counts for all.
+bool Trainer::stop_asked() { return peers_.sum({g_stop ? 1.0 : 0.0})[0] > 0; }
+
 void Trainer::run() {
-  describe();
+  if (peers_.leads()) describe();
   catch_signals();
-  const int64_t sequences = shape().micro_batch * shape().micro_steps;
+  const int64_t sequences = shape().sequences_per_rank() * shape().ranks;
   const OptimizerConfig optimizer = optimizer_config(config_);
   const int64_t first = run_.step + 1;
-  for (int64_t step = first; step <= config_.train.steps && !g_stop; ++step) {
+  bool stop = stop_asked();
+  for (int64_t step = first; step <= config_.train.steps && !stop; ++step) {
+    peers_.at(fmt::format("step {}", step));
     const Clock::time_point start = Clock::now();
     const double learning_rate = learning_rate_at(step - 1, config_.train.steps, config_.optimizer);
     Arena::Phase phase(*arena_, "step", step, Arena::Phase::kRecordFirstFew);
     state_->step(tokens_, targets_, optimizer, learning_rate, step, [&](int64_t done) {
+      peers_.at(fmt::format("step {}: after micro-batch {}", step, done));
       // Only a CPU's step is long enough to watch: a GPU's micro-steps are merely enqueued here.
       if (line_.in_place() && device_.traits.device == Device::kCpu && seconds_since(start) > 1)
         line_.status(fmt::format("step {}/{} | {} of {} micro-batches | {}{}", step, config_.train.steps,
@@ -303,7 +354,10 @@ void Trainer::run() {
     });
     run_.data_position += sequences;
     fetch(run_.data_position);  // while the device works
-    const TrainState::StepResult result = state_->finish_step();
+    TrainState::StepResult result = state_->finish_step();
+    const std::vector<double> all = peers_.sum({result.loss, g_stop ? 1.0 : 0.0});
+    result.loss = all[0] / static_cast<double>(peers_.size());
+    stop = all[1] > 0;
     phase.end();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
       fail(
@@ -325,18 +379,29 @@ void Trainer::run() {
     if (due(config_.evaluation.every)) evaluate();
     if (due(config_.sampling.every)) sample();
     if (due(config_.checkpoint.every)) save();
+    stop = stop || stop_asked();
   }
   if (run_.step > saved_) save();  // the last step, or the one in which the signal came
   line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
+  report_ranks();
   if (!profile_.empty()) {
     write_profile();
     line_.print(fmt::format("memory profile: {}", (profile_ / "memory.html").string()));
   }
-  if (g_stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
+  peers_.leave();
+  if (stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
 }
 
 }  // namespace
 
-void train(const Config& config, const TrainerOptions& options) { Trainer(config, options).run(); }
+void train(const Config& config, const TrainerOptions& options, const World& world) {
+  Peers peers(world, config);
+  try {
+    Trainer(config, options, world, peers).run();
+  } catch (const std::exception& error) {
+    peers.fail(error.what());
+    throw;
+  }
+}
 
 }  // namespace tessera

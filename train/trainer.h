@@ -2,6 +2,7 @@
 #pragma once
 
 #include "train/config/config.h"
+#include "train/parallel/world.h"
 
 namespace tessera {
 
@@ -14,6 +15,9 @@ struct TrainerOptions {
 // Trains and returns when the last step is done, or after SIGINT or SIGTERM: then the current step is
 // finished and a checkpoint written; an evaluation or a sample that is under way is left out. A signal that
 // comes more than a second later ends the program at once. Error: everything that stops a run early.
-void train(const Config& config, const TrainerOptions& options);
+//
+// As one rank of `world`, which runs the same elsewhere: rank 0 prints and writes. config.ranks is
+// world.size. What stops a run of several ranks early ends the process (see Team).
+void train(const Config& config, const TrainerOptions& options, const World& world);
 
 }  // namespace tessera

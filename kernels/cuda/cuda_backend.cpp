@@ -28,13 +28,23 @@ int attribute(cudaDeviceAttr which) {
 
 }  // namespace
 
+int count_cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // find_cuda_device() gives the reason; it must not surface at the next launch
+  return 0;
+}
+
+void use_cuda_device(int index) { TESSERA_CUDA(cudaSetDevice(index)); }
+
 bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {
     cudaGetLastError();  // the refusal is reported here; it must not surface at the next launch
     why_not = status == cudaSuccess || status == cudaErrorNoDevice ? "the CUDA driver reports no device"
-              : status == cudaErrorInsufficientDriver ? "there is no CUDA driver, or it is older than this build needs"
-                                                      : cudaGetErrorString(status);
+              : status == cudaErrorInsufficientDriver
+                  ? "there is no CUDA driver, or it is older than this build needs"
+                  : cudaGetErrorString(status);
     return false;
   }
   cudaDeviceProp properties{};

@@ -5,6 +5,8 @@
 #include <iostream>
 
 #include "kernels/base/check.h"
+#include "train/parallel/start.h"
+#include "train/parallel/team.h"
 #include "train/threads.h"
 
 namespace {
@@ -73,6 +75,7 @@ int main(int argc, char** argv) {
     command->add_option("--json", json, "Also write the figures to this file");
   };
 
+  int64_t ranks = 0;
   tessera::BenchStepOptions step_options;
   CLI::App* step = app.add_subcommand(
       "step",
@@ -82,6 +85,10 @@ int main(int argc, char** argv) {
   step->add_option("--steps", step_options.steps, "Steps to time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  step->add_option("--ranks,--gpus", ranks,
+                   "Processes that share a step, one a GPU; default: all visible GPUs, on the CPU 1")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536));
   step->add_option("--warmup", step_options.warmup, "Steps before the clock starts")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -117,10 +124,16 @@ int main(int argc, char** argv) {
       tessera::bench_attention(attention_options);
       return 0;
     }
-    const tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
-    if (*step) tessera::bench_step(config, step_options);
+    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
+    if (*step) {
+      const tessera::World world = tessera::start_ranks(config.device, ranks, argv);
+      config.ranks = world.size;
+      tessera::bench_step(config, step_options, world);
+    }
     if (*memory) tessera::bench_memory(config, memory_options);
     return 0;
+  } catch (const tessera::EndedWithOthers&) {
+    return tessera::kEndedWithOthers;
   } catch (const std::exception& error) {
     std::cerr << "bench: error: " << error.what() << '\n';
     return 1;

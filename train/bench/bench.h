@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "train/config/config.h"
+#include "train/parallel/world.h"
 
 namespace tessera {
 
@@ -13,8 +14,8 @@ struct BenchStepOptions {
   std::string json;                // file to write; empty: none
 };
 // Tokens/s, TFLOP/s, the share of the GEMM peak and milliseconds by operation of a training step on random
-// tokens.
-void bench_step(const Config& config, const BenchStepOptions& options);
+// tokens. Of several ranks also what one does alone, and what communication was not hidden; rank 0 prints.
+void bench_step(const Config& config, const BenchStepOptions& options, const World& world);
 
 struct BenchMemoryOptions {
   std::vector<int64_t> sequence_lengths;

@@ -202,6 +202,14 @@ std::string print_config(const Config& config) {
   return out;
 }
 
+std::string config_lines(const Config& config) {
+  std::string out;
+  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
+    out += fmt::format("{}: {}\n", key, kind.write(member));
+  });
+  return out;
+}
+
 std::vector<fs::path> shipped_config_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
   return {program / "configs", program.parent_path() / "configs"};

@@ -46,6 +46,9 @@ struct Config {
     std::string precision = "auto";  // auto | bf16 | fp32
     std::string recompute = "none";  // none | mlp | block
     int64_t classifier_chunk = 0;    // tokens; 0: those of a micro-batch (written "all")
+    int64_t zero = 1;                // with several ranks; 0 | 1
+    std::string reduce = "bf16";     // bf16 | fp32
+    double time_limit = 25;          // seconds
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 1;
@@ -87,6 +90,8 @@ struct Config {
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 
+  int64_t ranks = 1;  // processes that share the run; no key: whoever starts them decides
+
   bool operator==(const Config&) const = default;
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
@@ -105,5 +110,8 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
 // The configuration as YAML with a line of documentation above every key; load_config() reads it back to the
 // same.
 std::string print_config(const Config& config);
+
+// One line a key, "train.seed: 1", to compare configurations by.
+std::string config_lines(const Config& config);
 
 }  // namespace tessera

@@ -66,14 +66,16 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
   fmt::print("model    {} parameters, context {}, {}, {} attention\n",
              format_count(static_cast<double>(s.model.parameters())), s.model.context, name_of(s.dtype),
              name_of(s.attention));
-  fmt::print("step     {} tokens: {} x {}{} sequences of {}\n",
-             format_count(static_cast<double>(s.tokens_per_step())), s.micro_steps, s.micro_batch,
+  fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
+             format_count(static_cast<double>(s.tokens_per_step())),
+             s.ranks > 1 ? fmt::format("{} ranks x ", s.ranks) : "", s.micro_steps, s.micro_batch,
              config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
   if (!notice.empty()) fmt::print("notice   {}\n", notice);
-  fmt::print("peak     in {}, at \"{}\"; bytes\n", plan.memory.peak_stage, ledger.peak_name());
+  fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks > 1 ? "of each rank, " : "",
+             plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)
     if (ledger.at_peak()[i])
       fmt::print("  {:<48} {}\n", name_of(static_cast<MemoryTag>(i)), with_bytes(ledger.at_peak()[i]));
@@ -118,6 +120,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"arch", plan.device.arch},
             {"parameters", s.model.parameters()},
             {"context", s.model.context},
+            {"ranks", s.ranks},
             {"micro_batch", s.micro_batch},
             {"micro_steps", s.micro_steps},
             {"sequence_length", s.sequence_length},

@@ -36,7 +36,7 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
 
 Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
   const int64_t micro_batch = std::max<int64_t>(config.train.micro_batch, 1);
-  const int64_t most = std::min(kMostContext, kMostTokensPerStep / micro_batch);
+  const int64_t most = std::min(kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
     Change change{config, {}};
     change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step is made to suit it
@@ -48,10 +48,11 @@ Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLi
 }
 
 Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
-  const int64_t most = std::min(kMostMicroBatch, kMostTokensPerStep / config.sequence_length());
+  const int64_t most =
+      std::min(kMostMicroBatch, kMostTokensPerStep / config.sequence_length() / config.ranks);
   const auto change_to = [&](int64_t micro_batch) { return with_micro_batch({config, {}}, micro_batch); };
   Fit found = fit("micro-batch", 1, most, device, limit, change_to);
-  const int64_t sequences = config.train.tokens_per_step / config.sequence_length();
+  const int64_t sequences = config.train.tokens_per_step / config.sequence_length() / config.ranks;
   int64_t divisor = std::min(found.value, sequences);
   while (divisor > 0 && sequences % divisor != 0) --divisor;
   if (divisor > 0 && divisor != found.value) found.same_step = change_to(divisor);
