@@ -57,7 +57,12 @@ TEST(Rooms, InlineAssemblyIsInPtxHeadersAlone) {
 
 TEST(Rooms, CudaHeadersStayInTheirRooms) {
   expect_only_in(R"(#include\s*[<"]cu(da|blas|dnn|b/))",
-                 {"kernels/cuda/", "kernels/attention/", "kernels/base/arena.cpp"});
+                 {"kernels/cuda/", "kernels/attention/", "kernels/base/arena.cpp", "train/parallel/nccl_"});
+}
+
+TEST(Rooms, TheCommunicatorAloneKnowsHowRanksCommunicate) {
+  expect_only_in(R"(#include\s*<nccl)", {"train/parallel/nccl_"});
+  expect_only_in(R"(#include\s*<gloo/)", {"train/parallel/gloo_communicator.cpp"});
 }
 
 TEST(Rooms, NobodyCallsUpwards) {

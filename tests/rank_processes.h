@@ -1,0 +1,116 @@
+// Tests of several ranks, each a process of its own: this test program, started once more for each.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "train/parallel/communicator.h"
+
+namespace tessera::testing {
+
+inline constexpr unsigned kRankSeconds = 120;  // after which a rank that hangs is ended
+inline constexpr int kRankDone =
+    42;  // exit code of a rank that went to the end of its body without a failure
+
+inline bool send_all(int socket, const void* data, size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  for (ssize_t sent; bytes > 0; at += sent, bytes -= sent)
+    if ((sent = ::send(socket, at, bytes, MSG_NOSIGNAL)) <= 0) return false;
+  return true;
+}
+inline bool receive_all(int socket, void* data, size_t bytes) {
+  char* at = static_cast<char*>(data);
+  for (ssize_t got; bytes > 0; at += got, bytes -= got)
+    if ((got = ::recv(socket, at, bytes, 0)) <= 0) return false;
+  return true;
+}
+inline bool send_text(int socket, std::string_view text) {
+  const uint64_t bytes = text.size();
+  return send_all(socket, &bytes, sizeof bytes) && send_all(socket, text.data(), bytes);
+}
+inline bool receive_text(int socket, std::string& text) {
+  uint64_t bytes = 0;
+  if (!receive_all(socket, &bytes, sizeof bytes)) return false;
+  text.resize(bytes);
+  return receive_all(socket, text.data(), bytes);
+}
+
+// Through the process that started the ranks, over the socket that this rank was given
+inline Exchange exchange_over(int socket, int size) {
+  return [socket, size](std::string_view mine) {
+    std::vector<std::string> all(size);
+    bool whole = send_text(socket, mine);
+    for (std::string& text : all) whole = whole && receive_text(socket, text);
+    check(whole, "a rank ended during an exchange");
+    return all;
+  };
+}
+
+// Runs `body` in `size` processes at once and expects that it fails in none. In each of them the test that
+// called this runs again from its start, up to the call with its number of ranks.
+inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
+  const char* const variables[] = {"TESSERA_TEST_RANK", "TESSERA_TEST_RANKS", "TESSERA_TEST_SOCKET"};
+  if (const char* rank = std::getenv(variables[0])) {
+    if (std::atoi(std::getenv(variables[1])) != size) return;
+    const int socket = std::atoi(std::getenv(variables[2]));
+    alarm(kRankSeconds);
+    body({.rank = std::atoi(rank),
+          .size = size,
+          .exchange = exchange_over(socket, size),
+          .time_limit_seconds = 30});
+    std::fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : kRankDone);
+  }
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string filter = fmt::format("--gtest_filter={}.{}", test->test_suite_name(), test->name());
+  std::vector<int> sockets;
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < size; ++rank) {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    std::vector<std::string> environment = {fmt::format("{}={}", variables[0], rank),
+                                            fmt::format("{}={}", variables[1], size),
+                                            fmt::format("{}={}", variables[2], ends[1])};
+    std::vector<char*> variables_of_rank;
+    for (char** at = environ; *at != nullptr; ++at) variables_of_rank.push_back(*at);
+    for (std::string& variable : environment) variables_of_rank.push_back(variable.data());
+    variables_of_rank.push_back(nullptr);
+    const pid_t process = fork();
+    if (process == 0) {
+      close(ends[0]);
+      for (const int socket : sockets) close(socket);
+      execle("/proc/self/exe", "test", filter.c_str(), "--gtest_brief=1", nullptr, variables_of_rank.data());
+      _exit(126);
+    }
+    close(ends[1]);
+    sockets.push_back(ends[0]);
+    processes.push_back(process);
+  }
+  // Passes on what the ranks exchange, until one of them leaves.
+  for (bool together = true; together;) {
+    std::vector<std::string> texts(size);
+    for (int rank = 0; rank < size; ++rank) together = together && receive_text(sockets[rank], texts[rank]);
+    for (int rank = 0; rank < size && together; ++rank)
+      for (const std::string& text : texts) together = together && send_text(sockets[rank], text);
+  }
+  for (const int socket : sockets) shutdown(socket, SHUT_RDWR);
+  for (int rank = 0; rank < size; ++rank) {
+    int status = 0;
+    ASSERT_EQ(waitpid(processes[rank], &status, 0), processes[rank]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kRankDone)
+        << "rank " << rank << " of " << size << " failed";
+    close(sockets[rank]);
+  }
+}
+
+}  // namespace tessera::testing

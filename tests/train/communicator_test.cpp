@@ -1,0 +1,229 @@
+// The communicator on the CPU: ranks are processes, and sums are compared with fp64.
+#include "train/parallel/communicator.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "tests/rank_processes.h"
+#include "tests/support.h"
+#include "tests/tolerances.h"
+
+namespace tessera {
+namespace {
+
+using testing::floats;
+using testing::HostTensors;
+using testing::on_ranks;
+
+constexpr int64_t kParts[] = {1, 7, 1000, 333'337};  // elements; the last in several of Gloo's pieces
+
+class CommunicatorTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::string why_not;
+    if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  }
+};
+
+// What every rank can compute of any rank's input
+float value_of(int rank, int64_t i) {
+  const Philox random(41, rank);
+  return static_cast<float>(random.normal(i));
+}
+
+Tensor input(HostTensors& tensors, int rank, int64_t first, int64_t count) {
+  const Tensor t = tensors.empty({count});
+  for (int64_t i = 0; i < count; ++i) floats(t)[i] = value_of(rank, first + i);
+  return t;
+}
+
+void expect_sums(const Tensor& sums, int64_t first, int size) {
+  for (int64_t i = 0; i < sums.numel(); ++i) {
+    double want = 0, magnitude = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      want += value_of(rank, first + i);
+      magnitude += std::abs(value_of(rank, first + i));
+    }
+    ASSERT_NEAR(floats(sums)[i], want, tolerance::of_fp32_sum(size) * magnitude) << "element " << first + i;
+  }
+}
+
+std::string bytes_of(const Tensor& t) { return {t.as<char>(), t.bytes()}; }
+
+void expect_same_on_all(const Ranks& ranks, const Tensor& t) {
+  for (const std::string& theirs : ranks.exchange(bytes_of(t))) EXPECT_TRUE(theirs == bytes_of(t));
+}
+
+TEST_P(CommunicatorTest, AllReduceIsTheSameSumEverywhereAndAlways) {
+  on_ranks(GetParam(), [](const Ranks& ranks) {
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    EXPECT_EQ(communicator->rank(), ranks.rank);
+    EXPECT_EQ(communicator->size(), ranks.size);
+    for (const int64_t count : kParts) {
+      HostTensors tensors;
+      const Tensor once = input(tensors, ranks.rank, 0, count), again = tensors.copy_of(once);
+      communicator->all_reduce_sum({.tensor = once});
+      expect_sums(once, 0, ranks.size);
+      expect_same_on_all(ranks, once);
+      communicator->all_reduce_sum({.tensor = again});
+      EXPECT_EQ(bytes_of(once), bytes_of(again));
+    }
+    const Tensor none{nullptr, DType::kF32, {0}, Device::kCpu};
+    communicator->all_reduce_sum({.tensor = none});
+    EXPECT_GT(communicator->take_waited_seconds(), 0);
+    EXPECT_EQ(communicator->take_waited_seconds(), 0);
+    EXPECT_EQ(communicator->failure(), "");
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceScatterGivesEachRankItsSlice) {
+  on_ranks(GetParam(), [](const Ranks& ranks) {
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    for (const int64_t count : kParts) {
+      HostTensors tensors;
+      const Tensor whole = input(tensors, ranks.rank, 0, ranks.size * count),
+                   part = tensors.poisoned({count});
+      const Tensor again = tensors.copy_of(whole), slice = again.rows(ranks.rank * count, count);
+      communicator->reduce_scatter_sum({.whole = whole, .part = part});
+      expect_sums(part, ranks.rank * count, ranks.size);
+      communicator->reduce_scatter_sum({.whole = again, .part = slice});
+      EXPECT_EQ(bytes_of(part), bytes_of(slice));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, AllGatherPutsPartsInTheOrderOfRanks) {
+  on_ranks(GetParam(), [](const Ranks& ranks) {
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    for (const int64_t count : kParts) {
+      HostTensors tensors;
+      const Tensor part = input(tensors, ranks.rank, 0, count),
+                   whole = tensors.poisoned({ranks.size * count});
+      communicator->all_gather({.part = part, .whole = whole});
+      for (int64_t i = 0; i < whole.numel(); ++i)
+        ASSERT_EQ(floats(whole)[i], value_of(static_cast<int>(i / count), i % count)) << i;
+      const Tensor again = tensors.poisoned({ranks.size * count}),
+                   slice = again.rows(ranks.rank * count, count);
+      std::memcpy(slice.data, part.data, part.bytes());
+      communicator->all_gather({.part = slice, .whole = again});
+      EXPECT_EQ(bytes_of(whole), bytes_of(again));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest, ::testing::Values(2, 3, 4));
+
+// Runs one all-reduce of three ranks, then a second that rank 1 does not take part in.
+void expect_refusal_within(double seconds, void (*leave)()) {
+  on_ranks(3, [&](Ranks ranks) {
+    ranks.time_limit_seconds = seconds;
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    HostTensors tensors;
+    const Tensor t = tensors.normal({100'000});
+    communicator->all_reduce_sum({.tensor = t});
+    if (ranks.rank == 1) return leave();
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      for (int i = 0; i < 2; ++i) communicator->all_reduce_sum({.tensor = t});
+      ADD_FAILURE() << "the collective ended without rank 1";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("all_reduce_sum failed at rank"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 3 * seconds);
+  });
+}
+
+TEST_F(CommunicatorTest, APeerThatDiesIsAnErrorWithinTheTimeLimit) {
+  expect_refusal_within(2, [] { _exit(testing::kRankDone); });
+}
+TEST_F(CommunicatorTest, APeerThatHangsIsAnErrorWithinTheTimeLimit) {
+  expect_refusal_within(2, [] { std::this_thread::sleep_for(std::chrono::seconds(7)); });
+}
+
+std::string message_of(const std::function<void()>& refused) {
+  try {
+    refused();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "was not refused";
+}
+
+void expect_refusal(const std::function<void()>& refused, const char* part) {
+  EXPECT_NE(message_of(refused).find(part), std::string::npos) << message_of(refused);
+}
+
+TEST(Communicator, ASingleRankNeedsNobody) {
+  const auto backend = make_cpu_backend();
+  const auto communicator = make_communicator(*backend, {});
+  HostTensors tensors;
+  const Tensor whole = tensors.normal({5}), before = tensors.copy_of(whole), part = tensors.poisoned({5});
+  communicator->all_reduce_sum({.tensor = whole});
+  EXPECT_EQ(bytes_of(whole), bytes_of(before));
+  communicator->reduce_scatter_sum({.whole = whole, .part = part});
+  EXPECT_EQ(bytes_of(part), bytes_of(before));
+  communicator->reduce_scatter_sum({.whole = whole, .part = whole});
+  EXPECT_EQ(bytes_of(whole), bytes_of(before));
+  const Tensor gathered = tensors.poisoned({5});
+  communicator->all_gather({.part = part, .whole = gathered});
+  EXPECT_EQ(bytes_of(gathered), bytes_of(before));
+  communicator->wait();
+  communicator->synchronize();
+  EXPECT_EQ(communicator->take_waited_seconds(), 0);
+}
+
+TEST(Communicator, RefusesWhatDoesNotFit) {
+  const auto communicator = make_plan_communicator(Device::kCpu, 1, 3);
+  HostTensors tensors;
+  const Tensor six = tensors.zeros({6}), seven = tensors.zeros({7}), two = tensors.zeros({2});
+  const Tensor tokens = tensors.tokens({6}, 5), bf16 = tensors.empty({6}, DType::kBF16);
+  expect_refusal([&] { communicator->all_reduce_sum({.tensor = {}}); },
+                 "all_reduce_sum: tensor: wants fp32 on cpu");
+  expect_refusal([&] { communicator->all_reduce_sum({.tensor = bf16}); },
+                 "wants fp32 on cpu, found bf16 [6]");
+  expect_refusal([&] { communicator->all_reduce_sum({.tensor = tokens}); }, "found int32 [6]");
+  expect_refusal([&] { communicator->all_reduce_sum({.tensor = six, .sums = six}); },
+                 "sums are for bf16 alone");
+  expect_refusal([&] { communicator->reduce_scatter_sum({.whole = seven, .part = two}); },
+                 "a multiple of 3 ranks");
+  expect_refusal([&] { communicator->reduce_scatter_sum({.whole = six, .part = six}); },
+                 "part: wants 2 elements of fp32 on cpu, found fp32 [6]");
+  expect_refusal([&] { communicator->reduce_scatter_sum({.whole = six, .part = six.rows(0, 2)}); },
+                 "rank 1's own slice");
+  expect_refusal([&] { communicator->all_gather({.part = six.rows(3, 2), .whole = six}); },
+                 "rank 1's own slice");
+  expect_refusal([&] { communicator->all_gather({.part = two, .whole = seven}); }, "whole: wants 6 elements");
+  communicator->all_gather({.part = six.rows(2, 2), .whole = six});
+  communicator->all_gather({.part = two, .whole = six});
+
+  const auto on_cuda = make_plan_communicator(Device::kCuda, 1, 3);
+  Arena plan = Arena::plan(Device::kCuda);
+  const auto planned = [&](DType dtype, int64_t count) {
+    return plan.alloc(MemoryTag::kData, "test", dtype, {count});
+  };
+  const Tensor whole = planned(DType::kBF16, 6), sums = planned(DType::kF32, 6);
+  on_cuda->reduce_scatter_sum({.whole = whole, .part = planned(DType::kF32, 2), .sums = sums});
+  on_cuda->all_reduce_sum({.tensor = whole, .sums = sums});
+  expect_refusal(
+      [&] { on_cuda->reduce_scatter_sum({.whole = whole, .part = planned(DType::kBF16, 2), .sums = sums}); },
+      "part: wants 2 elements of fp32 on cuda");
+  expect_refusal([&] { on_cuda->all_reduce_sum({.tensor = whole, .sums = planned(DType::kF32, 5)}); },
+                 "sums: wants 6 elements of fp32 on cuda");
+
+  expect_refusal([] { make_plan_communicator(Device::kCpu, 3, 3); }, "found rank 3 of 3");
+  const auto backend = make_cpu_backend();
+  expect_refusal([&] { make_communicator(*backend, {.rank = 0, .size = 2}); }, "want an exchange");
+}
+
+}  // namespace
+}  // namespace tessera

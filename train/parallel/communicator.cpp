@@ -1,0 +1,125 @@
+#include "train/parallel/communicator.h"
+
+#include "kernels/base/check.h"
+#include "train/parallel/transports.h"
+
+namespace tessera {
+namespace {
+
+struct Field {
+  const char* op;
+  const char* name;
+  const Tensor& tensor;
+};
+
+void check_tensor(const Field& f, Device device, DType dtype, int64_t count) {
+  check(f.tensor && f.tensor.device == device && f.tensor.dtype == dtype && f.tensor.numel() == count,
+        "{}: {}: wants {} elements of {} on {}, found {}", f.op, f.name, count, name_of(dtype),
+        name_of(device), f.tensor.to_string());
+}
+
+// The tensor from which the others' sizes and dtypes follow
+void check_leading(const Field& f, Device device) {
+  const bool fits =
+      f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && device == Device::kCuda);
+  check(f.tensor && f.tensor.device == device && fits, "{}: {}: wants {} on {}, found {}", f.op, f.name,
+        device == Device::kCuda ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
+}
+
+// Fails if the two share memory, unless `small` is the rank's own slice of `large`.
+void check_own_slice(const Field& small, const Field& large, int rank) {
+  const char* begin = small.tensor.as<char>();
+  const char* from = large.tensor.as<char>();
+  const bool apart = begin + small.tensor.bytes() <= from || from + large.tensor.bytes() <= begin;
+  const bool planned = begin == nullptr || from == nullptr;
+  check(planned || apart || begin == from + static_cast<size_t>(rank) * small.tensor.bytes(),
+        "{}: {} must lie outside of {}, or be rank {}'s own slice of it", small.op, small.name, large.name,
+        rank);
+}
+
+void check_sums(const Field& sums, const Field& summand, Device device) {
+  if (!sums.tensor) return;
+  check(summand.tensor.dtype == DType::kBF16, "{}: sums are for bf16 alone, found {} {}", sums.op,
+        summand.name, summand.tensor.to_string());
+  check_tensor(sums, device, DType::kF32, summand.tensor.numel());
+}
+
+// One rank: what the others would add or give is nothing.
+class Alone final : public Communicator {
+ public:
+  explicit Alone(Backend& backend) : Communicator(backend.device(), 0, 1), backend_(backend) {}
+
+ private:
+  void run(const AllReduce&) override {}
+  void run(const ReduceScatter& a) override { copy(a.whole, a.part); }
+  void run(const AllGather& a) override { copy(a.part, a.whole); }
+  void copy(const Tensor& from, const Tensor& to) {
+    if (from.data != to.data) backend_.copy(from, to);
+  }
+
+  Backend& backend_;
+};
+
+class PlanCommunicator final : public Communicator {
+ public:
+  PlanCommunicator(Device device, int rank, int size) : Communicator(device, rank, size) {}
+
+ private:
+  void run(const AllReduce&) override {}
+  void run(const ReduceScatter&) override {}
+  void run(const AllGather&) override {}
+};
+
+}  // namespace
+
+Communicator::Communicator(Device device, int rank, int size) : device_(device), rank_(rank), size_(size) {
+  check(size >= 1 && rank >= 0 && rank < size, "communicator: wants 0 <= rank < size, found rank {} of {}",
+        rank, size);
+}
+
+void Communicator::all_reduce_sum(const AllReduce& a) {
+  const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
+  check_leading(tensor, device_);
+  check_sums(sums, tensor, device_);
+  if (a.tensor.numel() > 0) run(a);
+}
+
+void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
+  const char* op = "reduce_scatter_sum";
+  const Field whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
+  check_leading(whole, device_);
+  check_sums(sums, whole, device_);
+  check(a.whole.numel() % size_ == 0, "{}: whole: wants a multiple of {} ranks' elements, found {}", op,
+        size_, a.whole.to_string());
+  const Field& summed = a.sums ? sums : whole;
+  check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
+  check_own_slice(part, summed, rank_);
+  if (a.whole.numel() > 0) run(a);
+}
+
+void Communicator::all_gather(const AllGather& a) {
+  const Field whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
+  check_leading(part, device_);
+  check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
+  check_own_slice(part, whole, rank_);
+  if (a.part.numel() > 0) run(a);
+}
+
+std::unique_ptr<Communicator> make_communicator(Backend& backend, const Ranks& ranks) {
+  if (ranks.size == 1) return std::make_unique<Alone>(backend);
+  check(ranks.exchange && ranks.time_limit_seconds > 0,
+        "communicator: {} ranks want an exchange and a time limit above 0, found a limit of {} s", ranks.size,
+        ranks.time_limit_seconds);
+  if (backend.device() == Device::kCuda) return make_nccl_communicator(backend, ranks);
+  return make_gloo_communicator(ranks);
+}
+
+std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size) {
+  return std::make_unique<PlanCommunicator>(device, rank, size);
+}
+
+bool can_communicate(Device device, std::string& why_not) {
+  return device == Device::kCuda ? nccl_available(why_not) : gloo_available(why_not);
+}
+
+}  // namespace tessera

@@ -1,0 +1,160 @@
+// Collectives on the CPU by Gloo, over TCP connections between every two ranks.
+//
+// Gloo's ring adds each stretch of a tensor up once, going round the ranks in order, and then passes the sum
+// round: the order of additions depends on the position in the tensor and the number of ranks alone.
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/context.h>
+#include <gloo/math.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "train/parallel/transports.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";  // the name that PyTorch's Gloo reads, too
+
+std::string host_name() {
+  char name[256] = {};
+  check(gethostname(name, sizeof name - 1) == 0, "this host has no name: {}", std::strerror(errno));
+  return name;
+}
+
+// The network interface by which other hosts reach this one
+std::string outward_interface() {
+  if (const char* named = std::getenv(kInterfaceVariable)) return named;
+  ifaddrs* first = nullptr;
+  check(getifaddrs(&first) == 0, "the network interfaces cannot be listed: {}", std::strerror(errno));
+  std::string found;
+  for (const ifaddrs* at = first; at != nullptr && found.empty(); at = at->ifa_next) {
+    const bool up = (at->ifa_flags & IFF_RUNNING) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;
+    if (up && at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_INET) found = at->ifa_name;
+  }
+  freeifaddrs(first);
+  check(!found.empty(),
+        "no network interface of {} has an address by which other hosts could reach it; name one in {}",
+        host_name(), kInterfaceVariable);
+  return found;
+}
+
+std::shared_ptr<gloo::transport::Device> make_device(const Ranks& ranks) {
+  const std::vector<std::string> hosts = ranks.exchange(host_name());
+  const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& h) { return h == hosts[0]; });
+  gloo::transport::tcp::attr attributes;
+  (one_host ? attributes.hostname : attributes.iface) = one_host ? "127.0.0.1" : outward_interface();
+  return gloo::transport::tcp::CreateDevice(attributes);
+}
+
+// A connection to every other rank, whose addresses come through the exchange
+class Mesh final : public gloo::Context {
+ public:
+  Mesh(const Ranks& ranks, std::chrono::milliseconds time_limit) : gloo::Context(ranks.rank, ranks.size) {
+    setTimeout(time_limit);
+    device_ = make_device(ranks);
+    transportContext_ = device_->createContext(rank, size);
+    transportContext_->setTimeout(time_limit);
+    std::string mine;  // where the other ranks, in their order, reach this one
+    for (int i = 0; i < size; ++i) {
+      if (i == rank) continue;
+      const std::vector<char> address = transportContext_->createPair(i)->address().bytes();
+      mine.append(address.begin(), address.end());
+    }
+    const std::vector<std::string> theirs = ranks.exchange(mine);
+    const auto bytes = static_cast<std::ptrdiff_t>(mine.size()) / (size - 1);  // of one address
+    for (int i = 0; i < size; ++i) {
+      if (i == rank) continue;
+      check(theirs[i].size() == mine.size(), "rank {} has another version of Gloo than rank {}", i, rank);
+      const auto address = theirs[i].begin() + bytes * (rank < i ? rank : rank - 1);
+      transportContext_->getPair(i)->connect({address, address + bytes});
+    }
+  }
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  explicit GlooCommunicator(const Ranks& ranks)
+      : Communicator(Device::kCpu, ranks.rank, ranks.size), time_limit_seconds_(ranks.time_limit_seconds) {
+    std::signal(SIGPIPE, SIG_IGN);
+    const std::chrono::milliseconds limit(static_cast<int64_t>(std::ceil(1000 * time_limit_seconds_)));
+    guarded("meeting", [&] { mesh_ = std::make_shared<Mesh>(ranks, limit); });
+  }
+
+  double take_waited_seconds() override { return std::exchange(waited_seconds_, 0); }
+
+ private:
+  void run(const AllReduce& a) override { sum("all_reduce_sum", a.tensor); }
+
+  void run(const ReduceScatter& a) override {
+    sum("reduce_scatter_sum", a.whole);
+    const float* mine = a.whole.as<float>() + rank() * a.part.numel();
+    if (a.part.data != mine) std::memcpy(a.part.data, mine, a.part.bytes());
+  }
+
+  void run(const AllGather& a) override {
+    float* mine = a.whole.as<float>() + rank() * a.part.numel();
+    if (a.part.data != mine) std::memcpy(mine, a.part.data, a.part.bytes());
+    guarded("all_gather", [&] {
+      gloo::AllgatherOptions options(mesh_);
+      options.setOutput(a.whole.as<float>(), a.whole.numel());
+      gloo::allgather(options);
+    });
+  }
+
+  void sum(const char* op, const Tensor& tensor) {
+    guarded(op, [&] {
+      gloo::AllreduceOptions options(mesh_);
+      options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+      options.setOutput(tensor.as<float>(), tensor.numel());
+      options.setReduceFunction(
+          static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+      gloo::allreduce(options);
+    });
+  }
+
+  template <class Call>
+  void guarded(const char* op, Call&& call) {
+    const Clock::time_point start = Clock::now();
+    try {
+      call();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail(
+          "{} failed at rank {} of {}: {}. A rank has ended, hangs, or cannot be reached (time limit {} s): "
+          "see what the "
+          "other ranks say",
+          op, rank(), size(), error.what(), time_limit_seconds_);
+    }
+    waited_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  double time_limit_seconds_, waited_seconds_ = 0;
+  std::shared_ptr<Mesh> mesh_;
+};
+
+}  // namespace
+
+bool gloo_available(std::string&) { return true; }
+
+std::unique_ptr<Communicator> make_gloo_communicator(const Ranks& ranks) {
+  return std::make_unique<GlooCommunicator>(ranks);
+}
+
+}  // namespace tessera

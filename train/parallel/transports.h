@@ -1,0 +1,15 @@
+// The two ways to communicate among several ranks. A build without one of them has the same functions, which
+// answer what is missing (no_gloo.cpp, no_nccl.cpp).
+#pragma once
+
+#include "train/parallel/communicator.h"
+
+namespace tessera {
+
+bool gloo_available(std::string& why_not);
+std::unique_ptr<Communicator> make_gloo_communicator(const Ranks& ranks);
+
+bool nccl_available(std::string& why_not);
+std::unique_ptr<Communicator> make_nccl_communicator(Backend& backend, const Ranks& ranks);
+
+}  // namespace tessera
