@@ -17,8 +17,11 @@ inline double of_operation(DType dtype) {
   return dtype == DType::kBF16 ? 3 * kRoundingBf16 : 256 * kRoundingF32;
 }
 
-// A sum of `terms` in fp32, relative to the sum of their magnitudes: each addition rounds a partial sum no larger than that.
-inline double of_fp32_sum(int terms) { return (terms - 1) * kRoundingF32; }
+// A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum that is no
+// larger, and the rounding errors of those before add less than one rounding more.
+inline double of_sum(DType dtype, int terms) {
+  return terms * (dtype == DType::kBF16 ? kRoundingBf16 : kRoundingF32);
+}
 
 // The whole model in fp32 against PyTorch in fp64: the bound that users are promised. About 200 roundings
 // deep; a random walk of them is 14 epsilon = 8e-7, and a gradient's largest error is several deviations out.

@@ -49,7 +49,8 @@ void expect_sums(const Tensor& sums, int64_t first, int size) {
       want += value_of(rank, first + i);
       magnitude += std::abs(value_of(rank, first + i));
     }
-    ASSERT_NEAR(floats(sums)[i], want, tolerance::of_fp32_sum(size) * magnitude) << "element " << first + i;
+    ASSERT_NEAR(floats(sums)[i], want, tolerance::of_sum(DType::kF32, size) * magnitude)
+        << "element " << first + i;
   }
 }
 
