@@ -3,7 +3,6 @@
 // Events tie the two streams together: a collective waits for what the backend's stream holds when it begins,
 // and wait() lets the backend's stream wait for the last collective. NCCL is told not to block, so that the
 // host can give up when a rank is missing.
-#include <cuda_runtime.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,6 +16,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pointwise.h"
 #include "train/parallel/nccl_library.h"
+#include "train/parallel/nccl_stream.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -26,44 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kPollPause = std::chrono::microseconds(50);
 constexpr double kLeaveSeconds = 10;  // that the other ranks may take until all connections are closed
-
-class Event {
- public:
-  explicit Event(unsigned flags) { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, flags)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream) { TESSERA_CUDA(cudaEventRecord(event_, stream)); }
-  void hold(cudaStream_t stream) const { TESSERA_CUDA(cudaStreamWaitEvent(stream, event_)); }
-  bool is_done() const {
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status != cudaErrorNotReady) TESSERA_CUDA(status);
-    cudaGetLastError();  // "not ready" is an answer; it must not surface at the next launch
-    return status == cudaSuccess;
-  }
-  void synchronize() const { TESSERA_CUDA(cudaEventSynchronize(event_)); }
-  double seconds_since(const Event& start) const {
-    float milliseconds = 0;
-    TESSERA_CUDA(cudaEventElapsedTime(&milliseconds, start.event_, event_));
-    return 1e-3 * milliseconds;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-class Stream {
- public:
-  Stream() { TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 // What a rank tells the others before they meet
 struct Card {
@@ -248,9 +210,8 @@ class NcclCommunicator final : public Communicator {
   [[noreturn]] void refuse(const char* what, const std::string& why) {
     failed_ = true;
     fail(
-        "{} failed at rank {} of {} (NCCL): {}. A rank has ended, hangs, or cannot be reached (time limit {} "
-        "s): see what the "
-        "other ranks say; NCCL_DEBUG=WARN makes NCCL say more",
+        "{} failed at rank {} of {} (NCCL): {}. A rank has ended, hangs, or cannot be reached (time limit "
+        "{} s): see what the other ranks say; NCCL_DEBUG=WARN makes NCCL say more",
         what, rank(), size(), why, time_limit_seconds_);
   }
 
@@ -277,8 +238,8 @@ class NcclCommunicator final : public Communicator {
   double time_limit_seconds_;
   cudaStream_t backend_stream_;
   Stream stream_;
-  Event ready_{cudaEventDisableTiming},
-      done_{cudaEventDisableTiming};  // the last collective may begin; is done
+  Event ready_{cudaEventDisableTiming};  // the backend has done what the last collective waits for
+  Event done_{cudaEventDisableTiming};   // the last collective is done
   bool waitable_ = false, failed_ = false;
   std::deque<std::unique_ptr<Wait>> waits_;  // not yet counted
   double waited_seconds_ = 0;
