@@ -21,6 +21,8 @@ namespace tessera::testing {
 inline constexpr unsigned kRankSeconds = 120;  // after which a rank that hangs is ended
 inline constexpr int kRankDone =
     42;  // exit code of a rank that went to the end of its body without a failure
+inline constexpr const char *kRankVariable = "TESSERA_TEST_RANK", *kRanksVariable = "TESSERA_TEST_RANKS",
+                            *kSocketVariable = "TESSERA_TEST_SOCKET";
 
 inline bool send_all(int socket, const void* data, size_t bytes) {
   const char* at = static_cast<const char*>(data);
@@ -56,15 +58,20 @@ inline Exchange exchange_over(int socket, int size) {
   };
 }
 
+// Which rank this process was started as; -1: none, it is the one that starts them
+inline int rank_of_process() {
+  const char* rank = std::getenv(kRankVariable);
+  return rank == nullptr ? -1 : std::atoi(rank);
+}
+
 // Runs `body` in `size` processes at once and expects that it fails in none. In each of them the test that
 // called this runs again from its start, up to the call with its number of ranks.
 inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
-  const char* const variables[] = {"TESSERA_TEST_RANK", "TESSERA_TEST_RANKS", "TESSERA_TEST_SOCKET"};
-  if (const char* rank = std::getenv(variables[0])) {
-    if (std::atoi(std::getenv(variables[1])) != size) return;
-    const int socket = std::atoi(std::getenv(variables[2]));
+  if (rank_of_process() >= 0) {
+    if (std::atoi(std::getenv(kRanksVariable)) != size) return;
+    const int socket = std::atoi(std::getenv(kSocketVariable));
     alarm(kRankSeconds);
-    body({.rank = std::atoi(rank),
+    body({.rank = rank_of_process(),
           .size = size,
           .exchange = exchange_over(socket, size),
           .time_limit_seconds = 30});
@@ -78,9 +85,9 @@ inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
   for (int rank = 0; rank < size; ++rank) {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    std::vector<std::string> environment = {fmt::format("{}={}", variables[0], rank),
-                                            fmt::format("{}={}", variables[1], size),
-                                            fmt::format("{}={}", variables[2], ends[1])};
+    std::vector<std::string> environment = {fmt::format("{}={}", kRankVariable, rank),
+                                            fmt::format("{}={}", kRanksVariable, size),
+                                            fmt::format("{}={}", kSocketVariable, ends[1])};
     std::vector<char*> variables_of_rank;
     for (char** at = environ; *at != nullptr; ++at) variables_of_rank.push_back(*at);
     for (std::string& variable : environment) variables_of_rank.push_back(variable.data());

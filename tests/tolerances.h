@@ -17,14 +17,17 @@ inline double of_operation(DType dtype) {
   return dtype == DType::kBF16 ? 3 * kRoundingBf16 : 256 * kRoundingF32;
 }
 
-// A sum of `terms` in fp32, relative to the sum of their magnitudes: each addition rounds a partial sum no larger than that.
-inline double of_fp32_sum(int terms) { return (terms - 1) * kRoundingF32; }
-
 // The mean of `count` elements in bf16 that have been rounded at random so many times, relative. One rounding
 // is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of that.
 // Roundings add up like a random walk, other elements average them out; five deviations.
 inline double of_mean_at_random(int64_t roundings, int64_t count) {
   return 5 * 0x1p-8 * std::sqrt(static_cast<double>(roundings) / static_cast<double>(count));
+}
+
+// A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum that is no
+// larger, and the rounding errors of those before add less than one rounding more.
+inline double of_sum(DType dtype, int terms) {
+  return terms * (dtype == DType::kBF16 ? kRoundingBf16 : kRoundingF32);
 }
 
 // The whole model in fp32 against PyTorch in fp64: the bound that users are promised. About 200 roundings

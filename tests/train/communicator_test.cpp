@@ -49,7 +49,8 @@ void expect_sums(const Tensor& sums, int64_t first, int size) {
       want += value_of(rank, first + i);
       magnitude += std::abs(value_of(rank, first + i));
     }
-    ASSERT_NEAR(floats(sums)[i], want, tolerance::of_fp32_sum(size) * magnitude) << "element " << first + i;
+    ASSERT_NEAR(floats(sums)[i], want, tolerance::of_sum(DType::kF32, size) * magnitude)
+        << "element " << first + i;
   }
 }
 
@@ -121,16 +122,33 @@ TEST_P(CommunicatorTest, AllGatherPutsPartsInTheOrderOfRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest, ::testing::Values(2, 3, 4));
 
+TEST_F(CommunicatorTest, RanksOnSeveralHostsMeetOverTheNamedInterface) {
+  on_ranks(2, [](Ranks ranks) {
+    setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+    const Exchange here = ranks.exchange;
+    int turn = 0;  // of which the first tells the hosts' names
+    ranks.exchange = [&](std::string_view mine) {
+      return turn++ == 0 ? std::vector<std::string>{"one", "another"} : here(mine);
+    };
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    HostTensors tensors;
+    const Tensor t = input(tensors, ranks.rank, 0, 100);
+    communicator->all_reduce_sum({.tensor = t});
+    expect_sums(t, 0, ranks.size);
+  });
+}
+
 // Runs one all-reduce of three ranks, then a second that rank 1 does not take part in.
-void expect_refusal_within(double seconds, void (*leave)()) {
+void expect_refusal_within(double seconds, void (*leave)(Communicator&, const Tensor&)) {
   on_ranks(3, [&](Ranks ranks) {
     ranks.time_limit_seconds = seconds;
     const auto backend = make_cpu_backend();
     const auto communicator = make_communicator(*backend, ranks);
     HostTensors tensors;
-    const Tensor t = tensors.normal({100'000});
+    const Tensor t = tensors.zeros({20'000'000});
     communicator->all_reduce_sum({.tensor = t});
-    if (ranks.rank == 1) return leave();
+    if (ranks.rank == 1) return leave(*communicator, t);
     const auto start = std::chrono::steady_clock::now();
     try {
       for (int i = 0; i < 2; ++i) communicator->all_reduce_sum({.tensor = t});
@@ -144,10 +162,20 @@ void expect_refusal_within(double seconds, void (*leave)()) {
 }
 
 TEST_F(CommunicatorTest, APeerThatDiesIsAnErrorWithinTheTimeLimit) {
-  expect_refusal_within(2, [] { _exit(testing::kRankDone); });
+  expect_refusal_within(2, [](Communicator&, const Tensor&) { _exit(testing::kRankDone); });
+}
+TEST_F(CommunicatorTest, APeerThatDiesAmidACollectiveIsAnError) {
+  expect_refusal_within(2, [](Communicator& communicator, const Tensor& t) {
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      _exit(testing::kRankDone);
+    }).detach();
+    for (;;) communicator.all_reduce_sum({.tensor = t});
+  });
 }
 TEST_F(CommunicatorTest, APeerThatHangsIsAnErrorWithinTheTimeLimit) {
-  expect_refusal_within(2, [] { std::this_thread::sleep_for(std::chrono::seconds(7)); });
+  expect_refusal_within(
+      2, [](Communicator&, const Tensor&) { std::this_thread::sleep_for(std::chrono::seconds(7)); });
 }
 
 std::string message_of(const std::function<void()>& refused) {

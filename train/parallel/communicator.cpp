@@ -26,13 +26,15 @@ void check_leading(const Field& f, Device device) {
         device == Device::kCuda ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
 }
 
-// Fails if the two share memory, unless `small` is the rank's own slice of `large`.
+// Whether the two share no memory. Planned tensors have none.
+bool apart(const Tensor& a, const Tensor& b) {
+  if (a.data == nullptr || b.data == nullptr) return true;
+  return a.as<char>() + a.bytes() <= b.as<char>() || b.as<char>() + b.bytes() <= a.as<char>();
+}
+
 void check_own_slice(const Field& small, const Field& large, int rank) {
-  const char* begin = small.tensor.as<char>();
-  const char* from = large.tensor.as<char>();
-  const bool apart = begin + small.tensor.bytes() <= from || from + large.tensor.bytes() <= begin;
-  const bool planned = begin == nullptr || from == nullptr;
-  check(planned || apart || begin == from + static_cast<size_t>(rank) * small.tensor.bytes(),
+  const char* slice = large.tensor.as<char>() + static_cast<size_t>(rank) * small.tensor.bytes();
+  check(apart(small.tensor, large.tensor) || small.tensor.data == slice,
         "{}: {} must lie outside of {}, or be rank {}'s own slice of it", small.op, small.name, large.name,
         rank);
 }
@@ -42,6 +44,7 @@ void check_sums(const Field& sums, const Field& summand, Device device) {
   check(summand.tensor.dtype == DType::kBF16, "{}: sums are for bf16 alone, found {} {}", sums.op,
         summand.name, summand.tensor.to_string());
   check_tensor(sums, device, DType::kF32, summand.tensor.numel());
+  check(apart(sums.tensor, summand.tensor), "{}: sums must lie outside of {}", sums.op, summand.name);
 }
 
 // One rank: what the others would add or give is nothing.

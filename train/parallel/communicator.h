@@ -2,16 +2,15 @@
 // CUDA, Gloo on the CPU.
 //
 // S ranks, numbered from 0; n elements of a part. Every rank calls the same collectives in the same order
-// with tensors of the same sizes and dtypes. Tensors are on the backend's device and bf16 or fp32 (CPU:
+// with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32 (CPU:
 // fp32).
 //   - On CUDA a collective begins when everything that the backend was given before it is done, on a stream
-//   of
-//     its own and one after the other, while the backend goes on. Until wait() the backend must neither read
-//     its results nor write its arguments. On the CPU it is done on return.
+//     of its own and one after the other, while the backend goes on. Until wait() the backend must neither
+//     read its results nor write its arguments. On the CPU it is done on return.
 //   - Sums have the same bits on all ranks, and each time on the same machines: on the CPU each element is
 //     added up once, along the ring; on CUDA in the order that NCCL chooses.
 // Errors: arguments that do not fit; a rank that is gone, hangs, or cannot be reached. After an Error of the
-// second kind a communicator is only good for being destroyed.
+// second kind a communicator is only good for being destroyed. Destroying one gives up what is not done.
 #pragma once
 
 #include <functional>
@@ -31,15 +30,15 @@ struct AllReduce {
   Tensor sums = {};  // fp32, as many elements as `tensor`; only for a bf16 tensor
 };
 
+// A rank's slice of S n elements is those from rank n to (rank + 1) n.
 struct ReduceScatter {
-  Tensor whole;  // [S n]; afterwards undefined, but for a part that lies in it
-  Tensor part;   // [n], the sum of everyone's elements rank n to (rank + 1) n; may be that slice of what is
-                 // summed
+  Tensor whole;      // [S n]; afterwards undefined, but for a part that lies in it
+  Tensor part;       // [n], the sum of everyone's slice of this rank; may be that slice of what is summed
   Tensor sums = {};  // [S n] fp32, only for a bf16 whole: what is summed; then part is fp32
 };
 
 struct AllGather {
-  Tensor part;   // [n]; may be whole's own slice, rank n to (rank + 1) n
+  Tensor part;   // [n]; may be this rank's slice of whole
   Tensor whole;  // [S n], everyone's parts in the order of ranks
 };
 
@@ -87,7 +86,7 @@ using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
 struct Ranks {
   int rank = 0, size = 1;
   Exchange exchange = {};          // may be empty for a single rank; used by make_communicator alone
-  double time_limit_seconds = 60;  // of meeting, and of every collective
+  double time_limit_seconds = 60;  // of every collective; of meeting (through Gloo, five times that)
 };
 
 // For tensors of `backend`, which must outlive it. All ranks call this together. Error: they could not meet;

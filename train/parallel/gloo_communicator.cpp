@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -94,6 +95,7 @@ class GlooCommunicator final : public Communicator {
     std::signal(SIGPIPE, SIG_IGN);
     const std::chrono::milliseconds limit(static_cast<int64_t>(std::ceil(1000 * time_limit_seconds_)));
     guarded("meeting", [&] { mesh_ = std::make_shared<Mesh>(ranks, limit); });
+    waited_seconds_ = 0;  // of collectives alone
   }
 
   double take_waited_seconds() override { return std::exchange(waited_seconds_, 0); }
@@ -137,9 +139,8 @@ class GlooCommunicator final : public Communicator {
       throw;
     } catch (const std::exception& error) {
       fail(
-          "{} failed at rank {} of {}: {}. A rank has ended, hangs, or cannot be reached (time limit {} s): "
-          "see what the "
-          "other ranks say",
+          "{} failed at rank {} of {} (Gloo): {}. A rank has ended, hangs, or cannot be reached (time limit "
+          "{} s): see what the other ranks say",
           op, rank(), size(), error.what(), time_limit_seconds_);
     }
     waited_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();

@@ -5,7 +5,7 @@
 namespace tessera {
 
 bool nccl_available(std::string& why_not) {
-  why_not = "this program was built without NCCL's header nccl.h; install libnccl-dev and run cmake again";
+  why_not = "this program was built without NCCL; install libnccl-dev and run cmake again";
   return false;
 }
 

@@ -1,0 +1,256 @@
+// Collectives on CUDA by NCCL, on a stream beside the backend's.
+//
+// Events tie the two streams together: a collective waits for what the backend's stream holds when it begins,
+// and wait() lets the backend's stream wait for the last collective. NCCL is told not to block, so that the
+// host can give up when a rank is missing.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pointwise.h"
+#include "train/parallel/nccl_library.h"
+#include "train/parallel/nccl_stream.h"
+#include "train/parallel/transports.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPollPause = std::chrono::microseconds(50);
+constexpr double kLeaveSeconds = 10;  // that the other ranks may take until all connections are closed
+
+// What a rank tells the others before they meet
+struct Card {
+  cudaUUID_t gpu;
+  char bus_id[16], host[64];  // for people
+  ncclUniqueId meeting;       // rank 0's is taken
+};
+
+Card card_of_this_rank() {
+  Card card{};
+  int device = 0;
+  cudaDeviceProp properties{};
+  TESSERA_CUDA(cudaGetDevice(&device));
+  TESSERA_CUDA(cudaGetDeviceProperties(&properties, device));
+  card.gpu = properties.uuid;
+  TESSERA_CUDA(cudaDeviceGetPCIBusId(card.bus_id, sizeof card.bus_id, device));
+  gethostname(card.host, sizeof card.host - 1);
+  return card;
+}
+
+ncclDataType_t type_of(const Tensor& tensor) {
+  return tensor.dtype == DType::kBF16 ? ncclBfloat16 : ncclFloat32;
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(Backend& backend, const Ranks& ranks)
+      : Communicator(Device::kCuda, ranks.rank, ranks.size),
+        nccl_(nccl_library()),
+        time_limit_seconds_(ranks.time_limit_seconds),
+        backend_stream_(backend.stream()) {
+    const ncclUniqueId meeting = agree(ranks.exchange);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      settle("meeting", [&] { return nccl_.init(&comm_, size(), meeting, rank(), &config); });
+    } catch (...) {
+      leave();
+      throw;
+    }
+  }
+
+  ~NcclCommunicator() override { leave(); }
+
+  void wait() override {
+    if (!waitable_) return;
+    waitable_ = false;
+    waits_.push_back(next_wait());
+    waits_.back()->before.record(backend_stream_);
+    done_.hold(backend_stream_);
+    waits_.back()->after.record(backend_stream_);
+  }
+
+  void synchronize() override {
+    const Clock::time_point deadline = deadline_in(time_limit_seconds_);
+    while (!done_.is_done()) {
+      if (const std::string why = failure(); !why.empty()) refuse("a collective", why);
+      if (Clock::now() > deadline) refuse("a collective", "it has not ended within the time limit");
+      std::this_thread::sleep_for(kPollPause);
+    }
+  }
+
+  double take_waited_seconds() override {
+    synchronize();
+    for (const auto& wait : waits_) {
+      wait->after.synchronize();
+      waited_seconds_ += wait->after.seconds_since(wait->before);
+    }
+    waits_.clear();
+    return std::exchange(waited_seconds_, 0);
+  }
+
+  std::string failure() override {
+    const std::lock_guard lock(mutex_);
+    ncclResult_t result = ncclSuccess;
+    if (const ncclResult_t asked = nccl_.async_error(comm_, &result); asked != ncclSuccess) result = asked;
+    return result == ncclSuccess || result == ncclInProgress ? "" : describe(result);
+  }
+
+ private:
+  struct Wait {
+    Event before{cudaEventDefault}, after{cudaEventDefault};
+  };
+
+  void run(const AllReduce& a) override {
+    begin();
+    const Tensor& summed = convert_into(a.sums, a.tensor);
+    settle("all_reduce_sum", [&] {
+      return nccl_.all_reduce(summed.data, summed.data, summed.numel(), type_of(summed), ncclSum, comm_,
+                              stream_);
+    });
+    if (a.sums) convert(a.sums, a.tensor);
+    end();
+  }
+
+  void run(const ReduceScatter& a) override {
+    begin();
+    const Tensor& summed = convert_into(a.sums, a.whole);
+    settle("reduce_scatter_sum", [&] {
+      return nccl_.reduce_scatter(summed.data, a.part.data, a.part.numel(), type_of(summed), ncclSum, comm_,
+                                  stream_);
+    });
+    end();
+  }
+
+  void run(const AllGather& a) override {
+    begin();
+    settle("all_gather", [&] {
+      return nccl_.all_gather(a.part.data, a.whole.data, a.part.numel(), type_of(a.part), comm_, stream_);
+    });
+    end();
+  }
+
+  void begin() {
+    ready_.record(backend_stream_);
+    ready_.hold(stream_);
+  }
+  void end() {
+    done_.record(stream_);
+    waitable_ = true;
+  }
+  void convert(const Tensor& from, const Tensor& to) {
+    cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
+  }
+  const Tensor& convert_into(const Tensor& sums, const Tensor& tensor) {
+    if (!sums) return tensor;
+    convert(tensor, sums);
+    return sums;
+  }
+
+  // Refuses two ranks on one GPU, at every rank alike; returns where NCCL's ranks meet.
+  ncclUniqueId agree(const Exchange& exchange) {
+    Card mine = card_of_this_rank();
+    if (rank() == 0) settle("ncclGetUniqueId", [&] { return nccl_.get_unique_id(&mine.meeting); });
+    const std::vector<std::string> theirs = exchange({reinterpret_cast<const char*>(&mine), sizeof mine});
+    std::vector<Card> cards(size());
+    for (int i = 0; i < size(); ++i) {
+      check(theirs[i].size() == sizeof mine, "rank {} is another build of this program than rank {}", i,
+            rank());
+      std::memcpy(&cards[i], theirs[i].data(), sizeof mine);
+      for (int j = 0; j < i; ++j)
+        check(std::memcmp(&cards[i].gpu, &cards[j].gpu, sizeof cards[i].gpu) != 0,
+              "ranks {} and {} are on the same GPU, {} of {}; give each rank a GPU of its own, or start "
+              "fewer ranks",
+              j, i, cards[i].bus_id, cards[i].host);
+    }
+    return cards[0].meeting;
+  }
+
+  static Clock::time_point deadline_in(double seconds) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  // What `call` came to, once NCCL is through with it on the host; ncclInProgress if it is not in time.
+  template <class Call>
+  ncclResult_t result_within(double seconds, Call&& call) {
+    const Clock::time_point deadline = deadline_in(seconds);
+    std::unique_lock lock(mutex_);
+    ncclResult_t result = call();
+    while (result == ncclInProgress && Clock::now() < deadline) {
+      lock.unlock();
+      std::this_thread::sleep_for(kPollPause);
+      lock.lock();
+      if (const ncclResult_t asked = nccl_.async_error(comm_, &result); asked != ncclSuccess) result = asked;
+    }
+    return result;
+  }
+
+  template <class Call>
+  void settle(const char* what, Call&& call) {
+    const ncclResult_t result = result_within(time_limit_seconds_, call);
+    if (result == ncclInProgress) refuse(what, "it could not begin within the time limit");
+    if (result != ncclSuccess) refuse(what, describe(result));
+  }
+
+  std::string describe(ncclResult_t result) const {
+    const char* detail = nccl_.last_error(comm_);
+    return fmt::format("{}{}{}", nccl_.error_string(result), detail != nullptr && *detail != 0 ? ": " : "",
+                       detail != nullptr ? detail : "");
+  }
+
+  [[noreturn]] void refuse(const char* what, const std::string& why) {
+    failed_ = true;
+    fail(
+        "{} failed at rank {} of {} (NCCL): {}. A rank has ended, hangs, or cannot be reached (time limit "
+        "{} s): see what the other ranks say; NCCL_DEBUG=WARN makes NCCL say more",
+        what, rank(), size(), why, time_limit_seconds_);
+  }
+
+  // Events that are no longer needed, else new ones
+  std::unique_ptr<Wait> next_wait() {
+    if (waits_.empty() || !waits_.front()->after.is_done()) return std::make_unique<Wait>();
+    std::unique_ptr<Wait> first = std::move(waits_.front());
+    waits_.pop_front();
+    waited_seconds_ += first->after.seconds_since(first->before);
+    return first;
+  }
+
+  // Closes the connections together with the others, or, if a collective may never end, alone.
+  void leave() noexcept {
+    if (comm_ == nullptr) return;
+    const bool orderly = !failed_ && cudaStreamQuery(stream_) == cudaSuccess &&
+                         result_within(kLeaveSeconds, [&] { return nccl_.finalize(comm_); }) == ncclSuccess;
+    cudaGetLastError();
+    orderly ? nccl_.destroy(comm_) : nccl_.abort(comm_);
+    comm_ = nullptr;
+  }
+
+  const NcclLibrary& nccl_;
+  double time_limit_seconds_;
+  cudaStream_t backend_stream_;
+  Stream stream_;
+  Event ready_{cudaEventDisableTiming};  // the backend has done what the last collective waits for
+  Event done_{cudaEventDisableTiming};   // the last collective is done
+  bool waitable_ = false, failed_ = false;
+  std::deque<std::unique_ptr<Wait>> waits_;  // not yet counted
+  double waited_seconds_ = 0;
+  std::mutex mutex_;  // of every call of NCCL: what has failed may be asked by another thread
+  ncclComm_t comm_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(Backend& backend, const Ranks& ranks) {
+  return std::make_unique<NcclCommunicator>(backend, ranks);
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// The stream of the collectives, and the events that tie it to the backend's.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_check.h"
+
+namespace tessera {
+
+class Event {
+ public:
+  explicit Event(unsigned flags) { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, flags)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) { TESSERA_CUDA(cudaEventRecord(event_, stream)); }
+  void hold(cudaStream_t stream) const { TESSERA_CUDA(cudaStreamWaitEvent(stream, event_)); }
+  bool is_done() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaErrorNotReady) TESSERA_CUDA(status);
+    cudaGetLastError();  // "not ready" is an answer; it must not surface at the next launch
+    return status == cudaSuccess;
+  }
+  void synchronize() const { TESSERA_CUDA(cudaEventSynchronize(event_)); }
+  double seconds_since(const Event& start) const {
+    float milliseconds = 0;
+    TESSERA_CUDA(cudaEventElapsedTime(&milliseconds, start.event_, event_));
+    return 1e-3 * milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class Stream {
+ public:
+  Stream() { TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace tessera
