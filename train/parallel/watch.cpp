@@ -61,6 +61,7 @@ Team::Watch::Watch(const World& world, std::vector<Member> members, double time_
       last_turn_(last_beat_),
       last_poll_(last_beat_),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  wake();  // something may have come with the last message of the meeting
   // Signals are the main thread's: a handler must not run here while the connections are in use.
   sigset_t all, before;
   sigfillset(&all);
@@ -174,7 +175,6 @@ void Team::Watch::run() {
 
 void Team::Watch::hear(size_t index) {
   Connection& connection = members_[index].connection;
-  if (connection.ended()) return;
   connection.flush();
   connection.receive();
   while (const std::optional<Message> message = connection.next()) take(index, *message);
