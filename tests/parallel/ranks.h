@@ -1,0 +1,94 @@
+// Runs several processes of team_rank as the ranks of one world.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "tests/data/support.h"
+#include "tests/process.h"
+#include "train/parallel/connection.h"
+#include "train/parallel/team.h"
+
+namespace tessera::testing {
+
+using Words = std::vector<std::string>;
+
+class Ranks : public InTempFolder {
+ protected:
+  int port = port_of(listen_at("127.0.0.1", 0));  // free, when it is asked
+
+  // A rank as torchrun would start it, with its script.
+  void start(int rank, int size, const Words& script, const Words& environment = {}) {
+    Words words = {"RANK=" + std::to_string(rank),
+                   "WORLD_SIZE=" + std::to_string(size),
+                   "LOCAL_RANK=" + std::to_string(rank),
+                   "LOCAL_WORLD_SIZE=" + std::to_string(size),
+                   "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=" + std::to_string(port)};
+    words.insert(words.end(), environment.begin(), environment.end());
+    run(words, TEAM_RANK_BINARY, script);
+  }
+  void start_all(int size, const Words& script) {
+    for (int rank = 0; rank < size; ++rank) start(rank, size, script);
+  }
+
+  // Any program with changes to the environment. Its number among those that were started is its rank in what
+  // follows.
+  void run(const Words& environment, const std::string& program, const Words& arguments) {
+    const std::filesystem::path own = folder_ / std::to_string(processes_.size());
+    std::filesystem::create_directory(own);
+    Words words = environment;
+    words.push_back(program);
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    processes_.emplace_back("/usr/bin/env", words, Process::Options{.folder = own});
+  }
+
+  const Process& process(size_t rank) const { return processes_.at(rank); }
+
+  const ProcessResult& result(size_t rank) {
+    if (!results_.contains(rank)) results_[rank] = processes_.at(rank).finish();
+    return results_[rank];
+  }
+
+  // What a rank that still runs has printed, once it has `lines` lines.
+  std::string printed(size_t rank, int lines) const {
+    std::string text;
+    for (int i = 0; i < 1000 && std::count(text.begin(), text.end(), '\n') < lines; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      text = read_file((folder_ / std::to_string(rank)).string() + "_stdout");
+    }
+    return text;
+  }
+
+  // `speaker` ended with 1 and an error of these parts; `silent` ones with kEndedWithOthers and no word.
+  void expect_ending(size_t speaker, std::initializer_list<std::string> parts,
+                     std::initializer_list<size_t> silent) {
+    expect_error(speaker, parts);
+    for (const size_t rank : silent) {
+      EXPECT_EQ(result(rank).status, kEndedWithOthers) << rank << ": " << result(rank).error;
+      EXPECT_EQ(result(rank).error, "") << rank;
+    }
+  }
+  void expect_error(size_t rank, std::initializer_list<std::string> parts) {
+    EXPECT_EQ(result(rank).status, 1) << rank << ": " << result(rank).error;
+    for (const std::string& part : parts) expect_in(part, result(rank).error);
+    EXPECT_EQ(std::count(result(rank).error.begin(), result(rank).error.end(), '\n'), 1)
+        << result(rank).error;
+  }
+  static void expect_in(const std::string& part, const std::string& text) {
+    EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << text;
+  }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::vector<Process> processes_;
+  std::map<size_t, ProcessResult> results_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,85 @@
+// Framed messages over TCP that never wait, and the sockets they go through.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tessera {
+
+inline constexpr uint64_t kMostMessageBytes = uint64_t{1} << 30;
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+enum class MessageKind : uint32_t {
+  kHello,    // to rank 0: who comes (JSON)
+  kWelcome,  // to the others: all are here (JSON)
+  kRefusal,  // to the others: the meeting failed (text)
+  kPart,     // to rank 0: a rank's bytes of an exchange
+  kAll,      // to the others: everyone's
+  kState,    // each way, several times within the limit: this process lives (JSON; from rank 0 empty)
+  kFailed,   // to rank 0: why this rank fails (text)
+  kEnd       // to the others: end; who says why (JSON)
+};
+
+struct Message {
+  MessageKind kind;
+  std::string body;
+};
+
+// One end of a connection. Nothing here waits: what does not go at once is kept, until flush() finds room.
+class Connection {
+ public:
+  explicit Connection(FileDescriptor socket);  // connected
+
+  void send(MessageKind kind, std::string_view body);
+  void flush();
+  void finish_sending();                 // after what is kept has gone; the other end then reads the end
+  void receive();                        // whatever is there
+  std::optional<Message> next();         // of what was received
+  bool ended() const { return ended_; }  // by the other side, or broken; messages may still be there
+  bool stranger() const { return stranger_; }  // what came is not this protocol; ended() too
+  bool unsent() const { return sent_ < out_.size(); }
+  pollfd events() const;
+
+ private:
+  FileDescriptor socket_;
+  std::string in_, out_;
+  size_t taken_ = 0, sent_ = 0;  // of in_ and out_, from the front
+  bool ended_ = false, stranger_ = false;
+};
+
+// Listens at `port` of the address: of a loopback address on it alone, else on every interface. Error: the
+// port is taken, the address is not known; the message says what to set.
+FileDescriptor listen_at(const std::string& address, int port);
+int port_of(const FileDescriptor& listening);
+
+// A new connection, or none when nobody waits. It does not wait itself.
+std::optional<Connection> accept_from(const FileDescriptor& listening);
+
+// One attempt to connect, of at most `seconds`. A connection, or why there is none.
+struct Attempt {
+  std::optional<Connection> connection;
+  std::string why;
+  bool refused = false;  // the machine answers, and nobody listens at the port
+};
+Attempt connect_to(const std::string& address, int port, double seconds);
+
+}  // namespace tessera

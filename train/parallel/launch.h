@@ -1,0 +1,21 @@
+// Starts a run's ranks on this machine: ./train with several GPUs, without torchrun.
+#pragma once
+
+namespace tessera {
+
+// Runs this program once more for every rank, with the same arguments and with torchrun's variables set, so
+// that world_of_environment() finds a world there; waits for all, and returns the exit code: 0 if every rank
+// ended with 0, else that of the rank that failed first, or 128 plus the number of the signal that killed it.
+//
+//   - stderr of every rank, and stdout of all but rank 0, come out line by line behind "rank 3: ".
+//   - SIGINT and SIGTERM go on to all ranks.
+//   - When a rank ends badly, the others end by their Team, or are killed after 10 s. A rank that exits says
+//   why
+//     itself; of one that a signal kills, or that ends before the others without a word, the launcher tells.
+//   - Ranks do not outlive the launcher: if it is killed, they are.
+//   - OMP_NUM_THREADS, unless it is set, shares this machine's processors among the ranks.
+//
+// Call it from the main thread, before there are others. Error: a rank cannot be started; none is left then.
+int launch(int ranks, char** argv);
+
+}  // namespace tessera
