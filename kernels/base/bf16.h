@@ -1,8 +1,10 @@
-// bfloat16 on the host: the upper half of an IEEE single, rounded to nearest even.
+// bfloat16: the upper half of an IEEE single, rounded to nearest even, or at random.
 #pragma once
 
 #include <bit>
 #include <cstdint>
+
+#include "kernels/base/host_device.h"
 
 namespace tessera {
 
@@ -11,6 +13,17 @@ inline uint16_t bf16_from_float(float value) {
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN stays NaN, quiet
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// The float with these bits, rounded up or down at random by the lower 16 bits of `random`: if those are
+// uniform, the mean over many draws is the float itself. They are added below the mantissa, and what is below
+// it is then cut off, so what bf16 can hold stays as it is. No finite float becomes infinite.
+TESSERA_HOST_DEVICE inline uint16_t bf16_at_random(uint32_t bits, uint32_t random) {
+  constexpr uint32_t kExponent = 0x7f800000u;
+  if ((bits & 0x7fffffffu) > kExponent) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN stays NaN
+  const uint32_t sum = bits + (random & 0xffffu);
+  const bool beyond = (sum & kExponent) == kExponent;  // infinite, or above the largest bf16
+  return static_cast<uint16_t>((beyond ? bits : sum) >> 16);
 }
 
 inline float float_from_bf16(uint16_t value) {

@@ -3,24 +3,31 @@
 // SC 2011.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
+
+#include "kernels/base/host_device.h"
 
 namespace tessera {
 
 class Philox {
  public:
-  Philox(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
+  struct Words {
+    uint32_t words[4];
+    TESSERA_HOST_DEVICE uint32_t operator[](int i) const { return words[i]; }
+    bool operator==(const Words&) const = default;
+  };
 
-  std::array<uint32_t, 4> bits(uint64_t index) const {
-    std::array<uint32_t, 4> c{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                              static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)};
+  TESSERA_HOST_DEVICE Philox(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
+
+  TESSERA_HOST_DEVICE Words bits(uint64_t index) const {
+    Words c{{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream_),
+             static_cast<uint32_t>(stream_ >> 32)}};
     uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
     for (int round = 0; round < 10; ++round) {
       const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
-      c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(b),
-           static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(a)};
+      c = {{static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(b),
+            static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(a)}};
       key0 += 0x9E3779B9;
       key1 += 0xBB67AE85;
     }

@@ -77,9 +77,9 @@ TEST(Arena, OutOfMemoryNamesWhatIsHeld) {
 TEST(Random, PhiloxMatchesThePublishedVectors) {
   // Random123's known answers for philox4x32-10: counter and key all zero, and all ones
   const auto zero = Philox(0, 0).bits(0);
-  EXPECT_EQ(zero, (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(zero, (Philox::Words{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}));
   const auto ones = Philox(~uint64_t{0}, ~uint64_t{0}).bits(~uint64_t{0});
-  EXPECT_EQ(ones, (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(ones, (Philox::Words{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}));
 }
 
 TEST(Random, NormalsAreNormal) {
@@ -93,6 +93,38 @@ TEST(Random, NormalsAreNormal) {
   EXPECT_NEAR(sum / kCount, 0, 0.01);
   EXPECT_NEAR(squares / kCount, 1, 0.02);
   EXPECT_NEAR(fourth / kCount, 3, 0.15);
+}
+
+// Of all 2^16 draws, as many round up as the lower half of the float says: the mean is the float itself.
+TEST(Bf16, RoundsAtRandomWithTheRightOdds) {
+  for (const uint32_t bits : {0x3f801234u, 0xbf8fffffu, 0x3fffffffu, 0x00000001u, 0x7f7e8000u, 0x3f800000u}) {
+    uint32_t ups = 0;
+    for (uint32_t random = 0; random < 0x10000; ++random) {
+      const uint16_t rounded =
+          bf16_at_random(bits, random | 0xabcd0000u);  // whose upper half must not matter
+      EXPECT_TRUE(rounded == bits >> 16 || rounded == (bits >> 16) + 1) << bits;
+      ups += rounded != bits >> 16;
+    }
+    EXPECT_EQ(ups, bits & 0xffffu) << bits;
+  }
+}
+
+TEST(Bf16, RoundingAtRandomKeepsWhatItCanHoldAndStaysFinite) {
+  for (uint32_t held = 0; held < 0x10000; ++held)
+    for (const uint32_t random : {0u, 1u, 0x8000u, 0xffffu}) {
+      const uint16_t rounded = bf16_at_random(held << 16, random);
+      if (std::isnan(float_from_bf16(static_cast<uint16_t>(held)))) {
+        EXPECT_TRUE(std::isnan(float_from_bf16(rounded))) << held;
+      } else {
+        EXPECT_EQ(rounded, held);
+      }
+    }
+  for (const uint32_t random : {0u, 0xffffu}) {
+    EXPECT_EQ(bf16_at_random(0x7f7fffffu, random), 0x7f7f) << "the largest float";
+    EXPECT_EQ(bf16_at_random(0xff7fffffu, random), 0xff7f);
+    EXPECT_TRUE(std::isnan(float_from_bf16(bf16_at_random(0x7f800001u, random))))
+        << "only its last bit says NaN";
+  }
 }
 
 TEST(Bf16, RoundsToNearestEvenAndKeepsNaN) {
