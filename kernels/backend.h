@@ -104,16 +104,25 @@ struct GlobalNorm {
 // One AdamW step, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by min(1, max_norm /
 // (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be refused without
 // harm.
+//
+// Moments in bf16 are widened to fp32, the step is computed as with fp32 moments, and only then are they
+// rounded, at random (kernels/base/bf16.h): to nearest, a decay of less than half a unit in the last place
+// would never move them. With i = first_element + the element's index, the word i % 4 of
+// Philox(random_key, step).bits(i / 4) rounds both: its lower half m, its upper half v. So a tensor may be
+// cut into slices, each with its own first_element, and the bits are those of the whole.
 struct AdamW {
-  Tensor param;      // bf16 or fp32
+  Tensor param;      // bf16, or fp32 (on the CPU always)
   Tensor master;     // fp32 copy that the step is computed on; none if param is fp32
-  Tensor grad;       // like param
-  Tensor m, v;       // fp32
-  Tensor grad_norm;  // [1] fp32, as GlobalNorm left it
+  Tensor grad;       // like param, or fp32
+  Tensor m, v;       // both fp32 or both bf16, on either device
+  Tensor grad_norm;  // [R] fp32: norms, as GlobalNorm left them, of R parts that the gradients fall into. The
+                     // norm of all is the root of the sum of their squares; of one part, that part's
   double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
-  int64_t step;  // from 1
+  int64_t step;               // from 1
+  uint64_t random_key = 0;    // used with bf16 moments only
+  int64_t first_element = 0;  // of a slice in the whole: a multiple of 8
 };
 
 class Backend {

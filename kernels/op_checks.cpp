@@ -24,12 +24,18 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
   }
 }
 
+// What a device computes in.
+bool computes_in(DType dtype, Device device) {
+  return dtype == DType::kF32 || (dtype == DType::kBF16 && device == Device::kCuda);
+}
+const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
+
 // The tensor that all other shapes of an operation are measured by.
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
-  const bool real = t.dtype == DType::kF32 || (t.dtype == DType::kBF16 && device == Device::kCuda);
-  if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && real) return;
+  if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
+    return;
   fail("{}: {} wants a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
-       device == Device::kCuda ? "bf16 or fp32" : "fp32", name_of(device), t.to_string());
+       names_of_dtypes(device), name_of(device), t.to_string());
 }
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
@@ -159,15 +165,21 @@ void check_op(const GlobalNorm& a, Device device) {
 
 void check_op(const AdamW& a, Device device) {
   const char* op = "adamw";
-  check(a.param && a.param.dtype != DType::kI32 && a.param.device == device,
-        "{}: param wants a real tensor on {}, found {}", op, name_of(device), a.param.to_string());
+  check(a.param && computes_in(a.param.dtype, device) && a.param.device == device,
+        "{}: param wants a tensor in {} on {}, found {}", op, names_of_dtypes(device), name_of(device),
+        a.param.to_string());
   const Shape& s = a.param.shape;
+  const DType grad = a.grad && a.grad.dtype == DType::kF32 ? DType::kF32 : a.param.dtype;
+  const DType moments = a.m && a.m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  const int64_t parts = a.grad_norm && a.grad_norm.numel() > 0 ? a.grad_norm.numel() : 1;
   check_fields(op, device,
                {{"master", a.master, DType::kF32, s, a.param.dtype == DType::kF32},
-                {"grad", a.grad, a.param.dtype, s},
-                {"m", a.m, DType::kF32, s},
-                {"v", a.v, DType::kF32, s},
-                {"grad_norm", a.grad_norm, DType::kF32, {1}}});
+                {"grad", a.grad, grad, s},
+                {"m", a.m, moments, s},
+                {"v", a.v, moments, s},
+                {"grad_norm", a.grad_norm, DType::kF32, {parts}}});
+  check(a.first_element >= 0 && a.first_element % 8 == 0,
+        "{}: first_element wants a multiple of 8 of at least 0, found {}", op, a.first_element);
   check(a.step >= 1, "{}: step counts from 1, found {}", op, a.step);
 }
 

@@ -17,6 +17,13 @@ inline double of_operation(DType dtype) {
   return dtype == DType::kBF16 ? 3 * kRoundingBf16 : 256 * kRoundingF32;
 }
 
+// The mean of `count` elements in bf16 that have been rounded at random so many times, relative. One rounding
+// is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of that.
+// Roundings add up like a random walk, other elements average them out; five deviations.
+inline double of_mean_at_random(int64_t roundings, int64_t count) {
+  return 5 * 0x1p-8 * std::sqrt(static_cast<double>(roundings) / static_cast<double>(count));
+}
+
 // The whole model in fp32 against PyTorch in fp64: the bound that users are promised. About 200 roundings
 // deep; a random walk of them is 14 epsilon = 8e-7, and a gradient's largest error is several deviations out.
 inline constexpr double kCpuAgainstPyTorch = 1e-5;

@@ -2,9 +2,28 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/base/bf16.h"
+#include "kernels/base/random.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace tessera::cpu {
+namespace {
+
+// The root of the sum of squares. In double, so that the norm of one part is that part's to the bit.
+float norm_of_parts(const Tensor& norms) {
+  double squares = 0;
+  for (int64_t part = 0; part < norms.numel(); ++part) {
+    const double norm = norms.as<float>()[part];
+    squares += norm * norm;
+  }
+  return static_cast<float>(std::sqrt(squares));
+}
+
+uint16_t round_at_random(float value, uint32_t random) {
+  return bf16_at_random(std::bit_cast<uint32_t>(value), random);
+}
+
+}  // namespace
 
 void global_norm(const GlobalNorm& a) {
   constexpr int64_t kBlock =
@@ -29,7 +48,7 @@ void global_norm(const GlobalNorm& a) {
 }
 
 void adamw(const AdamW& a) {
-  const float norm = a.grad_norm.as<float>()[0];
+  const float norm = norm_of_parts(a.grad_norm);
   if (!std::isfinite(norm)) return;
   const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
   const double step = static_cast<double>(a.step);
@@ -39,15 +58,33 @@ void adamw(const AdamW& a) {
   const float beta1 = static_cast<float>(a.beta1), gain1 = static_cast<float>(1.0 - a.beta1);
   const float beta2 = static_cast<float>(a.beta2), gain2 = static_cast<float>(1.0 - a.beta2);
   const float epsilon = static_cast<float>(a.epsilon);
-  float *p = a.param.as<float>(), *m = a.m.as<float>(), *v = a.v.as<float>();
+  const auto update = [=](float& p, float unclipped, float& m, float& v) {
+    const float g = unclipped * clip;
+    m = beta1 * m + gain1 * g;
+    v = beta2 * v + gain2 * g * g;
+    p = p * keep - rate * m / (std::sqrt(v) * denominator_scale + epsilon);
+  };
+  float* p = a.param.as<float>();
   const float* grad = a.grad.as<float>();
   const int64_t count = a.param.numel();
+  if (a.m.dtype == DType::kF32) {
+    float *m = a.m.as<float>(), *v = a.v.as<float>();
 #pragma omp parallel for simd
-  for (int64_t i = 0; i < count; ++i) {
-    const float g = grad[i] * clip;
-    m[i] = beta1 * m[i] + gain1 * g;
-    v[i] = beta2 * v[i] + gain2 * g * g;
-    p[i] = p[i] * keep - rate * m[i] / (std::sqrt(v[i]) * denominator_scale + epsilon);
+    for (int64_t i = 0; i < count; ++i) update(p[i], grad[i], m[i], v[i]);
+    return;
+  }
+  const Philox random(a.random_key, static_cast<uint64_t>(a.step));
+  uint16_t *m = a.m.as<uint16_t>(), *v = a.v.as<uint16_t>();
+#pragma omp parallel for
+  for (int64_t first = 0; first < count; first += 4) {  // four elements share a draw
+    const Philox::Words words = random.bits(static_cast<uint64_t>((a.first_element + first) / 4));
+    for (int64_t i = first; i < std::min(count, first + 4); ++i) {
+      float m32 = float_from_bf16(m[i]), v32 = float_from_bf16(v[i]);
+      update(p[i], grad[i], m32, v32);
+      const uint32_t word = words[static_cast<int>(i - first)];
+      m[i] = round_at_random(m32, word);
+      v[i] = round_at_random(v32, word >> 16);
+    }
   }
 }
 

@@ -183,62 +183,6 @@ TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
   EXPECT_NEAR(floats(norm)[0], std::sqrt(sum), 1e-4);
 }
 
-// The update written out in fp64, three steps, clipped.
-TEST_F(Ops, AdamWMatchesItsFormula) {
-  const int64_t n = 33;
-  const Tensor p = make.normal({n}), g = make.normal({n}), m = make.zeros({n}), v = make.zeros({n}),
-               norm = make.zeros({1});
-  std::vector<double> ep(floats(p).begin(), floats(p).end()), em(n), ev(n);
-  const double rate = 1e-2, b1 = 0.9, b2 = 0.999, eps = 1e-8, decay = 0.1, max_norm = 0.5;
-  for (int64_t step = 1; step <= 3; ++step) {
-    const std::vector<Tensor> all{g};
-    be->global_norm({.tensors = all, .norm = norm});
-    be->adamw({.param = p,
-               .master = {},
-               .grad = g,
-               .m = m,
-               .v = v,
-               .grad_norm = norm,
-               .max_norm = max_norm,
-               .learning_rate = rate,
-               .beta1 = b1,
-               .beta2 = b2,
-               .epsilon = eps,
-               .weight_decay = decay,
-               .step = step});
-    const double clip = std::min(1.0, max_norm / (std::sqrt(dot(g, g)) + 1e-6));
-    for (int64_t i = 0; i < n; ++i) {
-      const double gi = floats(g)[i] * clip;
-      em[i] = b1 * em[i] + (1 - b1) * gi;
-      ev[i] = b2 * ev[i] + (1 - b2) * gi * gi;
-      ep[i] -= rate * decay * ep[i];
-      ep[i] -= rate * em[i] / (1 - std::pow(b1, step)) / (std::sqrt(ev[i] / (1 - std::pow(b2, step))) + eps);
-      EXPECT_NEAR(floats(p)[i], ep[i], 2e-6);
-    }
-  }
-}
-
-TEST_F(Ops, AdamWLeavesEverythingAloneWhenTheNormIsNotFinite) {
-  const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
-               v = make.zeros({4});
-  const Tensor norm = make.poisoned({1});
-  be->adamw({.param = p,
-             .master = {},
-             .grad = g,
-             .m = m,
-             .v = v,
-             .grad_norm = norm,
-             .max_norm = 1,
-             .learning_rate = 1,
-             .beta1 = 0.9,
-             .beta2 = 0.9,
-             .epsilon = 1e-8,
-             .weight_decay = 0,
-             .step = 1});
-  EXPECT_EQ(relative_error(p, before), 0);
-  EXPECT_EQ(dot(m, m) + dot(v, v), 0);
-}
-
 TEST_F(Ops, WrongArgumentsAreNamed) {
   const Tensor x = make.normal({4, 3}), w = make.normal({2, 3});
   try {
