@@ -6,18 +6,18 @@
 
 namespace tessera {
 
-Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, Part part)
+Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part)
     : layout_(model, part.count), model_(model), weights_(weights), part_(part) {
-  const auto take = [&](const char* kind) {
-    return allocate_buckets(arena, MemoryTag::kOptimizer, kind, DType::kF32, layout_, part_.count);
+  const auto take = [&](const char* kind, DType dtype) {
+    return allocate_buckets(arena, MemoryTag::kOptimizer, kind, dtype, layout_, part_.count);
   };
   if (weights.token_table.dtype != DType::kF32) {
-    masters_ = take("master");
+    masters_ = take("master", DType::kF32);
   } else {
     for (const Tensor& bucket : weights.buckets) masters_.push_back(part_.of(bucket));
   }
-  m_ = take("first moment");
-  v_ = take("second moment");
+  m_ = take("first moment", moments);
+  v_ = take("second moment", moments);
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {part_.count});
 }
 
@@ -65,7 +65,7 @@ void Optimizer::update(Backend& be, size_t bucket, const Tensor& gradient, const
               .epsilon = config.epsilon,
               .weight_decay = weight_decay,
               .step = step,
-              .random_key = bucket,
+              .random_key = config.random_key + bucket,
               .first_element = part_.index * each + first});
   };
   rows(0, decayed, config.weight_decay);

@@ -13,8 +13,9 @@ namespace tessera {
 
 struct OptimizerConfig {
   double beta1, beta2, epsilon;
-  double weight_decay;   // of matrices; norms and biases do not decay
-  double max_grad_norm;  // 0: no clipping
+  double weight_decay;      // of matrices; norms and biases do not decay
+  double max_grad_norm;     // 0: no clipping
+  uint64_t random_key = 0;  // for moments in bf16, see AdamW
 };
 
 // What the optimizer keeps a value of for every parameter.
@@ -31,9 +32,9 @@ struct Part {
 
 class Optimizer {
  public:
-  // Allocates moments, and masters if the weights are not fp32 themselves. Contents are undefined until
-  // clear(). `weights` are cut in part.count parts.
-  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, Part part = {});
+  // Allocates moments, fp32 or bf16, and masters if the weights are not fp32 themselves. Contents are
+  // undefined until clear(). `weights` are cut in part.count parts.
+  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
   void clear(Backend& be);                   // weights, masters and moments to zero
   ParamSink writer(Backend& be, Kept kept);  // takes values; masters are rounded into the weights, too

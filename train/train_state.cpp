@@ -41,7 +41,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       model_(make_model(arena, shape, be.traits())),
       grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
                              shape.parts())),
-      optimizer_(arena, shape.model, model_.params,
+      optimizer_(arena, shape.model, model_.params, shape.moments,
                  {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}) {
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());

@@ -26,6 +26,7 @@ struct RunShape {
   int64_t micro_steps;      // of them in an optimizer step, on each rank
   int64_t sequence_length;  // T
   DType dtype = DType::kF32;
+  DType moments = DType::kF32;  // optimizer.moments
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = Keep::kAll;        // train.recompute
