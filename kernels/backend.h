@@ -63,7 +63,7 @@ struct LinearForward {
 };
 struct LinearBackward {
   Tensor dy, x, weight;    // [N, O] [N, C] [O, C]
-  Tensor dx;               // [N, C]
+  Tensor dx;               // [N, C]; may be x itself: dweight and dbias are computed first
   Tensor dweight;          // [O, C], added to
   Tensor dbias = {};       // [O], added to
   Tensor gelu_input = {};  // [N, C], if x = gelu(gelu_input): then dx is the gradient of gelu_input

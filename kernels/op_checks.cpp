@@ -118,6 +118,12 @@ void check_op(const LinearBackward& a, Device device) {
                 {"dweight", a.dweight, t, {O, C}},
                 {"dbias", a.dbias, t, {O}, true},
                 {"gelu_input", a.gelu_input, t, {N, C}, true}});
+  const auto check_apart = [&](const char* name, const Tensor& read) {
+    check(a.dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written", op, name);
+  };
+  check_apart("dy", a.dy);
+  check_apart("weight", a.weight);
+  check_apart("gelu_input", a.gelu_input);
 }
 
 void check_op(const AttentionForwardOp& a, Device device) {

@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-// The tensors of one block, in the order that its forward writes them. N = B T rows.
+// The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
+// overwrites norm1, norm2 and gelu with their own gradients.
 struct BlockSaved {
   Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
   Tensor qkv;                            // [B, T, 3, H, D]
@@ -25,8 +26,8 @@ struct BlockSaved {
 struct Saved {
   Tensor embedded;  // [N, C]
   std::vector<BlockSaved> blocks;
-  Tensor norm, norm_mean, norm_rstd;
-  Tensor attention_workspace;  // of every block's forward; none unless the attention plan asks for it
+  Tensor norm, norm_mean, norm_rstd;  // norm: overwritten by its gradient in the backward
+  Tensor attention_workspace;         // of every block's forward; none unless the attention plan asks for it
 };
 
 // What a forward keeps of each block for the backward. What is not kept has one place for all blocks: the

@@ -61,33 +61,26 @@ void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan,
 }
 
 // The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
-// return.
+// return. What a linear layer read, and nothing reads again, is overwritten by its gradient.
 void block_backward(Backend& be, Arena& arena, const BlockParams& p, const AttentionPlan& plan,
                     const Tensor& x, const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
   const int64_t N = x.shape[0], C = x.shape[1];
-  const auto scratch = [&](const char* name, Shape shape) {
-    return arena.alloc(MemoryTag::kActivations, name, x.dtype, shape);
-  };
-  const Tensor d_norm = scratch("gradient of a norm's output", {N, C});
-  {
-    Arena::Scope mlp(arena);
-    const Tensor d_wide = scratch("gradient of the MLP's hidden layer", {N, 4 * C});
-    be.linear_backward({.dy = d,
-                        .x = s.gelu,
-                        .weight = p.contract_weight,
-                        .dx = d_wide,
-                        .dweight = g.contract_weight,
-                        .dbias = g.contract_bias,
-                        .gelu_input = s.gelu_input});
-    be.linear_backward({.dy = d_wide,
-                        .x = s.norm2,
-                        .weight = p.expand_weight,
-                        .dx = d_norm,
-                        .dweight = g.expand_weight,
-                        .dbias = g.expand_bias});
-  }
-  be.layernorm_backward({.dy = d_norm,
+  const Tensor &d_hidden = s.gelu, &d_norm2 = s.norm2, &d_norm1 = s.norm1;
+  be.linear_backward({.dy = d,
+                      .x = s.gelu,
+                      .weight = p.contract_weight,
+                      .dx = d_hidden,
+                      .dweight = g.contract_weight,
+                      .dbias = g.contract_bias,
+                      .gelu_input = s.gelu_input});
+  be.linear_backward({.dy = d_hidden,
+                      .x = s.norm2,
+                      .weight = p.expand_weight,
+                      .dx = d_norm2,
+                      .dweight = g.expand_weight,
+                      .dbias = g.expand_bias});
+  be.layernorm_backward({.dy = d_norm2,
                          .x = s.residual_mid,
                          .weight = p.norm2_weight,
                          .mean = s.norm2_mean,
@@ -97,8 +90,9 @@ void block_backward(Backend& be, Arena& arena, const BlockParams& p, const Atten
                          .dbias = g.norm2_bias,
                          .add = d});
 
-  const Tensor d_attention = scratch("gradient of attention's output", s.attention.shape);
-  const Tensor d_qkv = scratch("gradient of qkv", s.qkv.shape);
+  const Tensor d_attention =
+      arena.alloc(MemoryTag::kActivations, "gradient of attention's output", x.dtype, s.attention.shape);
+  const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", x.dtype, s.qkv.shape);
   const Tensor workspace = arena.alloc(MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                                        {(plan.backward_workspace_bytes + 3) / 4});
   be.linear_backward({.dy = d,
@@ -117,10 +111,10 @@ void block_backward(Backend& be, Arena& arena, const BlockParams& p, const Atten
   be.linear_backward({.dy = d_qkv.view({N, 3 * C}),
                       .x = s.norm1,
                       .weight = p.qkv_weight,
-                      .dx = d_norm,
+                      .dx = d_norm1,
                       .dweight = g.qkv_weight,
                       .dbias = g.qkv_bias});
-  be.layernorm_backward({.dy = d_norm,
+  be.layernorm_backward({.dy = d_norm1,
                          .x = x,
                          .weight = p.norm1_weight,
                          .mean = s.norm1_mean,
@@ -144,17 +138,14 @@ void recompute(Backend& be, const Model& model, const Saved& saved, size_t layer
   if (model.keep != Keep::kAll) mlp_hidden_forward(be, p, s);
 }
 
-// The head and the final norm: losses, and with `d` also the gradient of the last block's output.
+// The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
+// is then overwritten by its gradient.
 void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
           const Tensor& losses, float gradient_scale, const Grads* grads, const Tensor& d) {
   const Params& p = model.params;
   const int64_t N = saved.norm.shape[0];
-  Arena::Scope scope(arena);
-  const Tensor d_norm = grads ? arena.alloc(MemoryTag::kActivations, "gradient of the final norm's output",
-                                            dtype_of(model), d.shape)
-                              : Tensor{};
   {
-    Arena::Scope logits_scope(arena);
+    Arena::Scope scope(arena);
     const int64_t chunk = model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
     const Tensor all_logits =
         arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {chunk, model.config.padded_vocab()});
@@ -169,15 +160,12 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
                         .want_gradient = grads != nullptr,
                         .gradient_scale = gradient_scale});
       if (!grads) continue;
-      be.linear_backward({.dy = logits,
-                          .x = norm,
-                          .weight = p.token_table,
-                          .dx = d_norm.rows(first, rows),
-                          .dweight = grads->token_table});
+      be.linear_backward(
+          {.dy = logits, .x = norm, .weight = p.token_table, .dx = norm, .dweight = grads->token_table});
     }
   }
   if (!grads) return;
-  be.layernorm_backward({.dy = d_norm,
+  be.layernorm_backward({.dy = saved.norm,
                          .x = block_input(saved, saved.blocks.size()),
                          .weight = p.norm_weight,
                          .mean = saved.norm_mean,

@@ -33,7 +33,7 @@ void linear_forward(const LinearForward& a) {
   }
 }
 
-// y = x W^T + b:  dx = dy W,  dW += dy^T x,  db += the sum of dy's rows.
+// y = x W^T + b:  dW += dy^T x,  db += the sum of dy's rows,  dx = dy W: last, as it may overwrite x.
 void linear_backward(const LinearBackward& a) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* dy = a.dy.as<float>();

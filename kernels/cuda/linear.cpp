@@ -42,7 +42,7 @@ void CudaBackend::linear_forward(const LinearForward& a) {
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = dy[N, O] weight[O, C], times gelu'(gelu_input)
+// dx[N, C] = dy[N, O] weight[O, C], times gelu'(gelu_input): last, as it may overwrite x
 void CudaBackend::linear_backward(const LinearBackward& a) {
   check_op(a, device());
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];

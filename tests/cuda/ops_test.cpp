@@ -243,6 +243,37 @@ TEST_F(CudaOps, LinearBackward) {
   }
 }
 
+TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
+  for (const DType dtype : kReal)
+    for (const auto& [N, C, O] : linear_sizes())
+      for (const bool gelu : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} N {} C {} O {}{}", name_of(dtype), N, C, O, gelu ? " gelu" : ""));
+        const Twin x = input(dtype, {N, C}), weight = input(dtype, {O, C}), dy = input(dtype, {N, O});
+        const Twin gelu_input = gelu ? input(dtype, {N, C}, 2) : Twin{};
+        std::vector<std::vector<char>> apart;
+        for (const bool in_place : {false, true}) {
+          const Twin dx = output(dtype, {N, C}), dweight = output(dtype, {O, C}), dbias = output(dtype, {O});
+          cuda().fill_zero(dweight.cuda), cuda().fill_zero(dbias.cuda);
+          if (in_place) cuda().copy(x.cuda, dx.cuda);
+          run_twice({dx, dweight, dbias}, [&] {
+            cuda().linear_backward({.dy = dy.cuda,
+                                    .x = in_place ? dx.cuda : x.cuda,
+                                    .weight = weight.cuda,
+                                    .dx = dx.cuda,
+                                    .dweight = dweight.cuda,
+                                    .dbias = dbias.cuda,
+                                    .gelu_input = gelu_input.cuda});
+          });
+          const std::vector<std::vector<char>> results = {bytes_of(dx.cuda), bytes_of(dweight.cuda),
+                                                          bytes_of(dbias.cuda)};
+          if (in_place) {
+            EXPECT_EQ(results, apart);
+          }
+          apart = results;
+        }
+      }
+}
+
 TEST_F(CudaOps, CrossEntropy) {
   struct Case {
     int64_t N, V, padded;

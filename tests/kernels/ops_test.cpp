@@ -55,6 +55,40 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
   }
 }
 
+TEST_F(Ops, LinearBackwardInPlaceHasTheSameBits) {
+  for (const bool gelu : {false, true}) {
+    const int64_t N = 37, C = 19, O = 23;
+    const Tensor x = make.normal({N, C}), w = make.normal({O, C}), dy = make.normal({N, O}),
+                 u = gelu ? make.normal({N, C}) : Tensor{};
+    std::vector<Tensor> results[2];
+    for (const bool in_place : {false, true}) {
+      const Tensor input = make.copy_of(x), dx = in_place ? input : make.poisoned({N, C}),
+                   dw = make.zeros({O, C}), db = make.zeros({O});
+      be->linear_backward(
+          {.dy = dy, .x = input, .weight = w, .dx = dx, .dweight = dw, .dbias = db, .gelu_input = u});
+      results[in_place] = {dx, dw, db};
+    }
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(std::memcmp(results[0][i].data, results[1][i].data, results[0][i].bytes()), 0)
+          << (gelu ? "gelu " : "") << i;
+  }
+}
+
+TEST_F(Ops, LinearBackwardRefusesToOverwriteWhatItStillReads) {
+  const Tensor x = make.normal({8, 8}), w = make.normal({8, 8}), dy = make.normal({8, 8}),
+               dw = make.zeros({8, 8});
+  for (const auto& [name, dx] : {std::pair{"dy", dy}, std::pair{"weight", w}}) {
+    try {
+      be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw});
+      ADD_FAILURE() << name << " was overwritten";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), fmt::format("linear_backward: dx may be x itself, but {} is read "
+                                                       "while dx is written",
+                                                       name));
+    }
+  }
+}
+
 TEST_F(Ops, ParameterGradientsAreAddedTo) {
   const Tensor x = make.normal({4, 3}), w = make.normal({2, 3}), dy = make.normal({4, 2}),
                dx = make.poisoned({4, 3});

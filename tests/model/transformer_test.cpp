@@ -200,6 +200,20 @@ TEST(Memory, RecomputingAndChunksSpareWhatTheySay) {
   EXPECT_LT(activations(Keep::kOutputs, 256), activations(Keep::kOutputs, 0));
 }
 
+// 16 N C a block and four scalars a row; the embeddings, the final norm and its two scalars, the gradient of
+// the residual stream; and in a block's backward, where the peak is, the gradients of attention's output and
+// qkv.
+TEST(Memory, AStepHoldsWhatTheManualSays) {
+  constexpr int64_t L = 12, N = 8 * 256, C = 64;
+  const RunShape shape{.model = {.vocab_size = 64, .context = 256, .layers = L, .heads = 2, .channels = C},
+                       .micro_batch = 8,
+                       .micro_steps = 1,
+                       .sequence_length = 256};
+  const MemoryLedger plan = plan_memory(shape, {});
+  EXPECT_EQ(plan.at_peak()[static_cast<int>(MemoryTag::kActivations)],
+            4 * (N * C * (16 * L + 3 + 4) + N * (4 * L + 2)));
+}
+
 TEST(Memory, NaiveSavesNSquaredAndFlashN) {
   const auto attention_bytes = [](AttentionKind kind, int64_t T) {
     RunShape shape = tiny_shape(kind);
