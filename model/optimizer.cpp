@@ -11,14 +11,14 @@ std::vector<Tensor> list(const Params& params, const ModelConfig& config) {
 
 }  // namespace
 
-Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights)
+Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments)
     : model_(model), weights_(weights), masters_(weights) {
-  const auto take = [&](const char* kind) {
-    return allocate_params(arena, MemoryTag::kOptimizer, kind, DType::kF32, model);
+  const auto take = [&](const char* kind, DType dtype) {
+    return allocate_params(arena, MemoryTag::kOptimizer, kind, dtype, model);
   };
-  if (weights.token_table.dtype != DType::kF32) masters_ = take("master");
-  m_ = take("first moment");
-  v_ = take("second moment");
+  if (weights.token_table.dtype != DType::kF32) masters_ = take("master", DType::kF32);
+  m_ = take("first moment", moments);
+  v_ = take("second moment", moments);
   grad_norm_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {1});
 }
 
@@ -39,6 +39,8 @@ void Optimizer::step(Backend& be, const Grads& grads, const OptimizerConfig& con
                             master = list(masters_, model_), m = list(m_, model_), v = list(v_, model_);
   be.global_norm({.tensors = g, .norm = grad_norm_});
   size_t i = 0;
+  // Elements are counted through all parameters, whose sizes are multiples of C and so of 8.
+  int64_t first_element = 0;
   for_each_param(weights_, model_, [&](const ParamInfo& info, const Tensor& param) {
     const bool has_master = param.dtype != DType::kF32;
     be.adamw({.param = p[i],
@@ -53,7 +55,10 @@ void Optimizer::step(Backend& be, const Grads& grads, const OptimizerConfig& con
               .beta2 = config.beta2,
               .epsilon = config.epsilon,
               .weight_decay = info.decay ? config.weight_decay : 0.0,
-              .step = step});
+              .step = step,
+              .random_key = config.random_key,
+              .first_element = first_element});
+    first_element += param.numel();
     ++i;
   });
 }

@@ -10,15 +10,16 @@ namespace tessera {
 
 struct OptimizerConfig {
   double beta1, beta2, epsilon;
-  double weight_decay;   // of matrices; norms and biases do not decay
-  double max_grad_norm;  // 0: no clipping
+  double weight_decay;      // of matrices; norms and biases do not decay
+  double max_grad_norm;     // 0: no clipping
+  uint64_t random_key = 0;  // for moments in bf16, see AdamW
 };
 
 class Optimizer {
  public:
-  // Moments, and masters if the weights are not fp32 themselves. Contents are undefined until reset() or a
-  // checkpoint.
-  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights);
+  // Moments, fp32 or bf16, and masters if the weights are not fp32 themselves. Contents are undefined until
+  // reset() or a checkpoint.
+  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments);
 
   void reset(Backend& be);            // moments to zero
   void weights_changed(Backend& be);  // after masters() were written: rounds them into the weights

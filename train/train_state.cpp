@@ -37,7 +37,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape)
       shape_(shape),
       model_(make_model(arena, shape, be.traits())),
       grads_(allocate_params(arena, MemoryTag::kGradients, "gradient", shape.dtype, shape.model)),
-      optimizer_(arena, shape.model, model_.params) {
+      optimizer_(arena, shape.model, model_.params, shape.moments) {
   const Shape per_token{shape.micro_steps, shape.rows()};
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);

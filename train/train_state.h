@@ -20,6 +20,7 @@ struct RunShape {
   int64_t micro_steps;      // of them in an optimizer step
   int64_t sequence_length;  // T
   DType dtype = DType::kF32;
+  DType moments = DType::kF32;  // optimizer.moments
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = Keep::kAll;        // train.recompute
