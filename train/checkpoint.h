@@ -4,6 +4,9 @@
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name
 //   state.json             the step, the data position, the seed, and what they depend on
 //
+// Moments are fp32 in the file whatever optimizer.moments is: bf16 goes to fp32 and back without loss, so a
+// run goes on bit for bit, and one with the other kind of moments can go on from it too.
+//
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
 // whole.
 #pragma once

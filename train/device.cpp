@@ -82,7 +82,9 @@ OptimizerConfig optimizer_config(const Config& c) {
           .beta2 = c.optimizer.beta2,
           .epsilon = c.optimizer.epsilon,
           .weight_decay = c.optimizer.weight_decay,
-          .max_grad_norm = c.optimizer.max_grad_norm};
+          .max_grad_norm = c.optimizer.max_grad_norm,
+          // Never a seed itself, as those are not negative: apart from the draws of the initial weights
+          .random_key = ~static_cast<uint64_t>(c.train.seed)};
 }
 
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch) {
@@ -100,6 +102,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
                  .dtype = cuda && c.train.precision != "fp32" ? DType::kBF16 : DType::kF32,
+                 .moments = c.optimizer.moments == "bf16" ? DType::kBF16 : DType::kF32,
                  .attention = attention_kind(c.model.attention),
                  .deterministic = c.train.deterministic,
                  .keep = keep_of_recompute(c.train.recompute),

@@ -30,8 +30,8 @@ struct CudaRun : TrainProgram {
 };
 
 TEST_F(CudaRun, ResumesBitForBit) {
-  for (const char* precision : {"bf16", "fp32"}) {
-    const std::string set = std::string("train.precision=") + precision;
+  for (const char* set : {"train.precision=bf16", "train.precision=fp32", "optimizer.moments=bf16"}) {
+    SCOPED_TRACE(set);
     ASSERT_EQ(train({"--overwrite", "--set", set}).status, 0);
     fs::remove_all(folder / "cut");
     fs::copy(folder / "out", folder / "cut", fs::copy_options::recursive);

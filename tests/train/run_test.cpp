@@ -50,6 +50,25 @@ TEST_F(Run, ResumesBitForBit) {
   EXPECT_EQ(losses("out"), losses("cut"));
 }
 
+TEST_F(Run, ResumesBitForBitWithMomentsInBf16) {
+  const std::vector<std::string> bf16{"--set", "optimizer.moments=bf16"};
+  ASSERT_EQ(train(bf16).status, 0);
+  fs::copy(folder / "out", folder / "cut", fs::copy_options::recursive);
+  fs::remove_all(folder / "cut/checkpoints/step_00000012");
+  fs::copy(folder / "cut", folder / "fp32", fs::copy_options::recursive);
+  const ProcessResult resumed = train({"--resume", "--set", "train.folder=cut", bf16[0], bf16[1]});
+  ASSERT_EQ(resumed.status, 0) << resumed.error;
+  EXPECT_EQ(losses("out"), losses("cut"));
+  // fp32 goes on from the same numbers, to others.
+  ASSERT_EQ(train({"--resume", "--set", "train.folder=fp32"}).status, 0);
+  const std::vector<std::string> narrow = losses("cut"), wide = losses("fp32");
+  ASSERT_EQ(narrow.size(), wide.size());
+  const auto differ = std::mismatch(narrow.begin(), narrow.end(), wide.begin());
+  ASSERT_NE(differ.first, narrow.end()) << "the moments were not rounded";
+  // Step 9 ends with equal weights and other moments, step 10 with other weights, which step 11 reads.
+  EXPECT_TRUE(differ.first->starts_with("11 ")) << *differ.first;
+}
+
 TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
   const std::vector<std::string> long_run{"--set", "train.steps=1200",   "--set", "evaluation.every=600",
                                           "--set", "checkpoint.every=0", "--set", "sampling.every=0"};

@@ -62,7 +62,8 @@ struct Config {
     double beta2 = 0.95;
     double epsilon = 1e-8;
     double weight_decay = 0.1;
-    double max_grad_norm = 1.0;  // 0: no clipping
+    double max_grad_norm = 1.0;    // 0: no clipping
+    std::string moments = "fp32";  // fp32 | bf16
     bool operator==(const Optimizer&) const = default;
   } optimizer;
 

@@ -83,6 +83,8 @@ void for_each_field(C& config, Visit&& visit) {
         "AdamW: a step takes this times the rate off the matrices");
   visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
         "A larger norm of all gradients is scaled down to this; 0: never");
+  visit("optimizer.moments", optimizer.moments, OneOf{{"fp32", "bf16"}},
+        "AdamW: how both means are kept; bf16: rounded at random, 4 bytes a parameter less");
 
   auto& evaluation = config.evaluation;
   visit("evaluation.every", evaluation.every, Whole{},
