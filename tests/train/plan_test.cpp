@@ -86,6 +86,21 @@ TEST(Plan, OfTheShippedConfigurationsAddsUp) {
     }
 }
 
+TEST(Plan, Bf16MomentsTakeHalf) {
+  for (const DeviceTraits& device : {kHopper, DeviceTraits{}}) {
+    const auto moments = [&](const char* dtype) {
+      const auto config =
+          shipped("gpt2_small", {"train.micro_batch=2", fmt::format("optimizer.moments={}", dtype)});
+      return plan_run(config, device, {});
+    };
+    const RunPlan wide = moments("fp32"), narrow = moments("bf16");
+    const auto parameters = static_cast<double>(wide.shape.model.parameters());
+    EXPECT_NEAR(static_cast<double>(wide.peak() - narrow.peak()) / parameters, 4, 0.01) << device.name;
+    EXPECT_EQ(wide.peak() - narrow.peak(),
+              tag_bytes(wide, MemoryTag::kOptimizer) - tag_bytes(narrow, MemoryTag::kOptimizer));
+  }
+}
+
 TEST(Plan, FitsUpToTheLastByte) {
   const Config config = shipped("gpt2_small", {"train.micro_batch=2"});
   const int64_t peak = plan_run(config, kHopper, {}).peak();
@@ -215,6 +230,21 @@ TEST(Advice, CombinesWhatIsNotEnoughAlone) {
   const auto fits = std::find_if(found.begin(), found.end(), [](const Advice& a) { return a.fits; });
   ASSERT_NE(fits, found.end()) << advice_text(found);
   EXPECT_GT(fits->switches.size(), 1u) << advice_text(found);
+}
+
+TEST(Advice, IsBf16MomentsWhereNothingElseIsEnough) {
+  const auto text_at = [&](int64_t bytes, std::vector<std::string> overrides = {}) {
+    overrides.push_back("train.micro_batch=1");
+    const Config config = shipped("gpt2_xl", overrides);
+    return advice_text(advice(config, plan_run(config, kHopper, given_memory(Device::kCuda, bytes)), false));
+  };
+  const std::string switches = "optimizer.moments=bf16", text = text_at(22 * kGiB);
+  EXPECT_NE(text.find(switches), std::string::npos) << text;
+  EXPECT_LT(text.find(" fits "), text.find(switches)) << text;
+  EXPECT_EQ(text.find("model.layers="), std::string::npos) << text;
+  EXPECT_EQ(text_at(28 * kGiB).find(switches), std::string::npos) << "other switches are enough";
+  EXPECT_EQ(text_at(12 * kGiB).find(switches), std::string::npos) << "it is not enough";
+  EXPECT_EQ(text_at(16 * kGiB, {switches}).find(switches), std::string::npos) << "it is what the run has";
 }
 
 TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {

@@ -49,6 +49,11 @@ Change with_attention(Change change, const std::string& attention) {
   return change;
 }
 
+Change with_moments(Change change, const std::string& moments) {
+  set(change, "optimizer.moments", change.config.optimizer.moments = moments);
+  return change;
+}
+
 Change with_sequence_length(Change change, int64_t tokens) {
   set(change, "train.sequence_length", change.config.train.sequence_length = tokens);
   return with_whole_micro_batches(std::move(change));

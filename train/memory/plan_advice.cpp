@@ -35,6 +35,13 @@ class Adviser {
     const Change same_sequences = together;
     add(&Adviser::shorter_sequences);
     offer(together);
+    // Last, as it changes the numbers: only where it is what makes the run fit
+    for (const Change& rest : {same_sequences, together}) {
+      const Change change = with_moments(rest, "bf16");
+      if (this->fits(rest) || !this->fits(change)) continue;
+      offer(change);
+      break;
+    }
     if (std::any_of(found_.begin(), found_.end(), fits) || resuming_) return found_;
     const Change smaller_model = fewer_layers(same_sequences);
     offer(this->fits(smaller_model) ? smaller_model : fewer_layers(together));
