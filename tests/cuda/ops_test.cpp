@@ -266,7 +266,9 @@ TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
           });
           const std::vector<std::vector<char>> results = {bytes_of(dx.cuda), bytes_of(dweight.cuda),
                                                           bytes_of(dbias.cuda)};
-          if (in_place) EXPECT_EQ(results, apart);
+          if (in_place) {
+            EXPECT_EQ(results, apart);
+          }
           apart = results;
         }
       }
