@@ -1,45 +1,13 @@
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "kernels/base/random.h"
 #include "train/bench/bench.h"
 #include "train/bench/output.h"
-#include "train/bench/timed_backend.h"
+#include "train/bench/time_steps.h"
 #include "train/device.h"
 #include "train/metrics.h"
 
 namespace tessera {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Steps on random tokens: the arithmetic does not depend on them. Returns the seconds of each step.
-std::vector<double> time_steps(Backend& be, Arena& arena, const RunShape& shape,
-                               const OptimizerConfig& optimizer, int64_t warmup, int64_t steps,
-                               OpTimes* times) {
-  TrainState state(be, arena, shape);
-  state.initialize(1);
-  std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()) + 1);
-  const Philox random(1, 0);
-  for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>(random.bits(i)[0] % static_cast<uint32_t>(shape.model.vocab_size));
-  const auto inputs = std::span(tokens).first(tokens.size() - 1),
-             targets = std::span(tokens).last(tokens.size() - 1);
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < warmup + steps; ++i) {
-    if (i == warmup && times) times->clear();
-    const Clock::time_point start = Clock::now();
-    state.step(inputs, targets, optimizer, 1e-4, i + 1);
-    state.finish_step();
-    if (i >= warmup) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return seconds;
-}
-
-}  // namespace
-
 void bench_step(const Config& config, const BenchStepOptions& options) {
   const DeviceTraits device = choose_device(config.device).traits;
   RunShape shape = run_shape(config, device);
@@ -51,7 +19,7 @@ void bench_step(const Config& config, const BenchStepOptions& options) {
   {
     Arena arena = make_arena(device);
     arena.reserve(planned);
-    seconds = time_steps(*be, arena, shape, optimizer_config(config), options.warmup, options.steps, nullptr);
+    seconds = time_steps(*be, arena, shape, optimizer_config(config), options.warmup, options.steps);
   }
   OpTimes times;
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
@@ -62,7 +30,6 @@ void bench_step(const Config& config, const BenchStepOptions& options) {
     time_steps(*timed, arena, shape, optimizer_config(config), 1, timed_steps, &times);
   }
 
-  std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
   const double flops = tokens_per_second * shape.model.flops_per_token(shape.sequence_length);
