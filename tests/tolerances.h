@@ -34,6 +34,10 @@ inline constexpr double kCudaF32AgainstPyTorch = 1e-4;
 inline constexpr double kBf16ModelGradient = 4 * 7.75 * kRoundingBf16;  // 6%
 inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
 
+// The exponent of a fit through an exact power: some ten logarithms up to 40, each rounded to fp64, over a
+// spread of several doublings.
+inline constexpr double kExactPower = 400 * 0x1p-53;
+
 }  // namespace tessera::tolerance
 
 // Fused attention kernels (kernels/attention/) against fp64. Errors are relative to the largest element of
