@@ -157,7 +157,7 @@ TEST_F(BenchAttention, RefusesLoudly) {
   refused({"--shape", "1,2,3"}, "B,N,H,D");
   refused({"--head-dims", "60"}, "no multiple of head dim 60");
   refused({"--group", "3"}, "--group 3 does not divide");
-  refused({"--seq-lens", "0"}, "--seq-lens");
+  for (const char* lengths : {"0", ""}) refused({"--seq-lens", lengths}, "--seq-lens");
   refused({"--seq-lens", "16", "--repeats", "1", "--head-dims", "64", "--json", "no/such/folder/a.json"},
           "cannot write");
 }

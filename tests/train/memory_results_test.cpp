@@ -26,12 +26,12 @@ MemoryRow row(AttentionKind kind, int64_t tokens, const StepMemory& planned) {
           .step_ms = 4};
 }
 
-MemoryRow stopped(AttentionKind kind, int64_t tokens, int64_t step, MemoryRow::End end) {
+MemoryRow stopped(AttentionKind kind, int64_t tokens, int64_t step, MemoryRow::Outcome outcome) {
   return {.attention = kind,
           .tokens = tokens,
           .planned = {.step = step, .attention = step, .saved = step / 2},
           .available = 8 * kGiB,
-          .end = end};
+          .outcome = outcome};
 }
 
 MemoryResults made_up() {
@@ -43,8 +43,8 @@ MemoryResults made_up() {
     results.rows.push_back(
         row(AttentionKind::kFlash, n, {.step = 1 << 20, .attention = 48 * n, .saved = 32 * n}));
   }
-  results.rows.push_back(stopped(AttentionKind::kNaive, 8192, 9 * kGiB, MemoryRow::End::kDoesNotFit));
-  results.rows.push_back(stopped(AttentionKind::kFlash, 8192, 7 * kGiB, MemoryRow::End::kRanOut));
+  results.rows.push_back(stopped(AttentionKind::kNaive, 8192, 9 * kGiB, MemoryRow::Outcome::kDoesNotFit));
+  results.rows.push_back(stopped(AttentionKind::kFlash, 8192, 7 * kGiB, MemoryRow::Outcome::kRanOut));
   results.largest = {{.attention = AttentionKind::kNaive, .tokens = 6400, .available = 8 * kGiB}};
   return results;
 }
@@ -105,7 +105,7 @@ TEST(MemoryResults, FitsAreThoseOfTheRowsThatRan) {
 TEST(MemoryResults, TableTellsFiguresAndWhyThereAreNone) {
   const MemoryResults results = made_up();
   expect_parts(memory_table_head(results),
-               {"2 layers", "bf16", "median of 3", "saved/token", "step ms", "tokens/s", "<made-up>"});
+               {"2 layers", "bf16", "median of 3 steps", "saved/token", "step ms", "tokens/s", "<made-up>"});
   expect_parts(memory_table_line(results.rows[0]),
                {"1024", "naive", "32.0 MiB", "32.0 KiB", "40.0 MiB", "1.0 GiB", "1.0 MiB", "4.00", "256000"});
   expect_parts(memory_table_line(results.rows[6]),
@@ -120,15 +120,15 @@ TEST(MemoryResults, JsonHoldsEveryRowAndFit) {
   const auto json = nlohmann::json::parse(to_json(made_up()).dump());
   ASSERT_EQ(json["rows"].size(), 8u);
   const auto& first = json["rows"][0];
-  EXPECT_EQ(first["end"], "ran");
+  EXPECT_EQ(first["outcome"], "ran");
   EXPECT_EQ(first["measured"]["attention_saved_bytes"], 32 << 20);
   EXPECT_EQ(first["measured"], first["planned"]);
   EXPECT_EQ(first["attention_saved_bytes_per_token"], 32 << 10);
   EXPECT_EQ(first["tokens_per_second"], 256000);
-  EXPECT_EQ(json["rows"][6]["end"], "does_not_fit");
+  EXPECT_EQ(json["rows"][6]["outcome"], "does_not_fit");
   EXPECT_EQ(json["rows"][6]["available_bytes"], 8 * kGiB);
   EXPECT_FALSE(json["rows"][6].contains("measured"));
-  EXPECT_EQ(json["rows"][7]["end"], "ran_out_of_memory");
+  EXPECT_EQ(json["rows"][7]["outcome"], "ran_out_of_memory");
   const auto& fit = json["bytes_as_power_of_tokens"]["naive"]["attention_saved_bytes"];
   EXPECT_NEAR(fit["exponent"], 2, tolerance::kExactPower);
   EXPECT_EQ(fit["doublings"], 2);
@@ -240,16 +240,16 @@ TEST_F(BenchMemory, WhatDoesNotFitByPlanIsSaidAndNotTried) {
   const auto json = figures(with("64..1024"));
   const auto& last = json["rows"][8];
   EXPECT_EQ(last["attention"], "naive");
-  EXPECT_EQ(last["end"], "does_not_fit");
+  EXPECT_EQ(last["outcome"], "does_not_fit");
   EXPECT_GT(last["planned"]["step_peak_bytes"], 8 << 20);
   EXPECT_FALSE(last.contains("measured"));
-  EXPECT_EQ(json["rows"][9]["end"], "ran") << "flash goes on";
+  EXPECT_EQ(json["rows"][9]["outcome"], "ran") << "flash goes on";
 
   const int64_t largest = json["largest_that_fits_by_plan"]["naive"]["tokens"];
   ASSERT_GT(largest, 0);
   const auto around = figures(with(std::to_string(largest) + "," + std::to_string(largest + 128)))["rows"];
-  EXPECT_EQ(around[0]["end"], "ran");
-  EXPECT_EQ(around[2]["end"], "does_not_fit");
+  EXPECT_EQ(around[0]["outcome"], "ran");
+  EXPECT_EQ(around[2]["outcome"], "does_not_fit");
 }
 
 TEST_F(BenchMemory, RunningOutAgainstThePlanIsARowToo) {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <optional>
 
 #include "kernels/base/check.h"
 #include "train/bench/sequence_lengths.h"
@@ -13,7 +14,8 @@ namespace {
 constexpr const char* kSeqLens =
     "Sequence lengths N: 512,1024 and 512..65536, which is 512 doubled up to 65536";
 
-void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o, std::string& seq_lens) {
+void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
+                           std::optional<std::string>& seq_lens) {
   command->add_option("--device", o.device, "auto, cuda or cpu")
       ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
       ->capture_default_str();
@@ -26,8 +28,10 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--masks", o.masks, "causal, full")->delimiter(',')->capture_default_str();
-  command->add_option("--seq-lens", seq_lens,
-                      std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024");
+  command
+      ->add_option("--seq-lens", seq_lens,
+                   std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
+      ->type_name("LENGTHS");
   command->add_option("--tokens", o.tokens, "Batch x N of these; default 32768, on the CPU 1024")
       ->check(CLI::PositiveNumber);
   command->add_option("--channels", o.channels, "Heads x head dim of these; default 2048, on the CPU 256")
@@ -89,17 +93,13 @@ int main(int argc, char** argv) {
 
   tessera::BenchMemoryOptions memory_options;
   std::string memory_seq_lens = "256..2048";
-  CLI::App* memory =
-      app.add_subcommand("memory",
-                         "A training step of one sequence at several lengths N, with each kind of attention: "
-                         "what attention saves "
-                         "for the\n"
-                         "backward, the peak of the step, time; and the power of N that each grows with. "
-                         "What does not fit by plan "
-                         "is\n"
-                         "said, not tried. What ran must have taken just the memory that was planned.");
+  CLI::App* memory = app.add_subcommand(
+      "memory",
+      "A training step of one sequence at several lengths N, with each kind of attention: what attention\n"
+      "saves for the backward, the step's peak and time, and the power of N that memory grows with.\n"
+      "What does not fit by plan is said, not tried; what runs must take just the memory that was planned.");
   add_common(memory, memory_options.json);
-  memory->add_option("--seq-lens", memory_seq_lens, kSeqLens)->capture_default_str();
+  memory->add_option("--seq-lens", memory_seq_lens, kSeqLens)->type_name("LENGTHS")->capture_default_str();
   memory
       ->add_option("--attention", memory_options.attention,
                    "Kinds of attention: naive, flash, cudnn; default: all that can run")
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file");
 
   tessera::BenchAttentionOptions attention_options;
-  std::string attention_seq_lens;
+  std::optional<std::string> attention_seq_lens;
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
@@ -128,8 +128,8 @@ int main(int argc, char** argv) {
 
   try {
     if (*attention) {
-      if (!attention_seq_lens.empty())
-        attention_options.seq_lens = tessera::parse_sequence_lengths(attention_seq_lens);
+      if (attention_seq_lens)
+        attention_options.seq_lens = tessera::parse_sequence_lengths(*attention_seq_lens);
       tessera::bench_attention(attention_options);
       return 0;
     }

@@ -129,7 +129,7 @@ class Bench {
     MemoryRow row{
         .attention = kind, .tokens = tokens, .planned = planned.memory, .available = available.bytes};
     if (!fits(planned, available)) {
-      row.end = MemoryRow::End::kDoesNotFit;
+      row.outcome = MemoryRow::Outcome::kDoesNotFit;
       return row;
     }
     try {
@@ -142,7 +142,7 @@ class Bench {
       row.step_ms = 1e3 * seconds[seconds.size() / 2];
       check_as_planned(row);
     } catch (const OutOfMemory&) {
-      row.end = MemoryRow::End::kRanOut;
+      row.outcome = MemoryRow::Outcome::kRanOut;
     }
     return row;
   }

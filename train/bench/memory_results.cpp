@@ -9,12 +9,14 @@
 namespace tessera {
 namespace {
 
-using End = MemoryRow::End;
+using Outcome = MemoryRow::Outcome;
 
 constexpr const char* kRowFormat = "{:>9}  {:<9} {:>10} {:>11} {:>14} {:>10} {:>10} {:>11} {:>10}\n";
 
-const char* name_of(End end) {
-  return end == End::kRan ? "ran" : end == End::kDoesNotFit ? "does_not_fit" : "ran_out_of_memory";
+const char* name_of(Outcome outcome) {
+  return outcome == Outcome::kRan          ? "ran"
+         : outcome == Outcome::kDoesNotFit ? "does_not_fit"
+                                           : "ran_out_of_memory";
 }
 
 double tokens_per_second(const MemoryRow& row) { return 1e3 * static_cast<double>(row.tokens) / row.step_ms; }
@@ -28,11 +30,11 @@ nlohmann::ordered_json bytes_json(const StepMemory& memory) {
 nlohmann::ordered_json row_json(const MemoryRow& row) {
   nlohmann::ordered_json json{{"attention", name_of(row.attention)},
                               {"tokens", row.tokens},
-                              {"end", name_of(row.end)},
+                              {"outcome", name_of(row.outcome)},
                               {"available_bytes", nullptr},
                               {"planned", bytes_json(row.planned)}};
   if (row.available > 0) json["available_bytes"] = row.available;
-  if (row.end != End::kRan) return json;
+  if (row.outcome != Outcome::kRan) return json;
   const auto tokens = static_cast<double>(row.tokens);
   json["measured"] = bytes_json(row.measured);
   json["attention_saved_bytes_per_token"] = static_cast<double>(row.measured.saved) / tokens;
@@ -58,7 +60,7 @@ void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, i
   for (const MemoryRow& row : results.rows) {
     SvgPlot::Line& line = plot.line(title, name_of(row.attention));
     const auto tokens = static_cast<double>(row.tokens);
-    if (row.end == End::kRan) {
+    if (row.outcome == Outcome::kRan) {
       line.points.push_back({tokens, static_cast<double>(row.measured.*of)});
     } else if (!line.end) {
       line.end = {.x = tokens,
@@ -114,28 +116,28 @@ std::optional<PowerFit> fit_memory(const MemoryResults& results, AttentionKind k
                                    int64_t StepMemory::*of) {
   std::vector<std::pair<double, double>> points;
   for (const MemoryRow& row : results.rows)
-    if (row.attention == kind && row.end == End::kRan)
+    if (row.attention == kind && row.outcome == Outcome::kRan)
       points.push_back({static_cast<double>(row.tokens), static_cast<double>(row.measured.*of)});
   return fit_power(points);
 }
 
 std::string memory_table_head(const MemoryResults& r) {
   return fmt::format(
-             "one sequence of N tokens through a training step: {} layers, {} heads, {} channels, {}, "
-             "recompute "
-             "{}, deterministic {}, on {}\n"
-             "saved: what attention keeps from the forward to the backward, all layers; attention peak: with "
-             "its scratch; step: median of {}\n",
+             "one sequence of N tokens through a training step: {} layers, {} heads, {} channels, {},\n"
+             "recompute {}, deterministic {}, on {}; the median of {} steps\n"
+             "saved: what attention keeps from the forward to the backward, all layers; its peak has scratch "
+             "too\n",
              r.layers, r.heads, r.channels, r.precision, r.recompute, r.deterministic, r.device, r.steps) +
          fmt::format(kRowFormat, "tokens N", "attention", "saved", "saved/token", "attention peak",
                      "step peak", "peak/token", "step ms", "tokens/s");
 }
 
 std::string memory_table_line(const MemoryRow& row) {
-  if (row.end != End::kRan)
-    return fmt::format("{:>9}  {:<9} {}: plans {} of {} available\n", row.tokens, name_of(row.attention),
-                       row.end == End::kDoesNotFit ? "does not fit" : "ran out, though planned to fit",
-                       format_bytes(row.planned.step), format_bytes(row.available));
+  if (row.outcome != Outcome::kRan)
+    return fmt::format(
+        "{:>9}  {:<9} {}: plans {} of {} available\n", row.tokens, name_of(row.attention),
+        row.outcome == Outcome::kDoesNotFit ? "does not fit" : "ran out, though planned to fit",
+        format_bytes(row.planned.step), format_bytes(row.available));
   const StepMemory& m = row.measured;
   return fmt::format(kRowFormat, row.tokens, name_of(row.attention), format_bytes(m.saved),
                      format_bytes(m.saved / row.tokens), format_bytes(m.attention), format_bytes(m.step),
@@ -197,7 +199,7 @@ std::string to_svg(const MemoryResults& results) {
             &StepMemory::saved);
   add_panel(plot, results, "Peak of the whole step", &StepMemory::step);
   for (const MemoryRow& row : results.rows)
-    if (row.end != End::kRan && plot.panels.back().levels.empty())
+    if (row.outcome != Outcome::kRan && row.available > 0 && plot.panels.back().levels.empty())
       plot.panels.back().levels.push_back(
           {static_cast<double>(row.available), "available: " + format_bytes(row.available)});
   return plot.draw();

@@ -25,7 +25,7 @@ StepMemory step_memory(const MemoryLedger& ledger, const char* saved_name);
 
 // One sequence through a training step, with one kind of attention.
 struct MemoryRow {
-  enum class End {
+  enum class Outcome {
     kRan,
     kDoesNotFit,  // by plan; it was not tried
     kRanOut,      // of memory, though it fits by plan
@@ -34,7 +34,7 @@ struct MemoryRow {
   int64_t tokens;  // N, of the sequence
   StepMemory planned;
   int64_t available = 0;  // bytes, as the run was about to begin; 0: not known
-  End end = End::kRan;
+  Outcome outcome = Outcome::kRan;
   StepMemory measured = {};  // zeros unless it ran; so is the time
   double step_ms = 0;        // median
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/ledger.h"
 #include "train/bench/svg_axis.h"
 
 namespace tessera {
@@ -64,15 +65,14 @@ class PanelDrawing {
     for (const SvgPlot::Level& level : panel_.levels) ys.push_back(level.y);
     if (xs.empty() || !(*std::max_element(ys.begin(), ys.end()) > 0)) return "";
     const auto [smallest, largest] = std::minmax_element(ys.begin(), ys.end());
-    const bool bytes = plot_.y_axis == SvgPlot::YAxis::kBytes;
     const auto labelled = [](const SvgPlot::Line& line) { return !line.label.empty(); };
     const bool labels = std::any_of(panel_.lines.begin(), panel_.lines.end(), labelled);
     x_axis_ = axis_at(xs);
     const bool ends = std::any_of(panel_.lines.begin(), panel_.lines.end(),
                                   [](const SvgPlot::Line& line) { return line.end.has_value(); });
     const double headroom = ends ? std::pow(*largest / *smallest, kEndHeadroom) : 1;
-    y_axis_ = bytes ? axis_of_bytes(*smallest, *largest * headroom) : axis_from_zero(*largest);
-    left_ = left + (bytes ? kLeftOfBytes : kLeft);
+    y_axis_ = in_bytes() ? axis_of_bytes(*smallest, *largest * headroom) : axis_from_zero(*largest);
+    left_ = left + (in_bytes() ? kLeftOfBytes : kLeft);
     right_ = left + width - kRight - (labels ? kLabels : 0);
     top_ = top + kTop;
     bottom_ = top + height - kBottom;
@@ -86,6 +86,7 @@ class PanelDrawing {
   }
 
  private:
+  bool in_bytes() const { return plot_.y_axis == SvgPlot::YAxis::kBytes; }
   double x_of(double x) const { return left_ + x_axis_.share(x) * (right_ - left_); }
   double y_of(double y) const { return bottom_ - y_axis_.share(y) * (bottom_ - top_); }
   const char* colour_of(const SvgPlot::Line& line) const {
@@ -138,8 +139,9 @@ class PanelDrawing {
     if (line.end) svg += draw_end(*line.end, points, colour);
     for (const auto& [x, y] : points) {
       svg += fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {:.4g}</title></circle>\n",
-          x_of(x), y_of(y), colour, escaped(line.name), short_number(x), y);
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {}</title></circle>\n",
+          x_of(x), y_of(y), colour, escaped(line.name), short_number(x),
+          in_bytes() ? format_bytes(std::llround(y)) : fmt::format("{:.4g}", y));
     }
     return svg;
   }
