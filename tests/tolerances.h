@@ -51,6 +51,10 @@ inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
 // ones feel the roundings of earlier gradients, which AdamW makes larger where a gradient is near zero.
 inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 
+// The exponent of a fit through an exact power: some ten logarithms up to 40, each rounded to fp64, over a
+// spread of several doublings.
+inline constexpr double kExactPower = 400 * 0x1p-53;
+
 }  // namespace tessera::tolerance
 
 // Fused attention kernels (kernels/attention/) against fp64. Errors are relative to the largest element of

@@ -154,7 +154,7 @@ std::string to_svg(const AttentionResults& results) {
       const std::string title = fmt::format("head dim {}, {}, {}", cell.problem.head_dim,
                                             mask_of(cell.problem), backward ? "backward" : "forward");
       plot.line(title, cell.rung)
-          .push_back({static_cast<double>(cell.problem.tokens), tflops(cell, backward)});
+          .points.push_back({static_cast<double>(cell.problem.tokens), tflops(cell, backward)});
     }
   }
   return plot.draw();

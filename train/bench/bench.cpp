@@ -3,15 +3,21 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <optional>
 
 #include "kernels/base/check.h"
+#include "train/bench/sequence_lengths.h"
 #include "train/parallel/start.h"
 #include "train/parallel/team.h"
 #include "train/threads.h"
 
 namespace {
 
-void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o) {
+constexpr const char* kSeqLens =
+    "Sequence lengths N: 512,1024 and 512..65536, which is 512 doubled up to 65536";
+
+void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
+                           std::optional<std::string>& seq_lens) {
   command->add_option("--device", o.device, "auto, cuda or cpu")
       ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
       ->capture_default_str();
@@ -25,10 +31,9 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o)
       ->capture_default_str();
   command->add_option("--masks", o.masks, "causal, full")->delimiter(',')->capture_default_str();
   command
-      ->add_option("--seq-lens", o.seq_lens,
-                   "Sequence lengths N; default 512 to 32768, on the CPU 128 to 1024")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->add_option("--seq-lens", seq_lens,
+                   std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
+      ->type_name("LENGTHS");
   command->add_option("--tokens", o.tokens, "Batch x N of these; default 32768, on the CPU 1024")
       ->check(CLI::PositiveNumber);
   command->add_option("--channels", o.channels, "Heads x head dim of these; default 2048, on the CPU 256")
@@ -93,21 +98,30 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
 
-  tessera::BenchMemoryOptions memory_options{
-      .sequence_lengths = {256, 512, 1024, 2048}, .attention = {"naive", "flash"}, .json = ""};
+  tessera::BenchMemoryOptions memory_options;
+  std::string memory_seq_lens = "256..2048";
   CLI::App* memory = app.add_subcommand(
       "memory",
-      "A training step of one sequence at several lengths: memory of attention and of all, and time.");
+      "A training step of one sequence at several lengths N, with each kind of attention: what attention\n"
+      "saves for the backward, the step's peak and time, and the power of N that memory grows with.\n"
+      "What does not fit by plan is said, not tried; what runs must take just the memory that was planned.");
   add_common(memory, memory_options.json);
-  memory->add_option("--seq-lens", memory_options.sequence_lengths, "Sequence lengths, in tokens")
-      ->delimiter(',')
+  memory->add_option("--seq-lens", memory_seq_lens, kSeqLens)->type_name("LENGTHS")->capture_default_str();
+  memory
+      ->add_option("--attention", memory_options.attention,
+                   "Kinds of attention: naive, flash, cudnn; default: all that can run")
+      ->delimiter(',');
+  memory->add_option("--steps", memory_options.steps, "Steps timed, of which the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  memory->add_option("--attention", memory_options.attention, "Kinds of attention: naive, flash, cudnn")
-      ->delimiter(',')
-      ->capture_default_str();
+  memory
+      ->add_option("--device-memory", memory_options.device_memory,
+                   "Take the device to have no more, as in 80GiB; default: what is free on it")
+      ->type_name("SIZE");
+  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file");
 
   tessera::BenchAttentionOptions attention_options;
+  std::optional<std::string> attention_seq_lens;
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
@@ -116,14 +130,17 @@ int main(int argc, char** argv) {
       "the GEMM\n"
       "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
       "On the CPU: naive and flash.");
-  add_attention_options(attention, attention_options);
+  add_attention_options(attention, attention_options, attention_seq_lens);
   CLI11_PARSE(app, argc, argv);
 
   try {
     if (*attention) {
+      if (attention_seq_lens)
+        attention_options.seq_lens = tessera::parse_sequence_lengths(*attention_seq_lens);
       tessera::bench_attention(attention_options);
       return 0;
     }
+    if (*memory) memory_options.sequence_lengths = tessera::parse_sequence_lengths(memory_seq_lens);
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (*step) {
       const tessera::World world = tessera::start_ranks(config.device, ranks, argv);

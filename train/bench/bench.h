@@ -18,12 +18,15 @@ struct BenchStepOptions {
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world);
 
 struct BenchMemoryOptions {
-  std::vector<int64_t> sequence_lengths;
-  std::vector<std::string> attention;
-  std::string json;
+  std::vector<int64_t> sequence_lengths;  // in ascending order; at least one
+  std::vector<std::string> attention;     // none: all kinds that can run
+  std::string device_memory;  // "80GiB": take the device to have no more; empty: what is free on it
+  int64_t steps = 3;          // timed, after one to warm up
+  std::string json, svg;      // files to write; empty: none
 };
 // Memory and time of a training step of one sequence, by sequence length and kind of attention, as the ledger
-// measured it. A length that does not fit is a row that says so.
+// measured it, and the power of N that it grows with. A length that does not fit is a row that says so.
+// Error: a kind asked for by name that cannot run; a step that took other memory than it planned.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
 struct BenchAttentionOptions {

@@ -1,59 +1,175 @@
-#include <chrono>
-#include <nlohmann/json.hpp>
+// ./bench memory: what a training step of one sequence takes, by the length of the sequence and the kind of
+// attention.
+//
+// Each step is planned first, by walking it over an arena without memory. What does not fit by plan is not
+// tried; what runs must take just what was planned.
+#include <algorithm>
 
+#include "kernels/attention/cudnn/cudnn.h"
 #include "train/bench/bench.h"
+#include "train/bench/memory_results.h"
 #include "train/bench/output.h"
+#include "train/bench/sequence_lengths.h"
+#include "train/bench/time_steps.h"
 #include "train/device.h"
-#include "train/metrics.h"
+#include "train/memory/plan.h"
 
 namespace tessera {
+namespace {
 
-void bench_memory(const Config& config, const BenchMemoryOptions& options) {
-  const DeviceTraits device = choose_device(config.device).traits;
-  const std::unique_ptr<Backend> be = make_backend(device);
-  fmt::print("one sequence through a training step: {} layers, {} heads, {} channels, on {}\n",
-             config.model.layers, config.model.heads, config.model.channels, device.name);
-  fmt::print("{:>10}  {:<10} {:>14} {:>12} {:>14} {:>12}\n", "tokens", "attention", "its memory", "a token",
-             "all memory", "step");
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const int64_t T : options.sequence_lengths) {
-    for (const std::string& kind : options.attention) {
-      Config at = config;
-      at.model.attention = kind;
-      at.model.context = std::max(T, config.model.context);
-      at.train.sequence_length = at.train.tokens_per_step = T;
-      at.train.micro_batch = 1;
-      const RunShape shape = run_shape(at, device);
-      const std::vector<int32_t> tokens(static_cast<size_t>(T), 1);
-      try {
-        Arena arena = make_arena(device);
-        TrainState state(*be, arena, shape);
-        state.initialize(1);
-        double seconds = 0;
-        for (int i = 0; i < 2; ++i) {  // the first touches the memory, the second is timed
-          const auto start = std::chrono::steady_clock::now();
-          state.step(tokens, tokens, optimizer_config(at), 0, i + 1);
-          state.finish_step();
-          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        }
-        const MemoryLedger& ledger = arena.ledger();
-        const int64_t attention = ledger.peak_of_each()[static_cast<int>(MemoryTag::kAttention)];
-        fmt::print("{:>10}  {:<10} {:>14} {:>12} {:>14} {:>9.1f} ms\n", T, kind, format_bytes(attention),
-                   format_bytes(attention / T), format_bytes(ledger.peak_bytes()), 1e3 * seconds);
-        rows.push_back({{"tokens", T},
-                        {"attention", kind},
-                        {"attention_bytes", attention},
-                        {"peak_bytes", ledger.peak_bytes()},
-                        {"step_ms", 1e3 * seconds}});
-      } catch (const OutOfMemory&) {
-        fmt::print("{:>10}  {:<10} does not fit: a step plans {}\n", T, kind,
-                   format_bytes(plan_memory(shape, device).peak_bytes()));
-        rows.push_back({{"tokens", T}, {"attention", kind}, {"out_of_memory", true}});
+constexpr int64_t kWarmupSteps = 1;  // the first step touches the memory
+
+class Bench {
+ public:
+  Bench(const Config& config, const BenchMemoryOptions& options)
+      : config_(config),
+        options_(options),
+        device_(choose_device(config.device).traits),
+        given_(options.device_memory.empty()
+                   ? MemoryLimit{}
+                   : given_memory(device_.device, parse_bytes(options.device_memory))),
+        backend_(make_backend(device_)) {}
+
+  MemoryResults run() {
+    MemoryResults results = describe();
+    std::vector<AttentionKind> kinds;
+    for (const AttentionKind kind : asked_for())
+      if (can_run(kind)) kinds.push_back(kind);
+    check(!kinds.empty(), "no kind of attention can run here");
+    fmt::print("{}", memory_table_head(results));
+    for (const int64_t tokens : options_.sequence_lengths) {
+      for (const AttentionKind kind : kinds) {
+        std::fflush(stdout);
+        results.rows.push_back(measure(kind, tokens));
+        fmt::print("{}", memory_table_line(results.rows.back()));
       }
-      std::fflush(stdout);
+    }
+    for (const AttentionKind kind : kinds)
+      if (limit().known()) results.largest.push_back(largest(kind));
+    fmt::print("{}", memory_summary(results));
+    return results;
+  }
+
+ private:
+  MemoryResults describe() const {
+    const RunShape shape = shape_of(AttentionKind::kFlash, options_.sequence_lengths.front());
+    return {.device = device_.name,
+            .precision = name_of(shape.dtype),
+            .recompute = name_of(shape.keep),
+            .layers = shape.model.layers,
+            .heads = shape.model.heads,
+            .channels = shape.model.channels,
+            .classifier_chunk = shape.classifier_chunk,
+            .deterministic = shape.deterministic,
+            .steps = options_.steps};
+  }
+
+  std::vector<AttentionKind> asked_for() const {
+    std::vector<AttentionKind> kinds;
+    for (const std::string& name : options_.attention)
+      if (const AttentionKind kind = attention_kind(name);
+          std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+        kinds.push_back(kind);
+    return kinds.empty() ? std::vector{AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn}
+                         : kinds;
+  }
+
+  // A kind that cannot run is an Error where it was asked for by name, else it is left out.
+  bool can_run(AttentionKind kind) const {
+    try {
+      for (const int64_t tokens : options_.sequence_lengths) plan(kind, tokens);
+      std::string why_not;
+      check(kind != AttentionKind::kCudnn || attention::cudnn_available(why_not), "cudnn attention: {}",
+            why_not);
+      return true;
+    } catch (const Error& error) {
+      if (!options_.attention.empty()) throw;
+      fmt::print("left out: {}\n", error.what());
+      return false;
     }
   }
-  write_output(options.json, nlohmann::ordered_json{{"device", device.name}, {"rows", rows}}.dump(2) + "\n");
+
+  RunShape shape_of(AttentionKind kind, int64_t tokens) const {
+    Config at = config_;
+    at.model.attention = name_of(kind);
+    at.model.context = std::max(tokens, config_.model.context);
+    at.train.sequence_length = at.train.tokens_per_step = tokens;
+    at.train.micro_batch = 1;
+    return run_shape(at, device_);
+  }
+
+  struct Plan {
+    RunShape shape;
+    StepMemory memory;
+    const char* saved_name;  // of what attention saves
+  };
+  Plan plan(AttentionKind kind, int64_t tokens) const {
+    const RunShape shape = shape_of(kind, tokens);
+    const std::unique_ptr<Backend> be = make_plan_backend(device_);
+    Arena arena = Arena::plan(device_.device);
+    arena.record();
+    TrainState state(*be, arena, shape);
+    state.walk_step();
+    const char* saved_name = state.model().plan.saved_name;
+    return {shape, step_memory(arena.ledger(), saved_name), saved_name};
+  }
+
+  // As of now: what was given, but no more than what is free.
+  MemoryLimit limit() const {
+    const MemoryLimit present = present_memory(device_.device);
+    return given_.known() && (!present.known() || given_.bytes < present.bytes) ? given_ : present;
+  }
+  static bool fits(const Plan& plan, const MemoryLimit& limit) {
+    return !limit.known() || plan.memory.step <= limit.bytes;
+  }
+
+  MemoryRow measure(AttentionKind kind, int64_t tokens) const {
+    const Plan planned = plan(kind, tokens);
+    const MemoryLimit available = limit();
+    MemoryRow row{
+        .attention = kind, .tokens = tokens, .planned = planned.memory, .available = available.bytes};
+    if (!fits(planned, available)) {
+      row.outcome = MemoryRow::Outcome::kDoesNotFit;
+      return row;
+    }
+    try {
+      Arena arena = make_arena(device_);
+      arena.record();
+      arena.reserve(planned.memory.step);
+      const StepTimes times = time_steps(*backend_, arena, planned.shape, optimizer_config(config_),
+                                         {.warmup = kWarmupSteps, .steps = options_.steps});
+      row.measured = step_memory(arena.ledger(), planned.saved_name);
+      row.step_ms = 1e3 * times.median();
+      check_as_planned(row);
+    } catch (const OutOfMemory&) {
+      row.outcome = MemoryRow::Outcome::kRanOut;
+    }
+    return row;
+  }
+
+  LargestSequence largest(AttentionKind kind) const {
+    const MemoryLimit available = limit();
+    return {.attention = kind,
+            .tokens = largest_that_fits(kContextStep, kLongestSequence,
+                                        [&](int64_t tokens) { return fits(plan(kind, tokens), available); }),
+            .available = available.bytes};
+  }
+
+  const Config& config_;
+  const BenchMemoryOptions& options_;
+  DeviceTraits device_;
+  MemoryLimit given_;  // by --device-memory; not known without
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace
+
+void bench_memory(const Config& config, const BenchMemoryOptions& options) {
+  check_writable(options.json);
+  check_writable(options.svg);
+  const MemoryResults results = Bench(config, options).run();
+  write_output(options.json, to_json(results).dump(2) + "\n");
+  write_output(options.svg, to_svg(results));
 }
 
 }  // namespace tessera

@@ -1,57 +1,14 @@
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "kernels/base/random.h"
 #include "train/bench/bench.h"
 #include "train/bench/output.h"
-#include "train/bench/timed_backend.h"
+#include "train/bench/time_steps.h"
 #include "train/device.h"
 #include "train/metrics.h"
 #include "train/parallel/peers.h"
 
 namespace tessera {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct StepTimes {
-  std::vector<double> seconds;  // of each step, shortest first
-  double waited = 0;            // seconds a step that stood still for other ranks
-
-  double median() const { return seconds[seconds.size() / 2]; }
-};
-
-// Steps on random tokens: the arithmetic does not depend on them.
-StepTimes time_steps(Backend& be, const RunShape& shape, const OptimizerConfig& optimizer, int64_t warmup,
-                     int64_t steps, OpTimes* times, Communicator* comm) {
-  Arena arena = make_arena(be.traits());
-  arena.reserve(plan_memory(shape, be.traits()).peak_bytes());
-  TrainState state(be, arena, shape, comm);
-  state.initialize(1);
-  std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()) + 1);
-  const Philox random(1, 0);
-  for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>(random.bits(i)[0] % static_cast<uint32_t>(shape.model.vocab_size));
-  const auto inputs = std::span(tokens).first(tokens.size() - 1),
-             targets = std::span(tokens).last(tokens.size() - 1);
-  StepTimes result;
-  for (int64_t i = 0; i < warmup + steps; ++i) {
-    if (i == warmup && times) times->clear();
-    if (i == warmup && comm) comm->take_waited_seconds();
-    const Clock::time_point start = Clock::now();
-    state.step(inputs, targets, optimizer, 1e-4, i + 1);
-    state.finish_step();
-    if (i >= warmup) result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  if (comm) result.waited = comm->take_waited_seconds() / static_cast<double>(steps);
-  std::sort(result.seconds.begin(), result.seconds.end());
-  return result;
-}
-
-}  // namespace
-
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
   Peers peers(world, config);
   const DeviceTraits device = choose_device(config.device, world.local_rank).traits;
@@ -65,15 +22,20 @@ void bench_step(const Config& config, const BenchStepOptions& options, const Wor
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = peers.connect(*be);
   // All ranks at the same time, as they share power and memory of a machine. The slowest counts.
-  StepTimes one = time_steps(*be, alone, optimizer, options.warmup, options.steps, nullptr, nullptr);
+  const auto measure = [&](Backend& backend, const RunShape& of, const TimedSteps& steps) {
+    Arena arena = make_arena(device);
+    arena.reserve(plan_memory(of, device).peak_bytes());
+    return time_steps(backend, arena, of, optimizer, steps);
+  };
+  const StepTimes one = measure(*be, alone, {.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = peers.gather(one.median());
-  StepTimes all =
-      comm ? time_steps(*be, shape, optimizer, options.warmup, options.steps, nullptr, comm) : one;
+  const StepTimes all =
+      comm ? measure(*be, shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
   const std::vector<double> waited = peers.gather(all.waited);
   OpTimes times;
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
   const std::unique_ptr<Backend> timed = make_timed_backend(*be, times);
-  time_steps(*timed, alone, optimizer, 1, timed_steps, &times, nullptr);
+  measure(*timed, alone, {.warmup = 1, .steps = timed_steps, .times = &times});
   peers.leave();
   if (!peers.leads()) return;
 

@@ -5,13 +5,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/ledger.h"
+#include "train/bench/svg_axis.h"
+
 namespace tessera {
 namespace {
 
 // All lengths are SVG user units, pixels at the natural size.
-constexpr double kPanelWidth = 420, kPanelHeight = 260, kColumns = 2;
-constexpr double kLeft = 56, kRight = 24, kTop = 34, kBottom = 44;  // margins inside a panel
-constexpr double kHead = 62;                                        // above the panels: title and legend
+constexpr double kWidth = 840, kPanelHeight = 260, kWidePanelHeight = 310;
+constexpr double kRight = 24, kTop = 34, kBottom = 44;  // margins inside a panel
+constexpr double kLeft = 56, kLeftOfBytes = 84;         // room for the ticks of y
+constexpr double kHead = 62;                            // above the panels: title and legend
+constexpr double kLabels = 126;                         // the column of lines' labels
+constexpr double kTextHeight = 15, kTickWidth = 34;     // the least between two texts
+
+constexpr double kEndText = 100;       // the width of the text at a line's end
+constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text above it
 
 // Told apart by people with the common colour blindnesses, and dark or light enough for either page.
 constexpr const char* kColours[] = {"#4477dd", "#dd6633", "#229966", "#aa55bb", "#bb9911", "#777777"};
@@ -32,90 +41,168 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-std::string text(double x, double y, const char* anchor, const std::string& what, const char* more = "") {
+std::string text(double x, double y, const char* anchor, const std::string& what,
+                 const std::string& more = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
                      escaped(what));
 }
 
-// 1, 2 or 5 times a power of ten: some five of them make up `largest`.
-double round_step(double largest) {
-  const double rough = largest / 5, power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= rough) return factor * power;
-  return 10 * power;
-}
+// Stronger than the sheet's colour of texts
+std::string in_colour(const char* colour) { return fmt::format(" style=\"fill:{}\"", colour); }
 
-// 512 is 512, 2048 is 2K.
-std::string short_number(double value) {
-  return value >= 1024 && std::fmod(value, 1024) == 0 ? fmt::format("{:.0f}K", value / 1024)
-                                                      : fmt::format("{:.6g}", value);
-}
+class PanelDrawing {
+ public:
+  PanelDrawing(const SvgPlot& plot, const SvgPlot::Panel& panel, const std::vector<std::string>& names)
+      : plot_(plot), panel_(panel), names_(names) {}
 
-struct Scale {
-  double from, to;    // values
-  double start, end;  // places
-  double at(double value) const {
-    return to > from ? start + (value - from) / (to - from) * (end - start) : (start + end) / 2;
+  // "" of a panel without points.
+  std::string draw(double left, double top, double width, double height) {
+    std::vector<double> xs, ys;
+    for (const SvgPlot::Line& line : panel_.lines) {
+      for (const auto& [x, y] : line.points) xs.push_back(x), ys.push_back(y);
+      if (line.end) xs.push_back(line.end->x), ys.push_back(line.end->y);
+    }
+    for (const SvgPlot::Level& level : panel_.levels) ys.push_back(level.y);
+    if (xs.empty() || !(*std::max_element(ys.begin(), ys.end()) > 0)) return "";
+    const auto [smallest, largest] = std::minmax_element(ys.begin(), ys.end());
+    const auto labelled = [](const SvgPlot::Line& line) { return !line.label.empty(); };
+    const bool labels = std::any_of(panel_.lines.begin(), panel_.lines.end(), labelled);
+    x_axis_ = axis_at(xs);
+    const bool ends = std::any_of(panel_.lines.begin(), panel_.lines.end(),
+                                  [](const SvgPlot::Line& line) { return line.end.has_value(); });
+    const double headroom = ends ? std::pow(*largest / *smallest, kEndHeadroom) : 1;
+    y_axis_ = in_bytes() ? axis_of_bytes(*smallest, *largest * headroom) : axis_from_zero(*largest);
+    left_ = left + (in_bytes() ? kLeftOfBytes : kLeft);
+    right_ = left + width - kRight - (labels ? kLabels : 0);
+    top_ = top + kTop;
+    bottom_ = top + height - kBottom;
+    std::string svg = draw_axes(left);
+    for (const SvgPlot::Level& level : panel_.levels) {
+      svg += fmt::format("<path class=\"v\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(level.y), right_);
+      svg += text(left_ + 6, y_of(level.y) - 5, "start", level.text);
+    }
+    for (size_t i = 0; i < panel_.lines.size(); ++i) svg += draw_line(i);
+    return labels ? svg + draw_labels() : svg;
   }
-};
 
-std::string draw_panel(const SvgPlot::Panel& panel, const std::vector<std::string>& names, double left,
-                       double top, const SvgPlot& plot) {
-  std::vector<double> xs;
-  double largest = 0;
-  for (const SvgPlot::Line& line : panel.lines) {
-    for (const auto& [x, y] : line.points) xs.push_back(x), largest = std::max(largest, y);
+ private:
+  bool in_bytes() const { return plot_.y_axis == SvgPlot::YAxis::kBytes; }
+  double x_of(double x) const { return left_ + x_axis_.share(x) * (right_ - left_); }
+  double y_of(double y) const { return bottom_ - y_axis_.share(y) * (bottom_ - top_); }
+  const char* colour_of(const SvgPlot::Line& line) const {
+    const auto index = std::find(names_.begin(), names_.end(), line.name) - names_.begin();
+    return kColours[static_cast<size_t>(index) % std::size(kColours)];
   }
-  std::sort(xs.begin(), xs.end());
-  xs.erase(std::unique(xs.begin(), xs.end()), xs.end());
-  if (xs.empty() || !(largest > 0)) return "";
-  const double step = round_step(largest), highest = step * std::ceil(largest / step);
-  const double right = left + kPanelWidth - kRight, bottom = top + kPanelHeight - kBottom;
-  const Scale x_scale{std::log2(xs.front()), std::log2(xs.back()), left + kLeft, right};
-  const Scale y_scale{0, highest, bottom, top + kTop};
 
-  std::string svg = text((left + kLeft + right) / 2, top + kTop - 12, "middle", panel.title, " class=\"t\"");
-  for (double y = 0; y <= highest * 1.001; y += step) {
-    svg +=
-        fmt::format("<path class=\"g\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left + kLeft, y_scale.at(y), right);
-    svg += text(left + kLeft - 8, y_scale.at(y) + 4, "end", fmt::format("{:.6g}", y));
+  std::string draw_axes(double left) const {
+    std::string svg = text((left_ + right_) / 2, top_ - 12, "middle", panel_.title, " class=\"t\"");
+    for (const Axis::Tick& tick : y_axis_.ticks) {
+      svg +=
+          fmt::format("<path class=\"g\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(tick.value), right_);
+      svg += text(left_ - 8, y_of(tick.value) + 4, "end", tick.text);
+    }
+    double last = left_ - kTickWidth;
+    for (const Axis::Tick& tick : x_axis_.ticks) {
+      if (x_of(tick.value) - last < kTickWidth) continue;
+      last = x_of(tick.value);
+      svg += text(last, bottom_ + 17, "middle", tick.text);
+    }
+    svg += text((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x_label);
+    const double middle = (top_ + bottom_) / 2;
+    return svg + text(left + 14, middle, "middle", plot_.y_label,
+                      fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", left + 14, middle));
   }
-  for (const double x : xs) svg += text(x_scale.at(std::log2(x)), bottom + 17, "middle", short_number(x));
-  svg += text((left + kLeft + right) / 2, bottom + 35, "middle", plot.x_label);
-  const double middle = (top + kTop + bottom) / 2;
-  svg += text(left + 14, middle, "middle", plot.y_label,
-              fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", left + 14, middle).c_str());
-  for (const SvgPlot::Line& line : panel.lines) {
-    const auto index = std::find(names.begin(), names.end(), line.name) - names.begin();
-    const char* colour = kColours[static_cast<size_t>(index) % std::size(kColours)];
+
+  // Whether an earlier line hides behind this one.
+  bool covers_another(size_t index) const {
+    const SvgPlot::Points& points = panel_.lines[index].points;
+    return std::any_of(
+        panel_.lines.begin(), panel_.lines.begin() + static_cast<std::ptrdiff_t>(index),
+        [&](const SvgPlot::Line& earlier) {
+          return !points.empty() && std::all_of(points.begin(), points.end(), [&](const auto& p) {
+            return std::find(earlier.points.begin(), earlier.points.end(), p) != earlier.points.end();
+          });
+        });
+  }
+
+  std::string draw_line(size_t index) const {
+    const SvgPlot::Line& line = panel_.lines[index];
+    const char* colour = colour_of(line);
     SvgPlot::Points points = line.points;
     std::sort(points.begin(), points.end());
-    std::string path;
-    for (const auto& [x, y] : points) {
-      path +=
-          fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_scale.at(std::log2(x)), y_scale.at(y));
-    }
-    svg += fmt::format("<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{}\"/>\n", colour, path);
+    std::string svg, path;
+    for (const auto& [x, y] : points)
+      path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(x), y_of(y));
+    if (!path.empty())
+      svg += fmt::format("<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} d=\"{}\"/>\n", colour,
+                         covers_another(index) ? " stroke-dasharray=\"7 7\"" : "", path);
+    if (line.end) svg += draw_end(*line.end, points, colour);
     for (const auto& [x, y] : points) {
       svg += fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {:.4g}</title></circle>\n",
-          x_scale.at(std::log2(x)), y_scale.at(y), colour, escaped(line.name), short_number(x), y);
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {}</title></circle>\n",
+          x_of(x), y_of(y), colour, escaped(line.name), short_number(x),
+          in_bytes() ? format_bytes(std::llround(y)) : fmt::format("{:.4g}", y));
     }
+    return svg;
   }
-  return svg;
-}
+
+  std::string draw_end(const SvgPlot::End& end, const SvgPlot::Points& points, const char* colour) const {
+    const double x = x_of(end.x), y = y_of(end.y);
+    std::string svg;
+    if (!points.empty())
+      svg += fmt::format(
+          "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"2 4\" "
+          "d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/>\n",
+          colour, x_of(points.back().first), y_of(points.back().second), x, y);
+    svg += fmt::format("<path stroke=\"{}\" stroke-width=\"3\" d=\"M{:.1f} {:.1f}l12 12m0 -12l-12 12\"/>\n",
+                       colour, x - 6, y - 6);
+    // Above the mark and to its left: lines rise.
+    const bool room = x - left_ > kEndText;
+    const std::vector<std::string>& lines = end.text;
+    for (size_t i = 0; i < lines.size(); ++i)
+      svg += text(x + (room ? 6 : -6), y - 11 - kTextHeight * static_cast<double>(lines.size() - 1 - i),
+                  room ? "end" : "start", lines[i], in_colour(colour));
+    return svg;
+  }
+
+  // In a column, each as high as its line ends, but clear of each other.
+  std::string draw_labels() const {
+    std::vector<std::pair<double, const SvgPlot::Line*>> labels;
+    for (const SvgPlot::Line& line : panel_.lines) {
+      if (line.label.empty()) continue;
+      double y = line.end ? line.end->y : 0;
+      for (const auto& [x, value] : line.points) y = std::max(y, value);
+      labels.push_back({y_of(y) + 4, &line});
+    }
+    std::stable_sort(labels.begin(), labels.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 1; i < labels.size(); ++i)
+      labels[i].first = std::max(labels[i].first, labels[i - 1].first + kTextHeight);
+    std::string svg;
+    for (const auto& [y, line] : labels)
+      svg += text(right_ + 12, y, "start", line->label, in_colour(colour_of(*line)));
+    return svg;
+  }
+
+  const SvgPlot& plot_;
+  const SvgPlot::Panel& panel_;
+  const std::vector<std::string>& names_;
+  Axis x_axis_{}, y_axis_{};
+  double left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;  // of the field between the axes
+};
 
 }  // namespace
 
-SvgPlot::Points& SvgPlot::line(const std::string& panel, const std::string& name) {
+SvgPlot::Line& SvgPlot::line(const std::string& panel, const std::string& name) {
   const auto named = [](auto& list, const std::string& wanted, auto field) {
     return std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.*field == wanted; });
   };
   auto found = named(panels, panel, &Panel::title);
-  if (found == panels.end()) found = panels.insert(panels.end(), Panel{panel, {}});
+  if (found == panels.end()) found = panels.insert(panels.end(), Panel{.title = panel, .lines = {}});
   auto line = named(found->lines, name, &Line::name);
-  if (line == found->lines.end()) line = found->lines.insert(found->lines.end(), Line{name, {}});
-  return line->points;
+  if (line == found->lines.end())
+    line = found->lines.insert(found->lines.end(), Line{.name = name, .points = {}});
+  return *line;
 }
 
 std::string SvgPlot::draw() const {
@@ -124,29 +211,31 @@ std::string SvgPlot::draw() const {
     for (const Line& line : panel.lines)
       if (std::find(names.begin(), names.end(), line.name) == names.end()) names.push_back(line.name);
   }
-  const double rows = std::ceil(static_cast<double>(panels.size()) / kColumns);
-  const double width = kColumns * kPanelWidth, height = kHead + rows * kPanelHeight;
+  const double panel_width = kWidth / columns, panel_height = columns == 1 ? kWidePanelHeight : kPanelHeight;
+  const double rows = std::ceil(static_cast<double>(panels.size()) / columns);
+  const double height = kHead + rows * panel_height;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<title>{2}</title>\n"
-      "<style>text{{fill:#333}}.t{{font-weight:bold}}.g{{stroke:#888;stroke-opacity:.3;fill:none}}.b{{fill:#"
-      "fff}}\n"
+      "<style>text{{fill:#333}}.t{{font-weight:bold}}.g{{stroke:#888;stroke-opacity:.3;fill:none}}"
+      ".v{{stroke:#888;stroke-dasharray:6 4;fill:none}}.b{{fill:#fff}}\n"
       "@media(prefers-color-scheme:dark){{text{{fill:#ddd}}.b{{fill:#0d1117}}}}</style>\n"
       "<rect class=\"b\" width=\"100%\" height=\"100%\"/>\n",
-      width, height, escaped(title));
-  svg += text(width / 2, 22, "middle", title, " class=\"t\" font-size=\"15\"");
-  const double legend_step = std::min(140.0, width / static_cast<double>(std::max<size_t>(1, names.size())));
-  double x = width / 2 - legend_step * static_cast<double>(names.size()) / 2;
+      kWidth, height, escaped(title));
+  svg += text(kWidth / 2, 22, "middle", title, " class=\"t\" font-size=\"15\"");
+  const double legend_step = std::min(140.0, kWidth / static_cast<double>(std::max<size_t>(1, names.size())));
+  double x = kWidth / 2 - legend_step * static_cast<double>(names.size()) / 2;
   for (size_t i = 0; i < names.size(); ++i, x += legend_step) {
     svg += fmt::format("<path stroke=\"{}\" stroke-width=\"3\" d=\"M{:.1f} 44h18\"/>\n",
                        kColours[i % std::size(kColours)], x);
     svg += text(x + 24, 48, "start", names[i]);
   }
   for (size_t i = 0; i < panels.size(); ++i) {
-    const double column = static_cast<double>(i % static_cast<size_t>(kColumns)),
-                 row = static_cast<double>(i / static_cast<size_t>(kColumns));
-    svg += draw_panel(panels[i], names, column * kPanelWidth, kHead + row * kPanelHeight, *this);
+    const double column = static_cast<double>(i % static_cast<size_t>(columns)),
+                 row = static_cast<double>(i / static_cast<size_t>(columns));
+    svg += PanelDrawing(*this, panels[i], names)
+               .draw(column * panel_width, kHead + row * panel_height, panel_width, panel_height);
   }
   return svg + "</svg>\n";
 }

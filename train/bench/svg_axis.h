@@ -1,0 +1,27 @@
+// Axes of a plot: which values they span, where their ticks are, and how these are written.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct Axis {
+  struct Tick {
+    double value;
+    std::string text;
+  };
+  double from, to;  // the values at its ends
+  bool logarithmic;
+  std::vector<Tick> ticks;
+
+  double share(double value) const;  // of the way from `from` to `to`
+};
+
+Axis axis_from_zero(double largest);                  // some five ticks
+Axis axis_at(std::vector<double> values);             // logarithmic, a tick at each value
+Axis axis_of_bytes(double smallest, double largest);  // logarithmic, ticks at powers of two
+
+std::string short_number(double value);  // 512 is 512, 2048 is 2K, 1048576 is 1M
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// Training steps against the clock.
+#pragma once
+
+#include <vector>
+
+#include "train/bench/timed_backend.h"
+#include "train/train_state.h"
+
+namespace tessera {
+
+struct TimedSteps {
+  int64_t warmup = 1, steps = 1;  // those of the warm-up come first and are not timed
+  OpTimes* times = nullptr;       // ends up without those of the warm-up
+  Communicator* comm = nullptr;   // of shape.ranks ranks
+};
+struct StepTimes {
+  std::vector<double> seconds;  // of each step, in ascending order
+  double waited = 0;            // seconds a step that stood still for other ranks
+
+  double median() const { return seconds[seconds.size() / 2]; }
+};
+
+// Initialises a run in `arena` and makes steps on random tokens: the arithmetic does not depend on them.
+StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
+                     const TimedSteps& of);
+
+}  // namespace tessera
