@@ -125,7 +125,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .classifier_chunk = c.train.classifier_chunk,
                  .sample_tokens = longest_sample(c),
                  .ranks = c.ranks,
-                 .shard_optimizer = c.train.zero == 1,
+                 .shard_optimizer = c.train.zero == "1",
                  .reduce_in_fp32 = c.train.reduce == "fp32"};
   const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch

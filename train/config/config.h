@@ -46,9 +46,9 @@ struct Config {
     std::string precision = "auto";  // auto | bf16 | fp32
     std::string recompute = "none";  // none | mlp | block
     int64_t classifier_chunk = 0;    // tokens; 0: those of a micro-batch (written "all")
-    int64_t zero = 1;                // with several ranks; 0 | 1
+    std::string zero = "1";          // 0 | 1
     std::string reduce = "bf16";     // bf16 | fp32
-    double time_limit = 25;          // seconds
+    int64_t time_limit = 25;         // seconds
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 1;

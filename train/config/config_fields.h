@@ -59,11 +59,11 @@ void for_each_field(C& config, Visit&& visit) {
         "What the backward computes again rather than keep: the hidden layer of every MLP, or whole blocks");
   visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
         "Tokens whose logits exist at a time; all: those of a micro-batch");
-  visit("train.zero", train.zero, Whole{.at_most = 1},
+  visit("train.zero", train.zero, OneOf{{"0", "1"}},
         "With several GPUs, 1: each keeps and updates its part of the optimizer (ZeRO stage 1); 0: each all");
   visit("train.reduce", train.reduce, OneOf{{"bf16", "fp32"}},
         "With several GPUs: the precision in which bf16 gradients are summed over them");
-  visit("train.time_limit", train.time_limit, Number{.at_least = 1, .at_most = 86400},
+  visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
         "With several GPUs: the seconds that they wait for one that does not come, or falls behind");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},

@@ -17,7 +17,8 @@ std::string program_hash() {
 
 }  // namespace
 
-Peers::Peers(const World& world, const Config& config) : world_(world), time_limit_(config.train.time_limit) {
+Peers::Peers(const World& world, const Config& config)
+    : world_(world), time_limit_(static_cast<double>(config.train.time_limit)) {
   if (world.size > 1)
     team_ = Team::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
 }
