@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 
 class Ranks : public InTempFolder {
  protected:
-  int port = port_of(listen_at("127.0.0.1", 0));  // free, when it is asked
+  int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));  // free, when it is asked
 
   // A rank as torchrun would start it, with its script.
   void start(int rank, int size, const Words& script, const Words& environment = {}) {

@@ -1,6 +1,8 @@
 // A rank for the tests: joins the team that its environment describes and follows a script, the arguments:
-//   limit:S build:X config:X | join | exchange:BYTES at:WHAT alone:WHAT sleep:S hang stop kill poll:TEXT
-//   fail:TEXT throw:TEXT exit:N leave print:TEXT error:TEXT catch
+//   before join: limit:SECONDS build:TEXT config:TEXT
+//   of the team: join exchange:BYTES sum at:PLACE alone:PLACE poll:TEXT fail:TEXT leave
+//   of the process: sleep:SECONDS hang stop kill throw:TEXT exit:CODE catch wait_signal
+//   on its outputs: print:TEXT unflushed:TEXT error:TEXT show:VARIABLE pid
 // A word R@STEP is for rank R alone. `launch:N`, first, starts N ranks of this program instead; `no_exec`,
 // before it, takes the right to execute it from this program's file.
 #include <sys/stat.h>
@@ -141,6 +143,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  alarm(30);  // a rank that nobody ends fails its test, and does not hold it up for ever
   try {
     return run(argc, argv);
   } catch (const tessera::EndedWithOthers& error) {

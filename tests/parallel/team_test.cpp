@@ -75,9 +75,9 @@ TEST_F(Meeting, RefusesAConfigurationThatIsLonger) {
 }
 
 TEST_F(Meeting, APortThatIsTakenEndsAll) {
-  const FileDescriptor other = listen_at("127.0.0.1", port);
+  const FileDescriptor other = listen_at("127.0.0.1", port, Reach::kThisMachine);
   start_all(2, {"limit:1", "join"});
-  expect_error(0, {"cannot listen at port " + std::to_string(port), "in use", "another MASTER_PORT"});
+  expect_error(0, {"cannot listen at 127.0.0.1:" + std::to_string(port), "in use", "another MASTER_PORT"});
   expect_error(1, {"rank 1 did not meet rank 0", std::to_string(port), "did not answer as a rank 0 does"});
   EXPECT_LT(seconds(), kSoon);
 }
@@ -87,6 +87,16 @@ TEST_F(Meeting, AMasterThatCannotBeReachedIsAnError) {
   start(1, 2, {"limit:1", "join"}, {"MASTER_ADDR=no-such-host.invalid"});
   expect_error(0, {"rank 1 did not meet rank 0 at 127.0.0.1:" + std::to_string(port), "1 s", "refused"});
   expect_error(1, {"the name no-such-host.invalid is not known", "MASTER_ADDR"});
+}
+
+TEST_F(Meeting, AnotherMachinesAddressCannotBeListenedAt) {
+  start(0, 2, {"join"}, {"MASTER_ADDR=192.0.2.1"});  // kept for documents: nobody has it
+  expect_error(0, {"rank 0 cannot listen at 192.0.2.1", "MASTER_ADDR must be rank 0's machine"});
+}
+
+TEST_F(Meeting, ASocketThatIsNoneIsAnError) {
+  start(0, 2, {"join"}, {std::string(kLauncherVariable) + "=1", std::string(kListenVariable) + "=99"});
+  expect_error(0, {kListenVariable, "is 99, which is not a listening socket"});
 }
 
 TEST_F(Meeting, IgnoresStrangers) {
@@ -116,7 +126,7 @@ struct Watching : Ranks {
 };
 
 TEST_F(Watching, ARankThatIsKilledEndsAll) {
-  start_all(3, {"limit:1", "join", "exchange:5", "2@kill", "unflushed:on the way", "0@hang", "exchange:1"});
+  start_all(3, {"limit:1", "join", "unflushed:on the way", "exchange:5", "2@kill", "0@hang", "exchange:1"});
   expect_ending(0, {"rank 2 (pid ", "is gone", "killed or crashed"}, {1});
   EXPECT_EQ(result(2).status, -1);
   EXPECT_EQ(result(0).out + result(1).out, "on the wayon the way");
@@ -145,6 +155,12 @@ TEST_F(Watching, AFailureIsToldByItsRankAlone) {
 TEST_F(Watching, AFailureOfRankZeroIsToldByIt) {
   start_all(3, {"limit:1", "join", "0@fail:no luck", "hang"});
   expect_ending(0, {"rank 0 (pid ", "no luck"}, {1, 2});
+}
+
+TEST_F(Watching, AFailureAfterTheTeamHasPartedIsItsOwn) {
+  start_all(2, {"limit:1", "join", "leave", "1@fail:no luck"});
+  expect_ending(1, {"rank 1 (pid ", "no luck"}, {});
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
 }
 
 TEST_F(Watching, OfManyFailuresOneIsTold) {

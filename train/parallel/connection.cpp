@@ -39,12 +39,6 @@ Addresses resolve(const std::string& address, int port, std::string& why) {
   return Addresses(list);
 }
 
-bool is_loopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET)
-    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
-  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-}
-
 void set_any(sockaddr& address) {
   if (address.sa_family == AF_INET)
     reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_ANY);
@@ -121,22 +115,25 @@ pollfd Connection::events() const {
           .revents = 0};
 }
 
-FileDescriptor listen_at(const std::string& address, int port) {
+FileDescriptor listen_at(const std::string& address, int port, Reach reach) {
   std::string why;
   const Addresses addresses = resolve(address, port, why);
   check(addresses != nullptr,
         "rank 0 cannot listen at {}:{}: {}. Set MASTER_ADDR to the name of rank 0's machine", address, port,
         why);
-  if (!is_loopback(*addresses->ai_addr)) set_any(*addresses->ai_addr);
+  if (reach == Reach::kNetwork) set_any(*addresses->ai_addr);
   FileDescriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);  // not held up by a run that has ended
-  if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), SOMAXCONN) != 0)
-    fail("rank 0 cannot listen at port {}: {}. {}", port, std::strerror(errno),
-         errno == EADDRINUSE
-             ? "Another program, perhaps another run, holds it: end that or set another MASTER_PORT"
-             : "Set another MASTER_PORT");
-  return fd;
+  if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0)
+    return fd;
+  const int error = errno;
+  const char* advice = error == EADDRINUSE
+                           ? "Another program, perhaps another run, holds the port: end that or set "
+                             "another MASTER_PORT"
+                           : "MASTER_ADDR must be rank 0's machine and MASTER_PORT a port that "
+                             "programs may use";
+  fail("rank 0 cannot listen at {}:{}: {}. {}", address, port, std::strerror(error), advice);
 }
 
 int port_of(const FileDescriptor& listening) {

@@ -66,9 +66,11 @@ class Connection {
   bool ended_ = false, stranger_ = false;
 };
 
-// Listens at `port` of the address: of a loopback address on it alone, else on every interface. Error: the
-// port is taken, the address is not known; the message says what to set.
-FileDescriptor listen_at(const std::string& address, int port);
+enum class Reach { kThisMachine, kNetwork };  // who may connect: through the address alone, or any interface
+
+// Listens at `port` (0: a free one) of the address, which is this machine's. Error: the port is taken, the
+// address is not known or another machine's; the message says what to set.
+FileDescriptor listen_at(const std::string& address, int port, Reach reach);
 int port_of(const FileDescriptor& listening);
 
 // A new connection, or none when nobody waits. It does not wait itself.

@@ -16,6 +16,7 @@
 
 #include "train/parallel/connection.h"
 #include "train/parallel/meeting.h"
+#include "train/parallel/terminal.h"
 
 namespace tessera {
 namespace {
@@ -41,8 +42,6 @@ class LinePipe {
     read_ = FileDescriptor(ends[0]);
     write_ = FileDescriptor(ends[1]);
     fcntl(read_.get(), F_SETFL, O_NONBLOCK);
-    // On a terminal the line of rank 0's status makes room; the next status draws it again.
-    if (isatty(to)) prefix_ = "\r\x1b[K" + prefix_;
   }
 
   int writing_end() const { return write_.get(); }
@@ -67,7 +66,7 @@ class LinePipe {
   }
 
  private:
-  void put() { write_all(to_, prefix_ + std::exchange(line_, {}) + "\n"); }
+  void put() { write_all(to_, fresh_line(to_) + prefix_ + std::exchange(line_, {}) + "\n"); }
 
   std::string prefix_, line_;
   int to_;
@@ -82,7 +81,7 @@ struct Process {
 
 class Launcher {
  public:
-  Launcher(int ranks, char** argv) : listening_(listen_at("127.0.0.1", 0)) {
+  Launcher(int ranks, char** argv) : listening_(listen_at("127.0.0.1", 0, Reach::kThisMachine)) {
     sigset_t signals;
     sigemptyset(&signals);
     for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
@@ -205,8 +204,8 @@ class Launcher {
   }
 
   void say(size_t rank, const std::string& text) const {
-    write_all(STDERR_FILENO, fmt::format("{}: error: rank {} (pid {}) {}\n", program_invocation_short_name,
-                                         rank, ranks_[rank].pid, text));
+    write_all(STDERR_FILENO, fmt::format("{}{}: error: rank {} (pid {}) {}\n", fresh_line(STDERR_FILENO),
+                                         program_invocation_short_name, rank, ranks_[rank].pid, text));
   }
 
   struct Cause {

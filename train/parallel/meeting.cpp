@@ -70,7 +70,9 @@ class Reception {
 
  private:
   FileDescriptor listen() const {
-    if (world_.listening_fd < 0) return listen_at(world_.master_address, world_.master_port);
+    if (world_.listening_fd < 0)
+      return listen_at(world_.master_address, world_.master_port,
+                       world_.local_size == world_.size ? Reach::kThisMachine : Reach::kNetwork);
     FileDescriptor inherited(world_.listening_fd);
     int listens = 0;
     socklen_t size = sizeof listens;
@@ -166,28 +168,25 @@ class Reception {
 
   // Tells everyone who is here or still comes within a moment.
   [[noreturn]] void refuse() {
-    const std::string text = refusal_;
-    const auto tell = [&](Connection& connection) {
-      if (!connection.ended()) connection.send(MessageKind::kRefusal, text);
+    std::vector<Connection> told;
+    const auto tell = [&](Connection connection) {
+      connection.send(MessageKind::kRefusal, refusal_);
       connection.finish_sending();
+      told.push_back(std::move(connection));
     };
     for (std::optional<Member>& member : here_)
-      if (member) tell(member->connection);
-    std::vector<Connection> told;
+      if (member) tell(std::move(member->connection));
+    const auto open = [](const Connection& connection) { return !connection.ended(); };
     const Clock::time_point start = Clock::now();
-    while (seconds_since(start) < 1) {
+    do {
       while (std::optional<Connection> guest = accept_from(listening_)) guests_.push_back(std::move(*guest));
-      for (Connection& guest : std::exchange(guests_, {})) {
-        tell(guest);
-        told.push_back(std::move(guest));
-      }
+      for (Connection& guest : std::exchange(guests_, {})) tell(std::move(guest));
       // Read to the end: closing with unread bytes would reset the connection and lose the refusal.
-      for (Connection& guest : told) guest.receive();
-      for (std::optional<Member>& member : here_)
-        if (member) member->connection.receive();
+      for (Connection& connection : told) connection.receive();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    throw Error(text);
+    } while (seconds_since(start) < kFarewellSeconds &&
+             (told.size() < here_.size() || std::any_of(told.begin(), told.end(), open)));
+    throw Error(refusal_);
   }
 
   const World& world_;
@@ -239,8 +238,7 @@ Member find_rank_0(const World& world, const Introduction& introduction, double 
   }
   fail(
       "rank {} did not meet rank 0 at {}:{} within {:g} s: {}. Look at what rank 0 printed, whether this "
-      "machine "
-      "reaches that address, and whether MASTER_ADDR and MASTER_PORT are right",
+      "machine reaches that address, and whether MASTER_ADDR and MASTER_PORT are right",
       world.rank, world.master_address, world.master_port, time_limit, why);
 }
 
@@ -254,6 +252,7 @@ std::string name_of_this_process(const World& world) {
 
 std::vector<Member> meet(const World& world, const Introduction& introduction, double time_limit_seconds) {
   std::vector<Member> members;
+  if (world.size == 1) return members;
   if (world.rank == 0) return Reception(world, introduction, time_limit_seconds).receive_all();
   members.push_back(find_rank_0(world, introduction, time_limit_seconds));
   return members;

@@ -23,6 +23,8 @@ inline std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+inline constexpr double kFarewellSeconds = 1;  // for the others to hear of a refusal or an ending
+
 // Another rank, as this process knows it.
 struct Member {
   int rank;

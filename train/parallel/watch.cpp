@@ -9,11 +9,12 @@
 #include <cstdio>
 #include <cstring>
 
+#include "train/parallel/terminal.h"
+
 namespace tessera {
 namespace {
 
-constexpr double kFarewellSeconds = 1;  // for the others to hear of an ending
-constexpr double kVerdictSeconds = 2;   // for rank 0 to answer a rank that fails
+constexpr double kVerdictSeconds = 2;  // for rank 0 to answer a rank that fails
 
 // The bytes of every rank, each behind its length.
 std::string pack(const std::vector<std::string>& all) {
@@ -37,12 +38,14 @@ std::vector<std::string> unpack(std::string_view packed) {
 }
 
 // The main thread may hold any lock, or wait for ever, as may whoever reads stdout: nothing here waits for
-// them.
-[[noreturn]] void end_process(int code, const std::string& line) {
+// them. `error`: empty where another rank has said it.
+[[noreturn]] void end_process(int code, const std::string& error) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(2);
   if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout);
-  if (write(STDERR_FILENO, line.data(), line.size()) < 0) _exit(code);
+  const std::string line =
+      fmt::format("{}{}: error: {}\n", fresh_line(STDERR_FILENO), program_invocation_short_name, error);
+  if (!error.empty() && write(STDERR_FILENO, line.data(), line.size()) < 0) _exit(code);
   _exit(code);
 }
 
@@ -96,6 +99,7 @@ std::vector<std::string> Team::Watch::exchange(std::string_view mine) {
   const uint64_t most = kMostMessageBytes / static_cast<uint64_t>(world_.size) - sizeof(uint64_t);
   check(mine.size() <= most, "rank {} gives {} bytes to an exchange of {} ranks; at most {} go", world_.rank,
         mine.size(), world_.size, most);
+  check(thread_.joinable(), "rank {} exchanges after leave()", world_.rank);
   std::unique_lock lock(mutex_);
   come_to(here().what, Pace::kTogether);
   if (rank_0())
@@ -122,6 +126,7 @@ void Team::Watch::set_poll(std::function<std::string()> poll) {
 }
 
 void Team::Watch::fail(std::string_view message) {
+  if (!thread_.joinable()) end_process(1, as_this_rank(message));  // after leave(): nobody depends on it
   {
     const std::lock_guard lock(mutex_);
     fail_as_this_rank(message);
@@ -165,8 +170,7 @@ void Team::Watch::run() {
       const bool left = stopping_ && left_;
       if (left || ending_) say_goodbye();
       if (left || (ending_ && abandoned_)) return;
-      if (ending_ && ending_->speaker == world_.rank)
-        end_process(1, fmt::format("{}: error: {}\n", program_invocation_short_name, ending_->text));
+      if (ending_ && ending_->speaker == world_.rank) end_process(1, ending_->text);
       if (ending_) end_process(kEndedWithOthers, {});
     }
     if (seconds_since(last_poll_) >= std::min(1.0, limit_)) ask_poll();
@@ -256,12 +260,17 @@ void Team::Watch::look_for_laggards() {
   }
 }
 
+// Who tells of a rank that cannot speak itself: rank 0; of rank 0, the first rank that is left on each
+// machine.
+int Team::Watch::witness() const {
+  return rank_0() || world_.rank == 1 || world_.local_rank == 0 ? world_.rank : kNobody;
+}
+
 // The connection to a rank has ended, and so has its process.
 void Team::Watch::lost(const Member& member) {
   if (left_) return;
-  const bool speaks = rank_0() || world_.rank == 1 || world_.local_rank == 0;
   if (!failure_.empty()) return decide(world_.rank, failure_);  // rank 0 cannot say any more who speaks
-  decide(speaks && !world_.own_launcher() ? world_.rank : kNobody,
+  decide(world_.own_launcher() ? kNobody : witness(),
          fmt::format(
              "{} is gone: its process was killed or crashed, or its machine is down. Look at what it printed "
              "last, and at that machine's log",
@@ -269,8 +278,7 @@ void Team::Watch::lost(const Member& member) {
 }
 
 void Team::Watch::silent(const Member& member) {
-  const bool speaks = rank_0() || world_.rank == 1 || world_.local_rank == 0;
-  decide(speaks ? world_.rank : kNobody,
+  decide(witness(),
          fmt::format(
              "{} has not answered for {:g} s: its process is stopped, or its machine or the network is down",
              member.name, limit_));
@@ -287,9 +295,13 @@ void Team::Watch::ask_poll() {
   if (!text.empty() && failure_.empty()) fail_as_this_rank(text);
 }
 
+// Our launcher puts the rank in front of what it prints.
+std::string Team::Watch::as_this_rank(std::string_view message) const {
+  return world_.own_launcher() ? std::string(message) : fmt::format("{}: {}", name_, message);
+}
+
 void Team::Watch::fail_as_this_rank(std::string_view message) {
-  const std::string text =
-      world_.own_launcher() ? std::string(message) : fmt::format("{}: {}", name_, message);
+  const std::string text = as_this_rank(message);
   if (rank_0()) return decide(0, text);
   failure_ = text;
   failed_at_ = Clock::now();

@@ -47,9 +47,11 @@ class Team::Watch {
   void come_to(std::string what, Pace pace);
   void beat();
   void look_for_laggards();
+  int witness() const;
   void lost(const Member& member);
   void silent(const Member& member);
   void ask_poll();
+  std::string as_this_rank(std::string_view message) const;
   void fail_as_this_rank(std::string_view message);
   void decide(int speaker, std::string text);
   void say_goodbye();
