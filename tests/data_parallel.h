@@ -13,7 +13,7 @@ inline constexpr ModelConfig kSharedModel{
 inline constexpr int64_t kSharedSequences = 12;  // of a step, whoever computes them
 
 struct SharedRun {
-  Ranks ranks;
+  Ranks ranks = {};
   DeviceTraits device = {};
   RunShape shape = {};
   int first_step = 0, steps = 1;

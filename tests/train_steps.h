@@ -61,27 +61,34 @@ inline void expect_same_bits(const StepsResult& a, const StepsResult& b) {
         << a.weights[i].name;
 }
 
-// A step, an evaluation and a sample take exactly the memory that a walk over an empty arena found.
-inline void expect_plan_is_the_step(const DeviceTraits& device, const RunShape& shape) {
-  const MemoryLedger plan = plan_memory(shape, device);
-  const std::unique_ptr<Backend> be = make_backend(device);
-  Arena arena = make_arena(device);
+// A step, an evaluation, a sample and a checkpoint take exactly the memory that a walk over an empty arena
+// found.
+inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShape& shape) {
+  const MemoryLedger plan = plan_memory(shape, be.traits());
+  Arena arena = make_arena(be.traits());
   arena.reserve(plan.peak_bytes());
   const int64_t reserved = arena.reserved_bytes();
-  TrainState state(*be, arena, shape);
+  TrainState state(be, arena, shape, comm);
   state.initialize(5);
-  const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 1);
+  const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
   const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
   const std::vector<int32_t> prompt(static_cast<size_t>(longest), 1);
   state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
   state.finish_step();
   state.evaluate(tokens, tokens, shape.micro_batch);
   state.next_token_logits(prompt);
+  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
+      state.with_whole(kept, b, [](const Tensor&) {});
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
   EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
   EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
   EXPECT_EQ(arena.ledger().peak_name(), plan.peak_name());
   EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
+}
+
+inline void expect_plan_is_the_step(const DeviceTraits& device, const RunShape& shape) {
+  expect_ledger_is_plan(*make_backend(device), nullptr, shape);
 }
 
 }  // namespace tessera::testing

@@ -22,7 +22,7 @@ constexpr int kSteps = 50;
 
 void expect_the_losses_of_one(int size, bool shard) {
   on_ranks(size, [&](const Ranks& ranks) {
-    const std::vector<double> one = run_shared({.ranks = {}, .shape = shared_shape(1), .steps = kSteps});
+    const std::vector<double> one = run_shared({.shape = shared_shape(1), .steps = kSteps});
     EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
     const SharedRun shared{
@@ -75,27 +75,9 @@ TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
 TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(2, [](const Ranks& ranks) {
     for (const bool shard : {true, false}) {
-      const RunShape shape = shared_shape(2, shard);
-      const MemoryLedger plan = plan_memory(shape, {});
       const std::unique_ptr<Backend> be = make_cpu_backend();
       const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
-      Arena arena = Arena::host();
-      arena.reserve(plan.peak_bytes());
-      const int64_t reserved = arena.reserved_bytes();
-      TrainState state(*be, arena, shape, comm.get());
-      state.initialize(3);
-      const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
-      state.step(tokens, tokens, kTestOptimizer, 1e-2, 1);
-      state.finish_step();
-      state.evaluate(tokens, tokens, 1);
-      state.next_token_logits(std::vector<int32_t>(static_cast<size_t>(shape.model.context), 1));
-      for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
-        for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
-          state.with_whole(kept, b, [](const Tensor&) {});
-      EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
-      EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
-      EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
-      EXPECT_EQ(arena.reserved_bytes(), reserved) << "the step reached the driver";
+      expect_ledger_is_plan(*be, comm.get(), shared_shape(2, shard));
     }
   });
 }
@@ -109,7 +91,7 @@ void expect_resuming(int before, int after) {
                 }});
   });
   const auto resume = [&](const Ranks& ranks) {
-    const std::vector<double> whole = run_shared({.ranks = {}, .shape = shared_shape(1), .steps = 6});
+    const std::vector<double> whole = run_shared({.shape = shared_shape(1), .steps = 6});
     const std::vector<double> rest = run_shared(
         {.ranks = ranks,
          .shape = shared_shape(ranks.size),
