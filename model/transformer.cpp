@@ -252,16 +252,24 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   return saved;
 }
 
-void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved) {
+void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved,
+             const OnLayer& before_layer) {
   const Params& p = model.params;
   const int64_t B = tokens.shape[0], T = tokens.shape[1];
+  const auto before = [&](int64_t layer) {
+    if (before_layer) before_layer(layer);
+  };
+  before(-1);
   be.embedding_forward({.tokens = tokens,
                         .token_table = p.token_table,
                         .position_table = p.position_table,
                         .y = saved.embedded.view({B, T, model.config.channels})});
-  for (size_t l = 0; l < saved.blocks.size(); ++l)
+  for (size_t l = 0; l < saved.blocks.size(); ++l) {
+    before(static_cast<int64_t>(l));
     block_forward(be, p.blocks[l], model.plan, block_input(saved, l), saved.blocks[l],
                   saved.attention_workspace);
+  }
+  before(model.config.layers);
   be.layernorm_forward({.x = block_input(saved, saved.blocks.size()),
                         .weight = p.norm_weight,
                         .bias = p.norm_bias,
@@ -284,14 +292,14 @@ void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& 
 }
 
 void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, float gradient_scale,
-                 const Tensor& losses, const Grads& grads, const LayerDone& on_layer_done) {
+                 const Tensor& losses, const Grads& grads, const LayerHooks& hooks) {
   Arena::Scope scope(arena);
   const auto done = [&](int64_t layer) {
-    if (on_layer_done) on_layer_done(layer);
+    if (hooks.after_backward) hooks.after_backward(layer);
   };
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
-  forward(be, model, batch.tokens, saved);
+  forward(be, model, batch.tokens, saved, hooks.before_forward);
 
   phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),

@@ -27,11 +27,17 @@ struct Batch {
   Tensor tokens, targets;  // [B, T] int32
 };
 
-// Called when the last gradient of a layer is complete; layer L is the final norm, -1 the embeddings.
-using LayerDone = std::function<void(int64_t layer)>;
+// Called with a layer: a block, -1 for the embeddings, L for the final norm.
+using OnLayer = std::function<void(int64_t layer)>;
+
+struct LayerHooks {
+  OnLayer before_forward = {};  // the weights of the layer are about to be read for the first time
+  OnLayer after_backward = {};  // the last gradient of the layer is complete
+};
 
 // Fills `saved`; saved.norm [N, C] is what the logits are computed from.
-void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved);
+void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved,
+             const OnLayer& before_layer = {});
 
 // Logits [rows, padded V] of some rows of saved.norm.
 void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits);
@@ -41,6 +47,6 @@ void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& 
 
 // Forward and backward of one micro-batch: losses [N], and gradients, times gradient_scale, added to `grads`.
 void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, float gradient_scale,
-                 const Tensor& losses, const Grads& grads, const LayerDone& on_layer_done = {});
+                 const Tensor& losses, const Grads& grads, const LayerHooks& hooks = {});
 
 }  // namespace tessera

@@ -13,7 +13,6 @@ inline constexpr ModelConfig kSharedModel{
 inline constexpr int64_t kSharedSequences = 12;  // of a step, whoever computes them
 
 struct SharedRun {
-  Ranks ranks = {};
   DeviceTraits device = {};
   RunShape shape = {};
   int first_step = 0, steps = 1;
@@ -30,9 +29,9 @@ inline RunShape shared_shape(int ranks, bool shard = true) {
 }
 
 // The mean losses over the ranks. Tokens depend on the step and the sequence alone.
-inline std::vector<double> run_shared(const SharedRun& run) {
+inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) {
   const std::unique_ptr<Backend> be = make_backend(run.device);
-  const std::unique_ptr<Communicator> comm = make_communicator(*be, run.ranks);
+  const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
   Arena arena = make_arena(run.device);
   arena.reserve(plan_memory(run.shape, run.device).peak_bytes());
   TrainState state(*be, arena, run.shape, comm.get());
@@ -42,7 +41,7 @@ inline std::vector<double> run_shared(const SharedRun& run) {
   const int64_t mine = run.shape.tokens_per_rank(), T = run.shape.sequence_length;
   for (int step = run.first_step; step < run.first_step + run.steps; ++step) {
     std::vector<int32_t> tokens, targets;
-    for (int64_t i = run.ranks.rank * mine; i < (run.ranks.rank + 1) * mine; ++i) {
+    for (int64_t i = ranks.rank * mine; i < (ranks.rank + 1) * mine; ++i) {
       const Philox random(static_cast<uint64_t>(step), static_cast<uint64_t>(i / T));
       const auto at = [&](int64_t t) {  // a text with something to learn: multiples of a number
         return static_cast<int32_t>((random.bits(0)[0] % 5 + 1) * static_cast<uint32_t>(t) % 61);
@@ -53,17 +52,16 @@ inline std::vector<double> run_shared(const SharedRun& run) {
     state.step(tokens, targets, kTestOptimizer, 1e-2, step + 1);
     const double loss = state.finish_step().loss;
     double sum = 0;
-    if (run.ranks.size == 1) {
+    if (ranks.size == 1) {
       sum = loss;
     } else {
-      for (const std::string& text :
-           run.ranks.exchange({reinterpret_cast<const char*>(&loss), sizeof loss})) {
+      for (const std::string& text : ranks.exchange({reinterpret_cast<const char*>(&loss), sizeof loss})) {
         double theirs = 0;
         std::memcpy(&theirs, text.data(), sizeof theirs);
         sum += theirs;
       }
     }
-    losses.push_back(sum / run.ranks.size);
+    losses.push_back(sum / ranks.size);
   }
   if (run.after) run.after(state);
   return losses;

@@ -25,9 +25,10 @@ inline double of_mean_at_random(int64_t roundings, int64_t count) {
 }
 
 // A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum that is no
-// larger, and the rounding errors of those before add less than one rounding more.
+// larger, and the rounding errors of those before add less than one rounding more. A rounding is twice as large,
+// relatively, just above a power of two as just below.
 inline double of_sum(DType dtype, int terms) {
-  return terms * (dtype == DType::kBF16 ? kRoundingBf16 : kRoundingF32);
+  return terms * 2 * (dtype == DType::kBF16 ? kRoundingBf16 : kRoundingF32);
 }
 
 // The whole model in fp32 against PyTorch in fp64: the bound that users are promised. About 200 roundings

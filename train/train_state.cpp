@@ -57,6 +57,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     for (const Tensor& bucket : grads_.buckets) largest = std::max(largest, bucket.numel());
     sums_ = arena.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
   }
+  gathered_.resize(grads_.buckets.size());
   const Shape per_token{shape.micro_steps, shape.rows()};
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
@@ -98,21 +99,24 @@ void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<void(int64_t)>& on_micro_step) {
   for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
-  comm_->wait();  // for the weights
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
-  const LayerDone reduce = [&](int64_t layer) {
-    // The token table has its gradient from both ends of the model: all outside the blocks waits for the
-    // last.
-    if (layer < shape_.model.layers)
-      reduce_gradients(layer < 0 ? ParamLayout::kOutside : ParamLayout::bucket_of_block(layer));
+  const auto bucket_of = [&](int64_t layer) {
+    return layer < 0 || layer == shape_.model.layers ? ParamLayout::kOutside
+                                                     : ParamLayout::bucket_of_block(layer);
+  };
+  const OnLayer await_weights = [&](int64_t layer) { comm_->wait_for(gathered_[bucket_of(layer)]); };
+  // The token table has its gradient from both ends of the model: all outside the blocks waits for the last.
+  const OnLayer reduce = [&](int64_t layer) {
+    if (layer < shape_.model.layers) reduce_gradients(bucket_of(layer));
   };
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     const bool last = m + 1 == micro_steps;
     train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
-                last && shape_.ranks > 1 ? reduce : LayerDone());
+                {.before_forward = m == 0 ? await_weights : OnLayer(),
+                 .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
     if (on_micro_step) on_micro_step(m + 1);
   }
   comm_->wait();
@@ -142,6 +146,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
     optimizer_.update(be_, b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
+    gathered_[b] = comm_->begun();
   }
 }
 

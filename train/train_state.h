@@ -4,7 +4,8 @@
 // Of several ranks each holds one, computes its share of a step's sequences, and exchanges gradients: the
 // gradients of a block are summed over ranks while those of the block before it are computed. With ZeRO stage
 // 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients, updates that
-// part of the weights, and all gather the weights while the next parts are updated.
+// part of the weights, and all gather the weights while the next parts are updated and
+// the next forward runs.
 //
 // The same code runs over an empty arena with a backend that does nothing: plan_memory() is such a walk, so
 // the plan is exact by construction.
@@ -97,10 +98,11 @@ class TrainState {
   Model model_;
   Grads grads_;
   Optimizer optimizer_;
-  std::vector<Tensor> reduced_;  // a bucket's gradients that are summed over ranks: this rank's part
-  Tensor sums_;                  // fp32, room for a bucket; only where bf16 gradients are summed in fp32
-  Tensor tokens_, targets_;      // [micro_steps, B T]
-  Tensor losses_;                // [micro_steps, B T]
+  std::vector<Tensor> reduced_;    // a bucket's gradients that are summed over ranks: this rank's part
+  std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
+  Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
+  Tensor tokens_, targets_;        // [micro_steps, B T]
+  Tensor losses_;                  // [micro_steps, B T]
 };
 
 // Memory of a run of this shape on a device: the ledger after a step, an evaluation and a sample over an

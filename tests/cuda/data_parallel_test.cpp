@@ -31,6 +31,7 @@ class CudaDataParallel : public ::testing::Test {
 
 RunShape cuda_shape(int ranks, DType dtype, bool shard, bool reduce_in_fp32 = false) {
   RunShape shape = shared_shape(ranks, shard);
+  shape.model.channels = 128;  // a head dim that the fused kernels serve
   shape.dtype = dtype;
   shape.reduce_in_fp32 = reduce_in_fp32;
   return shape;
@@ -40,12 +41,10 @@ TEST_F(CudaDataParallel, LossesInFp32AreThoseOfOneGpu) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const bool shard : {true, false}) {
       const std::vector<double> one =
-          run_shared({.device = device, .shape = cuda_shape(1, DType::kF32, shard), .steps = 50});
+          run_shared({}, {.device = device, .shape = cuda_shape(1, DType::kF32, shard), .steps = 50});
       EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
-      const std::vector<double> ours = run_shared({.ranks = ranks,
-                                                   .device = device,
-                                                   .shape = cuda_shape(ranks.size, DType::kF32, shard),
-                                                   .steps = 50});
+      const std::vector<double> ours = run_shared(
+          ranks, {.device = device, .shape = cuda_shape(ranks.size, DType::kF32, shard), .steps = 50});
       EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
       EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
     }
@@ -59,11 +58,10 @@ TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
         for (const bool in_fp32 : {false, true}) {
           std::string weights, before;
           const auto run = [&](int steps) {
-            return run_shared({.ranks = ranks,
-                               .device = device,
-                               .shape = cuda_shape(ranks.size, dtype, shard, in_fp32),
-                               .steps = steps,
-                               .after = [&](TrainState& state) { weights = weight_bytes(state); }});
+            return run_shared(ranks, {.device = device,
+                                      .shape = cuda_shape(ranks.size, dtype, shard, in_fp32),
+                                      .steps = steps,
+                                      .after = [&](TrainState& state) { weights = weight_bytes(state); }});
           };
           std::vector<double> losses;
           for (const int steps : {1, 2, 10}) {
@@ -81,14 +79,12 @@ TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
 TEST_F(CudaDataParallel, LossesInBf16AreCloseToThoseOfOneGpu) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     const std::vector<double> one =
-        run_shared({.device = device, .shape = cuda_shape(1, DType::kBF16, true), .steps = 10});
+        run_shared({}, {.device = device, .shape = cuda_shape(1, DType::kBF16, true), .steps = 10});
     for (const bool shard : {true, false})
       for (const bool in_fp32 : {false, true}) {
-        const std::vector<double> ours =
-            run_shared({.ranks = ranks,
-                        .device = device,
-                        .shape = cuda_shape(ranks.size, DType::kBF16, shard, in_fp32),
-                        .steps = 10});
+        const std::vector<double> ours = run_shared(
+            ranks,
+            {.device = device, .shape = cuda_shape(ranks.size, DType::kBF16, shard, in_fp32), .steps = 10});
         EXPECT_LT(largest_difference(ours, one), tolerance::kBf16ModelLoss) << shard << in_fp32;
       }
   });

@@ -62,7 +62,7 @@ TEST_F(CudaRun, CudnnTrainsEvaluatesAndSamples) {
 
 TEST_F(CudaRun, WhatDoesNotFitIsRefusedWithAdvice) {
   const ProcessResult result = train({"--set", "model.channels=16384", "--set", "model.heads=128", "--set",
-                                      "model.layers=60", "--set", "train.micro_batch=16"});
+                                      "model.layers=60", "--set", "train.micro_batch=16", "--gpus", "1"});
   EXPECT_EQ(result.status, 1);
   for (const char* part :
        {"this run does not fit", "free now", "weights", "optimizer", "--set train.micro_batch=1"})

@@ -22,19 +22,18 @@ constexpr int kSteps = 50;
 
 void expect_the_losses_of_one(int size, bool shard) {
   on_ranks(size, [&](const Ranks& ranks) {
-    const std::vector<double> one = run_shared({.shape = shared_shape(1), .steps = kSteps});
+    const std::vector<double> one = run_shared({}, {.shape = shared_shape(1), .steps = kSteps});
     EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
-    const SharedRun shared{
-        .ranks = ranks, .shape = shared_shape(size, shard), .steps = kSteps, .after = [&](TrainState& state) {
-          weights = weight_bytes(state);
-        }};
-    const std::vector<double> ours = run_shared(shared);
+    const SharedRun shared{.shape = shared_shape(size, shard),
+                           .steps = kSteps,
+                           .after = [&](TrainState& state) { weights = weight_bytes(state); }};
+    const std::vector<double> ours = run_shared(ranks, shared);
     EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
     EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
     for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
     const std::string before = weights;
-    EXPECT_EQ(run_shared(shared), ours) << "twice the same run";
+    EXPECT_EQ(run_shared(ranks, shared), ours) << "twice the same run";
     EXPECT_TRUE(weights == before);
   });
 }
@@ -49,11 +48,11 @@ TEST_F(DataParallel, FourRanksWithWholeOptimizers) { expect_the_losses_of_one(4,
 TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {
   on_ranks(3, [](const Ranks& ranks) {
     for (int step = 1; step <= 4; ++step)
-      run_shared({.ranks = ranks, .shape = shared_shape(3), .steps = step, .after = [&](TrainState& state) {
-                    const std::string mine = weight_bytes(state);
-                    for (const std::string& theirs : ranks.exchange(mine))
-                      EXPECT_TRUE(theirs == mine) << step;
-                  }});
+      run_shared(ranks, {.shape = shared_shape(3), .steps = step, .after = [&](TrainState& state) {
+                           const std::string mine = weight_bytes(state);
+                           for (const std::string& theirs : ranks.exchange(mine))
+                             EXPECT_TRUE(theirs == mine) << step;
+                         }});
   });
 }
 
@@ -86,18 +85,17 @@ TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
 void expect_resuming(int before, int after) {
   fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);
   on_ranks(before, [&](const Ranks& ranks) {
-    run_shared({.ranks = ranks, .shape = shared_shape(before), .steps = 3, .after = [&](TrainState& state) {
-                  save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
-                }});
+    run_shared(ranks, {.shape = shared_shape(before), .steps = 3, .after = [&](TrainState& state) {
+                         save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
+                       }});
   });
   const auto resume = [&](const Ranks& ranks) {
-    const std::vector<double> whole = run_shared({.shape = shared_shape(1), .steps = 6});
+    const std::vector<double> whole = run_shared({}, {.shape = shared_shape(1), .steps = 6});
     const std::vector<double> rest = run_shared(
-        {.ranks = ranks,
-         .shape = shared_shape(ranks.size),
-         .first_step = 3,
-         .steps = 3,
-         .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); }});
+        ranks,
+        {.shape = shared_shape(ranks.size), .first_step = 3, .steps = 3, .before = [&](TrainState& state) {
+           load_checkpoint(*latest_checkpoint(folder), state);
+         }});
     EXPECT_LT(largest_difference(rest, {whole[3], whole[4], whole[5]}), tolerance::kLossesOfRanks);
   };
   if (after == 1) {

@@ -84,7 +84,7 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
   const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_leading(tensor, device_);
   check_sums(sums, tensor, device_);
-  if (a.tensor.numel() > 0) run(a);
+  if (a.tensor.numel() > 0) run(a), ++begun_;
 }
 
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
@@ -97,7 +97,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const Field& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
   check_own_slice(part, summed, rank_);
-  if (a.whole.numel() > 0) run(a);
+  if (a.whole.numel() > 0) run(a), ++begun_;
 }
 
 void Communicator::all_gather(const AllGather& a) {
@@ -105,7 +105,7 @@ void Communicator::all_gather(const AllGather& a) {
   check_leading(part, device_);
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
-  if (a.part.numel() > 0) run(a);
+  if (a.part.numel() > 0) run(a), ++begun_;
 }
 
 std::unique_ptr<Communicator> make_communicator(Backend& backend, const Ranks& ranks) {

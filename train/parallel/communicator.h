@@ -52,8 +52,11 @@ class Communicator {
   void reduce_scatter_sum(const ReduceScatter& a);
   void all_gather(const AllGather& a);
 
-  // What the backend is given afterwards comes after the collectives begun so far. Does not block the host.
-  virtual void wait() {}
+  // How many collectives have begun
+  int64_t begun() const { return begun_; }
+  // What the backend is given afterwards comes after the first `count` of them. Does not block the host.
+  virtual void wait_for(int64_t count) { (void)count; }
+  void wait() { wait_for(begun()); }
   // Blocks the host until they are done. Error: that took longer than the time limit, the backend's work that
   // they wait for included, or one failed. Call it before the host reads what depends on a collective: a wait
   // for the backend alone would never end if a rank is gone.
@@ -77,6 +80,7 @@ class Communicator {
 
   Device device_;
   int rank_, size_;
+  int64_t begun_ = 0;
 };
 
 // Gives this rank's bytes to all ranks; returns everyone's, in the order of ranks. All ranks call it

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
@@ -70,18 +71,18 @@ class NcclCommunicator final : public Communicator {
 
   ~NcclCommunicator() override { leave(); }
 
-  void wait() override {
-    if (!waitable_) return;
-    waitable_ = false;
+  void wait_for(int64_t count) override {
+    if (count <= waited_for_) return;
+    waited_for_ = count;
     waits_.push_back(next_wait());
     waits_.back()->before.record(backend_stream_);
-    done_.hold(backend_stream_);
+    done(count).hold(backend_stream_);
     waits_.back()->after.record(backend_stream_);
   }
 
   void synchronize() override {
     const Clock::time_point deadline = deadline_in(time_limit_seconds_);
-    while (!done_.is_done()) {
+    while (begun() > 0 && !done(begun()).is_done()) {
       if (const std::string why = failure(); !why.empty()) refuse("a collective", why);
       if (Clock::now() > deadline) refuse("a collective", "it has not ended within the time limit");
       std::this_thread::sleep_for(kPollPause);
@@ -106,6 +107,8 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  static constexpr size_t kEvents = 256;
+
   struct Wait {
     Event before{cudaEventDefault}, after{cudaEventDefault};
   };
@@ -144,9 +147,12 @@ class NcclCommunicator final : public Communicator {
     ready_.hold(stream_);
   }
   void end() {
-    done_.record(stream_);
-    waitable_ = true;
+    const auto place = static_cast<size_t>(begun()) % kEvents;  // of this collective, the next to count
+    if (place == done_.size()) done_.push_back(std::make_unique<Event>(cudaEventDisableTiming));
+    done_[place]->record(stream_);
   }
+  // Recorded behind the collective of that number, counted from 1, or behind a later one
+  Event& done(int64_t number) { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
   void convert(const Tensor& from, const Tensor& to) {
     cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
   }
@@ -238,9 +244,10 @@ class NcclCommunicator final : public Communicator {
   double time_limit_seconds_;
   cudaStream_t backend_stream_;
   Stream stream_;
-  Event ready_{cudaEventDisableTiming};  // the backend has done what the last collective waits for
-  Event done_{cudaEventDisableTiming};   // the last collective is done
-  bool waitable_ = false, failed_ = false;
+  Event ready_{cudaEventDisableTiming};       // the backend has done what the last collective waits for
+  std::vector<std::unique_ptr<Event>> done_;  // of the newest kEvents collectives
+  int64_t waited_for_ = 0;                    // collectives
+  bool failed_ = false;
   std::deque<std::unique_ptr<Wait>> waits_;  // not yet counted
   double waited_seconds_ = 0;
   std::mutex mutex_;  // of every call of NCCL: what has failed may be asked by another thread
