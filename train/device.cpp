@@ -96,7 +96,7 @@ OptimizerConfig optimizer_config(const Config& c) {
 }
 
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch) {
-  return run_shape(config, device, micro_batch, present_memory(device.device));
+  return run_shape(config, device, micro_batch, present_memory(device.device, config.ranks));
 }
 
 RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch,

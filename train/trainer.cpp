@@ -169,7 +169,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
 
 // What each rank may take: all have to come to the same micro-batch.
 MemoryLimit Trainer::memory_limit() {
-  MemoryLimit limit = present_memory(device_.traits.device);
+  MemoryLimit limit = present_memory(device_.traits.device, peers_.size());
   if (device_.traits.device == Device::kCpu)
     limit.bytes /= peers_.local_size(), limit.total /= peers_.local_size();
   const auto least = [&](int64_t mine) {

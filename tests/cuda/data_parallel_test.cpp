@@ -56,6 +56,7 @@ TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const bool shard : {true, false})
         for (const bool in_fp32 : {false, true}) {
+          if (in_fp32 && dtype == DType::kF32) continue;  // as without
           std::string weights, before;
           const auto run = [&](int steps) {
             return run_shared(ranks, {.device = device,
@@ -64,7 +65,7 @@ TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
                                       .after = [&](TrainState& state) { weights = weight_bytes(state); }});
           };
           std::vector<double> losses;
-          for (const int steps : {1, 2, 10}) {
+          for (const int steps : {1, 10}) {
             losses = run(steps);
             for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights) << steps;
           }

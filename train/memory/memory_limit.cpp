@@ -25,15 +25,20 @@ double unit_bytes(std::string_view unit) {
                                                      : 0;
 }
 
-}  // namespace
-
-MemoryLimit present_memory(Device device) {
-  const DeviceMemory memory = device_memory(device);
-  return {.bytes = memory.free, .total = memory.total, .not_ours = 0};
+int64_t allowance(Device device, int64_t of_cuda, int64_t ranks) {
+  return device == Device::kCuda ? of_cuda + (ranks > 1 ? kAllowanceNccl : 0) : 0;
 }
 
-MemoryLimit given_memory(Device device, int64_t total) {
-  const int64_t not_ours = device == Device::kCuda ? std::min(total, kAllowanceCuda) : 0;
+}  // namespace
+
+MemoryLimit present_memory(Device device, int64_t ranks) {
+  const DeviceMemory memory = device_memory(device);
+  const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));
+  return {.bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours};
+}
+
+MemoryLimit given_memory(Device device, int64_t total, int64_t ranks) {
+  const int64_t not_ours = std::min(total, allowance(device, kAllowanceCuda, ranks));
   return {.bytes = total - not_ours, .total = total, .not_ours = not_ours, .given = true};
 }
 

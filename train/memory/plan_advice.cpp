@@ -181,8 +181,10 @@ std::string advice_text(const std::vector<Advice>& advice) {
 std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
   if (!limit.known()) return "no limit is known";
   if (limit.given) return fmt::format("the {} that --device-memory leaves", format_bytes(limit.bytes));
-  return fmt::format("the {} that are free now, of {}, on {}", format_bytes(limit.bytes),
-                     format_bytes(limit.total), device.name);
+  return fmt::format(
+      "the {} that are free now, of {}, on {}{}", format_bytes(limit.bytes + limit.not_ours),
+      format_bytes(limit.total), device.name,
+      limit.not_ours ? fmt::format(", less {} for kernels and libraries", format_bytes(limit.not_ours)) : "");
 }
 
 std::string refusal(const Config& config, const RunPlan& plan, bool resuming) {

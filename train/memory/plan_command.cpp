@@ -32,7 +32,8 @@ Target absent_gpu(int arch, const std::string& assumed) {
 
 // The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
 // --arch, by device=cuda, or by giving a memory without device=cpu.
-Target choose_target(const std::string& requested, const PlanOptions& options) {
+Target choose_target(const Config& config, const PlanOptions& options) {
+  const std::string& requested = config.device;
   const bool has_memory = !options.device_memory.empty();
   check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
         "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
@@ -49,12 +50,13 @@ Target choose_target(const std::string& requested, const PlanOptions& options) {
                         fmt::format("{}, so compute capability {}.{} is assumed; --arch 80 names another",
                                     why_not, kDefaultArch / 10, kDefaultArch % 10));
   } else {
-    target.limit = present_memory(target.device.device);
+    target.limit = present_memory(target.device.device, config.ranks);
     if (!present && requested != "cpu")
       target.notice =
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }
-  if (has_memory) target.limit = given_memory(target.device.device, parse_bytes(options.device_memory));
+  if (has_memory)
+    target.limit = given_memory(target.device.device, parse_bytes(options.device_memory), config.ranks);
   return target;
 }
 
@@ -87,12 +89,15 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
     return;
   }
   const MemoryLimit& limit = plan.limit;
-  if (limit.given) fmt::print("  {:<48} {}\n", "given by --device-memory", with_bytes(limit.total));
-  if (limit.not_ours)
-    fmt::print("  {:<48} {}\n", fmt::format("{} (allowance)", kAllowanceCudaName),
+  fmt::print("  {:<48} {}\n", limit.given ? "given by --device-memory" : "free now, by the system",
+             with_bytes(limit.bytes + limit.not_ours));
+  if (limit.not_ours) {
+    fmt::print("  {:<48} {}\n",
+               fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
+                           plan.shape.ranks > 1 ? ", NCCL" : ""),
                with_bytes(limit.not_ours));
-  fmt::print("  {:<48} {}\n", limit.given ? "left for the run" : "free now, by the system",
-             with_bytes(limit.bytes));
+    fmt::print("  {:<48} {}\n", "left for the run", with_bytes(limit.bytes));
+  }
   fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
              plan.fits() ? "to spare" : "too much");
 }
@@ -149,7 +154,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 }  // namespace
 
 int plan_command(const Config& config, const PlanOptions& options) {
-  const Target target = choose_target(config.device, options);
+  const Target target = choose_target(config, options);
   std::optional<Fit> fit;
   if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
   if (options.fit == "batch") fit = fit_batch(config, target.device, target.limit);
