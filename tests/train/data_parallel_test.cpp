@@ -82,20 +82,24 @@ TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
 }
 
 // Three steps by some ranks, a checkpoint, and three more by others: as one rank would have gone on.
-void expect_resuming(int before, int after) {
+void expect_resuming(int before, int after, DType moments = DType::kF32) {
+  const auto shape = [&](int ranks) {
+    RunShape shape = shared_shape(ranks);
+    shape.moments = moments;
+    return shape;
+  };
   fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);
   on_ranks(before, [&](const Ranks& ranks) {
-    run_shared(ranks, {.shape = shared_shape(before), .steps = 3, .after = [&](TrainState& state) {
+    run_shared(ranks, {.shape = shape(before), .steps = 3, .after = [&](TrainState& state) {
                          save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
                        }});
   });
   const auto resume = [&](const Ranks& ranks) {
-    const std::vector<double> whole = run_shared({}, {.shape = shared_shape(1), .steps = 6});
+    const std::vector<double> whole = run_shared({}, {.shape = shape(1), .steps = 6});
     const std::vector<double> rest = run_shared(
-        ranks,
-        {.shape = shared_shape(ranks.size), .first_step = 3, .steps = 3, .before = [&](TrainState& state) {
-           load_checkpoint(*latest_checkpoint(folder), state);
-         }});
+        ranks, {.shape = shape(ranks.size), .first_step = 3, .steps = 3, .before = [&](TrainState& state) {
+                  load_checkpoint(*latest_checkpoint(folder), state);
+                }});
     EXPECT_LT(largest_difference(rest, {whole[3], whole[4], whole[5]}), tolerance::kLossesOfRanks);
   };
   if (after == 1) {
@@ -109,6 +113,7 @@ void expect_resuming(int before, int after) {
 TEST_F(DataParallel, ACheckpointOfFourContinuesOnOne) { expect_resuming(4, 1); }
 TEST_F(DataParallel, ACheckpointOfFourContinuesOnTwo) { expect_resuming(4, 2); }
 TEST_F(DataParallel, ACheckpointOfTwoContinuesOnThree) { expect_resuming(2, 3); }
+TEST_F(DataParallel, MomentsInBf16AreTheSameHoweverTheyAreShared) { expect_resuming(3, 2, DType::kBF16); }
 
 }  // namespace
 }  // namespace tessera::testing

@@ -19,11 +19,10 @@ void check_tensor(const Field& f, Device device, DType dtype, int64_t count) {
 }
 
 // The tensor from which the others' sizes and dtypes follow
-void check_leading(const Field& f, Device device) {
-  const bool fits =
-      f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && device == Device::kCuda);
+void check_leading(const Field& f, Device device, bool takes_bf16) {
+  const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
   check(f.tensor && f.tensor.device == device && fits, "{}: {}: wants {} on {}, found {}", f.op, f.name,
-        device == Device::kCuda ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
+        takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
 }
 
 // Whether the two share no memory. Planned tensors have none.
@@ -82,7 +81,7 @@ Communicator::Communicator(Device device, int rank, int size) : device_(device),
 
 void Communicator::all_reduce_sum(const AllReduce& a) {
   const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
-  check_leading(tensor, device_);
+  check_leading(tensor, device_, device_ == Device::kCuda);
   check_sums(sums, tensor, device_);
   if (a.tensor.numel() > 0) run(a), ++begun_;
 }
@@ -90,7 +89,7 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const char* op = "reduce_scatter_sum";
   const Field whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
-  check_leading(whole, device_);
+  check_leading(whole, device_, device_ == Device::kCuda);
   check_sums(sums, whole, device_);
   check(a.whole.numel() % size_ == 0, "{}: whole: wants a multiple of {} ranks' elements, found {}", op,
         size_, a.whole.to_string());
@@ -102,7 +101,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
 
 void Communicator::all_gather(const AllGather& a) {
   const Field whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
-  check_leading(part, device_);
+  check_leading(part, device_, true);
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
   if (a.part.numel() > 0) run(a), ++begun_;

@@ -2,8 +2,8 @@
 // CUDA, Gloo on the CPU.
 //
 // S ranks, numbered from 0; n elements of a part. Every rank calls the same collectives in the same order
-// with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32 (CPU:
-// fp32).
+// with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32; on the
+// CPU bf16 can be gathered, not summed.
 //   - On CUDA a collective begins when everything that the backend was given before it is done, on a stream
 //     of its own and one after the other, while the backend goes on. Until wait() the backend must neither
 //     read its results nor write its arguments. On the CPU it is done on return.

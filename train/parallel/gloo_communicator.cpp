@@ -110,11 +110,11 @@ class GlooCommunicator final : public Communicator {
   }
 
   void run(const AllGather& a) override {
-    float* mine = a.whole.as<float>() + rank() * a.part.numel();
+    char* mine = a.whole.as<char>() + static_cast<size_t>(rank()) * a.part.bytes();
     if (a.part.data != mine) std::memcpy(mine, a.part.data, a.part.bytes());
     guarded("all_gather", [&] {
       gloo::AllgatherOptions options(mesh_);
-      options.setOutput(a.whole.as<float>(), a.whole.numel());
+      options.setOutput(a.whole.as<char>(), a.whole.bytes());
       gloo::allgather(options);
     });
   }
