@@ -208,6 +208,7 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
                                         {"seed", s.seed},
                                         {"micro_batch", s.micro_batch},
                                         {"sequence_length", s.sequence_length},
+                                        {"ranks", s.ranks},
                                         {"device", s.device},
                                         {"data", s.data}});
     sync_folder(pending);
@@ -249,6 +250,7 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
             .seed = j.at("seed"),
             .micro_batch = j.at("micro_batch"),
             .sequence_length = j.at("sequence_length"),
+            .ranks = j.value("ranks", int64_t{1}),
             .device = j.at("device"),
             .data = j.at("data")};
   } catch (const nlohmann::json::exception& error) {

@@ -9,10 +9,11 @@
 #include "train/parallel/peers.h"
 
 namespace tessera {
-void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
-  Peers peers(world, config);
-  const DeviceTraits device = choose_device(config.device, world.local_rank).traits;
-  RunShape shape = run_shape(config, device);
+namespace {
+
+void measure_step(const Config& config, const BenchStepOptions& options, int local_rank, Peers& peers) {
+  const DeviceTraits device = choose_device(config.device, local_rank).traits;
+  RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.ranks = 1;
@@ -97,6 +98,13 @@ void bench_step(const Config& config, const BenchStepOptions& options, const Wor
                                     {"memory_bytes", planned},
                                     {"ms_by_operation", by_op}};
   write_output(options.json, json.dump(2) + "\n");
+}
+
+}  // namespace
+
+void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
+  Peers peers(world, config);
+  peers.guard([&] { measure_step(config, options, world.local_rank, peers); });
 }
 
 }  // namespace tessera

@@ -27,6 +27,12 @@ double unit_bytes(std::string_view unit) {
 
 }  // namespace
 
+MemoryLimit MemoryLimit::shared_by(Device device, int64_t ranks) const {
+  MemoryLimit share = *this;
+  if (device == Device::kCpu) share.bytes /= ranks, share.total /= ranks;
+  return share;
+}
+
 MemoryLimit present_memory(Device device) {
   const DeviceMemory memory = device_memory(device);
   return {.bytes = memory.free, .total = memory.total, .not_ours = 0};
