@@ -1,6 +1,5 @@
 // ./train --config gpt2_small.yaml
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <iostream>
 
 #include "kernels/base/check.h"
@@ -93,7 +92,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (only_plan) {
-      config.ranks = std::max<int64_t>(ranks, 1);
+      config.ranks = ranks > 0 ? ranks : tessera::default_ranks(config.device);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;
       return tessera::plan_command(config, plan_options);

@@ -32,7 +32,7 @@ Target absent_gpu(int arch, const std::string& assumed) {
 
 // The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
 // --arch, by device=cuda, or by giving a memory without device=cpu.
-Target choose_target(const std::string& requested, const PlanOptions& options) {
+Target choose_target(const std::string& requested, int64_t ranks, const PlanOptions& options) {
   const bool has_memory = !options.device_memory.empty();
   check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
         "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
@@ -55,6 +55,7 @@ Target choose_target(const std::string& requested, const PlanOptions& options) {
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }
   if (has_memory) target.limit = given_memory(target.device.device, parse_bytes(options.device_memory));
+  target.limit = target.limit.shared_by(target.device.device, ranks);
   return target;
 }
 
@@ -87,11 +88,13 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
     return;
   }
   const MemoryLimit& limit = plan.limit;
-  if (limit.given) fmt::print("  {:<48} {}\n", "given by --device-memory", with_bytes(limit.total));
+  const std::string share =
+      s.ranks > 1 && plan.device.device == Device::kCpu ? fmt::format(", 1/{} of it", s.ranks) : "";
+  if (limit.given) fmt::print("  {:<48} {}\n", "given by --device-memory" + share, with_bytes(limit.total));
   if (limit.not_ours)
     fmt::print("  {:<48} {}\n", fmt::format("{} (allowance)", kAllowanceCudaName),
                with_bytes(limit.not_ours));
-  fmt::print("  {:<48} {}\n", limit.given ? "left for the run" : "free now, by the system",
+  fmt::print("  {:<48} {}\n", limit.given ? "left for the run" : "free now, by the system" + share,
              with_bytes(limit.bytes));
   fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
              plan.fits() ? "to spare" : "too much");
@@ -100,7 +103,8 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
 std::string command(const PlanOptions& options, const Change& change) {
   std::vector<std::string> all = options.overrides;
   all.insert(all.end(), change.switches.begin(), change.switches.end());
-  return fmt::format("./train --config {} {}", in_shell(options.config_name), set_switches(all));
+  return fmt::format("./train --config {} {}{}", in_shell(options.config_name), set_switches(all),
+                     change.config.ranks > 1 ? fmt::format(" --ranks {}", change.config.ranks) : "");
 }
 
 void print_fit(const Fit& fit, const PlanOptions& options) {
@@ -149,7 +153,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 }  // namespace
 
 int plan_command(const Config& config, const PlanOptions& options) {
-  const Target target = choose_target(config.device, options);
+  const Target target = choose_target(config.device, config.ranks, options);
   std::optional<Fit> fit;
   if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
   if (options.fit == "batch") fit = fit_batch(config, target.device, target.limit);
