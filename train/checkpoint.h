@@ -2,8 +2,7 @@
 //   model.safetensors      fp32 weights, with Hugging Face's GPT-2 names and layouts
 //   config.json            Hugging Face's GPT2Config, so that transformers loads the folder
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name
-//   state.json             the step, the data position, the seed, and what they depend on; how many ranks
-//   wrote it
+//   state.json             the step, the data position, the seed, what they depend on, the number of ranks
 //
 // Moments are fp32 in the file whatever optimizer.moments is: bf16 goes to fp32 and back without loss, so a
 // run goes on bit for bit, and one with the other kind of moments can go on from it too.

@@ -9,7 +9,6 @@
 #include "train/parallel/launch.h"
 
 namespace tessera {
-
 namespace {
 
 int count_gpus(const std::string& device) { return device == "cpu" ? 0 : count_cuda_devices(); }
