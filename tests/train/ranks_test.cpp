@@ -144,7 +144,8 @@ TEST_F(RanksOfARun, BenchTellsWhatTheyGain) {
                                             "--warmup", "1", "--json", "step.json"},
                                            {.folder = folder});
   ASSERT_EQ(result.status, 0) << result.error;
-  for (const char* part : {"2 ranks x ", "scaling", "communication", "ZeRO 1", "of one rank alone"})
+  for (const char* part :
+       {"2 ranks x ", "scaling", "communication", "ZeRO 1, gradients summed in fp32", "of one rank alone"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
   const auto json = nlohmann::json::parse(read_file(folder / "step.json"));
   EXPECT_EQ(json.at("ranks"), 2);

@@ -64,7 +64,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, int loc
     fmt::print(
         "  communication {:>10.3f} ms    a step that was not hidden, at the rank that waited most; ZeRO {}, "
         "gradients summed in {}\n",
-        1e3 * hidden_not, shape.shard_optimizer ? 1 : 0, config.train.reduce);
+        1e3 * hidden_not, shape.shard_optimizer ? 1 : 0,
+        name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
   double sum = 0;
