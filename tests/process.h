@@ -50,6 +50,7 @@ class Process {
     _exit(126);
   }
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
 
   ProcessResult finish() {
@@ -73,6 +74,14 @@ class Process {
   std::string logs_;
   pid_t pid_ = -1;
 };
+
+// A process that is no more, or waits as a zombie for whoever adopted it.
+inline bool is_gone(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::stringstream stat;
+  stat << file.rdbuf();
+  return stat.str().empty() || stat.str().find(") Z") != std::string::npos;
+}
 
 inline ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
                                  const Process::Options& options) {

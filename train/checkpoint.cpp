@@ -185,6 +185,14 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {  // oldest first:
   return found;
 }
 
+// Also what runs left that were killed while they wrote.
+void remove_unfinished(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().ends_with(kUnfinished)) found.push_back(entry.path());
+  for (const fs::path& path : found) fs::remove_all(path);
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& s) {
@@ -208,6 +216,7 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
                                         {"seed", s.seed},
                                         {"micro_batch", s.micro_batch},
                                         {"sequence_length", s.sequence_length},
+                                        {"ranks", s.ranks},
                                         {"device", s.device},
                                         {"data", s.data}});
     sync_folder(pending);
@@ -217,7 +226,7 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
     if (fs::exists(final_path)) fs::rename(final_path, replaced);
     fs::rename(pending, final_path);
     sync_folder(folder);
-    fs::remove_all(replaced);
+    remove_unfinished(folder);
   } catch (const std::exception& error) {
     std::error_code ignored;
     fs::remove_all(pending, ignored);
@@ -249,6 +258,7 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
             .seed = j.at("seed"),
             .micro_batch = j.at("micro_batch"),
             .sequence_length = j.at("sequence_length"),
+            .ranks = j.value("ranks", int64_t{1}),
             .device = j.at("device"),
             .data = j.at("data")};
   } catch (const nlohmann::json::exception& error) {

@@ -2,13 +2,13 @@
 //   model.safetensors      fp32 weights, with Hugging Face's GPT-2 names and layouts
 //   config.json            Hugging Face's GPT2Config, so that transformers loads the folder
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name
-//   state.json             the step, the data position, the seed, and what they depend on
+//   state.json             the step, the data position, the seed, what they depend on, the number of ranks
 //
 // Moments are fp32 in the file whatever optimizer.moments is: bf16 goes to fp32 and back without loss, so a
 // run goes on bit for bit, and one with the other kind of moments can go on from it too.
 //
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
-// whole. It does not depend on how many ranks wrote it: any number may go on from it.
+// whole. Any number of ranks may go on from it.
 #pragma once
 
 #include <filesystem>
@@ -26,6 +26,7 @@ struct RunState {
   int64_t seed = 0;
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
+  int64_t ranks = 1;
   std::string device;  // of the run that wrote it: cpu or cuda
   std::string data;    // the training data, as the configuration named it
 };

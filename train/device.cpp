@@ -38,6 +38,22 @@ int64_t longest_sample(const Config& c) {
   return std::min(c.model.context, prompt + c.sampling.tokens - 1);
 }
 
+// A rank's share of a step is whole micro-batches.
+void check_shares(const Config& c) {
+  const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
+  const int64_t one = micro_batch * c.sequence_length(), unit = one * c.ranks;
+  const int64_t tokens = c.train.tokens_per_step, below = tokens / unit * unit;
+  if (tokens % unit == 0) return;
+  int64_t ranks = std::min(c.ranks, tokens / one);
+  while (ranks > 1 && tokens % (ranks * one) != 0) --ranks;
+  fail(
+      "{} ranks cannot share a step evenly: train.tokens_per_step, {}, is no multiple of {} ranks x {} x {} "
+      "tokens. Set it to {}{}, or start {} with --ranks {}",
+      c.ranks, tokens, c.ranks, micro_batch == 1 ? "1 sequence" : fmt::format("{} sequences", micro_batch),
+      c.sequence_length(), below > 0 ? fmt::format("{} or ", below) : "", below + unit,
+      ranks == 1 ? "one" : "fewer", ranks);
+}
+
 }  // namespace
 
 DeviceChoice choose_device(const std::string& requested, int local_rank) {
@@ -104,15 +120,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
   const bool cuda = device.device == Device::kCuda;
   check(cuda || c.train.precision != "bf16",
         "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
-  const int64_t all_sequences = c.train.tokens_per_step / c.sequence_length();
-  check(all_sequences % c.ranks == 0,
-        "train.tokens_per_step is {} sequences of {} tokens, which {} ranks cannot share evenly. Set it to "
-        "{} or "
-        "{}, or start another number of ranks with --ranks",
-        all_sequences, c.sequence_length(), c.ranks,
-        std::max<int64_t>(all_sequences / c.ranks, 1) * c.ranks * c.sequence_length(),
-        (all_sequences / c.ranks + 1) * c.ranks * c.sequence_length());
-  const int64_t sequences = all_sequences / c.ranks;
+  check_shares(c);
+  const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
@@ -131,11 +140,6 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
                       : as_before             ? micro_batch
                                               : largest_micro_batch(shape, device, sequences, limit);
-  check(
-      sequences % shape.micro_batch == 0,
-      "train.tokens_per_step is {} sequences of {} tokens for each of {} ranks, which train.micro_batch, {}, "
-      "does not divide",
-      sequences, shape.sequence_length, c.ranks, shape.micro_batch);
   shape.micro_steps = sequences / shape.micro_batch;
   return shape;
 }

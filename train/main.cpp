@@ -1,6 +1,5 @@
 // ./train --config gpt2_small.yaml
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <iostream>
 
 #include "kernels/base/check.h"
@@ -19,7 +18,7 @@ int main(int argc, char** argv) {
       "the run's folder.\n\n"
       "  ./train --config quickstart.yaml\n"
       "  ./train --config gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
-      "  ./train --config gpt2_small.yaml --resume\n"
+      "  ./train --config gpt2_small.yaml --resume --gpus 4\n"
       "  ./train --config gpt2_small.yaml --plan --device-memory 80GiB\n"};
   std::string config_name;
   std::vector<std::string> overrides;
@@ -82,8 +81,8 @@ int main(int argc, char** argv) {
       "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
       "ends the\n"
       "program at once. Exit code 1: the run was refused or failed, and the message says why; 2: --plan "
-      "found that "
-      "it does not\nfit.");
+      "found that\n"
+      "it does not fit; 3, of one rank of several: another says why.");
   CLI11_PARSE(app, argc, argv);
 
   try {
@@ -93,7 +92,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (only_plan) {
-      config.ranks = std::max<int64_t>(ranks, 1);
+      config.ranks = ranks > 0 ? ranks : tessera::default_ranks(config.device);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;
       return tessera::plan_command(config, plan_options);

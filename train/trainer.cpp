@@ -63,7 +63,6 @@ class Trainer {
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
-  MemoryLimit memory_limit();
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
   void describe() const;
@@ -102,6 +101,12 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, const Worl
       profile_(options.memory_profile),
       device_(choose_device(config.device, world.local_rank)),
       line_(peers.leads()) {
+  peers_.check_same(name_of(device_.traits.device),
+                    "where to compute; name it with --set device=cuda or cpu");
+  peers_.check_same(options.resume      ? "--resume"
+                    : options.overwrite ? "--overwrite"
+                                        : "",
+                    "--resume or --overwrite: start all ranks with the same command");
   const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
   peers_.check_same(checkpoint.value_or("none").string(),
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
@@ -115,6 +120,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, const Worl
 
   take_shape(options.resume ? &*checkpoint : nullptr);
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
+  peers_.at("the data", Pace::kAlone);
   data_.emplace(config);
   tokens_.resize(static_cast<size_t>(shape().tokens_per_rank()));
   targets_.resize(tokens_.size());
@@ -141,14 +147,16 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, const Worl
 void Trainer::take_shape(const fs::path* checkpoint) {
   RunState was;
   if (checkpoint) was = read_state(*checkpoint, model_config(config_));
-  // The micro-batch that was chosen for another device need not fit this one.
-  const bool same_device = was.device == name_of(device_.traits.device);
-  plan_ = plan_run(config_, device_.traits, memory_limit(), same_device ? was.micro_batch : 0);
+  // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
+  const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
+  plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
+                   same_place ? was.micro_batch : 0);
   run_ = {.step = was.step,
           .data_position = was.data_position,
           .seed = config_.train.seed,
           .micro_batch = shape().micro_batch,
           .sequence_length = shape().sequence_length,
+          .ranks = config_.ranks,
           .device = name_of(device_.traits.device),
           .data = config_.data.train};
   saved_ = was.step;
@@ -165,20 +173,6 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   same("data.train", was.data, run_.data);
   check(was.step < config_.train.steps, "{} is at step {}, and train.steps is {}: nothing is left to do",
         checkpoint->string(), was.step, config_.train.steps);
-}
-
-// What each rank may take: all have to come to the same micro-batch.
-MemoryLimit Trainer::memory_limit() {
-  MemoryLimit limit = present_memory(device_.traits.device, peers_.size());
-  if (device_.traits.device == Device::kCpu)
-    limit.bytes /= peers_.local_size(), limit.total /= peers_.local_size();
-  const auto least = [&](int64_t mine) {
-    const std::vector<double> all = peers_.gather(static_cast<double>(mine));
-    return static_cast<int64_t>(*std::min_element(all.begin(), all.end()));
-  };
-  limit.bytes = least(limit.bytes);
-  limit.total = least(limit.total);
-  return limit;
 }
 
 void Trainer::obtain_memory(bool resuming) {
@@ -199,6 +193,7 @@ void Trainer::obtain_memory(bool resuming) {
 }
 
 void Trainer::load_weights(const fs::path* checkpoint) {
+  peers_.at("the weights", Pace::kAlone);
   Arena::Phase phase(*arena_, "load weights");
   if (checkpoint) {
     state_->optimizer().clear(*backend_);
@@ -386,7 +381,8 @@ void Trainer::run() {
   report_ranks();
   if (!profile_.empty()) {
     write_profile();
-    line_.print(fmt::format("memory profile: {}", (profile_ / "memory.html").string()));
+    line_.print(fmt::format("memory profile: {}{}", (profile_ / "memory.html").string(),
+                            peers_.size() > 1 ? ", and so for each rank" : ""));
   }
   peers_.leave();
   if (stop) line_.print(fmt::format("stopped by a signal; --resume goes on from step {}", run_.step));
@@ -396,12 +392,8 @@ void Trainer::run() {
 
 void train(const Config& config, const TrainerOptions& options, const World& world) {
   Peers peers(world, config);
-  try {
-    Trainer(config, options, world, peers).run();
-  } catch (const std::exception& error) {
-    peers.fail(error.what());
-    throw;
-  }
+  std::optional<Trainer> trainer;
+  peers.guard([&] { trainer.emplace(config, options, world, peers).run(); });
 }
 
 }  // namespace tessera

@@ -85,6 +85,8 @@ TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
   prune_checkpoints(folder, 2);
   EXPECT_FALSE(fs::exists(folder / "step_00000005"));
   EXPECT_TRUE(fs::exists(folder / "step_00000020"));
+  run.step = 120, save();
+  EXPECT_FALSE(fs::exists(folder / "step_00000999.unfinished"));  // left by a run that was killed
 }
 
 TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {

@@ -9,10 +9,11 @@
 #include "train/parallel/peers.h"
 
 namespace tessera {
-void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
-  Peers peers(world, config);
-  const DeviceTraits device = choose_device(config.device, world.local_rank).traits;
-  RunShape shape = run_shape(config, device);
+namespace {
+
+void measure_step(const Config& config, const BenchStepOptions& options, int local_rank, Peers& peers) {
+  const DeviceTraits device = choose_device(config.device, local_rank).traits;
+  RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.ranks = 1;
@@ -63,7 +64,8 @@ void bench_step(const Config& config, const BenchStepOptions& options, const Wor
     fmt::print(
         "  communication {:>10.3f} ms    a step that was not hidden, at the rank that waited most; ZeRO {}, "
         "gradients summed in {}\n",
-        1e3 * hidden_not, shape.shard_optimizer ? 1 : 0, config.train.reduce);
+        1e3 * hidden_not, shape.shard_optimizer ? 1 : 0,
+        name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
   double sum = 0;
@@ -97,6 +99,13 @@ void bench_step(const Config& config, const BenchStepOptions& options, const Wor
                                     {"memory_bytes", planned},
                                     {"ms_by_operation", by_op}};
   write_output(options.json, json.dump(2) + "\n");
+}
+
+}  // namespace
+
+void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
+  Peers peers(world, config);
+  peers.guard([&] { measure_step(config, options, world.local_rank, peers); });
 }
 
 }  // namespace tessera

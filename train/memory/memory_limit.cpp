@@ -31,6 +31,12 @@ int64_t allowance(Device device, int64_t of_cuda, int64_t ranks) {
 
 }  // namespace
 
+MemoryLimit MemoryLimit::shared_by(Device device, int64_t ranks) const {
+  MemoryLimit share = *this;
+  if (device == Device::kCpu) share.bytes /= ranks, share.total /= ranks;
+  return share;
+}
+
 MemoryLimit present_memory(Device device, int64_t ranks) {
   const DeviceMemory memory = device_memory(device);
   const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));

@@ -24,6 +24,8 @@ struct MemoryLimit {
   bool given = false;    // by the user, rather than read from the device
 
   bool known() const { return total > 0; }
+  // What each of so many ranks may take: they have a GPU each, and the machine's memory together.
+  MemoryLimit shared_by(Device device, int64_t ranks) const;
 };
 
 // What is free now, for a run of so many ranks. Not known where there is no such device.

@@ -57,6 +57,7 @@ Target choose_target(const Config& config, const PlanOptions& options) {
   }
   if (has_memory)
     target.limit = given_memory(target.device.device, parse_bytes(options.device_memory), config.ranks);
+  target.limit = target.limit.shared_by(target.device.device, config.ranks);
   return target;
 }
 
@@ -89,12 +90,14 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
     return;
   }
   const MemoryLimit& limit = plan.limit;
-  fmt::print("  {:<48} {}\n", limit.given ? "given by --device-memory" : "free now, by the system",
+  const std::string share =
+      s.ranks > 1 && plan.device.device == Device::kCpu ? fmt::format(", 1/{} of it", s.ranks) : "";
+  fmt::print("  {:<48} {}\n", (limit.given ? "given by --device-memory" : "free now, by the system") + share,
              with_bytes(limit.bytes + limit.not_ours));
   if (limit.not_ours) {
     fmt::print("  {:<48} {}\n",
                fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
-                           plan.shape.ranks > 1 ? ", NCCL" : ""),
+                           s.ranks > 1 ? ", NCCL" : ""),
                with_bytes(limit.not_ours));
     fmt::print("  {:<48} {}\n", "left for the run", with_bytes(limit.bytes));
   }
@@ -105,7 +108,8 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
 std::string command(const PlanOptions& options, const Change& change) {
   std::vector<std::string> all = options.overrides;
   all.insert(all.end(), change.switches.begin(), change.switches.end());
-  return fmt::format("./train --config {} {}", in_shell(options.config_name), set_switches(all));
+  return fmt::format("./train --config {} {}{}", in_shell(options.config_name), set_switches(all),
+                     change.config.ranks > 1 ? fmt::format(" --ranks {}", change.config.ranks) : "");
 }
 
 void print_fit(const Fit& fit, const PlanOptions& options) {

@@ -9,8 +9,8 @@
 //     read its results nor write its arguments. On the CPU it is done on return.
 //   - Sums have the same bits on all ranks, and each time on the same machines: on the CPU each element is
 //     added up once, along the ring; on CUDA in the order that NCCL chooses.
-// Errors: arguments that do not fit; a rank that is gone, hangs, or cannot be reached. After an Error of the
-// second kind a communicator is only good for being destroyed. Destroying one gives up what is not done.
+// Errors: arguments that do not fit; CommunicationError, where a rank is gone, hangs, or cannot be reached:
+// then a communicator is only good for being destroyed. Destroying one gives up what is not done.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,15 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/base/check.h"
 
 namespace tessera {
+
+// The cause is most likely another rank's.
+class CommunicationError : public Error {
+ public:
+  using Error::Error;
+};
 
 // With `sums`, a bf16 tensor is converted into it, the sum is taken there in fp32, and rounded once at the
 // end; without, bf16 is rounded at every addition.

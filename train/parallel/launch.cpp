@@ -21,7 +21,7 @@
 namespace tessera {
 namespace {
 
-constexpr double kGraceSeconds = 10;      // for the others to end by themselves after a rank ended badly
+constexpr double kGraceSeconds = 3;       // for the others to end by themselves after a rank ended badly
 constexpr size_t kLongestLine = 1 << 16;  // bytes; a longer one comes out in pieces
 
 void write_all(int fd, std::string_view text) {

@@ -9,7 +9,7 @@ namespace tessera {
 //
 //   - stderr of every rank, and stdout of all but rank 0, come out line by line behind "rank 3: ".
 //   - SIGINT and SIGTERM go on to all ranks.
-//   - When a rank ends badly, the others end by their Team, or are killed after 10 s. A rank that exits says
+//   - When a rank ends badly, the others end by their Team, or are killed after 3 s. A rank that exits says
 //   why
 //     itself; of one that a signal kills, or that ends before the others without a word, the launcher tells.
 //   - Ranks do not outlive the launcher: if it is killed, they are.

@@ -8,11 +8,14 @@
 
 namespace tessera {
 
+// How many ranks a run has unless it is told: one a visible GPU, on the CPU one. `device` is auto, cpu or
+// cuda.
+int64_t default_ranks(const std::string& device);
+
 // Returns in every rank of the run, with its place in it. Where a launcher's environment describes a world,
-// that is the run's; else `asked` ranks are, or, if that is 0, one a visible GPU, and on the CPU one. If
-// those are several this process starts them, waits for them, and exits as launch() says. `device` is auto,
-// cpu or cuda. Error: more ranks than GPUs, `asked` differs from the launcher's, and what
-// world_of_environment() refuses.
+// that is the run's; else `asked` ranks are, or, if that is 0, default_ranks(). If those are several this
+// process starts them, waits for them, and exits as launch() says. Error: more ranks than GPUs, `asked`
+// differs from the launcher's, and what world_of_environment() refuses.
 World start_ranks(const std::string& device, int64_t asked, char** argv);
 
 }  // namespace tessera
