@@ -231,5 +231,13 @@ TEST_F(Watching, AllStoppedAndGoingOnIsNoFailure) {
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(result(rank).status, 0) << result(rank).error;
 }
 
+struct Standstill : Ranks {};
+
+TEST_F(Standstill, EndsAll) {
+  start_all(2, {"limit:0.75", "join", "at:the middle", "hang"});
+  expect_ending(0, {"no rank has got on from `the middle` for 18 s"}, {1});
+  EXPECT_GT(seconds(), 17);
+}
+
 }  // namespace
 }  // namespace tessera::testing

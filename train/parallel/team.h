@@ -38,7 +38,8 @@ enum class Pace {
 // ends the process, wherever its main thread is (in a kernel, in a collective, in exchange()), when
 //   - another rank fails, or its process ends (rank 0 sees its connection close);
 //   - another rank's process does not answer for the time limit (stopped, or its machine is gone);
-//   - a rank stays behind the others for the time limit in a place of Pace::kTogether.
+//   - a rank stays behind the others for the time limit in a place of Pace::kTogether;
+//   - all stay in the same such place for 24 times the limit.
 // Within the limit and a few seconds all ranks have ended, by _exit() after stdout is flushed: files that get
 // their names when they are whole stay whole. One rank prints one message to stderr and exits with 1: the one
 // that failed, or else rank 0, or, when rank 0 is lost, rank 1 and the first rank of each other machine.

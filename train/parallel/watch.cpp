@@ -14,7 +14,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kVerdictSeconds = 2;  // for rank 0 to answer a rank that fails
+constexpr double kStandstillLimits = 24;  // limits without progress anywhere, after which the run ends
+constexpr double kVerdictSeconds = 2;     // for rank 0 to answer a rank that fails
 
 // The bytes of every rank, each behind its length.
 std::string pack(const std::vector<std::string>& all) {
@@ -117,6 +118,7 @@ void Team::Watch::at(std::string_view what, Pace pace) {
 }
 
 void Team::Watch::come_to(std::string what, Pace pace) {
+  moved_ = Clock::now();
   here() = {.progress = here().progress + 1, .pace = pace, .what = std::move(what), .behind_since = {}};
 }
 
@@ -162,6 +164,7 @@ void Team::Watch::run() {
       if (seconds_since(last_turn_) > limit_ / 2) {
         std::fill(heard_.begin(), heard_.end(), Clock::now());
         for (Place& place : places_) place.behind_since.reset();
+        moved_ = Clock::now();
       }
       last_turn_ = Clock::now();
       for (size_t i = 0; i < members_.size(); ++i) hear(i);
@@ -206,11 +209,12 @@ void Team::Watch::take(size_t index, const Message& message) {
       if (!rank_0()) return;
       const Json json = Json::parse(message.body);
       Place& place = places_[static_cast<size_t>(rank)];
-      if (json.at("progress") != place.progress)
-        place = {.progress = json.at("progress"),
-                 .pace = json.at("alone") ? Pace::kAlone : Pace::kTogether,
-                 .what = json.at("what"),
-                 .behind_since = {}};
+      if (json.at("progress") == place.progress) return;
+      moved_ = Clock::now();
+      place = {.progress = json.at("progress"),
+               .pace = json.at("alone") ? Pace::kAlone : Pace::kTogether,
+               .what = json.at("what"),
+               .behind_since = {}};
       return;
     }
     default:
@@ -258,6 +262,15 @@ void Team::Watch::look_for_laggards() {
                   rank == 0 ? name_ : members_[rank - 1].name, place.what, limit_, first - places_.begin(),
                   first->what));
   }
+  const bool together = std::all_of(places_.begin(), places_.end(), [&](const Place& place) {
+    return place.progress == first->progress && place.pace == Pace::kTogether;
+  });
+  const double standstill = kStandstillLimits * limit_;
+  if (together && seconds_since(moved_) > standstill)
+    decide(0,
+           fmt::format("no rank has got on from `{}` for {:g} s: a device or the network between them hangs. "
+                       "If a step only needs longer, raise the time limit",
+                       first->what, standstill));
 }
 
 // Who tells of a rank that cannot speak itself: rank 0; of rank 0, the first rank that is left on each

@@ -78,6 +78,7 @@ class Team::Watch {
   bool left_ = false;       // all are leaving: the end of a connection is no loss
   bool stopping_ = false;   // the thread is to return
   bool abandoned_ = false;  // destroyed without leave(): the thread tells the others, and the process goes on
+  Clock::time_point moved_ = Clock::now();  // a rank last came to another place; at rank 0
   Clock::time_point failed_at_, last_beat_, last_turn_, last_poll_;
 
   std::mutex poll_mutex_;
