@@ -34,7 +34,8 @@ World start_ranks(const std::string& device, int64_t asked, char** argv) {
   const Device kind = gpus > 0 ? Device::kCuda : Device::kCpu;
   const int64_t ranks = asked > 0 ? asked : default_ranks(device);
   if (ranks == 1) return {};
-  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}", ranks, why_not);
+  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}; --ranks 1 does without",
+        ranks, why_not);
   std::exit(launch(static_cast<int>(ranks), argv));
 }
 
