@@ -85,10 +85,12 @@ inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
   for (int rank = 0; rank < size; ++rank) {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    // Ranks share the machine's processors, as under our launcher. Of two values the first counts.
+    std::vector<std::string> threads = {"OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive"};
     std::vector<std::string> environment = {fmt::format("{}={}", kRankVariable, rank),
                                             fmt::format("{}={}", kRanksVariable, size),
                                             fmt::format("{}={}", kSocketVariable, ends[1])};
-    std::vector<char*> variables_of_rank;
+    std::vector<char*> variables_of_rank{threads[0].data(), threads[1].data()};
     for (char** at = environ; *at != nullptr; ++at) variables_of_rank.push_back(*at);
     for (std::string& variable : environment) variables_of_rank.push_back(variable.data());
     variables_of_rank.push_back(nullptr);
