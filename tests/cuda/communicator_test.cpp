@@ -18,7 +18,6 @@ namespace {
 
 using testing::on_ranks;
 
-constexpr DType kReal[] = {DType::kBF16, DType::kF32};
 constexpr int64_t kParts[] = {1, 7, 1000, 1'333'337};  // elements; odd ones begin anywhere in a tensor
 
 class CudaCommunicator : public CudaTest {

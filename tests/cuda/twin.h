@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+inline constexpr DType kReal[] = {DType::kBF16, DType::kF32};
+
 struct Twin {
   Tensor cpu, cuda;
 };

@@ -1,0 +1,166 @@
+// AdamW on CUDA against the CPU backend.
+#include <cmath>
+#include <limits>
+
+#include "tests/cuda/twin.h"
+
+namespace tessera {
+namespace {
+
+using CudaOps = CudaTest;
+
+TEST_F(CudaOps, AdamW) {
+  for (const DType dtype : kReal) {
+    for (const int64_t count : {1, 5, 64, 1000, 4099}) {
+      SCOPED_TRACE(fmt::format("{} count {}", name_of(dtype), count));
+      const bool bf16 = dtype == DType::kBF16;
+      // The CPU's parameter is fp32: it corresponds to the master copy.
+      const Twin master = input(DType::kF32, {count}), param = output(dtype, {count});
+      const Twin m = input(DType::kF32, {count}, 0.1f);
+      const Twin v =
+          with_values(DType::kF32, {count}, [&](int64_t i) { return 0.01f * static_cast<float>(i % 7); });
+      const Twin grad = input(dtype, {count});
+      for (const float norm_value : {0.5f, 20.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+        SCOPED_TRACE(norm_value);
+        const Twin norm = with_values(DType::kF32, {1}, [&](int64_t) { return norm_value; });
+        const auto args = [&](const Tensor& p, const Tensor& copy, const Tensor& g, const Tensor& first,
+                              const Tensor& second, const Tensor& n) {
+          return AdamW{.param = p,
+                       .master = copy,
+                       .grad = g,
+                       .m = first,
+                       .v = second,
+                       .grad_norm = n,
+                       .max_norm = 1,
+                       .learning_rate = 1e-2,
+                       .beta1 = 0.9,
+                       .beta2 = 0.95,
+                       .epsilon = 1e-8,
+                       .weight_decay = 0.1,
+                       .step = 3};
+        };
+        cpu().adamw(args(master.cpu, {}, grad.cpu, m.cpu, v.cpu, norm.cpu));
+        const Tensor updated = bf16 ? param.cuda : master.cuda, copy = bf16 ? master.cuda : Tensor{};
+        const std::vector<char> before = bytes_of(updated);
+        run_twice({param, master, m, v},
+                  [&] { cuda().adamw(args(updated, copy, grad.cuda, m.cuda, v.cuda, norm.cuda)); });
+        expect_same(master, "master");
+        expect_same(m, "m");
+        expect_same(v, "v");
+        if (!std::isfinite(norm_value)) {
+          EXPECT_EQ(before, bytes_of(updated)) << "changed by a step that must be refused";
+        } else if (bf16) {
+          const std::vector<float> rounded = floats_of(param.cuda), full = floats_of(master.cuda);
+          for (int64_t i = 0; i < count; ++i)
+            ASSERT_EQ(rounded[i], float_from_bf16(bf16_from_float(full[i])));
+        }
+      }
+    }
+  }
+}
+
+// Sums of small whole numbers and powers of two: exact in fp32 in any order, and finer than bf16. So the
+// moments must have the CPU's bits, rounded at random or not.
+TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
+  Arena host = Arena::host();
+  for (const DType dtype : kReal)
+    for (const DType grad_dtype : kReal)
+      for (const DType moments : kReal)
+        for (const int64_t count : {1, 5, 64, 1000, 4099}) {
+          if (dtype == DType::kF32 && grad_dtype != dtype) continue;
+          SCOPED_TRACE(fmt::format("{} gradient {} moments {} count {}", name_of(dtype), name_of(grad_dtype),
+                                   name_of(moments), count));
+          const bool has_master = dtype == DType::kBF16;
+          const Twin p = input(DType::kF32, {count}), param = output(dtype, {count});
+          const auto whole = [&](DType as, int64_t prime, float unit) {
+            return with_values(as, {count},
+                               [=](int64_t i) { return static_cast<float>(i * prime % 128) * unit; });
+          };
+          const Twin grad = whole(grad_dtype, 37, 0x1p-7f), m = whole(moments, 53, 1),
+                     v = whole(moments, 91, 1);
+          const Twin norms = with_values(DType::kF32, {3}, [](int64_t i) { return static_cast<float>(i); });
+          const auto step = [&](const Tensor& master, const Tensor& g, const Tensor& first,
+                                const Tensor& second, const Tensor& parts) {
+            return AdamW{.param = master,
+                         .master = {},
+                         .grad = g,
+                         .m = first,
+                         .v = second,
+                         .grad_norm = parts,
+                         .max_norm = 0,
+                         .learning_rate = 1e-2,
+                         .beta1 = 0.5,
+                         .beta2 = 0.5,
+                         .epsilon = 1e-8,
+                         .weight_decay = 0.1,
+                         .step = 3,
+                         .random_key = 0x123456789abcdef0,
+                         .first_element = 4096};
+          };
+          const Tensor cpu_m = host.alloc(MemoryTag::kData, "m", moments, {count}),
+                       cpu_v = host.alloc(MemoryTag::kData, "v", moments, {count});
+          cpu().copy(m.cpu, cpu_m), cpu().copy(v.cpu, cpu_v);
+          cpu().adamw(step(p.cpu, grad.cpu, cpu_m, cpu_v, norms.cpu));
+          const int64_t half = count / 2 / 8 * 8;
+          const std::vector<std::pair<int64_t, int64_t>> one = {{0, count}},
+                                                         two = {{0, half}, {half, count - half}};
+          for (const auto& slices : {one, two}) {
+            const Twin q = output(DType::kF32, {count}), q_m = output(moments, {count}),
+                       q_v = output(moments, {count});
+            cuda().copy(p.cuda, q.cuda), cuda().copy(m.cuda, q_m.cuda), cuda().copy(v.cuda, q_v.cuda);
+            run_twice({param, q, q_m, q_v}, [&] {
+              for (const auto& [first, rows] : slices) {
+                if (rows == 0) continue;
+                AdamW a = step(q.cuda.rows(first, rows), grad.cuda.rows(first, rows),
+                               q_m.cuda.rows(first, rows), q_v.cuda.rows(first, rows), norms.cuda);
+                a.first_element += first;
+                if (has_master) a.master = a.param, a.param = param.cuda.rows(first, rows);
+                cuda().adamw(a);
+              }
+            });
+            const auto bits = [](const Tensor& t) {
+              return std::vector<char>(t.as<char>(), t.as<char>() + t.bytes());
+            };
+            EXPECT_EQ(bytes_of(q_m.cuda), bits(cpu_m));
+            EXPECT_EQ(bytes_of(q_v.cuda), bits(cpu_v));
+            expect_same({p.cpu, q.cuda}, "master");
+            if (!has_master) continue;
+            const std::vector<float> rounded = floats_of(param.cuda), full = floats_of(q.cuda);
+            for (int64_t i = 0; i < count; ++i)
+              ASSERT_EQ(rounded[i], float_from_bf16(bf16_from_float(full[i])));
+          }
+        }
+}
+
+TEST_F(CudaOps, AdamWTakesTheNormInParts) {
+  const int64_t count = 1000;
+  const Twin start = input(DType::kF32, {count}), grad = input(DType::kF32, {count});
+  const auto stepped = [&](std::vector<float> norms) {
+    const Twin p = output(DType::kF32, {count}), m = output(DType::kF32, {count}),
+               v = output(DType::kF32, {count});
+    const Twin parts =
+        with_values(DType::kF32, {static_cast<int64_t>(norms.size())}, [&](int64_t i) { return norms[i]; });
+    cuda().copy(start.cuda, p.cuda), cuda().fill_zero(m.cuda), cuda().fill_zero(v.cuda);
+    cuda().adamw({.param = p.cuda,
+                  .master = {},
+                  .grad = grad.cuda,
+                  .m = m.cuda,
+                  .v = v.cuda,
+                  .grad_norm = parts.cuda,
+                  .max_norm = 1,
+                  .learning_rate = 1e-2,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .epsilon = 1e-8,
+                  .weight_decay = 0.1,
+                  .step = 1});
+    return bytes_of(m.cuda);  // the clipped gradient, which p, divided by its size, would not show
+  };
+  EXPECT_EQ(stepped({3, 4}), stepped({5}));
+  EXPECT_EQ(stepped({2e30f, 0}), stepped({2e30f})) << "its square is beyond fp32";
+  EXPECT_NE(stepped({3, 4}), stepped({4}));
+  EXPECT_EQ(stepped({1, std::numeric_limits<float>::infinity()}), stepped({std::nanf("")}));
+}
+
+}  // namespace
+}  // namespace tessera
