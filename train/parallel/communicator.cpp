@@ -79,6 +79,14 @@ Communicator::Communicator(Device device, int rank, int size) : device_(device),
         rank, size);
 }
 
+CommunicationError Communicator::failed(std::string_view what, std::string_view library, std::string_view why,
+                                        double time_limit_seconds, std::string_view hint) const {
+  return CommunicationError(fmt::format(
+      "{} failed at rank {} of {} ({}): {}. A rank has ended, hangs, or cannot be reached (time limit {} s): "
+      "see what the other ranks say{}",
+      what, rank_, size_, library, why, time_limit_seconds, hint));
+}
+
 void Communicator::all_reduce_sum(const AllReduce& a) {
   const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_leading(tensor, device_, device_ == Device::kCuda);

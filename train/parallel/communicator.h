@@ -76,6 +76,9 @@ class Communicator {
 
  protected:
   Communicator(Device device, int rank, int size);
+  // What to throw when `what` has failed; `hint`, if any, ends the message.
+  CommunicationError failed(std::string_view what, std::string_view library, std::string_view why,
+                            double time_limit_seconds, std::string_view hint = "") const;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 

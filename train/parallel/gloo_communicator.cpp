@@ -138,10 +138,7 @@ class GlooCommunicator final : public Communicator {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw CommunicationError(fmt::format(
-          "{} failed at rank {} of {} (Gloo): {}. A rank has ended, hangs, or cannot be reached (time limit "
-          "{} s): see what the other ranks say",
-          op, rank(), size(), error.what(), time_limit_seconds_));
+      throw failed(op, "Gloo", error.what(), time_limit_seconds_);
     }
     waited_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   }

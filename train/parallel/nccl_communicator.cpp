@@ -215,10 +215,7 @@ class NcclCommunicator final : public Communicator {
 
   [[noreturn]] void refuse(const char* what, const std::string& why) {
     failed_ = true;
-    throw CommunicationError(fmt::format(
-        "{} failed at rank {} of {} (NCCL): {}. A rank has ended, hangs, or cannot be reached (time limit "
-        "{} s): see what the other ranks say; NCCL_DEBUG=WARN makes NCCL say more",
-        what, rank(), size(), why, time_limit_seconds_));
+    throw failed(what, "NCCL", why, time_limit_seconds_, "; NCCL_DEBUG=WARN makes NCCL say more");
   }
 
   // Events that are no longer needed, else new ones
