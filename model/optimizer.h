@@ -20,6 +20,7 @@ struct OptimizerConfig {
 
 // What the optimizer keeps a value of for every parameter.
 enum class Kept { kMaster, kFirstMoment, kSecondMoment };
+inline constexpr Kept kAllKept[] = {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment};
 
 struct Part {
   int64_t index = 0, count = 1;

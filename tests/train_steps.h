@@ -77,7 +77,7 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   state.finish_step();
   state.evaluate(tokens, tokens, shape.micro_batch);
   state.next_token_logits(prompt);
-  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+  for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());

@@ -199,8 +199,7 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
   const fs::path final_path = folder / fmt::format("{}{:08}", kPrefix, s.step);
   const fs::path pending = final_path.string() + kUnfinished;
   if (state.rank() != 0) {  // its parts are wanted, in the order in which they are written
-    for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
-      for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
+    for (const Kept kept : kAllKept) for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
     return final_path;
   }
   try {
@@ -267,6 +266,7 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
 }
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
+  state.optimizer().clear(state.backend());  // what lies between parameters is in no file
   load_weights(checkpoint, state);
   const SafetensorsReader file(checkpoint / "optimizer.safetensors");
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})

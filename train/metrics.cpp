@@ -63,6 +63,8 @@ std::string format_duration(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+std::string format_ranks(int64_t ranks) { return ranks > 1 ? fmt::format("{} ranks x ", ranks) : ""; }
+
 std::string format_count(double value) {
   std::string digits = fmt::format("{:.0f}", value);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3)

@@ -39,5 +39,6 @@ class MetricsFile {
 
 std::string format_duration(double seconds);  // "1:02:03", "4:05"
 std::string format_count(double value);       // "512,345"
+std::string format_ranks(int64_t ranks);      // "4 ranks x ", before a rank's share of a step; of one, ""
 
 }  // namespace tessera

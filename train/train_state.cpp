@@ -233,7 +233,7 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   const std::vector<int32_t> prompt(static_cast<size_t>(longest));
   state.next_token_logits(prompt);
   stage_ended("a sample");
-  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment})
+  for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});
   stage_ended("a checkpoint");

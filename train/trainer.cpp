@@ -57,7 +57,7 @@ void catch_signals() {
 
 class Trainer {
  public:
-  Trainer(const Config& config, const TrainerOptions& options, const World& world, Peers& peers);
+  Trainer(const Config& config, const TrainerOptions& options, Peers& peers);
   void run();
 
  private:
@@ -93,13 +93,13 @@ class Trainer {
   double step_seconds_ = 0;                // smoothed, for the time that is left
 };
 
-Trainer::Trainer(const Config& config, const TrainerOptions& options, const World& world, Peers& peers)
+Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& peers)
     : config_(config),
       peers_(peers),
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
-      device_(choose_device(config.device, world.local_rank)),
+      device_(choose_device(config.device, peers.local_rank())),
       line_(peers.leads()) {
   peers_.check_same(name_of(device_.traits.device),
                     "where to compute; name it with --set device=cuda or cpu");
@@ -195,10 +195,7 @@ void Trainer::obtain_memory(bool resuming) {
 void Trainer::load_weights(const fs::path* checkpoint) {
   peers_.at("the weights", Pace::kAlone);
   Arena::Phase phase(*arena_, "load weights");
-  if (checkpoint) {
-    state_->optimizer().clear(*backend_);
-    return load_checkpoint(*checkpoint, *state_);
-  }
+  if (checkpoint) return load_checkpoint(*checkpoint, *state_);
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   tessera::load_weights(config_.train.init_from, *state_, config_.model.position_extension == "interpolate");
@@ -223,9 +220,9 @@ void Trainer::describe() const {
   if (!data_->tokenizer() && config_.sampling.every > 0)
     fmt::print("notice   these shards do not name their tokenizer, so there will be no samples of text\n");
   fmt::print("step     {} tokens: {}{} x {} sequences of {}; {} steps, folder {}\n",
-             format_count(static_cast<double>(shape().tokens_per_step())),
-             shape().ranks > 1 ? fmt::format("{} ranks x ", shape().ranks) : "", shape().micro_steps,
-             shape().micro_batch, shape().sequence_length, config_.train.steps, folder_.string());
+             format_count(static_cast<double>(shape().tokens_per_step())), format_ranks(shape().ranks),
+             shape().micro_steps, shape().micro_batch, shape().sequence_length, config_.train.steps,
+             folder_.string());
   std::fflush(stdout);
 }
 
@@ -371,10 +368,12 @@ void Trainer::run() {
 
     const bool last = step == config_.train.steps;
     const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
-    if (due(config_.evaluation.every)) evaluate();
-    if (due(config_.sampling.every)) sample();
-    if (due(config_.checkpoint.every)) save();
-    stop = stop || stop_asked();
+    const bool evaluates = due(config_.evaluation.every), samples = due(config_.sampling.every),
+               saves = due(config_.checkpoint.every);
+    if (evaluates) evaluate();
+    if (samples) sample();
+    if (saves) save();
+    if (evaluates || samples || saves) stop = stop || stop_asked();  // these may have taken long
   }
   if (run_.step > saved_) save();  // the last step, or the one in which the signal came
   line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
@@ -393,7 +392,7 @@ void Trainer::run() {
 void train(const Config& config, const TrainerOptions& options, const World& world) {
   Peers peers(world, config);
   std::optional<Trainer> trainer;
-  peers.guard([&] { trainer.emplace(config, options, world, peers).run(); });
+  peers.guard([&] { trainer.emplace(config, options, peers).run(); });
 }
 
 }  // namespace tessera

@@ -64,7 +64,7 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   TrainState other(*be, other_arena, state.shape());
   other.initialize(77);  // also what lies between parameters
   load_checkpoint(path, other);
-  for (const Kept kept : {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment}) {
+  for (const Kept kept : kAllKept) {
     const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
     for (size_t i = 0; i < left.size(); ++i)
       EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;

@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-void measure_step(const Config& config, const BenchStepOptions& options, int local_rank, Peers& peers) {
-  const DeviceTraits device = choose_device(config.device, local_rank).traits;
+void measure_step(const Config& config, const BenchStepOptions& options, Peers& peers) {
+  const DeviceTraits device = choose_device(config.device, peers.local_rank()).traits;
   RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
@@ -47,10 +47,9 @@ void measure_step(const Config& config, const BenchStepOptions& options, int loc
   const double flops = tokens_per_second * shape.model.flops_per_token(shape.sequence_length);
   const double peak_of_all = peak * static_cast<double>(shape.ranks);
   fmt::print("{} parameters, {}{} x {} tokens, {}, {} attention, deterministic {}, on {}\n",
-             format_count(static_cast<double>(shape.model.parameters())),
-             shape.ranks > 1 ? fmt::format("{} ranks x ", shape.ranks) : "", shape.micro_batch,
-             shape.sequence_length, name_of(shape.dtype), name_of(shape.attention), shape.deterministic,
-             device.name);
+             format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),
+             shape.micro_batch, shape.sequence_length, name_of(shape.dtype), name_of(shape.attention),
+             shape.deterministic, device.name);
   fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * median,
              all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
   fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
@@ -105,7 +104,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, int loc
 
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
   Peers peers(world, config);
-  peers.guard([&] { measure_step(config, options, world.local_rank, peers); });
+  peers.guard([&] { measure_step(config, options, peers); });
 }
 
 }  // namespace tessera

@@ -70,9 +70,8 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
              format_count(static_cast<double>(s.model.parameters())), s.model.context, name_of(s.dtype),
              name_of(s.attention));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
-             format_count(static_cast<double>(s.tokens_per_step())),
-             s.ranks > 1 ? fmt::format("{} ranks x ", s.ranks) : "", s.micro_steps, s.micro_batch,
-             config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
+             format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,
+             s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");

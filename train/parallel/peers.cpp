@@ -59,7 +59,7 @@ std::vector<double> Peers::gather(double mine) {
 }
 
 MemoryLimit Peers::memory_limit(Device device) {
-  MemoryLimit limit = present_memory(device, size()).shared_by(device, local_size());
+  MemoryLimit limit = present_memory(device, size()).shared_by(device, world_.local_size);
   const auto least = [&](int64_t mine) {
     const std::vector<double> all = gather(static_cast<double>(mine));
     return static_cast<int64_t>(*std::min_element(all.begin(), all.end()));

@@ -28,7 +28,7 @@ class Peers {
   int64_t rank() const { return world_.rank; }
   int64_t size() const { return world_.size; }
   bool leads() const { return rank() == 0; }            // the one that prints and writes
-  int local_size() const { return world_.local_size; }  // ranks on this machine
+  int local_rank() const { return world_.local_rank; }  // on this machine
 
   // Joins tensors of the backend's device; null for a run of one. Ends before the backend does.
   Communicator* connect(Backend& be);
