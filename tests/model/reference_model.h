@@ -30,34 +30,34 @@ class ReferenceModel {
   }
 
  private:
-  double at(const std::string& name, int64_t row, int64_t column, int64_t columns) const {
-    return weights.at(name)[static_cast<size_t>(row * columns + column)];
-  }
+  const Values& of(const std::string& name) const { return weights.at(name); }
 
   Values norm(const Values& x, const std::string& name) const {
     const auto C = static_cast<size_t>(config_.channels);
+    const Values &weight = of(name + ".weight"), &bias = of(name + ".bias");
     Values y(x.size());
     for (size_t row = 0; row < x.size(); row += C) {
       double mean = 0, variance = 0;
       for (size_t c = 0; c < C; ++c) mean += x[row + c] / static_cast<double>(C);
       for (size_t c = 0; c < C; ++c) variance += std::pow(x[row + c] - mean, 2) / static_cast<double>(C);
       const double rstd = 1 / std::sqrt(variance + static_cast<double>(config_.norm_epsilon));
-      for (size_t c = 0; c < C; ++c)
-        y[row + c] =
-            (x[row + c] - mean) * rstd * weights.at(name + ".weight")[c] + weights.at(name + ".bias")[c];
+      for (size_t c = 0; c < C; ++c) y[row + c] = (x[row + c] - mean) * rstd * weight[c] + bias[c];
     }
     return y;
   }
 
   // x [T, in] to [T, out]
-  Values linear(const Values& x, const std::string& name, int64_t in, int64_t out, bool bias = true) const {
+  Values linear(const Values& x, const std::string& name, int64_t in, int64_t out,
+                bool has_bias = true) const {
     const int64_t T = static_cast<int64_t>(x.size()) / in;
+    const Values& weight = of(name + ".weight");
+    const Values* bias = has_bias ? &of(name + ".bias") : nullptr;
     Values y(static_cast<size_t>(T * out));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t o = 0; o < out; ++o) {
-        double sum = bias ? weights.at(name + ".bias")[static_cast<size_t>(o)] : 0;
+        double sum = bias ? (*bias)[static_cast<size_t>(o)] : 0;
         for (int64_t i = 0; i < in; ++i)
-          sum += x[static_cast<size_t>(t * in + i)] * at(name + ".weight", o, i, in);
+          sum += x[static_cast<size_t>(t * in + i)] * weight[static_cast<size_t>(o * in + i)];
         y[static_cast<size_t>(t * out + o)] = sum;
       }
     return y;
@@ -107,12 +107,13 @@ class ReferenceModel {
   double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets) const {
     const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, F = config_.mlp_width,
                   V = config_.vocab_size;
+    const Values &table = of("transformer.wte.weight"), &positions = of("transformer.wpe.weight");
     Values x(static_cast<size_t>(T * C));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c)
         x[static_cast<size_t>(t * C + c)] =
-            at("transformer.wte.weight", tokens[static_cast<size_t>(t)], c, C) +
-            at("transformer.wpe.weight", t, c, C);
+            table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
+            positions[static_cast<size_t>(t * C + c)];
     for (int64_t l = 0; l < config_.layers; ++l) {
       const std::string block = "transformer.h." + std::to_string(l) + ".";
       const Values qkv = linear(norm(x, block + "ln_1"), block + "attn.c_attn", C, 3 * C);
