@@ -8,6 +8,7 @@
 
 #include "tests/support.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/safetensors.h"
 
 namespace tessera::testing {
