@@ -34,7 +34,7 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
     const Tensor dy = make.normal({N, O});
     const auto loss = [&] {
       if (gelu)
-        be->linear_forward({.x = u, .weight = identity, .y = x, .gelu_input = pre});
+        be->linear_forward({.x = u, .weight = identity, .y = x, .pre_activation = pre});
       else
         std::memcpy(x.data, u.data, u.bytes());
       be->linear_forward({.x = x, .weight = w, .y = y, .bias = b});
@@ -48,7 +48,7 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
                          .dx = dx,
                          .dweight = dw,
                          .dbias = db,
-                         .gelu_input = gelu ? pre : Tensor{}});
+                         .pre_activation = gelu ? pre : Tensor{}});
     expect_gradient(u, dx, loss);
     expect_gradient(w, dw, loss);
     expect_gradient(b, db, loss);
@@ -65,7 +65,7 @@ TEST_F(Ops, LinearBackwardInPlaceHasTheSameBits) {
       const Tensor input = make.copy_of(x), dx = in_place ? input : make.poisoned({N, C}),
                    dw = make.zeros({O, C}), db = make.zeros({O});
       be->linear_backward(
-          {.dy = dy, .x = input, .weight = w, .dx = dx, .dweight = dw, .dbias = db, .gelu_input = u});
+          {.dy = dy, .x = input, .weight = w, .dx = dx, .dweight = dw, .dbias = db, .pre_activation = u});
       results[in_place] = {dx, dw, db};
     }
     for (size_t i = 0; i < 3; ++i)
@@ -103,7 +103,7 @@ TEST_F(Ops, GeluMatchesItsFormulaEverywhere) {
   const Tensor x = make.empty({1, 401}), w = make.zeros({401, 401}), y = make.poisoned({1, 401}),
                pre = make.poisoned({1, 401});
   for (int i = 0; i < 401; ++i) floats(x)[i] = static_cast<float>(i - 200) * 0.1f, floats(w)[i * 401 + i] = 1;
-  be->linear_forward({.x = x, .weight = w, .y = y, .gelu_input = pre});
+  be->linear_forward({.x = x, .weight = w, .y = y, .pre_activation = pre});
   for (int i = 0; i < 401; ++i) {
     const double v = floats(x)[i];
     const double exact =
