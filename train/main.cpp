@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   try {
-    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
+    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;

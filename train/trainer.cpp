@@ -11,6 +11,7 @@
 #include "data/file.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
@@ -118,6 +119,10 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   check(checkpoint || !options.resume, "there is nothing to resume: {} holds no checkpoint",
         checkpoints_.string());
 
+  if (!options.resume && !config.train.init_from.empty())  // before anything slow
+    for (const std::string& notice : check_weights(config.train.init_from, model_config(config),
+                                                   position_extension(config.model.position_extension)))
+      line_.print("notice   " + notice);
   take_shape(options.resume ? &*checkpoint : nullptr);
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
   peers_.at("the data", Pace::kAlone);
@@ -198,7 +203,8 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   if (checkpoint) return load_checkpoint(*checkpoint, *state_);
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
-  tessera::load_weights(config_.train.init_from, *state_, config_.model.position_extension == "interpolate");
+  tessera::load_weights(config_.train.init_from, *state_,
+                        position_extension(config_.model.position_extension));
 }
 
 void Trainer::describe() const {
