@@ -1,14 +1,16 @@
 // ./bench step --config gpt2_small.yaml
 #include "train/bench/bench.h"
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <optional>
 
 #include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
 #include "train/bench/sequence_lengths.h"
+#include "train/config/config_keys.h"
 #include "train/parallel/start.h"
 #include "train/parallel/team.h"
+#include "train/rank_options.h"
 #include "train/threads.h"
 
 namespace {
@@ -67,12 +69,22 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
 
 int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
-  CLI::App app{"Measures Tessera on this machine."};
+  CLI::App app{"Measures Tessera on this machine.", "bench"};
+  app.footer(
+      "Examples:\n"
+      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench attention --seq-lens 512..8192 --svg attention.svg\n"
+      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
+      "  ./bench step --help\n\n"
+      "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
+      "the message says why; 3, of one rank of several: another says why.");
   app.require_subcommand(1);
   std::string config_name = "gpt2_small.yaml";
   std::vector<std::string> overrides;
   const auto add_common = [&](CLI::App* command, std::string& json) {
-    command->add_option("--config", config_name, "YAML file, as for ./train")->capture_default_str();
+    command->add_option("config,--config", config_name, "YAML file, as for ./train")
+        ->type_name("FILE")
+        ->capture_default_str();
     command->add_option("--set", overrides, "Override a key, as for ./train")
         ->type_name("KEY=VALUE")
         ->expected(1)
@@ -80,7 +92,7 @@ int main(int argc, char** argv) {
     command->add_option("--json", json, "Also write the figures to this file");
   };
 
-  int64_t ranks = 0;
+  tessera::AskedRanks asked;
   tessera::BenchStepOptions step_options;
   CLI::App* step = app.add_subcommand(
       "step",
@@ -90,13 +102,15 @@ int main(int argc, char** argv) {
   step->add_option("--steps", step_options.steps, "Steps to time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  step->add_option("--ranks,--gpus", ranks,
-                   "Processes that share a step, one a GPU; default: all visible GPUs, on the CPU 1")
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536));
+  tessera::add_rank_options(*step, asked);
   step->add_option("--warmup", step_options.warmup, "Steps before the clock starts")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+
+  step->footer(
+      "Examples:\n"
+      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
 
   tessera::BenchMemoryOptions memory_options;
   std::string memory_seq_lens = "256..2048";
@@ -120,6 +134,11 @@ int main(int argc, char** argv) {
       ->type_name("SIZE");
   memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file");
 
+  memory->footer(
+      "Examples:\n"
+      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536 --svg memory.svg\n"
+      "  ./bench memory quickstart.yaml --attention naive,flash --device-memory 2GiB");
+
   tessera::BenchAttentionOptions attention_options;
   std::optional<std::string> attention_seq_lens;
   CLI::App* attention = app.add_subcommand(
@@ -131,7 +150,14 @@ int main(int argc, char** argv) {
       "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, attention_options, attention_seq_lens);
-  CLI11_PARSE(app, argc, argv);
+  attention->footer(
+      "Examples:\n"
+      "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
+      "  ./bench attention --shape 64,1024,12,64 --json attention.json");
+  const auto advice = [&](std::string_view word) {
+    return *attention ? "" : tessera::option_is_a_key(word);
+  };
+  if (const auto exit_code = tessera::parse_command_line({app, argc, argv, advice})) return *exit_code;
 
   try {
     if (*attention) {
@@ -143,7 +169,7 @@ int main(int argc, char** argv) {
     if (*memory) memory_options.sequence_lengths = tessera::parse_sequence_lengths(memory_seq_lens);
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (*step) {
-      const tessera::World world = tessera::start_ranks(config.device, ranks, argv);
+      const tessera::World world = tessera::start_ranks(config.device, asked, argv);
       config.ranks = world.size;
       tessera::bench_step(config, step_options, world);
     }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "data/output.h"
 #include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/gemm_peak.h"
@@ -15,7 +16,6 @@
 #include "train/bench/attention_run.h"
 #include "train/bench/attention_sweep.h"
 #include "train/bench/bench.h"
-#include "train/bench/output.h"
 #include "train/device.h"
 
 namespace tessera {

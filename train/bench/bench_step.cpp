@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/output.h"
 #include "train/bench/bench.h"
-#include "train/bench/output.h"
 #include "train/bench/time_steps.h"
 #include "train/device.h"
 #include "train/metrics.h"
