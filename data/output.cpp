@@ -31,7 +31,8 @@ int standard_stream(const std::string& path) {
   struct stat wanted = {}, stream = {};
   if (stat(path.c_str(), &wanted) != 0) return -1;
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
-    if (fstat(fd, &stream) == 0 && stream.st_dev == wanted.st_dev && stream.st_ino == wanted.st_ino) return fd;
+    if (fstat(fd, &stream) == 0 && stream.st_dev == wanted.st_dev && stream.st_ino == wanted.st_ino)
+      return fd;
   return -1;
 }
 

@@ -9,8 +9,8 @@ namespace tessera {
 // Before minutes are spent on what goes there. Leaves nothing behind. Error: it cannot be written.
 void check_writable(const std::string& path);
 
-// A regular file appears whole or not at all. What is none, such as a pipe, /dev/stdout or a symbolic link, is
-// written in place: it stays what it is. Error: as above, and a full disk.
+// A regular file appears whole or not at all. What is none, such as a pipe, /dev/stdout or a symbolic link,
+// is written in place: it stays what it is. Error: as above, and a full disk.
 void write_output(const std::string& path, std::string_view text);
 
 }  // namespace tessera

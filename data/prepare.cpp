@@ -43,11 +43,14 @@ void declare_options(CLI::App& app, Options& options) {
       "Output:   train_000000.bin, train_000001.bin, ... and dataset.json\n"
       "\n"
       "Examples:\n"
-      "  ./prepare --input book.txt articles.jsonl --output data/mine\n"
-      "  ./prepare --input part_*.jsonl --text-field content --output data/mine --force\n\n"
-      "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed or "
+      "  ./prepare book.txt articles.jsonl --output data/mine\n"
+      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n\n"
+      "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
+      "or "
       "was interrupted, and the message says why.");
-  app.add_option("--input", options.inputs, "Files to read, in this order")->required()->type_name("FILE");
+  app.add_option("input,--input", options.inputs, "Files to read, in this order")
+      ->required()
+      ->type_name("FILE");
   app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
   app.add_option("--tokenizer", options.tokenizer,
                  "bytes: ids 0 to 255 are the bytes, 256 is the end of text")

@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
                  "Override a key, as in --set model.attention=naive; may be given many times")
       ->type_name("KEY=VALUE")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   CLI::Option* print = app.add_flag("--print-config", print_config,
                                     "Print every key with its value and documentation, and exit");
   CLI::Option* resume = app.add_flag("--resume", options.resume,
@@ -41,12 +42,11 @@ int main(int argc, char** argv) {
   tessera::add_rank_options(app, asked);
   tessera::PlanOptions plan_options;
   bool only_plan = false;
-  CLI::Option* plan =
-      app.add_flag("--plan", only_plan,
-                   "Print the run's exact memory and whether it fits, and exit; needs no GPU")
-          ->excludes(print)
-          ->excludes(resume)
-          ->excludes(overwrite);
+  CLI::Option* plan = app.add_flag("--plan", only_plan,
+                                   "Print the run's exact memory and whether it fits, and exit; needs no GPU")
+                          ->excludes(print)
+                          ->excludes(resume)
+                          ->excludes(overwrite);
   app.add_option(
          "--device-memory", plan_options.device_memory,
          "With --plan: the memory to fit, as in 80GiB, 141GB; default: what is free on the present device")
@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"context", "batch"}))
       ->needs(plan);
   app.add_option("--json", plan_options.json, "With --plan: also write the figures to this file")
+      ->type_name("FILE")
       ->needs(plan);
   app.add_option(
          "--memory-profile", options.memory_profile,

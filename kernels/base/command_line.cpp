@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kColumns = 100;       // of --help
-constexpr size_t kHelpColumn = 30;     // where the description of an option begins
+constexpr size_t kColumns = 100;    // of --help
+constexpr size_t kHelpColumn = 30;  // where the description of an option begins
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -21,6 +21,10 @@ std::vector<std::string> option_names(const CLI::App& app) {
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
   return names;
+}
+
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
 // The command in use: the subcommand, if one was given.
@@ -45,11 +49,11 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   const CLI::App& command = command_of(line.app);
   const std::string name(word.substr(0, word.starts_with('-') ? word.find('=') : word.npos));
   const bool is_option = name.starts_with('-') && name.size() > 1;
-  const bool at_top = &command == &line.app;
+  const std::vector<std::string> before = line.app.remaining(false);  // the subcommand, if there is one
+  const bool at_top = &command == &line.app || std::find(before.begin(), before.end(), word) != before.end();
   std::vector<std::string> known = is_option ? option_names(command) : std::vector<std::string>{};
-  const auto subcommands = line.app.get_subcommands([](const CLI::App*) { return true; });
   std::vector<std::string> elsewhere;  // the subcommands that have this option
-  for (const CLI::App* subcommand : subcommands) {
+  for (const CLI::App* subcommand : subcommands_of(line.app)) {
     const auto names = option_names(*subcommand);
     if (at_top && std::find(names.begin(), names.end(), name) != names.end())
       elsewhere.push_back(fmt::format("./{} {} {}", line.app.get_name(), subcommand->get_name(), name));
@@ -89,7 +93,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
     case CLI::ExitCodes::RequiredError:
       if (text.find("subcommand") == text.npos) return text;
       text = "name what to measure:";
-      for (const CLI::App* subcommand : line.app.get_subcommands([](const CLI::App*) { return true; }))
+      for (const CLI::App* subcommand : subcommands_of(line.app))
         text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.app.get_name(),
                             subcommand->get_name());
       return text;
@@ -107,6 +111,20 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       if (option == nullptr) return text;
       return fmt::format("{} wants {}, found {}", long_name, option->get_type_name(),
                          in_quotes(text.substr(equals + 3)));
+    }
+    case CLI::ExitCodes::ValidationError: {
+      // "--ranks: Value x not in range 1 to 65536", "--fit: width not in {context,batch}"
+      const size_t at = text.find(" not in ");
+      if (option == nullptr || at == text.npos) return text;
+      std::string found = text.substr(name.size() + 2, at - name.size() - 2);
+      if (found.starts_with("Value ")) found.erase(0, 6);
+      std::string wanted = text.substr(at + 8);
+      const std::string type = option->get_type_name();
+      if (wanted.starts_with('{')) wanted = "one of " + wanted.substr(1, wanted.rfind('}') - 1);
+      if (wanted.starts_with("range ")) wanted = "a number in the " + wanted;
+      if (type.find("POSITIVE") != type.npos) wanted = "a positive number";
+      if (type.find("NONNEGATIVE") != type.npos) wanted = "a number of at least 0";
+      return fmt::format("{} wants {}, found {}", name, wanted, in_quotes(found));
     }
     default:
       replace(" excludes ", " cannot be combined with ");
@@ -148,7 +166,10 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   CLI::App& app = line.app;
   const std::string program = app.get_name();
   const auto version = [&] { return version_text(program); };
-  app.set_version_flag("--version", version, "Print the version of Tessera and of what it was built with");
+  const char* about_version = "Print the version of Tessera and of what it was built with";
+  app.set_version_flag("--version", version, about_version);
+  for (CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; }))
+    subcommand->set_version_flag("--version", version, about_version);
   app.get_formatter()->column_width(kHelpColumn);
   try {
     app.parse(line.argc, line.argv);
@@ -162,7 +183,8 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   } catch (const CLI::ParseError& error) {
     // A misspelled option comes first: what is missing, or superfluous, may be for its sake.
     const std::vector<std::string> left = app.remaining(true);
-    const auto option = std::find_if(left.begin(), left.end(), [](const auto& w) { return w.starts_with('-'); });
+    const auto option =
+        std::find_if(left.begin(), left.end(), [](const auto& w) { return w.starts_with('-'); });
     const std::string text = left.empty() ? words_of(line, error)
                                           : unexpected(line, option == left.end() ? left.front() : *option);
     fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));

@@ -46,7 +46,8 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
   command->add_option("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
       ->type_name("B,N,H,D")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -61,8 +62,8 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
   command->add_option("--longest-ms", o.longest_ms, "Skip what should take longer than this a call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--json", o.json, "Also write the figures to this file");
-  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file");
+  command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
+  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file")->type_name("FILE");
 }
 
 }  // namespace
@@ -88,8 +89,9 @@ int main(int argc, char** argv) {
     command->add_option("--set", overrides, "Override a key, as for ./train")
         ->type_name("KEY=VALUE")
         ->expected(1)
-        ->take_all();
-    command->add_option("--json", json, "Also write the figures to this file");
+        ->take_all()
+        ->allow_extra_args(false);
+    command->add_option("--json", json, "Also write the figures to this file")->type_name("FILE");
   };
 
   tessera::AskedRanks asked;
@@ -116,7 +118,7 @@ int main(int argc, char** argv) {
   std::string memory_seq_lens = "256..2048";
   CLI::App* memory = app.add_subcommand(
       "memory",
-      "A training step of one sequence at several lengths N, with each kind of attention: what attention\n"
+      "A training step of one sequence at several lengths N, with each kind of attention: what attention "
       "saves for the backward, the step's peak and time, and the power of N that memory grows with.\n"
       "What does not fit by plan is said, not tried; what runs must take just the memory that was planned.");
   add_common(memory, memory_options.json);
@@ -132,7 +134,8 @@ int main(int argc, char** argv) {
       ->add_option("--device-memory", memory_options.device_memory,
                    "Take the device to have no more, as in 80GiB; default: what is free on it")
       ->type_name("SIZE");
-  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file");
+  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file")
+      ->type_name("FILE");
 
   memory->footer(
       "Examples:\n"
@@ -144,9 +147,9 @@ int main(int argc, char** argv) {
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper)\n"
+      "hopper) "
       "and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, share of "
-      "the GEMM\n"
+      "the GEMM "
       "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, attention_options, attention_seq_lens);
@@ -154,9 +157,7 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
       "  ./bench attention --shape 64,1024,12,64 --json attention.json");
-  const auto advice = [&](std::string_view word) {
-    return *attention ? "" : tessera::option_is_a_key(word);
-  };
+  const auto advice = [&](std::string_view word) { return *attention ? "" : tessera::option_is_a_key(word); };
   if (const auto exit_code = tessera::parse_command_line({app, argc, argv, advice})) return *exit_code;
 
   try {

@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 void measure_step(const Config& config, const BenchStepOptions& options, Peers& peers) {
+  if (peers.leads()) check_writable(options.json);
   const DeviceTraits device = choose_device(config.device, peers.local_rank()).traits;
   RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
   shape.micro_steps = 1;

@@ -19,7 +19,8 @@ int64_t default_ranks(const std::string& device) { return std::max(1, count_gpus
 
 void check_asked(const std::string& device, const AskedRanks& asked) {
   check(asked.gpus == 0 || device != "cpu",
-        "--gpus {0} was asked for, but device is cpu: leave one of them out, or start processes on the CPU with "
+        "--gpus {0} was asked for, but device is cpu: leave one of them out, or start processes on the CPU "
+        "with "
         "--ranks {0}",
         asked.gpus);
 }
@@ -33,14 +34,15 @@ World start_ranks(const std::string& device, const AskedRanks& asked, char** arg
     DeviceTraits none;
     find_cuda_device(none, why_not);
     fail(
-        "--gpus {0} was asked for, but {1}. Leave --gpus out to train on the CPU with one process, or ask for "
+        "--gpus {0} was asked for, but {1}. Leave --gpus out to train on the CPU with one process, or ask "
+        "for "
         "{0} of them with --ranks {0} --set device=cpu",
         asked.gpus, why_not);
   }
   if (const std::optional<World> world = world_of_environment()) {
     check(asked.count() == 0 || asked.count() == world->size,
-          "{} {} was asked for, but {} has started {}: leave {} out there", option, asked.count(), world->from,
-          world->size, option);
+          "{} {} was asked for, but {} has started {}: leave {} out there", option, asked.count(),
+          world->from, world->size, option);
     return *world;
   }
   check(gpus == 0 || asked.count() <= gpus,
