@@ -1,9 +1,7 @@
 #include "data/manifest.h"
 
-#include <nlohmann/json.hpp>
-#include <span>
-
 #include "data/file.h"
+#include "data/json_text.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -11,8 +9,7 @@ namespace tessera {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Manifest, format, tokenizer, vocab_size, tokens, documents, shards)
 
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  const std::string text = nlohmann::json(manifest).dump(2) + "\n";
-  write_file(folder / kManifestName, text);
+  write_json(folder / kManifestName, nlohmann::json(manifest));
 }
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
@@ -20,11 +17,17 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(path, error) && !error) return std::nullopt;
   const MappedFile file(path);
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
+  const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   Manifest manifest;
   try {
-    manifest = nlohmann::json::parse(text, text + file.bytes().size()).get<Manifest>();
-  } catch (const nlohmann::json::exception& e) {
+    const nlohmann::json json = parse_json(text, kManifestName);
+    manifest = {.format = text_value(json, "format", kManifestName),
+                .tokenizer = text_value(json, "tokenizer", kManifestName),
+                .vocab_size = whole_number(json, "vocab_size", kManifestName),
+                .tokens = whole_number(json, "tokens", kManifestName),
+                .documents = whole_number(json, "documents", kManifestName),
+                .shards = whole_number(json, "shards", kManifestName)};
+  } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; make the dataset again with prepare",
          path.string(), e.what());
   }

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support.h"
-#include "train/checkpoint.h"
+#include "train/formats/weights.h"
 #include "train/device.h"
 #include "train/safetensors.h"
 

@@ -46,10 +46,4 @@ void prune_checkpoints(const std::filesystem::path& folder, int64_t keep);
 RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
 void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state);
 
-// Takes the weights of a folder with model.safetensors and config.json: one of these checkpoints, or what
-// transformers' save_pretrained() wrote for a GPT-2. With `interpolate_positions` the model may have more
-// positions than the file: its table is stretched over them; where it need not be, nothing changes. Error: as
-// load_checkpoint.
-void load_weights(const std::filesystem::path& folder, TrainState& state, bool interpolate_positions = false);
-
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include "data/file.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
