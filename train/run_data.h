@@ -19,6 +19,9 @@ class RunData {
   RunData& operator=(const RunData&) = delete;
 
   const TokenStream& stream() const { return train_stream_; }
+  const TokenStream* validation_stream() const {  // null: a part of stream()
+    return validation_stream_ ? &*validation_stream_ : nullptr;
+  }
   const Loader& train() const { return *train_; }
   const Loader& validation() const { return *validation_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs

@@ -17,6 +17,7 @@
 #include "train/memory/plan_advice.h"
 #include "train/metrics.h"
 #include "train/parallel/peers.h"
+#include "train/run_checks.h"
 #include "train/run_data.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -127,6 +128,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
   peers_.at("the data", Pace::kAlone);
   data_.emplace(config);
+  for (const std::string& notice : check_run({.config = config,
+                                              .model = shape().model,
+                                              .train = data_->stream(),
+                                              .validation = data_->validation_stream(),
+                                              .tokenizer = data_->tokenizer(),
+                                              .resuming = options.resume}))
+    line_.print("notice   " + notice);
   tokens_.resize(static_cast<size_t>(shape().tokens_per_rank()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written

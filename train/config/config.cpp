@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "kernels/base/check.h"
@@ -23,7 +22,9 @@ std::string read_text(const fs::path& file) {
   check(!fs::is_directory(file, error), "{}: this is a folder; name a YAML file in it", file.string());
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text(kMostYamlBytes + 1, '\0');  // not to the end of what has none, such as /dev/zero
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
   check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
   return text;
 }
@@ -270,7 +271,30 @@ std::vector<fs::path> shipped_config_folders() {
   return {program / "configs", program.parent_path() / "configs"};
 }
 
+namespace {
+
+std::vector<std::string> configs_in(const std::vector<fs::path>& folders) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::path& folder : folders)
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace
+
 fs::path find_config(const std::string& name, const std::vector<fs::path>& folders) {
+  const std::vector<std::string> shipped = configs_in(folders);
+  const std::string these_ship =
+      shipped.empty() ? "No configurations ship beside this program"
+                      : fmt::format("These ship with the program: {}", fmt::join(shipped, ", "));
+  check(
+      !name.empty(),
+      "no configuration was given. Name one, as in --config quickstart.yaml, or a YAML file of your own. {}",
+      these_ship);
   std::vector<std::string> tried;
   const auto found = [&](const fs::path& path) {
     std::error_code error;
@@ -283,19 +307,16 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   if (!name.ends_with(".yaml")) names.push_back(name + ".yaml");
   for (const std::string& file : names)
     if (found(file)) return file;
-  std::vector<std::string> shipped;
-  for (const fs::path& folder : folders) {
+  for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".yaml") shipped.push_back(entry.path().stem().string());
-  }
-  std::sort(shipped.begin(), shipped.end());
-  shipped.erase(std::unique(shipped.begin(), shipped.end()), shipped.end());
-  fail("there is no configuration {}. Tried: {}. {}", in_quotes(name), fmt::join(tried, ", "),
-       shipped.empty() ? "No configurations ship beside this program"
-                       : fmt::format("These ship with the program: {}", fmt::join(shipped, ", ")));
+  const std::string stem = fs::path(name).stem().string();
+  const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
+                            [&](std::string_view candidate) { return edit_distance(stem, candidate); });
+  std::string advice = option_is_a_key(name);
+  advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);
+  fail("there is no configuration {}{} Tried: {}. {}", in_quotes(name), advice, fmt::join(tried, ", "),
+       these_ship);
 }
 
 }  // namespace tessera
