@@ -13,6 +13,10 @@ struct Variant {
   ModelConfig model;
 };
 
+// Of the fixtures
+inline constexpr ModelConfig kReferenceVariant{
+    .vocab_size = 29, .context = 16, .layers = 2, .heads = 2, .channels = 8};
+
 inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   std::vector<Variant> all{{"untied", plain},   {"gelu_exact", plain}, {"relu", plain},    {"epsilon", plain},
                            {"unscaled", plain}, {"by_layer", plain},   {"n_inner", plain}, {"all", plain}};

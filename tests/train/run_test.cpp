@@ -189,25 +189,6 @@ TEST_F(Run, PrintConfigIsAConfigurationAndHelpIsComplete) {
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
-// transformers opens the checkpoint's folder and computes the loss that the run recorded.
-TEST_F(Run, TransformersLoadsTheCheckpoint) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
-    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
-  std::ofstream(folder / "held_out.txt")
-      << "line 3 of a text that was held out, long enough for two sequences of 32 bytes";
-  ASSERT_EQ(train({"--set", "data.validation=held_out.txt", "--set", "evaluation.sequences=1000"}).status, 0);
-  std::string loss;
-  for (const std::string& line : losses("out"))
-    if (line.starts_with("12 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
-  const ProcessResult result = run_process(program,
-                                           {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
-                                            "out/checkpoints/step_00000012", "held_out.txt", "32", loss},
-                                           {.folder = folder});
-  EXPECT_EQ(result.status, 0) << result.out << result.error;
-}
-
 // A corpus anyone knows: the model must learn more of it than how often each byte occurs.
 TEST_F(Run, LearnsRealText) {
   const fs::path text = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
