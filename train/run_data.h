@@ -33,7 +33,7 @@ class RunData {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// Where `data.train: builtin` finds its text: the corpus that the build put beside the program.
+// Where `data.train: builtin` finds its text: the corpus that the build put beside the program, or installed.
 std::filesystem::path builtin_corpus();
 
 }  // namespace tessera

@@ -266,9 +266,15 @@ std::string config_lines(const Config& config) {
   return out;
 }
 
-std::vector<fs::path> shipped_config_folders() {
+std::vector<fs::path> shipped_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  return {program / "configs", program.parent_path() / "configs"};
+  return {program, program.parent_path(), program.parent_path() / "share/tessera"};
+}
+
+std::vector<fs::path> shipped_config_folders() {
+  std::vector<fs::path> folders = shipped_folders();
+  for (fs::path& folder : folders) folder /= "configs";
+  return folders;
 }
 
 namespace {

@@ -103,8 +103,10 @@ struct Config {
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
 
-// The configs/ beside the program and the one above it, whether or not they exist.
-std::vector<std::filesystem::path> shipped_config_folders();
+// Where what ships with the program may lie, whether or not it is there: beside the program, one above,
+// and where `cmake --install` puts it, ../share/tessera.
+std::vector<std::filesystem::path> shipped_folders();
+std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
 
 // Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
 // Error: every place that was tried, and the names of the configurations in `folders`.
