@@ -203,10 +203,10 @@ void Trainer::load_weights(const fs::path* checkpoint) {
 }
 
 void Trainer::describe() const {
-  const auto [vocab, context, layers, heads, channels] = shape().model;
+  const ModelConfig& model = shape().model;
   fmt::print("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}\n",
-             format_count(static_cast<double>(shape().model.parameters())), layers, heads, channels, context,
-             vocab);
+             format_count(static_cast<double>(model.parameters())), model.layers, model.heads, model.channels,
+             model.context, model.vocab_size);
   fmt::print("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s\n", device_.traits.name,
              name_of(shape().dtype), config_.model.attention, peak_flops_ / 1e12, peak_flops_ < 1e13 ? 2 : 0);
   if (!device_.notice.empty()) fmt::print("notice   {}\n", device_.notice);

@@ -25,6 +25,12 @@ struct Config {
     int64_t channels = 768;
     std::string attention = "flash";          // naive | flash | cudnn
     std::string position_extension = "none";  // none | interpolate
+    int64_t mlp_width = 0;                    // 0: 4 channels (written "auto")
+    std::string mlp = "gelu";                 // gelu | gelu_exact | relu
+    double norm_epsilon = 1e-5;
+    bool tied = true;
+    bool scale_attention = true;
+    bool scale_attention_by_layer = false;
     bool operator==(const Model&) const = default;
   } model;
 

@@ -24,6 +24,19 @@ void for_each_field(C& config, Visit&& visit) {
         "Attention heads of a block; divides model.channels");
   visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
         "Width of the residual stream");
+  visit("model.mlp_width", model.mlp_width,
+        Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
+        "Width of the hidden layer of every MLP; auto: 4 times model.channels");
+  visit("model.mlp", model.mlp, OneOf{{"gelu", "gelu_exact", "relu"}},
+        "What the MLP applies to its hidden layer; gelu: GPT-2's, by tanh; gelu_exact: by erf");
+  visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
+        "LayerNorm: added to the variance");
+  visit("model.tied", model.tied, Flag{},
+        "The token table computes the logits, too; false: they have a matrix of their own");
+  visit("model.scale_attention", model.scale_attention, Flag{},
+        "Attention divides its scores by the root of the width of a head");
+  visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
+        "Attention also divides them by the number of the block, from 1");
   visit("model.attention", model.attention, OneOf{{"naive", "flash", "cudnn"}},
         "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
         "NVIDIA's "
