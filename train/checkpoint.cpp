@@ -1,10 +1,10 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "data/file.h"
+#include "data/json_text.h"
 #include "train/formats/gpt2.h"
 #include "train/formats/weights.h"
 #include "train/safetensors.h"
@@ -13,7 +13,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
 constexpr const char* kPrefix = "step_";
 constexpr const char* kUnfinished = ".unfinished";
@@ -95,7 +94,7 @@ void prune_checkpoints(const fs::path& folder, int64_t keep) {
 RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
   check_same_model(checkpoint, model);
   const fs::path path = checkpoint / "state.json";
-  const ordered_json j = read_json(path);
+  const nlohmann::json j = read_json(path);
   try {
     return {.step = j.at("step"),
             .data_position = j.at("data_position"),

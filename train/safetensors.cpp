@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "data/json_text.h"
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
 
@@ -12,6 +12,8 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kLongestHeader = 100'000'000;  // bytes, as the reference implementation has it
 
 float float_from_half(uint16_t half) {
   const int exponent = (half >> 10) & 31, mantissa = half & 1023;
@@ -69,7 +71,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(
   const char* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(length);
   const std::span<const std::byte> data = bytes.subspan(sizeof(length) + length);
   try {
-    const json header = json::parse(text, text + length);
+    const json header = parse_json({text, length}, name, {.bytes = kLongestHeader});
     for (const auto& [key, value] : header.items()) {
       if (key == "__metadata__") continue;
       const auto begin = value.at("data_offsets").at(0).get<uint64_t>(),

@@ -58,11 +58,13 @@ TEST_F(Prepare, NamesTheLineThatIsWrong) {
     write("a.jsonl", content);
     expect_refusal({"--input", "a.jsonl", "--output", "new/d"}, words);
   };
-  expect("{\"text\":\"x\"}\n\n{\"text\": nope}\n", {"a.jsonl:3: not JSON", "column 11", "invalid literal"});
-  expect("{\"text\":\"\xff\"}\n", {"a.jsonl:1: not JSON", "UTF-8"});
-  expect("{\"text\":\"cut", {"a.jsonl:1: not JSON"});
+  expect("{\"text\":\"x\"}\n\n{\"text\": nope}\n", {"a.jsonl:3:11: not JSON", "invalid literal"});
+  expect("{\"text\":\"\xff\"}\n", {"a.jsonl:1:10: not JSON", "UTF-8"});
+  expect("{\"text\":\"cut", {"a.jsonl:1:13: not JSON"});
   expect("{\"text\":\"x\"}\n{\"txt\":\"y\",\"id\":1}\n",
          {"a.jsonl:2", "field 'text'", "found 'id', 'txt'", "--text-field"});
+  expect("{\"text\":\"x\"}\n{\"n\":1e999}\n", {"a.jsonl:2:", "not JSON", "1e999"});
+  expect("{\"a\":" + std::string(200'000, '[') + "\n", {"a.jsonl:1:69:", "more than 64 lists and objects"});
   expect("{}\n", {"a.jsonl:1", "found no fields"});
   expect("{\"text\":5}\n", {"a.jsonl:1", "wanted a string", "found a JSON number"});
   expect("[\"x\"]\n", {"a.jsonl:1", "wanted a JSON object", "found a JSON array"});

@@ -142,11 +142,15 @@ TEST_F(Checkpoint, DamageIsNamed) {
   fs::resize_file(path / "optimizer.safetensors", 5000);
   expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json", "not valid JSON"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
+  std::ofstream(path / "state.json") << std::string(200'000, '[');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:65: more than 64 lists"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
+  std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: more than 64 lists"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json cannot be read"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json does not exist"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 

@@ -1,31 +1,13 @@
 #include "train/formats/gpt2.h"
 
-#include <fstream>
-
-#include "data/file.h"
+#include "data/json_text.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
-void write_json(const fs::path& path, const ordered_json& value) { write_file(path, value.dump(2) + "\n"); }
-
-ordered_json read_json(const fs::path& path) {
-  std::ifstream file(path);
-  check(file.good(),
-        "{} cannot be read; a checkpoint has model.safetensors, config.json, optimizer.safetensors and "
-        "state.json",
-        path.string());
-  try {
-    return ordered_json::parse(file);
-  } catch (const nlohmann::json::exception& error) {
-    fail("{} is not valid JSON: {}", path.string(), error.what());
-  }
-}
-
-ordered_json hugging_face_config(const ModelConfig& model) {
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"activation_function", "gelu_new"},
@@ -48,7 +30,7 @@ ordered_json hugging_face_config(const ModelConfig& model) {
 
 int64_t check_same_model(const fs::path& folder, const ModelConfig& wanted, bool may_be_shorter) {
   const fs::path path = folder / "config.json";
-  const ordered_json found = read_json(path);
+  const nlohmann::json found = read_json(path);
   const auto number = [&](const char* key) {
     check(found.contains(key) && found[key].is_number_integer(),
           "{} has no whole number \"{}\": this is not a GPT-2", path.string(), key);

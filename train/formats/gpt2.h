@@ -8,9 +8,6 @@
 
 namespace tessera {
 
-void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
-nlohmann::ordered_json read_json(const std::filesystem::path& path);
-
 // The fields of Hugging Face's GPT2Config; transformers' defaults serve for the rest.
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model);
 
