@@ -98,8 +98,8 @@ std::vector<FileVerdict> verify_files(const fs::path& folder, const FileChecksum
       } else if (size != wanted.bytes) {
         verdict.fault = fmt::format("it has {} bytes, {} were written", size, wanted.bytes);
       } else if (const FileChecksum found = checksum_of_file(verdict.path); found != wanted) {
-        verdict.fault = fmt::format("its checksum is {}, that of what was written {}", found.checksum,
-                                    wanted.checksum);
+        verdict.fault =
+            fmt::format("its checksum is {}, that of what was written {}", found.checksum, wanted.checksum);
       }
     } catch (const Error& error) {
       verdict.fault = error.what();

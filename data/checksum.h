@@ -48,7 +48,7 @@ FileChecksums read_checksums(const nlohmann::json& json, const std::string& name
 struct FileVerdict {
   std::filesystem::path path;
   int64_t bytes = 0;
-  std::string fault;       // empty: none was found
+  std::string fault;         // empty: none was found
   bool has_checksum = true;  // where not, only its structure was looked at
 };
 

@@ -39,7 +39,8 @@ std::string sample_of(const std::vector<std::span<const std::byte>>& files) {
 }  // namespace
 
 StreamFingerprint fingerprint_of(const TokenStream& stream) {
-  StreamFingerprint found{.tokens = stream.size(), .tokenizer = stream.tokenizer(), .sources = {}, .sample = {}};
+  StreamFingerprint found{
+      .tokens = stream.size(), .tokenizer = stream.tokenizer(), .sources = {}, .sample = {}};
   std::vector<std::span<const std::byte>> files;
   for (const MappedFile* file : stream.files()) {
     files.push_back(file->bytes());
@@ -53,7 +54,8 @@ StreamFingerprint fingerprint_of(const TokenStream& stream) {
 
 nlohmann::json json_of(const StreamFingerprint& f) {
   nlohmann::json sources = nlohmann::json::array();
-  for (const auto& s : f.sources) sources.push_back({{"file", s.file}, {"bytes", s.bytes}, {"start", s.start}});
+  for (const auto& s : f.sources)
+    sources.push_back({{"file", s.file}, {"bytes", s.bytes}, {"start", s.start}});
   return {{"tokens", f.tokens}, {"tokenizer", f.tokenizer}, {"sources", sources}, {"sample", f.sample}};
 }
 
@@ -73,8 +75,7 @@ StreamFingerprint read_fingerprint(const nlohmann::json& json, const std::string
 }
 
 std::optional<std::string> difference(const StreamFingerprint& before, const StreamFingerprint& now) {
-  if (before.tokens != now.tokens)
-    return fmt::format("it had {} tokens, now {}", before.tokens, now.tokens);
+  if (before.tokens != now.tokens) return fmt::format("it had {} tokens, now {}", before.tokens, now.tokens);
   if (before.tokenizer != now.tokenizer)
     return fmt::format("its tokenizer was '{}', now '{}'", before.tokenizer, now.tokenizer);
   if (before.sources.size() != now.sources.size())

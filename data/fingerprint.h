@@ -1,5 +1,5 @@
-// A fingerprint of a token stream: enough to tell, without reading all of it, whether two streams hold the same
-// tokens, wherever their files lie.
+// A fingerprint of a token stream: enough to tell, without reading all of it, whether two streams hold the
+// same tokens, wherever their files lie.
 #pragma once
 
 #include <cstdint>

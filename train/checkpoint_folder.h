@@ -1,8 +1,8 @@
 // The folder `checkpoints` of a run: which of what lies in it are checkpoints, and which of them go.
 //
-// A checkpoint is a folder named step_ and the step, in at least 8 digits, whose state.json names the same step.
-// What is being written or removed is named so with `.unfinished` behind it. Nothing else is ever touched, and
-// no folder that holds a file which a run does not write.
+// A checkpoint is a folder named step_ and the step, in at least 8 digits, whose state.json names the same
+// step. What is being written or removed is named so with `.unfinished` behind it. Nothing else is ever
+// touched, and no folder that holds a file which a run does not write.
 #pragma once
 
 #include <array>
@@ -18,10 +18,11 @@ namespace tessera {
 inline constexpr const char* kChecksumsFile = "checksums.json";
 inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
 inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
-    "model.safetensors", "optimizer.safetensors", "config.json", "config.yaml", "state.json", "checksums.json"};
+    "model.safetensors", "optimizer.safetensors", "config.json", "config.yaml",
+    "state.json",        "checksums.json"};
 
-std::string checkpoint_name(int64_t step);                      // step_00001000
-std::optional<int64_t> step_of_name(std::string_view name);     // nothing: not a name of ours
+std::string checkpoint_name(int64_t step);                                  // step_00001000
+std::optional<int64_t> step_of_name(std::string_view name);                 // nothing: not a name of ours
 std::filesystem::path unfinished(const std::filesystem::path& checkpoint);  // its name while it is written
 
 struct NamedCheckpoint {
@@ -42,8 +43,8 @@ std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& fold
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
 struct KeepRule {
-  int64_t newest = 0;              // how many; 0: all
-  int64_t every = 0;               // also those of steps that are multiples of this; 0: none
+  int64_t newest = 0;                // how many; 0: all
+  int64_t every = 0;                 // also those of steps that are multiples of this; 0: none
   std::optional<int64_t> best = {};  // also this step's
 };
 // Removes the other checkpoints.

@@ -1,6 +1,8 @@
 // ./train --config gpt2_small.yaml
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "kernels/base/check.h"
 #include "train/config/config.h"
@@ -9,9 +11,28 @@
 #include "train/parallel/team.h"
 #include "train/threads.h"
 #include "train/trainer.h"
+#include "train/verify_command.h"
+
+namespace {
+
+// `--resume auto` becomes `--resume=auto`: to the parser --resume is a flag, which takes no word of its own,
+// so that another one may follow it.
+void join_resume_auto(int& argc, char** argv) {
+  static char joined[] = "--resume=auto";
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) != "--resume" || std::string_view(argv[i + 1]) != "auto") continue;
+    argv[i] = joined;
+    std::copy(argv + i + 2, argv + argc + 1, argv + i + 1);
+    --argc;
+    return;
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
+  join_resume_auto(argc, argv);
   CLI::App app{
       "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
       "checkpoints in\n"
@@ -25,8 +46,7 @@ int main(int argc, char** argv) {
   tessera::TrainerOptions options;
   bool print_config = false;
   app.add_option("--config", config_name,
-                 "YAML file; a bare name is looked up in the current folder, then in configs/")
-      ->required();
+                 "YAML file; a bare name is looked up in the current folder, then in configs/");
   app.add_option("--set", overrides,
                  "Override a key, as in --set model.attention=naive; may be given many times")
       ->type_name("KEY=VALUE")
@@ -34,8 +54,17 @@ int main(int argc, char** argv) {
       ->take_all();
   CLI::Option* print = app.add_flag("--print-config", print_config,
                                     "Print every key with its value and documentation, and leave");
-  CLI::Option* resume = app.add_flag("--resume", options.resume,
-                                     "Go on from the newest checkpoint in the run's folder (train.folder)");
+  std::string resume_word;
+  CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
+                                     "Go on from the newest checkpoint in the run's folder (train.folder); "
+                                     "--resume auto: start if there is none")
+                            ->check(CLI::IsMember({"newest", "auto"}));
+  std::string verified;
+  app.add_option(
+         "--verify", verified,
+         "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
+         "checksums, and leave")
+      ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
                                ->excludes(resume);
@@ -86,6 +115,12 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   try {
+    if (!verified.empty()) return tessera::verify_command(verified);
+    tessera::check(!config_name.empty(),
+                   "--config is required: the configuration of the run to start, such as "
+                   "--config quickstart.yaml");
+    options.resume = !resume_word.empty();
+    options.or_start = resume_word == "auto";
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (print_config) {
       std::cout << tessera::print_config(config);

@@ -25,20 +25,18 @@ TokenRange read_range(const json& object, const std::string& key, const std::str
   const TokenRange range{found->at(0).get<int64_t>(), found->at(1).get<int64_t>()};
   check(0 <= range.first_token && range.first_token < tokens && 1 <= range.token_count &&
             range.token_count <= tokens - range.first_token,
-        "{}: \"{}\" is {} tokens from token {} on, of {}", name, key, range.token_count, range.first_token, tokens);
+        "{}: \"{}\" is {} tokens from token {} on, of {}", name, key, range.token_count, range.first_token,
+        tokens);
   return range;
 }
 
 DataFingerprint read_data(const json& object, const std::string& name) {
-  check(object.is_object() && object.contains("train"), "{}: the fingerprint of the data lacks \"train\"", name);
-  DataFingerprint data{.train = read_fingerprint(object["train"], name),
-                       .validation = {},
-                       .train_range = {},
-                       .validation_range = {}};
-  if (object.contains("validation")) data.validation = read_fingerprint(object["validation"], name);
+  check(object.is_object() && object.contains("train"), "{}: the fingerprint of the data lacks \"train\"",
+        name);
+  DataFingerprint data{
+      .train = read_fingerprint(object["train"], name), .train_range = {}, .validation = std::nullopt};
   data.train_range = read_range(object, "train_range", name, data.train.tokens);
-  data.validation_range =
-      read_range(object, "validation_range", name, data.validation.value_or(data.train).tokens);
+  if (object.contains("validation")) data.validation = read_fingerprint(object["validation"], name);
   return data;
 }
 
@@ -48,29 +46,29 @@ json read_known(const fs::path& checkpoint) {
   json object = read_json(path);
   const std::string format = text_value(object, "format", path.string());
   check(format == kStateFormat || format == kStateWithoutChecksums,
-        "{} has the format {}; this program reads \"{}\" and \"{}\". Resume with the version of Tessera that wrote it",
+        "{} has the format {}; this program reads \"{}\" and \"{}\". Resume with the version of Tessera that "
+        "wrote it",
         path.string(), brief(object["format"]), kStateFormat, kStateWithoutChecksums);
   return object;
 }
 
 }  // namespace
 
-json json_of(const RunState& s) {
-  json object = {{"format", kStateFormat},
-                 {"step", s.step},
-                 {"data_position", s.data_position},
-                 {"seed", s.seed},
-                 {"micro_batch", s.micro_batch},
-                 {"sequence_length", s.sequence_length},
-                 {"ranks", s.ranks},
-                 {"device", s.device},
-                 {"data", s.data}};
+nlohmann::ordered_json json_of(const RunState& s) {
+  nlohmann::ordered_json object = {{"format", kStateFormat},
+                                   {"step", s.step},
+                                   {"data_position", s.data_position},
+                                   {"seed", s.seed},
+                                   {"micro_batch", s.micro_batch},
+                                   {"sequence_length", s.sequence_length},
+                                   {"ranks", s.ranks},
+                                   {"device", s.device},
+                                   {"data", s.data}};
   if (s.fingerprint) {
-    json& data = object["data_fingerprint"];
-    data = {{"train", json_of(s.fingerprint->train)},
-            {"train_range", json_of(s.fingerprint->train_range)},
-            {"validation_range", json_of(s.fingerprint->validation_range)}};
+    nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
+                                   {"train_range", json_of(s.fingerprint->train_range)}};
     if (s.fingerprint->validation) data["validation"] = json_of(*s.fingerprint->validation);
+    object["data_fingerprint"] = data;
   }
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
   return object;

@@ -15,8 +15,8 @@ namespace tessera {
 // Tells whether a run trains and evaluates on the same tokens as before, wherever their files lie.
 struct DataFingerprint {
   StreamFingerprint train;
-  std::optional<StreamFingerprint> validation;  // nothing: the end of `train` is held out
-  TokenRange train_range, validation_range;
+  TokenRange train_range;                       // what is not held out
+  std::optional<StreamFingerprint> validation;  // nothing: the rest of `train`, or the run does not evaluate
 };
 
 struct BestEvaluation {
@@ -32,8 +32,8 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  std::string device;  // of the run that wrote it: cpu or cuda
-  std::string data;    // the training data, as the configuration named it
+  std::string device;                               // of the run that wrote it: cpu or cuda
+  std::string data;                                 // the training data, as the configuration named it
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
 };
@@ -42,7 +42,7 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateFormat = "tessera checkpoint 2";
 inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
 
-nlohmann::json json_of(const RunState& run);
+nlohmann::ordered_json json_of(const RunState& run);
 
 // The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.
 int64_t read_step(const std::filesystem::path& checkpoint);
