@@ -7,7 +7,7 @@
 namespace tessera {
 
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  const nlohmann::json json = {{"format", manifest.format},       {"tokenizer", manifest.tokenizer},
+  const nlohmann::json json = {{"format", manifest.format},         {"tokenizer", manifest.tokenizer},
                                {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
                                {"documents", manifest.documents},   {"shards", manifest.shards},
                                {"files", json_of(manifest.files)}};

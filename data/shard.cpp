@@ -54,10 +54,12 @@ std::span<const uint16_t> shard_tokens(const MappedFile& file) {
   return {reinterpret_cast<const uint16_t*>(bytes.data() + sizeof(Header)), static_cast<size_t>(count)};
 }
 
-std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder, const std::string& pattern) {
+std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder,
+                                             const std::string& pattern) {
   std::vector<std::filesystem::path> shards;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) shards.push_back(entry->path());
   }

@@ -24,7 +24,8 @@ float float_from_half(uint16_t half) {
   return half & 0x8000 ? -magnitude : magnitude;
 }
 
-// An exponent of ones is NaN or infinity. The test is on bits and without a branch, so that the loop vectorises.
+// An exponent of ones is NaN or infinity. The test is on bits and without a branch, so that the loop
+// vectorises.
 void check_finite(std::span<const float> values, const std::string& name) {
   constexpr uint32_t kExponent = 0x7F800000;
   int bad = 0;
@@ -33,9 +34,11 @@ void check_finite(std::span<const float> values, const std::string& name) {
     bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
   if (!bad) return;
   const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
-  fail("{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a longer "
-       "warm-up or clipping (optimizer.max_grad_norm) usually helps",
-       name, first - values.begin(), *first);
+  fail(
+      "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
+      "longer "
+      "warm-up or clipping (optimizer.max_grad_norm) usually helps",
+      name, first - values.begin(), *first);
 }
 
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }

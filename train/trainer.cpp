@@ -143,9 +143,10 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
 void Trainer::take_shape(const fs::path* checkpoint) {
   RunState& was = was_;
   if (checkpoint && !check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors))
-    notices_.push_back(fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
-                                   "would not be noticed",
-                                   checkpoint->filename().string()));
+    notices_.push_back(
+        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
+                    "would not be noticed",
+                    checkpoint->filename().string()));
   if (checkpoint) was = read_state(*checkpoint, model_config(config_));
   // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
   const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
@@ -170,7 +171,8 @@ void Trainer::take_data(const fs::path* checkpoint) {
   peers_.at("the data", Pace::kAlone);
   data_.emplace(config_);
   run_.fingerprint = data_->fingerprint();
-  peers_.check_same(run_.fingerprint->train.sample, "a checksum of data.train: all ranks have to read the same data");
+  peers_.check_same(run_.fingerprint->train.sample,
+                    "a checksum of data.train: all ranks have to read the same data");
   const auto add = [&](const std::vector<std::string>& more) {
     notices_.insert(notices_.end(), more.begin(), more.end());
   };
@@ -184,7 +186,8 @@ void Trainer::take_data(const fs::path* checkpoint) {
     for (const std::string& change : changes(*was_config, config_, was_.step)) add({"changed: " + change});
   if (same_validation(was_, run_)) run_.best = was_.best;
   // A better one is wanted only where the best is there.
-  if (run_.best && config_.checkpoint.keep_best && !fs::exists(checkpoints_ / checkpoint_name(run_.best->step)))
+  if (run_.best && config_.checkpoint.keep_best &&
+      !fs::exists(checkpoints_ / checkpoint_name(run_.best->step)))
     run_.best.reset();
 }
 
@@ -215,7 +218,8 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (peers_.leads() && fs::exists(source / kChecksumsFile)) check_undamaged(source, CheckpointPart::kWeights);
+  if (peers_.leads() && fs::exists(source / kChecksumsFile))
+    check_undamaged(source, CheckpointPart::kWeights);
   tessera::load_weights(config_.train.init_from, *state_, config_.model.position_extension == "interpolate");
 }
 
@@ -411,11 +415,10 @@ void Trainer::run() {
   }
   if (run_.step > saved_) save();  // the last step, or the one in which the signal came
   if (run_.best)
-    line_.print(fmt::format("the lowest validation loss was {:.4f}, after step {}{}", run_.best->validation_loss,
-                            run_.best->step,
-                            config_.checkpoint.keep_best
-                                ? ": " + (checkpoints_ / checkpoint_name(run_.best->step)).string()
-                                : ""));
+    line_.print(fmt::format(
+        "the lowest validation loss was {:.4f}, after step {}{}", run_.best->validation_loss, run_.best->step,
+        config_.checkpoint.keep_best ? ": " + (checkpoints_ / checkpoint_name(run_.best->step)).string()
+                                     : ""));
   line_.print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
   report_ranks();
   if (!profile_.empty()) {
