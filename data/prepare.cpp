@@ -131,7 +131,8 @@ void prepare(const Options& options) {
                                  .vocab_size = tokenizer->vocab_size(),
                                  .tokens = shards.token_count(),
                                  .documents = documents,
-                                 .shards = shards.shard_count()});
+                                 .shards = shards.shard_count(),
+                                 .files = shards.checksums()});
   check(!interrupted, "interrupted");
   folder.publish();
   progress.clear();

@@ -1,5 +1,7 @@
 // ./train --config gpt2_small.yaml
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
@@ -11,9 +13,28 @@
 #include "train/rank_options.h"
 #include "train/threads.h"
 #include "train/trainer.h"
+#include "train/verify_command.h"
+
+namespace {
+
+// `--resume auto` becomes `--resume=auto`: to the parser --resume is a flag, which takes no word of its own,
+// so that another one may follow it.
+void join_resume_auto(int& argc, char** argv) {
+  static char joined[] = "--resume=auto";
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) != "--resume" || std::string_view(argv[i + 1]) != "auto") continue;
+    argv[i] = joined;
+    std::copy(argv + i + 2, argv + argc + 1, argv + i + 1);
+    --argc;
+    return;
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
+  join_resume_auto(argc, argv);
   CLI::App app{
       "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
       "checkpoints in the run's folder.",
@@ -33,8 +54,16 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   CLI::Option* print = app.add_flag("--print-config", print_config,
                                     "Print every key with its value and documentation, and exit");
-  CLI::Option* resume = app.add_flag("--resume", options.resume,
-                                     "Resume from the newest checkpoint in the run's folder (train.folder)");
+  std::string resume_word;
+  CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
+                                     "Resume from the newest checkpoint in the run's folder (train.folder); "
+                                     "--resume auto: start if there is none")
+                            ->check(CLI::IsMember({"newest", "auto"}));
+  std::string verified;
+  app.add_option("--verify", verified,
+                 "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
+                 "checksums, and exit")
+      ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
                                ->excludes(resume);
@@ -86,6 +115,9 @@ int main(int argc, char** argv) {
     return *exit_code;
 
   try {
+    if (!verified.empty()) return tessera::verify_command(verified);
+    options.resume = !resume_word.empty();
+    options.or_start = resume_word == "auto";
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
     if (print_config) {
       std::cout << tessera::print_config(config);

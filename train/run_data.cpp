@@ -1,5 +1,6 @@
 #include "train/run_data.h"
 
+#include "data/dataset_check.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -42,6 +43,20 @@ RunData::RunData(const Config& config) : train_stream_(open(config.data.train, c
   train_.emplace(loader(train_stream_, train_range, config.data.shuffle));
   validation_.emplace(loader(*validation_stream, validation_range, false));
   if (!train_stream_.tokenizer().empty()) tokenizer_ = make_tokenizer(train_stream_.tokenizer());
+}
+
+DataFingerprint RunData::fingerprint() const {
+  DataFingerprint found{
+      .train = fingerprint_of(train_stream_), .train_range = train_->range(), .validation = std::nullopt};
+  if (validation_stream_) found.validation = fingerprint_of(*validation_stream_);
+  return found;
+}
+
+std::vector<std::string> RunData::verify() const {
+  std::vector<std::string> notices{verify_at_start(train_stream_)};
+  if (validation_stream_) notices.push_back(verify_at_start(*validation_stream_));
+  std::erase(notices, "");
+  return notices;
 }
 
 fs::path builtin_corpus() {

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "train/config/config.h"
+#include "train/run_state.h"
 
 namespace tessera {
 
@@ -24,6 +25,9 @@ class RunData {
   }
   const Loader& train() const { return *train_; }
   const Loader& validation() const { return *validation_; }
+  DataFingerprint fingerprint() const;  // reads some hundred kilobytes
+  // Verifies shards that have checksums, if they are not too many. Returns notices. Error: a damaged shard.
+  std::vector<std::string> verify() const;
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs
 
  private:

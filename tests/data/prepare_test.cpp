@@ -23,8 +23,11 @@ TEST_F(Prepare, EndsEveryDocument) {
   EXPECT_NE(result.out.find("documents 5, tokens 23, shards 1, seconds"), std::string::npos) << result.out;
   EXPECT_EQ(text_of("made/mine"), "one\ntwo|three|\xc3\xa9||last|");
   EXPECT_EQ(TokenStream::open(folder_ / "made/mine").tokenizer(), "bytes");
+  const FileChecksum shard = checksum_of_file(folder_ / "made/mine/train_000000.bin");
   EXPECT_EQ(read_file(folder_ / "made/mine/dataset.json"),
-            "{\n  \"documents\": 5,\n  \"format\": \"tessera-dataset-1\",\n  \"shards\": 1,\n"
+            "{\n  \"documents\": 5,\n  \"files\": {\n    \"train_000000.bin\": {\n      \"bytes\": 1070,\n"
+            "      \"xxh3_128\": \"" + shard.checksum + "\"\n    }\n  },\n"
+            "  \"format\": \"tessera-dataset-2\",\n  \"shards\": 1,\n"
             "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
   EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
 }

@@ -236,6 +236,14 @@ void Reader::check_across() const {
   }
   require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
           "is more than", "optimizer.learning_rate");
+  const auto& checkpoint = config_.checkpoint;
+  if (checkpoint.keep_every > 0)
+    require(checkpoint.every > 0 && checkpoint.keep_every % checkpoint.every == 0, "checkpoint.keep_every",
+            "is no multiple of", "checkpoint.every",
+            checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
+                                 : "which writes one only at the end");
+  if (checkpoint.keep_best)
+    require(config_.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but", "evaluation.every");
 }
 
 }  // namespace

@@ -125,6 +125,10 @@ void for_each_field(C& config, Visit&& visit) {
   visit("checkpoint.every", checkpoint.every, Whole{},
         "Steps between checkpoints, one more at the end; 0: only that");
   visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest to keep; 0: all");
+  visit("checkpoint.keep_every", checkpoint.keep_every, Whole{},
+        "Also keep those of steps that are multiples of this, and of checkpoint.every; 0: none");
+  visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
+        "Also write and keep that of the evaluation with the lowest validation loss so far");
 }
 
 }  // namespace tessera
