@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/memory/plan_command.h"
@@ -33,6 +34,8 @@ void join_resume_auto(int& argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::open_standard_streams();
+  tessera::writes_fail_without_signals();
   tessera::wait_without_spinning(argv);
   join_resume_auto(argc, argv);
   CLI::App app{
@@ -106,8 +109,9 @@ int main(int argc, char** argv) {
       "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
       "  ./train gpt2_small.yaml --resume --gpus 4\n"
       "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
-      "ends the program at once.\n\n"
+      "Ctrl-C, SIGTERM or SIGHUP stops after the current step, or within a long one after the current "
+      "micro-batch, whose step is then dropped. A checkpoint is written, and the exit code is 0. Another "
+      "signal, a second later, ends the program at once.\n\n"
       "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the run was refused or "
       "failed, and the message says why; 2: --plan found that it does not fit; 3, of one rank of several: "
       "another says why.");
