@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support.h"
-#include "train/formats/weights.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/safetensors.h"
 
 namespace tessera::testing {
