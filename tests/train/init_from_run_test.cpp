@@ -72,6 +72,20 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
   refused_before_data({"model_type is \"llama\"; Tessera computes \"gpt2\""});
 }
 
+TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
+  ModelConfig model = kSmall;
+  model.context = 512;
+  write_gpt2(folder / "weights", model);
+  const auto fit = [&](const std::string& extension) {
+    return train({"--plan", "--fit", "context", "--device-memory", "1GiB", "--set",
+                  "train.tokens_per_step=512", "--set", "model.position_extension=" + extension})
+        .out;
+  };
+  EXPECT_NE(fit("none").find("train.sequence_length=512"), std::string::npos) << fit("none");
+  EXPECT_EQ(fit("none").find("model.context="), std::string::npos) << fit("none");
+  EXPECT_NE(fit("repeat").find("model.context="), std::string::npos) << fit("repeat");
+}
+
 TEST_F(InitFromRun, DropoutIsNoticed) {
   write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.0}, {"resid_pdrop", 0.0}});
   std::vector<FileTensor> tensors = gpt2_tensors(kSmall);
