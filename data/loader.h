@@ -78,5 +78,6 @@ struct SplitOptions {
 // Holds out the last `validation_fraction` of the tokens (rounded to the nearest token), so that the two
 // parts do not overlap. Error: a fraction outside (0, 1), or a part that is too short for one window.
 TrainValidationSplit split_train_validation(const SplitOptions& options);
+bool can_split(const SplitOptions& options);  // both parts are long enough
 
 }  // namespace tessera

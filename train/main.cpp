@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
+#include "kernels/base/process.h"
 #include "train/config/config.h"
 #include "train/memory/plan_command.h"
 #include "train/parallel/start.h"
@@ -31,6 +32,8 @@ void join_resume_auto(int& argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::open_standard_streams();
+  tessera::writes_fail_without_signals();
   tessera::wait_without_spinning(argv);
   join_resume_auto(argc, argv);
   CLI::App app{
@@ -107,8 +110,10 @@ int main(int argc, char** argv) {
       })
       ->excludes(plan);
   app.footer(
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
-      "ends the\n"
+      "Ctrl-C, SIGTERM or SIGHUP stops after the current step, or within a long one after the current "
+      "micro-batch, whose step\n"
+      "is then dropped. A checkpoint is written, and the exit code is 0. Another signal, a second later, ends "
+      "the\n"
       "program at once. Exit code 1: the run was refused or failed, and the message says why; 2: --plan "
       "found that\n"
       "it does not fit; 3, of one rank of several: another says why.");

@@ -115,7 +115,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
   ASSERT_EQ(train({"--set", "train.steps=4"}).status, 0);
   refused({}, {"out holds checkpoints of an earlier run", "--resume", "--overwrite", "train.folder"});
   EXPECT_TRUE(fs::exists(folder / "out/checkpoints/step_00000004"));
-  refused({"--resume", "--set", "train.steps=4"}, {"nothing is left to do"});
+  refused({"--resume", "--set", "train.steps=3"}, {"step_00000004 is at step 4", "nothing is left to do"});
   refused({"--resume", "--set", "train.seed=2"}, {"train.seed", "order of the data would change"});
   refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "wants 3"});
   refused({"--resume", "--set", "train.folder=none"}, {"nothing to resume"});

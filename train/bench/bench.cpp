@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/base/check.h"
+#include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/parallel/start.h"
 #include "train/parallel/team.h"
@@ -66,6 +67,7 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::open_standard_streams();
   tessera::wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine."};
   app.require_subcommand(1);

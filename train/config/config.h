@@ -57,7 +57,7 @@ struct Config {
     int64_t time_limit = 25;         // seconds
     bool deterministic = true;
     int64_t seed = 1337;
-    int64_t log_every = 1;
+    int64_t log_every = 10;
     bool operator==(const Train&) const = default;
   } train;
 
@@ -79,6 +79,7 @@ struct Config {
   struct Evaluation {
     int64_t every = 100;  // steps; 0: never
     int64_t sequences = 64;
+    bool at_start = true;
     bool operator==(const Evaluation&) const = default;
   } evaluation;
 
