@@ -136,9 +136,11 @@ void RunLog::sample(const std::string& text, double seconds) {
                           printable(config_.sampling.prompt), printable(text)));
 }
 
-void RunLog::checkpoint(const std::filesystem::path& path, double seconds) {
+void RunLog::checkpoint(const std::filesystem::path& path, double seconds, bool best) {
   time_left_.took(TimeLeft::kCheckpoint, seconds);
-  record("checkpoint", {{"path", path.string()}, {"seconds", seconds}});
+  nlohmann::ordered_json figures{{"path", path.string()}, {"seconds", seconds}};
+  if (best) figures["best"] = true;
+  record("checkpoint", figures);
   sync();
   line_.print_wrapped(
       fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(), seconds), 2);

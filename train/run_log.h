@@ -34,7 +34,7 @@ class RunLog {
                  double seconds);  // on a terminal, while it is
   void evaluation(double loss, int64_t sequences, double seconds);
   void sample(const std::string& text, double seconds);
-  void checkpoint(const std::filesystem::path& path, double seconds);
+  void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);
   void stop(const char* reason, const std::string& message);  // "finished", "signal", "error"
 

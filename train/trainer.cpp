@@ -47,6 +47,9 @@ class Trainer {
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
+  void tell(const std::vector<std::string>& notices) {
+    notices_.insert(notices_.end(), notices.begin(), notices.end());
+  }
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
   void train_all();
@@ -56,7 +59,6 @@ class Trainer {
   void fetch(int64_t position);
   bool train_step(int64_t step);
   std::optional<double> evaluate();
-  bool is_best(double validation_loss);
   void sample();
   void save();
   void end();
@@ -121,20 +123,18 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   load_weights(checkpoint);
 
   if (!peers_.leads()) return;
-  for (std::string& notice : run_folder_->take()) notices_.push_back(std::move(notice));
+  tell(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
 // The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
 void Trainer::take_shape(const fs::path* checkpoint) {
-  RunState& was = was_;
-  if (checkpoint && !check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors))
-    notices_.push_back(
-        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
-                    "would not be noticed",
-                    checkpoint->filename().string()));
-  if (checkpoint) was = read_state(*checkpoint, model_config(config_));
+  if (checkpoint) {
+    check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
+    was_ = read_state(*checkpoint, model_config(config_));
+  }
+  const RunState& was = was_;
   // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
   const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
   plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
@@ -162,28 +162,16 @@ void Trainer::take_data(const fs::path* checkpoint) {
   run_.fingerprint = data_->fingerprint();
   peers_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
-  const auto add = [&](const std::vector<std::string>& more) {
-    notices_.insert(notices_.end(), more.begin(), more.end());
-  };
-  if (peers_.leads()) add(data_->verify());
-  add(check_run({.config = config_,
-                 .model = shape().model,
-                 .train = data_->stream(),
-                 .validation = data_->validation_stream(),
-                 .tokenizer = data_->tokenizer(),
-                 .resuming = checkpoint != nullptr}));
+  if (peers_.leads()) tell(data_->verify());
+  tell(check_run({.config = config_,
+                  .model = shape().model,
+                  .train = data_->stream(),
+                  .validation = data_->validation_stream(),
+                  .tokenizer = data_->tokenizer(),
+                  .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
-  std::string notice;
-  const std::optional<Config> was_config = config_of(*checkpoint, notice);
-  if (!notice.empty()) add({notice});
-  add(check_same_data(*checkpoint, was_, run_, was_config, config_));
-  if (was_config)
-    for (const std::string& change : changes(*was_config, config_, was_.step)) add({"changed: " + change});
-  if (same_validation(was_, run_)) run_.best = was_.best;
-  // A better one is wanted only where the best is there.
-  if (run_.best && config_.checkpoint.keep_best &&
-      !fs::exists(checkpoints_ / checkpoint_name(run_.best->step)))
-    run_.best.reset();
+  tell(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  run_.best = best_so_far(*checkpoint, was_, run_, config_);
 }
 
 void Trainer::obtain_memory(bool resuming) {
@@ -213,8 +201,7 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (peers_.leads() && fs::exists(source / kChecksumsFile))
-    check_undamaged(source, CheckpointPart::kWeights);
+  if (peers_.leads()) check_undamaged(source, CheckpointPart::kWeights);
   tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
 }
 
@@ -250,14 +237,6 @@ std::optional<double> Trainer::evaluate() {
   return loss;
 }
 
-// Takes note of an evaluation. Returns whether a checkpoint of this step is wanted as the best so far.
-bool Trainer::is_best(double validation_loss) {
-  if (run_.step == 0 || !std::isfinite(validation_loss)) return false;
-  if (run_.best && validation_loss >= run_.best->validation_loss) return false;
-  run_.best = {.step = run_.step, .validation_loss = validation_loss};
-  return config_.checkpoint.keep_best;
-}
-
 void Trainer::sample() {
   peers_.at("a sample", Pace::kAlone);
   if (!data_->tokenizer() || !peers_.leads()) return;
@@ -283,7 +262,7 @@ void Trainer::save() {
   prune_checkpoints(checkpoints_, {.newest = config_.checkpoint.keep,
                                    .every = config_.checkpoint.keep_every,
                                    .best = keeps_best ? std::optional(run_.best->step) : std::nullopt});
-  log_.checkpoint(path, seconds_since(start));
+  log_.checkpoint(path, seconds_since(start), keeps_best && run_.best->step == run_.step);
 }
 
 void Trainer::write_profile() {
@@ -351,9 +330,9 @@ Due Trainer::due_after(int64_t step) const {
 void Trainer::work(const Due& due) {
   bool best = false;
   if (due.evaluation)
-    if (const std::optional<double> loss = evaluate()) best = is_best(*loss);
+    if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_, *loss);
   if (due.sample) sample();
-  if (due.checkpoint || best) save();
+  if (due.checkpoint || (best && config_.checkpoint.keep_best)) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
 }
 
@@ -408,10 +387,8 @@ void Trainer::train_all() {
 
 void Trainer::end() {
   if (run_.best)
-    log_.line().print(fmt::format(
-        "the lowest validation loss was {:.4f}, after step {}{}", run_.best->validation_loss, run_.best->step,
-        config_.checkpoint.keep_best ? ": " + (checkpoints_ / checkpoint_name(run_.best->step)).string()
-                                     : ""));
+    log_.line().print(fmt::format("the lowest validation loss was {:.4f}, after step {}",
+                                  run_.best->validation_loss, run_.best->step));
   log_.line().print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
   report_ranks();
   if (!profile_.empty()) {
