@@ -1,8 +1,11 @@
 // ./train --config gpt2_small.yaml
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/memory/plan_command.h"
@@ -11,9 +14,30 @@
 #include "train/rank_options.h"
 #include "train/threads.h"
 #include "train/trainer.h"
+#include "train/verify_command.h"
+
+namespace {
+
+// `--resume auto` becomes `--resume=auto`: to the parser --resume is a flag, which takes no word of its own,
+// so that another one may follow it.
+void join_resume_auto(int& argc, char** argv) {
+  static char joined[] = "--resume=auto";
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) != "--resume" || std::string_view(argv[i + 1]) != "auto") continue;
+    argv[i] = joined;
+    std::copy(argv + i + 2, argv + argc + 1, argv + i + 1);
+    --argc;
+    return;
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
+  tessera::open_standard_streams();
+  tessera::writes_fail_without_signals();
   tessera::wait_without_spinning(argv);
+  join_resume_auto(argc, argv);
   CLI::App app{
       "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
       "checkpoints in the run's folder.",
@@ -33,8 +57,16 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   CLI::Option* print = app.add_flag("--print-config", print_config,
                                     "Print every key with its value and documentation, and exit");
-  CLI::Option* resume = app.add_flag("--resume", options.resume,
-                                     "Resume from the newest checkpoint in the run's folder (train.folder)");
+  std::string resume_word;
+  CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
+                                     "Resume from the newest checkpoint in the run's folder (train.folder); "
+                                     "--resume auto: start if there is none")
+                            ->check(CLI::IsMember({"newest", "auto"}));
+  std::string verified;
+  app.add_option("--verify", verified,
+                 "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
+                 "checksums, and exit")
+      ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
                                ->excludes(resume);
@@ -74,8 +106,9 @@ int main(int argc, char** argv) {
       "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
       "  ./train gpt2_small.yaml --resume --gpus 4\n"
       "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
-      "ends the program at once.\n\n"
+      "Ctrl-C, SIGTERM or SIGHUP stops after the current step, or within a long one after the current "
+      "micro-batch, whose step is then dropped. A checkpoint is written, and the exit code is 0. Another "
+      "signal, a second later, ends the program at once.\n\n"
       "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the run was refused or "
       "failed, and the message says why; 2: --plan found that it does not fit; 3, of one rank of several: "
       "another says why.");
@@ -83,7 +116,10 @@ int main(int argc, char** argv) {
     return *exit_code;
 
   try {
-    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
+    if (!verified.empty()) return tessera::verify_command(verified);
+    options.resume = !resume_word.empty();
+    options.or_start = resume_word == "auto";
+    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;

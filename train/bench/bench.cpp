@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
 #include "train/parallel/start.h"
@@ -69,6 +70,7 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::open_standard_streams();
   tessera::wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine.", "bench"};
   app.footer(

@@ -56,7 +56,7 @@ class Bench {
                              .repeats = options_.repeats,
                              .cells = {}};
     backend_->lend_workspace(arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-                                          {workspace_bytes(device_.device, 1, 1) / 4}));
+                                          {workspace_bytes(device_.device, 1, 1, 1) / 4}));
     if (device_.device == Device::kCuda) {
       flush_ =
           arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kFlushBytes / 4});
