@@ -218,7 +218,7 @@ TEST_F(ConfigFile, Shapes) {
   EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
   EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
   EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
-            "run.yaml:3:1: a second YAML document begins here; one is wanted");
+            "run.yaml:2:1: a second YAML document begins here; one is wanted");
 }
 
 TEST_F(ConfigFile, Syntax) {

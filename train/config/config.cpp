@@ -325,7 +325,7 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-  const std::string stem = fs::path(name).stem().string();
+  const std::string stem = bare ? fs::path(name).stem().string() : "";
   const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
                             [&](std::string_view candidate) { return edit_distance(stem, candidate); });
   std::string advice = option_is_a_key(name);
