@@ -1,16 +1,18 @@
 // Runs a program on a terminal of its own, as a person would see it.
 #pragma once
 
-#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "tests/data/support.h"  // first: it means gtest's namespace `testing`
 
 namespace tessera::testing {
 

@@ -47,7 +47,7 @@ TEST(TaskStatus, FitsTheTerminal) {
                          .unit = "sequences",
                          .seconds = 512};
   EXPECT_EQ(fit_status(task_status(task), 79),
-            "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 2.0 s each");
+            "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 25:36 left");
   EXPECT_EQ(fit_status(task_status(task), 100),
             "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 2.0 s each | 25:36 left");
   EXPECT_EQ(fit_status(task_status(task), 45), "step 250/20000 | evaluation 25% | 25:36 left");
@@ -132,8 +132,8 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
                            "smaller model"),
             std::string::npos)
       << slower[0];
-  EXPECT_NE(slower[1].find("an evaluation, of 62 sequences, will take about 63 min; --set "
-                           "evaluation.sequences=1 makes it 60 s, --set evaluation.at_start=false"),
+  EXPECT_NE(slower[1].find("an evaluation, of 62 sequences, will take about 61 min; --set "
+                           "evaluation.sequences=1 makes it 59 s, --set evaluation.at_start=false"),
             std::string::npos)
       << slower[1];
 }
@@ -143,7 +143,8 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
   const RunData data(c);
   const DeviceChoice device;
   const RunShape shape = shape_of(c);
-  RunState run{.step = 0, .sequence_length = 32};
+  RunState run;
+  run.sequence_length = 32;
   testing::internal::CaptureStdout();
   {
     RunLog log(c, run, true);

@@ -110,13 +110,13 @@ TEST_F(Signals, RanksDropTheSameStep) {
 // nohup stays nohup: what is ignored when the program starts is ignored.
 TEST_F(Signals, AnIgnoredHangUpIsIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // inherited
-  Process process(TRAIN_BINARY, with_config(sets({"train.steps=400", "evaluation.every=0"})), {.folder = folder});
+  Process process(TRAIN_BINARY, with_config(sets({"train.steps=60", "evaluation.every=0"})), {.folder = folder});
   std::signal(SIGHUP, before);
   wait_for_steps("out", 3);
   process.signal(SIGHUP);
   const ProcessResult result = process.finish();
   EXPECT_EQ(result.status, 0) << result.error;
-  EXPECT_EQ(events("out", "step").size(), 400u);
+  EXPECT_EQ(events("out", "step").size(), 60u);
 }
 
 // `./train | tee log`, then Ctrl-C: tee is gone before the run is.
