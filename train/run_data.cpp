@@ -1,5 +1,6 @@
 #include "train/run_data.h"
 
+#include "data/dataset_check.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -44,11 +45,27 @@ RunData::RunData(const Config& config) : train_stream_(open(config.data.train, c
   if (!train_stream_.tokenizer().empty()) tokenizer_ = make_tokenizer(train_stream_.tokenizer());
 }
 
+DataFingerprint RunData::fingerprint() const {
+  DataFingerprint found{
+      .train = fingerprint_of(train_stream_), .train_range = train_->range(), .validation = std::nullopt};
+  if (validation_stream_) found.validation = fingerprint_of(*validation_stream_);
+  return found;
+}
+
+std::vector<std::string> RunData::verify() const {
+  std::vector<std::string> notices{verify_at_start(train_stream_)};
+  if (validation_stream_) notices.push_back(verify_at_start(*validation_stream_));
+  std::erase(notices, "");
+  return notices;
+}
+
 fs::path builtin_corpus() {
-  const fs::path corpus = fs::read_symlink("/proc/self/exe").parent_path() / "corpus.txt";
-  check(fs::exists(corpus), "the built-in corpus {} is missing; build the target `corpus`, or set data.train",
-        corpus.string());
-  return corpus;
+  for (const fs::path& folder : shipped_folders()) {
+    std::error_code error;
+    if (fs::is_regular_file(folder / "corpus.txt", error)) return folder / "corpus.txt";
+  }
+  fail("the built-in corpus {} is missing; build the target `corpus`, or set data.train",
+       (shipped_folders()[0] / "corpus.txt").string());
 }
 
 }  // namespace tessera

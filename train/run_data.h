@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "train/config/config.h"
+#include "train/run_state.h"
 
 namespace tessera {
 
@@ -21,9 +22,15 @@ class RunData {
   RunData& operator=(const RunData&) = delete;
 
   const TokenStream& stream() const { return train_stream_; }
+  const TokenStream* validation_stream() const {  // null: a part of stream()
+    return validation_stream_ ? &*validation_stream_ : nullptr;
+  }
   const Loader& train() const { return *train_; }
   bool evaluates() const { return validation_.has_value(); }
   const Loader& validation() const { return *validation_; }  // where it evaluates
+  DataFingerprint fingerprint() const;                       // reads some hundred kilobytes
+  // Verifies shards that have checksums, if they are not too many. Returns notices. Error: a damaged shard.
+  std::vector<std::string> verify() const;
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs
 
  private:
@@ -33,7 +40,7 @@ class RunData {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// Where `data.train: builtin` finds its text: the corpus that the build put beside the program.
+// Where `data.train: builtin` finds its text: the corpus that the build put beside the program, or installed.
 std::filesystem::path builtin_corpus();
 
 }  // namespace tessera

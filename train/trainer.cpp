@@ -9,11 +9,15 @@
 #include "data/file.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/parallel/peers.h"
+#include "train/resume.h"
+#include "train/run_checks.h"
 #include "train/run_data.h"
+#include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -42,6 +46,7 @@ class Trainer {
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
+  void take_data(const fs::path* checkpoint);
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
   void train_all();
@@ -51,6 +56,7 @@ class Trainer {
   void fetch(int64_t position);
   bool train_step(int64_t step);
   std::optional<double> evaluate();
+  bool is_best(double validation_loss);
   void sample();
   void save();
   void end();
@@ -61,8 +67,10 @@ class Trainer {
   Peers& peers_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
+  std::optional<RunFolder> run_folder_;
   std::optional<RunData> data_;
-  RunState run_;
+  RunState run_, was_;                // was_: the checkpoint's, where there is one
+  std::vector<std::string> notices_;  // for rank 0 to print when the run starts
   RunPlan plan_;
   double peak_flops_ = 0;
   std::unique_ptr<Backend> backend_;
@@ -87,49 +95,45 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
       stopping_(peers, [this](int number) { log_.signal(number); }) {
   peers_.check_same(name_of(device_.traits.device),
                     "where to compute; name it with --set device=cuda or cpu");
-  peers_.check_same(options.resume      ? "--resume"
+  peers_.check_same(options.or_start    ? "--resume auto"
+                    : options.resume    ? "--resume"
                     : options.overwrite ? "--overwrite"
                                         : "",
                     "--resume or --overwrite: start all ranks with the same command");
-  const std::optional<fs::path> checkpoint = latest_checkpoint(checkpoints_);
-  peers_.check_same(checkpoint.value_or("none").string(),
+  run_folder_.emplace(config, options, peers_.leads());
+  const fs::path* checkpoint = run_folder_->checkpoint() ? &*run_folder_->checkpoint() : nullptr;
+  peers_.check_same(checkpoint ? checkpoint->string() : "none",
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
-  check(
-      !checkpoint || options.resume || options.overwrite,
-      "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them and "
-      "start anew, or choose another folder with --set train.folder=NAME",
-      folder_.string(), checkpoint ? checkpoint->filename().string() : "");
-  check(checkpoint || !options.resume, "there is nothing to resume: {} holds no checkpoint",
-        checkpoints_.string());
 
-  if (options.resume) resumed_ = *checkpoint;
-  take_shape(options.resume ? &*checkpoint : nullptr);
-  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, options.resume));  // before any work is done
-  peers_.at("the data", Pace::kAlone);
-  data_.emplace(config);
+  if (checkpoint) resumed_ = *checkpoint;
+  if (!checkpoint && !config.train.init_from.empty())  // before anything slow
+    notices_ = check_weights(config.train.init_from, model_config(config),
+                             position_extension(config.model.position_extension));
+  take_shape(checkpoint);
+  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any work is done
+  take_data(checkpoint);
   tokens_.resize(static_cast<size_t>(shape().tokens_per_rank()));
   targets_.resize(tokens_.size());
   fetch(run_.data_position);  // data that cannot be read is refused before anything is obtained or written
   if (!profile_.empty() && peers_.size() > 1) profile_ /= fmt::format("rank_{}", peers_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
-  obtain_memory(options.resume);
-  load_weights(options.resume ? &*checkpoint : nullptr);
+  obtain_memory(checkpoint != nullptr);
+  load_weights(checkpoint);
 
   if (!peers_.leads()) return;
-  try {
-    if (options.overwrite) fs::remove_all(checkpoints_);
-    fs::create_directories(folder_);
-  } catch (const fs::filesystem_error& error) {
-    fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
-         folder_.string(), error.code().message());
-  }
+  for (std::string& notice : run_folder_->take()) notices_.push_back(std::move(notice));
   write_file(folder_ / "config.yaml", print_config(config));
-  log_.open_metrics(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
+  log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
 // The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
 void Trainer::take_shape(const fs::path* checkpoint) {
-  RunState was;
+  RunState& was = was_;
+  if (checkpoint && !check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors))
+    notices_.push_back(
+        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
+                    "would not be noticed",
+                    checkpoint->filename().string()));
   if (checkpoint) was = read_state(*checkpoint, model_config(config_));
   // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
   const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
@@ -145,20 +149,41 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .data = config_.data.train};
   saved_ = was.step;
   if (!checkpoint) return;
-  const auto same = [&](const char* key, const auto& before, const auto& now) {
-    check(before == now,
-          "{} was made with {} {}, this run has {}: the order of the data would change. Restore it, or start "
-          "anew "
-          "from these weights with train.init_from",
-          checkpoint->string(), key, before, now);
-  };
-  same("train.seed", was.seed, run_.seed);
-  same("train.sequence_length", was.sequence_length, run_.sequence_length);
-  same("data.train", was.data, run_.data);
   check(was.step <= config_.train.steps,
         "{} is at step {}, and train.steps is {}: nothing is left to do. --set train.steps=N with a larger N "
         "trains on",
         checkpoint->string(), was.step, config_.train.steps);
+}
+
+// Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
+void Trainer::take_data(const fs::path* checkpoint) {
+  peers_.at("the data", Pace::kAlone);
+  data_.emplace(config_);
+  run_.fingerprint = data_->fingerprint();
+  peers_.check_same(run_.fingerprint->train.sample,
+                    "a checksum of data.train: all ranks have to read the same data");
+  const auto add = [&](const std::vector<std::string>& more) {
+    notices_.insert(notices_.end(), more.begin(), more.end());
+  };
+  if (peers_.leads()) add(data_->verify());
+  add(check_run({.config = config_,
+                 .model = shape().model,
+                 .train = data_->stream(),
+                 .validation = data_->validation_stream(),
+                 .tokenizer = data_->tokenizer(),
+                 .resuming = checkpoint != nullptr}));
+  if (!checkpoint) return;
+  std::string notice;
+  const std::optional<Config> was_config = config_of(*checkpoint, notice);
+  if (!notice.empty()) add({notice});
+  add(check_same_data(*checkpoint, was_, run_, was_config, config_));
+  if (was_config)
+    for (const std::string& change : changes(*was_config, config_, was_.step)) add({"changed: " + change});
+  if (same_validation(was_, run_)) run_.best = was_.best;
+  // A better one is wanted only where the best is there.
+  if (run_.best && config_.checkpoint.keep_best &&
+      !fs::exists(checkpoints_ / checkpoint_name(run_.best->step)))
+    run_.best.reset();
 }
 
 void Trainer::obtain_memory(bool resuming) {
@@ -181,10 +206,16 @@ void Trainer::obtain_memory(bool resuming) {
 void Trainer::load_weights(const fs::path* checkpoint) {
   peers_.at("the weights", Pace::kAlone);
   Arena::Phase phase(*arena_, "load weights");
-  if (checkpoint) return load_checkpoint(*checkpoint, *state_);
+  if (checkpoint) {
+    if (peers_.leads()) check_undamaged(*checkpoint);
+    return load_checkpoint(*checkpoint, *state_);
+  }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
-  tessera::load_weights(config_.train.init_from, *state_, config_.model.position_extension == "interpolate");
+  const fs::path source = config_.train.init_from;
+  if (peers_.leads() && fs::exists(source / kChecksumsFile))
+    check_undamaged(source, CheckpointPart::kWeights);
+  tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
 }
 
 void Trainer::fetch(int64_t position) {
@@ -192,7 +223,7 @@ void Trainer::fetch(int64_t position) {
   data_->train().fetch(position + peers_.rank() * mine, mine, tokens_, targets_);
 }
 
-// The validation loss; nothing if a signal ended the evaluation.
+// The validation loss, the same at all ranks; nothing if a signal ended the evaluation.
 std::optional<double> Trainer::evaluate() {
   Arena::Phase phase(*arena_, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
@@ -219,6 +250,14 @@ std::optional<double> Trainer::evaluate() {
   return loss;
 }
 
+// Takes note of an evaluation. Returns whether a checkpoint of this step is wanted as the best so far.
+bool Trainer::is_best(double validation_loss) {
+  if (run_.step == 0 || !std::isfinite(validation_loss)) return false;
+  if (run_.best && validation_loss >= run_.best->validation_loss) return false;
+  run_.best = {.step = run_.step, .validation_loss = validation_loss};
+  return config_.checkpoint.keep_best;
+}
+
 void Trainer::sample() {
   peers_.at("a sample", Pace::kAlone);
   if (!data_->tokenizer() || !peers_.leads()) return;
@@ -238,9 +277,12 @@ void Trainer::save() {
   set_stopping_point("this checkpoint");
   log_.sync();  // first: where there is the checkpoint, there are the lines before it
   saved_ = run_.step;
-  const fs::path path = save_checkpoint(checkpoints_, *state_, run_);
+  const fs::path path = save_checkpoint(checkpoints_, *state_, run_, print_config(config_));
   if (!peers_.leads()) return;
-  prune_checkpoints(checkpoints_, config_.checkpoint.keep);
+  const bool keeps_best = config_.checkpoint.keep_best && run_.best;
+  prune_checkpoints(checkpoints_, {.newest = config_.checkpoint.keep,
+                                   .every = config_.checkpoint.keep_every,
+                                   .best = keeps_best ? std::optional(run_.best->step) : std::nullopt});
   log_.checkpoint(path, seconds_since(start));
 }
 
@@ -307,9 +349,11 @@ Due Trainer::due_after(int64_t step) const {
 }
 
 void Trainer::work(const Due& due) {
-  if (due.evaluation) evaluate();
+  bool best = false;
+  if (due.evaluation)
+    if (const std::optional<double> loss = evaluate()) best = is_best(*loss);
   if (due.sample) sample();
-  if (due.checkpoint) save();
+  if (due.checkpoint || best) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
 }
 
@@ -338,6 +382,7 @@ void Trainer::train_all() {
               .peak_flops = peak_flops_,
               .folder = folder_.string()},
              resumed_);
+  for (const std::string& notice : notices_) log_.line().print_wrapped("notice   " + notice, 9);
   catch_stop_signals(peers_.leads());
   step_seconds_ = peers_.sum({expected_step_seconds(shape(), peak_flops_)})[0] /
                   static_cast<double>(peers_.size());
@@ -362,6 +407,11 @@ void Trainer::train_all() {
 }
 
 void Trainer::end() {
+  if (run_.best)
+    log_.line().print(fmt::format(
+        "the lowest validation loss was {:.4f}, after step {}{}", run_.best->validation_loss, run_.best->step,
+        config_.checkpoint.keep_best ? ": " + (checkpoints_ / checkpoint_name(run_.best->step)).string()
+                                     : ""));
   log_.line().print(memory_table(arena_->ledger(), arena_->reserved_bytes(), device_.traits));
   report_ranks();
   if (!profile_.empty()) {
