@@ -58,8 +58,8 @@ struct Terminal {
   }
 };
 
-// What stands on the screen, and has scrolled off it, at the end: \r, \n and "erase to the end of the line" are
-// carried out; a line never wraps here, so one that is longer than the terminal is seen as such.
+// What stands on the screen, and has scrolled off it, at the end: \r, \n and "erase to the end of the line"
+// are carried out; a line never wraps here, so one that is longer than the terminal is seen as such.
 struct Screen {
   std::vector<std::string> lines{""};
   size_t longest = 0;  // of all lines at any moment

@@ -21,9 +21,8 @@ int count_lines(const Screen& screen, const std::string& part) {
 
 TEST_F(OnATerminal, NothingIsLongerThanALineAndEveryTenthStepStays) {
   for (const unsigned short columns : {40, 80, 120}) {
-    const TerminalResult result =
-        Terminal{.folder = folder, .columns = columns}.run(
-            TRAIN_BINARY, arguments(with({"--overwrite"}, sets({"train.log_every=10", "train.steps=45"}))));
+    const TerminalResult result = Terminal{.folder = folder, .columns = columns}.run(
+        TRAIN_BINARY, arguments(with({"--overwrite"}, sets({"train.log_every=10", "train.steps=45"}))));
     ASSERT_EQ(result.status, 0) << result.output;
     const Screen screen(result.output);
     for (const std::string& line : screen.lines) {
@@ -37,7 +36,10 @@ TEST_F(OnATerminal, NothingIsLongerThanALineAndEveryTenthStepStays) {
     for (const char* stays : {"step 10/45", "step 20/45", "step 30/45", "step 40/45", "step 45/45"})
       EXPECT_EQ(count_lines(screen, std::string(stays) + " | loss"), 1) << stays << "\n" << result.output;
     EXPECT_EQ(count_lines(screen, "/45 | "), 5) << "statuses that should have been replaced stayed";
-    EXPECT_NE(result.output.find("\x1b[K" "step 1/45 | loss"), std::string::npos) << "no status in place";
+    EXPECT_NE(result.output.find("\x1b[K"
+                                 "step 1/45 | loss"),
+              std::string::npos)
+        << "no status in place";
     EXPECT_EQ(count_lines(screen, "MFU") > 0, columns >= 80);
   }
 }
@@ -46,8 +48,9 @@ TEST_F(OnATerminal, TheWidthIsFollowed) {
   bool resized = false;
   size_t from = 0;
   const TerminalResult result = Terminal{.folder = folder, .columns = 120}.run(
-      TRAIN_BINARY, arguments(sets({"train.log_every=1", "train.steps=60", "checkpoint.every=0",
-                                    "evaluation.every=0", "sampling.every=0"})),
+      TRAIN_BINARY,
+      arguments(sets({"train.log_every=1", "train.steps=60", "checkpoint.every=0", "evaluation.every=0",
+                      "sampling.every=0"})),
       [&](const std::string& output, int fd) {
         if (resized || output.find("step 3/60") == std::string::npos) return;
         const winsize narrow{.ws_row = 24, .ws_col = 50, .ws_xpixel = 0, .ws_ypixel = 0};
