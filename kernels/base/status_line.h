@@ -9,8 +9,7 @@
 
 namespace tessera {
 
-// A part of a status, "loss 3.1416". Where a terminal is too narrow, the parts of the highest `rank` go
-// first.
+// A part of a status, "loss 3.1416". On a narrow terminal the parts of the highest `rank` go first.
 struct StatusPart {
   std::string text;
   int rank;  // 1: the last to go
