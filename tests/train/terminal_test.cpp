@@ -85,5 +85,19 @@ TEST_F(OnATerminal, AnEvaluationTellsHowFarItIs) {
   EXPECT_EQ(count_lines(Screen(result.output), "evaluation "), 0) << "its progress should have been replaced";
 }
 
+// The window is closed, or the connection is lost: SIGHUP comes, and nothing can be written there any more.
+TEST_F(OnATerminal, ATerminalThatIsClosedLeavesACheckpoint) {
+  const TerminalResult result = Terminal{.folder = folder, .columns = 80}.run(
+      TRAIN_BINARY,
+      arguments(sets({"train.steps=100000", "optimizer.schedule=constant", "evaluation.every=0",
+                      "sampling.every=0", "checkpoint.every=0"})),
+      [&](const std::string& output, int fd) {
+        if (output.find("step 20/") != std::string::npos) close(fd);
+      });
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_EQ(checkpoints("out").size(), 1u);
+  EXPECT_NE(read_file(folder / "out/metrics.jsonl").find(R"("signal":"SIGHUP")"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::testing
