@@ -1,7 +1,6 @@
 // prepare: text files and JSON lines in, a folder of token shards out.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -17,6 +16,7 @@
 #include "data/shard.h"
 #include "data/tokenizer.h"
 #include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
 
@@ -44,8 +44,16 @@ void declare_options(CLI::App& app, Options& options) {
       "Inputs:   *.jsonl        one JSON object a line; each is a document\n"
       "          anything else  plain text; each file is a document\n"
       "Output:   train_000000.bin, train_000001.bin, ... and dataset.json\n"
-      "Example:  ./prepare --input book.txt articles.jsonl --output data/mine");
-  app.add_option("--input", options.inputs, "Files to read, in this order")->required()->type_name("FILE");
+      "\n"
+      "Examples:\n"
+      "  ./prepare book.txt articles.jsonl --output data/mine\n"
+      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n\n"
+      "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
+      "or "
+      "was interrupted, and the message says why.");
+  app.add_option("input,--input", options.inputs, "Files to read, in this order")
+      ->required()
+      ->type_name("FILE");
   app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
   app.add_option("--tokenizer", options.tokenizer,
                  "bytes: ids 0 to 255 are the bytes, 256 is the end of text")
@@ -154,13 +162,7 @@ int run(int argc, char** argv) {
   CLI::App app("", "prepare");
   Options options;
   declare_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    fail("{} (see ./prepare --help)", error.what());
-  }
+  if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
   catch_signals();
   prepare(options);
   return 0;
@@ -170,8 +172,8 @@ int run(int argc, char** argv) {
 }  // namespace tessera
 
 int main(int argc, char** argv) try {
-  tessera::open_standard_streams();
-  tessera::writes_fail_without_signals();  // nobody has to read the progress
+  tessera::start_process();
+  tessera::outlive_readers();
   return tessera::run(argc, argv);
 } catch (const std::exception& error) {
   fmt::print(stderr, "prepare: error: {}\n", error.what());

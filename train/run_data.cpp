@@ -60,10 +60,12 @@ std::vector<std::string> RunData::verify() const {
 }
 
 fs::path builtin_corpus() {
-  const fs::path corpus = fs::read_symlink("/proc/self/exe").parent_path() / "corpus.txt";
-  check(fs::exists(corpus), "the built-in corpus {} is missing; build the target `corpus`, or set data.train",
-        corpus.string());
-  return corpus;
+  for (const fs::path& folder : shipped_folders()) {
+    std::error_code error;
+    if (fs::is_regular_file(folder / "corpus.txt", error)) return folder / "corpus.txt";
+  }
+  fail("the built-in corpus {} is missing; build the target `corpus`, or set data.train",
+       (shipped_folders()[0] / "corpus.txt").string());
 }
 
 }  // namespace tessera

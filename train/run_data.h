@@ -22,6 +22,9 @@ class RunData {
   RunData& operator=(const RunData&) = delete;
 
   const TokenStream& stream() const { return train_stream_; }
+  const TokenStream* validation_stream() const {  // null: a part of stream()
+    return validation_stream_ ? &*validation_stream_ : nullptr;
+  }
   const Loader& train() const { return *train_; }
   bool evaluates() const { return validation_.has_value(); }
   const Loader& validation() const { return *validation_; }  // where it evaluates
@@ -37,7 +40,7 @@ class RunData {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// Where `data.train: builtin` finds its text: the corpus that the build put beside the program.
+// Where `data.train: builtin` finds its text: the corpus that the build put beside the program, or installed.
 std::filesystem::path builtin_corpus();
 
 }  // namespace tessera

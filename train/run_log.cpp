@@ -13,8 +13,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kQuietSeconds = 60;  // after which a log gets a line of what is under way
-constexpr int64_t kLabel = 9;         // columns of "notice   "
+constexpr double kQuietSeconds = 60;   // after which a log gets a line of what is under way
+constexpr int64_t kLabel = 9;          // columns of "notice   "
 constexpr double kWorthANotice = 1.1;  // times the peak that was told last
 
 }  // namespace
@@ -29,13 +29,12 @@ void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_ste
 // A line of metrics.jsonl: what every line has, then the figures of its type.
 void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   if (!metrics_) return;
-  nlohmann::ordered_json line{
-      {"type", type},
-      {"step", run_.step},
-      {"tokens", run_.data_position * run_.sequence_length},
-      {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
-      {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
-      {"time", utc_time()}};
+  nlohmann::ordered_json line{{"type", type},
+                              {"step", run_.step},
+                              {"tokens", run_.data_position * run_.sequence_length},
+                              {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
+                              {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
+                              {"time", utc_time()}};
   line.update(figures);
   metrics_->write(line);
 }
@@ -93,8 +92,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                                                       .peak_flops = peak_flops,
                                                       .memory_bytes = memory,
                                                       .seconds_left = time_left_.after(run_.step)});
-  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps)
-    return line_.show(status);
+  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps) return line_.show(status);
   line_.keep(status);
   interval_ = {};
 }
@@ -124,7 +122,8 @@ void RunLog::under_way(int64_t step, const std::string& what, int64_t done, int6
 
 void RunLog::evaluation(double loss, int64_t sequences, double seconds) {
   time_left_.took(TimeLeft::kEvaluation, seconds);
-  record("evaluation", {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
+  record("evaluation",
+         {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
   line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
                           loss, std::exp(loss), sequences));
 }

@@ -55,6 +55,7 @@ class TrainState {
   void initialize(uint64_t seed);  // random weights, zero moments
   ParamSink writer(Kept kept) { return optimizer_.writer(be_, kept); }
 
+  // step(), evaluate() and next_token_logits() fail, before any kernel, on an id outside the vocabulary.
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
   // counts from 1.
   // `goes_on` is told how many micro-steps were enqueued. Where it returns false before the last one, the step

@@ -24,7 +24,7 @@ struct Config {
     int64_t heads = 12;
     int64_t channels = 768;
     std::string attention = "flash";          // naive | flash | cudnn
-    std::string position_extension = "none";  // none | interpolate
+    std::string position_extension = "none";  // none | interpolate | repeat | blend
     int64_t mlp_width = 0;                    // 0: 4 channels (written "auto")
     std::string mlp = "gelu";                 // gelu | gelu_exact | relu
     double norm_epsilon = 1e-5;
@@ -44,7 +44,7 @@ struct Config {
 
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
-    std::string init_from = "";  // a folder with model.safetensors and config.json; empty: random
+    std::string init_from = "";  // a folder whose weights and model are taken over; empty: random
     int64_t steps = 1000;
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
@@ -106,16 +106,21 @@ struct Config {
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
 
-// The configs/ beside the program and the one above it, whether or not they exist.
-std::vector<std::filesystem::path> shipped_config_folders();
+// Where what ships with the program may lie, whether or not it is there: beside the program, one above,
+// and where `cmake --install` puts it, ../share/tessera.
+std::vector<std::filesystem::path> shipped_folders();
+std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
 
 // Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
 // Error: every place that was tried, and the names of the configurations in `folders`.
 std::filesystem::path find_config(
     const std::string& name, const std::vector<std::filesystem::path>& folders = shipped_config_folders());
 
-// Reads a file, then applies overrides ("key=value", later ones win), then checks what spans several keys.
-Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides);
+// Reads a file, then applies overrides ("key=value", later ones win), takes the keys that describe the model
+// from the folder that train.init_from names, and checks what spans several keys. A run that goes on
+// (`resume`) need not agree with that folder, nor have it any more.
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
+                   bool resume = false);
 
 // The configuration as YAML with a line of documentation above every key; load_config() reads it back to the
 // same.

@@ -1,14 +1,19 @@
 #include "train/formats/weights.h"
 
 #include <algorithm>
-#include <vector>
+#include <regex>
+#include <set>
 
 #include "train/formats/gpt2.h"
+#include "train/formats/tensor_files.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kTokenTable = "transformer.wte.weight";
+constexpr const char* kHead = "lm_head.weight";
 
 // The shape in the file: without padding, and transposed where Hugging Face keeps the matrix as [in, out].
 Shape file_shape(const ParamInfo& info) {
@@ -22,27 +27,100 @@ void transpose(const float* from, int64_t rows, int64_t columns, float* to) {
     for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-// Stretches a table of `found` positions over those of `table`: ends meet ends, and what falls between two
-// rows is their weighted mean. (Position interpolation, Chen et al., arXiv:2306.15595, for a table that was
-// learned.)
-void read_stretched_positions(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
-                              int64_t found, const ParamSink& sink) {
-  const int64_t wanted = place.info.shape[0], C = place.info.shape[1];
-  Arena staging = Arena::host();
-  const Tensor old = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {found, C});
-  const Tensor stretched = staging.alloc(MemoryTag::kData, "positions stretched", DType::kF32, {wanted, C});
-  file.read(name, old.shape, {old.as<float>(), static_cast<size_t>(old.numel())});
-  const double step = static_cast<double>(found - 1) / static_cast<double>(wanted - 1);
-  for (int64_t i = 0; i < wanted; ++i) {
-    const double at = static_cast<double>(i) * step;
-    const int64_t below = std::min(static_cast<int64_t>(at), found - 1),
-                  above = std::min(below + 1, found - 1);
-    const double share = at - static_cast<double>(below);
-    for (int64_t c = 0; c < C; ++c)
-      stretched.as<float>()[i * C + c] = static_cast<float>((1 - share) * old.as<float>()[below * C + c] +
-                                                            share * old.as<float>()[above * C + c]);
+// A folder whose weights are those of the GPT-2 that is wanted, and no others.
+class GPT2Weights {
+ public:
+  GPT2Weights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension);
+
+  void read(const ParamPlace& place, const ParamSink& sink) const;
+  const std::vector<std::string>& notices() const { return found_.notices; }
+
+ private:
+  std::string name_in_file(const std::string& name) const;
+  void refuse_left_over(const std::set<std::string>& wanted) const;
+  void check_tied_head() const;
+  void read_extended(const ParamPlace& place, const ParamSink& sink) const;
+
+  fs::path folder_;
+  PositionExtension extension_;
+  FoundModel found_;
+  TensorFiles files_;
+  bool bare_;  // files of the bare GPT2Model lack the leading "transformer."
+};
+
+GPT2Weights::GPT2Weights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
+    : folder_(folder),
+      extension_(extension),
+      found_(check_same_model(folder, wanted, extension)),
+      files_(folder),
+      bare_(!files_.contains(kTokenTable)) {
+  std::set<std::string> names;
+  for (const ParamPlace& place : ParamLayout(found_.model, 1).places) {
+    const std::string name = name_in_file(place.info.name);
+    files_.file_of(name).check_readable(name, file_shape(place.info));
+    names.insert(name);
   }
-  sink(place, stretched);
+  refuse_left_over(names);
+}
+
+std::string GPT2Weights::name_in_file(const std::string& name) const {
+  constexpr std::string_view kLead = "transformer.";
+  return bare_ && name.starts_with(kLead) ? name.substr(kLead.size()) : name;
+}
+
+void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
+  // Older versions of transformers save the causal mask, too, and the score of what it hides.
+  static const std::regex kMask(R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))");
+  constexpr size_t kNamed = 5;
+  std::vector<std::string> left;
+  for (const auto& [name, file] : files_.tensors()) {
+    if (wanted.contains(name) || std::regex_match(name, kMask)) continue;
+    if (name == kHead) {
+      check_tied_head();
+    } else {
+      left.push_back(name);
+    }
+  }
+  const size_t named = std::min(left.size(), kNamed);
+  const std::string more = left.size() > named ? fmt::format(" and {} more", left.size() - named) : "";
+  check(left.empty(),
+        "{} has tensors that the GPT-2 of its config.json does not have: {}{}. What they do would be lost, "
+        "so the "
+        "folder is refused",
+        folder_.string(), fmt::join(left.begin(), left.begin() + static_cast<int64_t>(named), ", "), more);
+}
+
+// A file may hold the matrix of the logits beside the token table that it is tied to.
+void GPT2Weights::check_tied_head() const {
+  const std::string table_name = name_in_file(kTokenTable);
+  const SafetensorsReader::Entry& head = files_.file_of(kHead).entries().at(kHead);
+  const SafetensorsReader::Entry& table = files_.file_of(table_name).entries().at(table_name);
+  check(head.dtype == table.dtype && head.shape == table.shape &&
+            std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end()),
+        "{}: {} is another matrix than {}, and config.json ties them. If the logits have a matrix of their "
+        "own, "
+        "set \"tie_word_embeddings\": false in a copy of the folder's config.json",
+        folder_.string(), kHead, table_name);
+}
+
+void GPT2Weights::read(const ParamPlace& place, const ParamSink& sink) const {
+  if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
+    return read_extended(place, sink);
+  const std::string name = name_in_file(place.info.name);
+  read_param(files_.file_of(name), place, name, sink);
+}
+
+void GPT2Weights::read_extended(const ParamPlace& place, const ParamSink& sink) const {
+  const int64_t rows = found_.model.context, C = place.info.shape[1];
+  const std::string name = name_in_file(place.info.name);
+  Arena staging = Arena::host();
+  const Tensor table = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {rows, C});
+  const Tensor extended =
+      staging.alloc(MemoryTag::kData, "positions extended", DType::kF32, place.info.shape);
+  const std::span<float> values(table.as<float>(), static_cast<size_t>(table.numel()));
+  files_.file_of(name).read(name, table.shape, values);
+  extend_positions(extension_, values, C, {extended.as<float>(), static_cast<size_t>(extended.numel())});
+  sink(place, extended);
 }
 
 }  // namespace
@@ -94,28 +172,15 @@ void read_param(const SafetensorsReader& file, const ParamPlace& place, const st
   sink(place, host);
 }
 
-void load_weights(const fs::path& folder, TrainState& state, bool interpolate_positions) {
-  const ModelConfig& model = state.shape().model;
-  check(fs::is_directory(folder), "{} is not a folder; wanted one with model.safetensors and config.json",
-        folder.string());
-  const int64_t positions = check_same_model(folder, model, true);
-  check(
-      positions == model.context || interpolate_positions,
-      "{} has {} positions, this configuration wants {}. Set model.position_extension=interpolate to stretch "
-      "its table, or model.context={}",
-      folder.string(), positions, model.context, positions);
-  const SafetensorsReader file(folder / "model.safetensors");
-  // Files of the bare GPT2Model lack the leading "transformer."
-  const std::string lead = "transformer.";
-  const bool bare = !file.contains(lead + "wte.weight");
-  for (const ParamPlace& place : state.optimizer().layout().places) {
-    const std::string name = bare ? place.info.name.substr(lead.size()) : place.info.name;
-    if (positions < model.context && place.info.name == kPositionTable) {
-      read_stretched_positions(file, place, name, positions, state.writer(Kept::kMaster));
-    } else {
-      read_param(file, place, name, state.writer(Kept::kMaster));
-    }
-  }
+std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
+                                       PositionExtension extension) {
+  return GPT2Weights(folder, model, extension).notices();
+}
+
+void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
+  const GPT2Weights weights(folder, state.shape().model, extension);
+  for (const ParamPlace& place : state.optimizer().layout().places)
+    weights.read(place, state.writer(Kept::kMaster));
 }
 
 }  // namespace tessera

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
+#include "train/formats/positions.h"
 #include "train/safetensors.h"
 #include "train/train_state.h"
 
@@ -30,10 +32,16 @@ FileChecksum write_params(TrainState& state, const std::filesystem::path& path, 
 void read_param(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
                 const ParamSink& sink);
 
-// Takes the weights of a folder with model.safetensors and config.json: one of our checkpoints, or what
-// transformers' save_pretrained() wrote for a GPT-2. With `interpolate_positions` the model may have more
-// positions than the file: its table is stretched over them; where it need not be, nothing changes. Error:
-// anything missing or malformed, or another model, with both sizes.
-void load_weights(const std::filesystem::path& folder, TrainState& state, bool interpolate_positions = false);
+// Whether `folder` holds the weights of `model`: config.json, and in model.safetensors (or the files that an
+// index names) exactly the tensors of such a GPT-2, with or without the leading "transformer.". Only headers
+// are read. It may have fewer positions where they are to be extended. Returns what a run should say: see
+// FoundModel. Error: anything missing, malformed, left over, or of another model.
+std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
+                                       PositionExtension extension);
+
+// Takes the weights of a folder: one of our checkpoints, or what transformers' save_pretrained() wrote for a
+// GPT-2. Error: as check_weights.
+void load_weights(const std::filesystem::path& folder, TrainState& state,
+                  PositionExtension extension = PositionExtension::kNone);
 
 }  // namespace tessera

@@ -157,6 +157,7 @@ class Launcher {
     set("MASTER_ADDR", "127.0.0.1");
     set("MASTER_PORT", port_of(listening_));
     set(kLauncherVariable, 1);
+    set(kSecretVariable, secret_);
     if (rank == 0) set(kListenVariable, dup(listening_.get()));  // dup: it stays open in the program
     cpu_set_t processors;
     if (sched_getaffinity(0, sizeof processors, &processors) == 0)
@@ -209,6 +210,7 @@ class Launcher {
     int status;  // as of waitpid()
   };
 
+  const std::string secret_ = random_secret();
   FileDescriptor listening_, signals_;
   sigset_t signals_before_;  // they stay blocked here: one that comes late must not change the exit code
   std::vector<Process> ranks_;
