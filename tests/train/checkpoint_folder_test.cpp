@@ -92,7 +92,7 @@ TEST_F(CheckpointFolder, EveryFlippedBitIsFound) {
        {"model.safetensors", "optimizer.safetensors", "config.json", "config.yaml", "state.json"}) {
     const size_t bits = fs::file_size(path / file) * 8;
     for (size_t i = 0; i < 40; ++i) {
-      const size_t bit = bits * i / 40 + i % 8;
+      const size_t bit = bits * i / 40;
       flip(path / file, bit);
       try {
         check_undamaged(path);
