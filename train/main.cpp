@@ -98,9 +98,6 @@ int main(int argc, char** argv) {
          "Record every tensor's birth and death in the setup, the first two steps and the first two "
          "evaluations and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
       ->type_name("FOLDER")
-      ->check([](const std::string& folder) {
-        return folder.empty() ? std::string("wants the name of a folder") : std::string();
-      })
       ->excludes(plan);
   app.footer(
       "Examples:\n"

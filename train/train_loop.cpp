@@ -6,6 +6,7 @@
 #include "train/checkpoint_folder.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
+#include "train/resume.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
 
@@ -59,14 +60,6 @@ std::optional<double> TrainLoop::evaluate() {
   const double loss = all[0] / static_cast<double>(total);
   run_.log.evaluation(loss, total, seconds_since(start));
   return loss;
-}
-
-// Takes note of an evaluation. Returns whether a checkpoint of this step is wanted as the best so far.
-bool TrainLoop::is_best(double validation_loss) {
-  if (run_.now.step == 0 || !std::isfinite(validation_loss)) return false;
-  if (run_.now.best && validation_loss >= run_.now.best->validation_loss) return false;
-  run_.now.best = {.step = run_.now.step, .validation_loss = validation_loss};
-  return run_.config.checkpoint.keep_best;
 }
 
 void TrainLoop::sample() {
@@ -168,9 +161,9 @@ TrainLoop::Due TrainLoop::due_after(int64_t step) const {
 void TrainLoop::work(const Due& due) {
   bool best = false;
   if (due.evaluation)
-    if (const std::optional<double> loss = evaluate()) best = is_best(*loss);
+    if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_.now, *loss);
   if (due.sample) sample();
-  if ((due.checkpoint || best) && run_.now.step > saved_) save();
+  if ((due.checkpoint || (best && run_.config.checkpoint.keep_best)) && run_.now.step > saved_) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
 }
 
@@ -228,12 +221,8 @@ void TrainLoop::train_all() {
 
 void TrainLoop::end() {
   if (run_.now.best)
-    run_.log.line().print(
-        fmt::format("the lowest validation loss was {:.4f}, after step {}{}", run_.now.best->validation_loss,
-                    run_.now.best->step,
-                    run_.config.checkpoint.keep_best
-                        ? ": " + (run_.checkpoints / checkpoint_name(run_.now.best->step)).string()
-                        : ""));
+    run_.log.line().print(fmt::format("the lowest validation loss was {:.4f}, after step {}",
+                                      run_.now.best->validation_loss, run_.now.best->step));
   run_.log.line().print(memory_table(run_.arena.ledger(), run_.arena.reserved_bytes(), run_.device.traits));
   report_ranks();
   if (!run_.profile.empty()) {

@@ -58,7 +58,6 @@ class TrainLoop {
   void work(const Due& due);
   bool train_step(int64_t step);
   std::optional<double> evaluate();
-  bool is_best(double validation_loss);
   void sample();
   void save();
   void end();

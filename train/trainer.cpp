@@ -31,6 +31,9 @@ class Trainer {
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
+  void tell(const std::vector<std::string>& notices) {
+    notices_.insert(notices_.end(), notices.begin(), notices.end());
+  }
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
 
@@ -87,20 +90,18 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   load_weights(checkpoint);
 
   if (!peers_.leads()) return;
-  for (std::string& notice : run_folder_->take()) notices_.push_back(std::move(notice));
+  tell(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
 // The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
 void Trainer::take_shape(const fs::path* checkpoint) {
-  RunState& was = was_;
-  if (checkpoint && !check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors))
-    notices_.push_back(
-        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
-                    "would not be noticed",
-                    checkpoint->filename().string()));
-  if (checkpoint) was = read_state(*checkpoint, model_config(config_));
+  if (checkpoint) {
+    check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
+    was_ = read_state(*checkpoint, model_config(config_));
+  }
+  const RunState& was = was_;
   // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
   const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
   plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
@@ -127,28 +128,16 @@ void Trainer::take_data(const fs::path* checkpoint) {
   run_.fingerprint = data_->fingerprint();
   peers_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
-  const auto add = [&](const std::vector<std::string>& more) {
-    notices_.insert(notices_.end(), more.begin(), more.end());
-  };
-  if (peers_.leads()) add(data_->verify());
-  add(check_run({.config = config_,
-                 .model = shape().model,
-                 .train = data_->stream(),
-                 .validation = data_->validation_stream(),
-                 .tokenizer = data_->tokenizer(),
-                 .resuming = checkpoint != nullptr}));
+  if (peers_.leads()) tell(data_->verify());
+  tell(check_run({.config = config_,
+                  .model = shape().model,
+                  .train = data_->stream(),
+                  .validation = data_->validation_stream(),
+                  .tokenizer = data_->tokenizer(),
+                  .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
-  std::string notice;
-  const std::optional<Config> was_config = config_of(*checkpoint, notice);
-  if (!notice.empty()) add({notice});
-  add(check_same_data(*checkpoint, was_, run_, was_config, config_));
-  if (was_config)
-    for (const std::string& change : changes(*was_config, config_, was_.step)) add({"changed: " + change});
-  if (same_validation(was_, run_)) run_.best = was_.best;
-  // A better one is wanted only where the best is there.
-  if (run_.best && config_.checkpoint.keep_best &&
-      !fs::exists(checkpoints_ / checkpoint_name(run_.best->step)))
-    run_.best.reset();
+  tell(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  run_.best = best_so_far(*checkpoint, was_, run_, config_);
 }
 
 void Trainer::obtain_memory(bool resuming) {
@@ -178,8 +167,7 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (peers_.leads() && fs::exists(source / kChecksumsFile))
-    check_undamaged(source, CheckpointPart::kWeights);
+  if (peers_.leads()) check_undamaged(source, CheckpointPart::kWeights);
   tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
 }
 

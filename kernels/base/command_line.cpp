@@ -133,6 +133,18 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   }
 }
 
+// A file without a name is a mistake, often a variable of the shell that is not set.
+std::string nameless_file(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_name();
+    const auto& results = option->results();
+    if ((type == "FILE" || type == "FOLDER") &&
+        std::find(results.begin(), results.end(), "") != results.end())
+      return fmt::format("{} wants the name of a {}, found an empty text", option->get_name(), lower(type));
+  }
+  return "";
+}
+
 // Breaks lines of `help` between words; what follows stands below the description, or the line's beginning.
 std::string within_columns(const std::string& help) {
   std::string out;
@@ -171,8 +183,14 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   for (CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; }))
     subcommand->set_version_flag("--version", version, about_version);
   app.get_formatter()->column_width(kHelpColumn);
+  const auto refuse = [&](const std::string& text) {
+    fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));
+    return 1;
+  };
   try {
     app.parse(line.argc, line.argv);
+    const std::string nameless = nameless_file(command_of(app));
+    if (!nameless.empty()) return refuse(nameless);
     return std::nullopt;
   } catch (const CLI::CallForVersion&) {
     fmt::print("{}", version());
@@ -185,10 +203,8 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     const std::vector<std::string> left = app.remaining(true);
     const auto option =
         std::find_if(left.begin(), left.end(), [](const auto& w) { return w.starts_with('-'); });
-    const std::string text = left.empty() ? words_of(line, error)
-                                          : unexpected(line, option == left.end() ? left.front() : *option);
-    fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));
-    return 1;
+    return refuse(left.empty() ? words_of(line, error)
+                               : unexpected(line, option == left.end() ? left.front() : *option));
   }
 }
 

@@ -47,9 +47,9 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
       "\xEF\xBB\xBF"
       "device: cpu\r\n"
       "model: {layers: 3, heads: 2, channels: 64, attention: \"naive\"}  # a flow map, quotes\r\n"
+      "data: {validation: 12}\r\n"
       "train:\r\n"
       "  folder: out/here\r\n"
-      "  init_from: 12\r\n"
       "  micro_batch: auto\r\n"
       "  deterministic: false\r\n"
       "  seed: 9223372036854775807\r\n"
@@ -63,7 +63,7 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.model.layers, 3);
   EXPECT_EQ(config.model.attention, "naive");
   EXPECT_EQ(config.train.folder, "out/here");
-  EXPECT_EQ(config.train.init_from, "12");
+  EXPECT_EQ(config.data.validation, "12");
   EXPECT_EQ(config.train.micro_batch, 0);
   EXPECT_FALSE(config.train.deterministic);
   EXPECT_EQ(config.train.seed, std::numeric_limits<int64_t>::max());
@@ -218,7 +218,7 @@ TEST_F(ConfigFile, Shapes) {
   EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
   EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
   EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
-            "run.yaml:3:1: a second YAML document begins here; one is wanted");
+            "run.yaml:2:1: a second YAML document begins here; one is wanted");
 }
 
 TEST_F(ConfigFile, Syntax) {

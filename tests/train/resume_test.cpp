@@ -159,7 +159,7 @@ TEST_F(Resume, TheBestAndMilestonesAreKeptThroughKillsAndResumes) {
   const std::string out =
       trains(with({"--resume", "--set", "train.steps=10", "--set", "optimizer.learning_rate=1", "--set",
                    "optimizer.min_learning_rate=1"}));
-  expect_parts(out, {"the lowest validation loss was", "after step 6: out/checkpoints/step_00000006"});
+  expect_parts(out, {"the lowest validation loss was", "after step 6"});
   EXPECT_EQ(checkpoints(),
             (std::set<std::string>{"step_00000004", "step_00000006", "step_00000008", "step_00000010"}));
   refused({"--set", "checkpoint.keep_every=3"},

@@ -118,7 +118,7 @@ std::filesystem::path find_config(
 
 // Reads a file, then applies overrides ("key=value", later ones win), takes the keys that describe the model
 // from the folder that train.init_from names, and checks what spans several keys. A run that goes on
-// (`resume`) does not need that folder any more.
+// (`resume`) need not agree with that folder, nor have it any more.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
                    bool resume = false);
 

@@ -163,6 +163,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 }  // namespace
 
 int plan_command(const Config& config, const PlanOptions& options) {
+  check_writable(options.json);
   const Target target = choose_target(config, options);
   std::optional<Fit> fit;
   if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
