@@ -40,7 +40,7 @@ TEST_F(OnATerminal, NothingIsLongerThanALineAndEveryTenthStepStays) {
                                  "step 1/45 | loss"),
               std::string::npos)
         << "no status in place";
-    EXPECT_EQ(count_lines(screen, "MFU") > 0, columns >= 80);
+    EXPECT_EQ(count_lines(screen, "| MFU") > 0, columns >= 80);
   }
 }
 
