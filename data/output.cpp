@@ -12,6 +12,7 @@
 
 #include "data/file.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
 
 namespace tessera {
 namespace {
@@ -40,19 +41,12 @@ int standard_stream(const std::string& path) {
   fail("cannot write {}: {}", path, std::strerror(errno));
 }
 
-void write_all(int fd, const std::string& path, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno != EINTR) fail_with_errno(path);
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
 void write_in_place(const std::string& path, std::string_view text) {
   const int standard = standard_stream(path);
   if (standard >= 0) {
     std::fflush(nullptr);
-    return write_all(standard, path, text);
+    if (!write_all(standard, text)) fail_with_errno(path);
+    return;
   }
   struct Descriptor {
     int fd;
@@ -61,7 +55,7 @@ void write_in_place(const std::string& path, std::string_view text) {
     }
   } file{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (file.fd < 0) fail_with_errno(path);
-  write_all(file.fd, path, text);
+  if (!write_all(file.fd, text)) fail_with_errno(path);
   if (close(std::exchange(file.fd, -1)) != 0) fail_with_errno(path);
 }
 

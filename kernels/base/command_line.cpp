@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "kernels/base/version.h"
 
@@ -145,29 +146,16 @@ std::string nameless_file(const CLI::App& command) {
   return "";
 }
 
-// Breaks lines of `help` between words; what follows stands below the description, or the line's beginning.
+// What goes on in the next line stands below the description of an option, or else the line's beginning.
 std::string within_columns(const std::string& help) {
   std::string out;
   for (size_t at = 0; at < help.size();) {
-    const size_t end = std::min(help.find('\n', at), help.size());
-    std::string_view rest = std::string_view(help).substr(at, end - at);
-    const bool describes = rest.size() > kHelpColumn && rest.starts_with("  ") &&
-                           rest[kHelpColumn - 1] == ' ' && rest[kHelpColumn] != ' ';
-    const size_t indent = describes ? kHelpColumn : std::min(rest.find_first_not_of(' '), rest.size());
-    for (bool first = true; first || !rest.empty(); first = false) {
-      const size_t room = kColumns - (first ? 0 : indent);
-      size_t cut = rest.size();
-      if (cut > room) {
-        const size_t space = rest.rfind(' ', room);
-        const bool breaks = space != rest.npos && space > (first ? indent : 0);
-        cut = breaks ? space : std::min(rest.find(' ', room), rest.size());
-      }
-      if (!first) out.append(indent, ' ');
-      out += rest.substr(0, cut);
-      out += '\n';
-      rest.remove_prefix(std::min(rest.find_first_not_of(' ', cut), rest.size()));
-    }
-    at = end + 1;
+    const std::string_view line = std::string_view(help).substr(at, help.find('\n', at) - at);
+    const bool describes = line.size() > kHelpColumn && line.starts_with("  ") &&
+                           line[kHelpColumn - 1] == ' ' && line[kHelpColumn] != ' ';
+    const size_t indent = describes ? kHelpColumn : std::min(line.find_first_not_of(' '), line.size());
+    out += wrap(line, kColumns, static_cast<int64_t>(indent)) + "\n";
+    at += line.size() + 1;
   }
   return out;
 }
