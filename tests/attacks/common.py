@@ -1,4 +1,5 @@
 """A tiny run, the losses that it must end with, and the count of what was tried."""
+
 import json
 import os
 import shutil
@@ -50,22 +51,38 @@ class Run:
         self.build, self.folder = build, folder
         folder.mkdir()
         (folder / "small.yaml").write_text(CONFIG)
-        (folder / "text.txt").write_text("".join(f"line {i % 17} of a text that repeats itself\n" for i in range(500)))
+        (folder / "text.txt").write_text(
+            "".join(f"line {i % 17} of a text that repeats itself\n" for i in range(500))
+        )
         help_text = subprocess.run([build / "train", "--help"], capture_output=True, text=True).stdout
         self.knows_auto = "auto" in help_text.split("--resume", 1)[-1][:200]
         self.knows_verify = "--verify" in help_text
 
     def arguments(self, name, *more, steps=8):
-        return [self.build / "train", "--config", "small.yaml", "--set", f"train.folder={self.folder / name}", "--set",
-                f"train.steps={steps}", *more]
+        return [
+            self.build / "train",
+            "--config",
+            "small.yaml",
+            "--set",
+            f"train.folder={self.folder / name}",
+            "--set",
+            f"train.steps={steps}",
+            *more,
+        ]
 
     def start(self, name, *more, steps=8, environment=None):
-        return subprocess.Popen(self.arguments(name, *more, steps=steps), cwd=self.folder, text=True, errors="replace",
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})})
+        return subprocess.Popen(
+            self.arguments(name, *more, steps=steps),
+            cwd=self.folder,
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        )
 
     def train(self, name, *more, **options):
-        """The exit code, and what was printed as an error. A process that hangs is an error of this script."""
+        """The exit code (none: it hung), and what was printed as an error."""
         process = self.start(name, *more, **options)
         try:
             _, error = process.communicate(timeout=SECONDS)
@@ -76,16 +93,20 @@ class Run:
         return process.returncode, error.strip()
 
     def resume(self, name, *more, **options):
-        """Goes on where there is a checkpoint, starts anew where there is none, and is content with a run that is over."""
+        """Goes on where there is a checkpoint, else starts anew; a run that is over is well."""
         if self.knows_auto:
             code, error = self.train(name, "--resume", "auto", *more, **options)
         else:
-            code, error = self.train(name, "--resume" if self.checkpoints(name) else "--overwrite", *more, **options)
+            code, error = self.train(
+                name, "--resume" if self.checkpoints(name) else "--overwrite", *more, **options
+            )
         return (0, "") if "nothing is left to do" in error else (code, error)
 
     def checkpoints(self, name):
         folder = self.folder / name / "checkpoints"
-        found = [path for path in folder.glob("step_*") if path.name[5:].isdigit()] if folder.is_dir() else []
+        found = (
+            [path for path in folder.glob("step_*") if path.name[5:].isdigit()] if folder.is_dir() else []
+        )
         return sorted(found, key=lambda path: int(path.name[5:]))
 
     def results(self, name):
@@ -106,8 +127,11 @@ class Run:
 
     def expect_as(self, reference, name, tally, case):
         """Whether the run ended as the other did. Its folder goes if so; else it is named."""
-        if not tally.expect(self.results(name) == reference["results"], case, "other losses than an undisturbed run's") or \
-                not tally.expect(self.weights(name) == reference["weights"], case, "other weights than an undisturbed run's"):
+        if not tally.expect(
+            self.results(name) == reference["results"], case, "other losses than an undisturbed run's"
+        ) or not tally.expect(
+            self.weights(name) == reference["weights"], case, "other weights than an undisturbed run's"
+        ):
             return
         shutil.rmtree(self.folder / name)
 

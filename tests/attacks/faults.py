@@ -1,4 +1,5 @@
 """Kills and errors at file-system calls, by a library that is preloaded into the run (faults.c)."""
+
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,19 +11,31 @@ def build_library(run):
     library = run.folder / "faults.so"
     if shutil.which("cc") is None:
         raise Skipped("no C compiler, for the library that is preloaded")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, Path(__file__).parent / "faults.c", "-ldl"], check=True)
+    subprocess.run(
+        ["cc", "-O1", "-shared", "-fPIC", "-o", library, Path(__file__).parent / "faults.c", "-ldl"],
+        check=True,
+    )
     return library
 
 
 def environment(run, library, name, fault, at):
-    return {"LD_PRELOAD": str(library), "TESSERA_FAULT_FOLDER": str(run.folder / name), "TESSERA_FAULT_AT": str(at),
-            "TESSERA_FAULT": fault, "TESSERA_FAULT_COUNT": str(run.folder / "count")}
+    return {
+        "LD_PRELOAD": str(library),
+        "TESSERA_FAULT_FOLDER": str(run.folder / name),
+        "TESSERA_FAULT_AT": str(at),
+        "TESSERA_FAULT": fault,
+        "TESSERA_FAULT_COUNT": str(run.folder / "count"),
+    }
 
 
 def count_calls(run, library, tally):
     code, error = run.train("counted", environment=environment(run, library, "counted", "kill", 0))
     count = int((run.folder / "count").read_text()) if code == 0 else 0
-    if not tally.expect(count > 20, "the run undisturbed, with its calls counted", f"{count} calls; exit code {code}; {error}"):
+    if not tally.expect(
+        count > 20,
+        "the run undisturbed, with its calls counted",
+        f"{count} calls; exit code {code}; {error}",
+    ):
         return 0
     shutil.rmtree(run.folder / "counted")
     return count
@@ -42,7 +55,9 @@ def kills(run, tally):
             continue
         before = run.checkpoints(name)
         code, error = run.resume(name)
-        if tally.expect(code == 0, case, f"it cannot go on from {[p.name for p in before]}: exit code {code}; {error}"):
+        if tally.expect(
+            code == 0, case, f"it cannot go on from {[p.name for p in before]}: exit code {code}; {error}"
+        ):
             run.expect_as(reference, name, tally, case)
     tally.notes.append(f"of {count} calls of the run")
 
@@ -63,7 +78,9 @@ def errors(run, tally):
         if code == 0:
             ended_well += 1
         else:
-            tally.expect(code == 1 and "train: error: " in error, case, f"exit code {code}, and the message: {error}")
+            tally.expect(
+                code == 1 and "train: error: " in error, case, f"exit code {code}, and the message: {error}"
+            )
         code, error = run.resume(name)
         if tally.expect(code == 0, case, f"it cannot go on: exit code {code}; {error}"):
             run.expect_as(reference, name, tally, case)

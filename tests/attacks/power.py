@@ -1,5 +1,6 @@
-"""Power cuts: the run writes to a file system on a loop device. At some moment the device is copied as it is, which is what a
-disk holds when the power goes, and another machine, a mount of the copy, goes on from it."""
+"""Power cuts: the run writes to a file system on a loop device. At some moment the device is copied as it
+is, which is what a disk holds when the power goes, and a run goes on from the copy."""
+
 import os
 import random
 import shutil
@@ -76,7 +77,9 @@ def cuts(run, tally, memory):
         with Disk(memory / "copy", run.folder / "disk") as disk:
             system("fsck.ext4", "-p", str(disk.image))
             mounted = disk.mount()
-            if not tally.expect(mounted.returncode == 0, case, f"the copy cannot be mounted: {mounted.stderr}"):
+            if not tally.expect(
+                mounted.returncode == 0, case, f"the copy cannot be mounted: {mounted.stderr}"
+            ):
                 continue
             code, error = run.resume(f"disk/{name}")
             if tally.expect(code == 0, case, f"it cannot go on: exit code {code}; {error}"):

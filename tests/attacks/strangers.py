@@ -1,4 +1,5 @@
-"""Connections to rank 0's port that are not the run's: random bytes, forged hellos, half messages, many at once."""
+"""Connections to rank 0's port that are not the run's: random bytes, forged hellos, half messages, many."""
+
 import json
 import random
 import secrets
@@ -72,9 +73,18 @@ def free_port():
 
 
 def by_hand(run, rank, name, port, secret):
-    return run.start(name, environment={
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "TESSERA_SECRET": secret})
+    return run.start(
+        name,
+        environment={
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TESSERA_SECRET": secret,
+        },
+    )
 
 
 def attack(run, tally):
@@ -82,13 +92,20 @@ def attack(run, tally):
     _, error = process.communicate(timeout=SECONDS)
     if "cannot exchange gradients" in error:
         raise Skipped("this build has no Gloo, which ranks on the CPU communicate through (libgloo-dev)")
-    if not tally.expect(process.returncode == 0, "two ranks undisturbed", f"exit code {process.returncode}; {error}"):
+    if not tally.expect(
+        process.returncode == 0, "two ranks undisturbed", f"exit code {process.returncode}; {error}"
+    ):
         return
     reference = {"results": run.results("reference"), "weights": run.weights("reference")}
     came = 0
     while not tally.time_is_over():
         tally.tried += 1
-        case, name, port, secret = f"strangers, run {tally.tried}", f"run_{tally.tried}", free_port(), secrets.token_hex(32)
+        case, name, port, secret = (
+            f"strangers, run {tally.tried}",
+            f"run_{tally.tried}",
+            free_port(),
+            secrets.token_hex(32),
+        )
         first = by_hand(run, 0, name, port, secret)
         strangers = Strangers(port)
         strangers.start()
