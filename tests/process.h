@@ -29,6 +29,8 @@ class Process {
     std::filesystem::path folder = ".";  // where it runs; its output is kept beside it
     rlim_t most_file_bytes = 0;          // > 0 limits what it may write into one file, like a full disk
     bool as_nobody = false;              // run by root, it gives up root's right to read and write everywhere
+    int out = -1;                        // >= 0: this is its standard output
+    bool closed_streams = false;         // it has no standard input, output and error
   };
 
   Process(std::string program, std::vector<std::string> arguments, const Options& options)
@@ -48,6 +50,8 @@ class Process {
     if (chdir(options.folder.c_str()) != 0) _exit(125);
     for (const auto& [name, fd] : {std::pair("stdout", STDOUT_FILENO), std::pair("stderr", STDERR_FILENO)})
       if (dup2(open((logs_ + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd) < 0) _exit(125);
+    if (options.out >= 0) dup2(options.out, STDOUT_FILENO);
+    for (int fd = 0; options.closed_streams && fd < 3; ++fd) close(fd);
     const struct rlimit limit = {.rlim_cur = options.most_file_bytes, .rlim_max = options.most_file_bytes};
     if (options.most_file_bytes > 0) {
       std::signal(SIGXFSZ, SIG_IGN);  // inherited: the program's write() fails instead

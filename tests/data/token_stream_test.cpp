@@ -81,15 +81,19 @@ TEST_F(Stream, TheManifestNamesTheTokenizerAndMustAgree) {
   fs::remove(folder_ / "train_000001.bin");
   expect_error([&] { TokenStream::open(folder_); },
                {manifest.native(), "5 tokens in 2 shards", "found 3 tokens in 1 shards"});
-  const auto expect = [&](const char* content, std::initializer_list<std::string_view> words) {
+  const auto expect = [&](const std::string& content, std::initializer_list<std::string_view> words) {
     write("dataset.json", content);
     expect_error([&] { TokenStream::open(folder_); }, {manifest.native()});
     expect_error([&] { TokenStream::open(folder_); }, words);
   };
-  expect("{", {"not the manifest", "parse error"});
+  expect("{", {"not the manifest", "dataset.json:1:2: not JSON"});
   expect("", {"not the manifest"});
   expect("[]", {"not the manifest"});
   expect(R"({"format": "tessera-dataset-1"})", {"not the manifest", "tokenizer"});
+  for (const char* number : {"1e+30", "1.5", "-1", "\"5\"", "null", "9223372036854775808"})
+    expect(fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "bytes", "vocab_size": {}}})", number),
+           {"not the manifest", "\"vocab_size\" wants a whole number", number});
+  expect(std::string(200'000, '['), {"dataset.json:1:65", "more than 64 lists"});
   expect(
       R"({"format": "v9", "tokenizer": "bytes", "vocab_size": 257, "tokens": 3, "documents": 1, "shards": 1})",
       {"format 'v9'", "tessera-dataset-1"});

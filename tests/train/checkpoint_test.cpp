@@ -8,6 +8,7 @@
 
 #include "tests/support.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/safetensors.h"
 
 namespace tessera::testing {
@@ -80,9 +81,9 @@ TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
   for (const int64_t step : {5, 20, 100}) run.step = step, save();
   fs::create_directories(folder / "step_00000999.unfinished");
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000100");
-  prune_checkpoints(folder, 0);
+  prune_checkpoints(folder, {});
   EXPECT_TRUE(fs::exists(folder / "step_00000005"));
-  prune_checkpoints(folder, 2);
+  prune_checkpoints(folder, {.newest = 2});
   EXPECT_FALSE(fs::exists(folder / "step_00000005"));
   EXPECT_TRUE(fs::exists(folder / "step_00000020"));
   run.step = 120, save();
@@ -93,7 +94,8 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   const fs::path path = save();
   ModelConfig other = kTiny;
   other.layers = 3;
-  expect_parts(error_of([&] { read_state(path, other); }), {"another model", "n_layer is 2", "wants 3"});
+  expect_parts(error_of([&] { read_state(path, other); }),
+               {"another model", "n_layer is 2", "wants model.layers=3"});
   RunShape shape = state.shape();
   shape.model = other;
   Arena other_arena = Arena::host();
@@ -106,7 +108,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
-  load_weights(path, same, true);
+  load_weights(path, same, PositionExtension::kInterpolate);
   EXPECT_EQ(same.next_token_logits(prompt), state.next_token_logits(prompt)) << "nothing was extended";
 
   RunShape shape = state.shape();
@@ -114,8 +116,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena long_arena = Arena::host();
   TrainState extended(*be, long_arena, shape);
   expect_parts(error_of([&] { load_weights(path, extended); }),
-               {"has 16 positions", "wants 61", "model.position_extension=interpolate", "model.context=16"});
-  load_weights(path, extended, true);
+               {"n_positions is 16", "wants model.context=61"});
+  load_weights(path, extended, PositionExtension::kInterpolate);
   const Params weights = extended.optimizer().masters();
   const std::span<float> before = floats(state.optimizer().masters().position_table),
                          after = floats(weights.position_table);
@@ -133,7 +135,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 9;
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
-  expect_parts(error_of([&] { load_weights(path, shorter, true); }), {"n_positions is 16", "wants 9"});
+  expect_parts(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
+               {"n_positions is 16", "wants model.context=9"});
 }
 
 TEST_F(Checkpoint, DamageIsNamed) {
@@ -141,11 +144,15 @@ TEST_F(Checkpoint, DamageIsNamed) {
   fs::resize_file(path / "optimizer.safetensors", 5000);
   expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json", "not valid JSON"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
+  std::ofstream(path / "state.json") << std::string(200'000, '[');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:65: more than 64 lists"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
+  std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: more than 64 lists"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json cannot be read"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"has no config.json"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 
