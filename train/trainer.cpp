@@ -16,6 +16,7 @@
 #include "train/memory/plan_advice.h"
 #include "train/metrics.h"
 #include "train/parallel/peers.h"
+#include "train/report/run_report.h"
 #include "train/run_data.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -88,6 +89,7 @@ class Trainer {
   std::optional<TrainState> state_;
   std::optional<MetricsFile> metrics_;
   StatusLine line_;
+  std::optional<RunReport> run_report_;    // follows what metrics_ writes
   std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the step that comes next
   int64_t saved_ = 0;                      // the step of the newest checkpoint of this run
   double step_seconds_ = 0;                // smoothed, for the time that is left
@@ -140,6 +142,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   }
   write_file(folder_ / "config.yaml", print_config(config));
   metrics_.emplace(folder_ / "metrics.jsonl", options.resume ? run_.step : -1);
+  run_report_.emplace(config_, line_);
   if (options.resume) line_.print(fmt::format("resumed from {}", checkpoint->string()));
 }
 
@@ -332,6 +335,7 @@ void Trainer::run() {
   const int64_t first = run_.step + 1;
   bool stop = stop_asked();
   for (int64_t step = first; step <= config_.train.steps && !stop; ++step) {
+    if (run_report_) run_report_->refresh();
     peers_.at(fmt::format("step {}", step));
     const Clock::time_point start = Clock::now();
     const double learning_rate = learning_rate_at(step - 1, config_.train.steps, config_.optimizer);

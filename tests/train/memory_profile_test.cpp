@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/browser.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -169,15 +170,7 @@ TEST_F(MemoryProfileOfARun, ThePageNeedsNothingElse) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
   // The one address is the name of SVG's elements, which nothing is loaded from.
   EXPECT_EQ(page.find("http://"), page.find("http://www.w3.org/2000/svg"));
-  EXPECT_EQ(page.find(">PROFILE<"), std::string::npos);
-}
-
-std::string find_browser() {
-  std::stringstream path(getenv("PATH") ? getenv("PATH") : "");
-  for (std::string at; std::getline(path, at, ':');)
-    for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
-      if (fs::exists(fs::path(at) / name)) return fs::path(at) / name;
-  return "";
+  EXPECT_EQ(page.find("PROFILE_DATA"), std::string::npos);
 }
 
 // Does what a reader does: moves over the chart, chooses moments, and looks at every range on both axes.
@@ -220,12 +213,7 @@ TEST_F(MemoryProfileOfARun, ThePageWorksInABrowser) {
                "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
   page.replace(page.find("</body>"), 0, kReader);
   write("tried.html", page);
-  const ProcessResult result = run_process(
-      "/usr/bin/timeout",
-      {"120", browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-       "--user-data-dir=" + (folder / "browser").string(), "--host-resolver-rules=MAP * ~NOTFOUND",
-       "--window-size=1100,1600", "--dump-dom", "file://" + (folder / "tried.html").string()},
-      {.folder = folder});
+  const ProcessResult result = open_in_browser(browser, folder, "tried.html");
   ASSERT_EQ(result.status, 0) << result.error;
   const size_t error = result.out.find("data-error=\"");
   ASSERT_EQ(error, std::string::npos) << result.out.substr(error, 200);

@@ -69,6 +69,10 @@ void for_each_field(C& config, Visit&& visit) {
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");
   visit("train.log_every", train.log_every, Whole{.at_least = 1}, "Steps between printed lines");
+  visit("train.report", train.report, Flag{},
+        "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
+  visit("train.tensorboard", train.tensorboard, Flag{},
+        "Also write TensorBoard's event files, to tensorboard/ in the run's folder");
 
   auto& optimizer = config.optimizer;
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
