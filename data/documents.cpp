@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "data/json_text.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -49,6 +49,7 @@ void read_text(const fs::path& input, std::FILE* file, const DocumentSink& sink)
     const size_t line_end = piece.rfind('\n');
     const size_t cut = line_end == std::string::npos ? piece.size() : line_end + 1;
     sink.on_text(std::string_view(piece).substr(0, cut));
+    if (sink.on_read) sink.on_read(static_cast<int64_t>(cut));
     piece.erase(0, cut);
   }
   check(!is_first, "{} is empty", input.string());
@@ -56,23 +57,12 @@ void read_text(const fs::path& input, std::FILE* file, const DocumentSink& sink)
   sink.on_end();
 }
 
-// nlohmann's message without its error number, and without "line 1", which a line of its own always is.
-std::string reason_of(const json::parse_error& error) {
-  std::string reason = error.what();
-  for (const std::string_view noise : {"] ", "parse error at line 1, "}) {
-    const size_t at = reason.find(noise);
-    if (at != std::string::npos) reason.erase(0, at + noise.size());
-  }
-  return reason;
-}
-
-std::string text_of_line(std::string_view line, const std::string& where, const std::string& text_field) {
-  json object;
-  try {
-    object = json::parse(line);
-  } catch (const json::parse_error& error) {
-    fail("{}: not JSON: {}", where, reason_of(error));
-  }
+std::string text_of_line(std::string_view line, const fs::path& input, int64_t line_number,
+                         const std::string& text_field) {
+  // A document may be as long as memory allows, and have any fields beside its text.
+  json object = parse_json(line, input.string(),
+                           {.bytes = line.size(), .repeated_keys = true, .first_line = line_number});
+  const std::string where = fmt::format("{}:{}", input.string(), line_number);
   check(object.is_object(), "{}: wanted a JSON object with the text in its field '{}', found a JSON {}",
         where, text_field, object.type_name());
   const auto field = object.find(text_field);
@@ -99,10 +89,10 @@ void read_json_lines(const fs::path& input, const std::string& text_field, std::
   ssize_t length;
   while ((length = getline(&line.data, &line.capacity, file)) >= 0) {
     ++line_number;
+    if (sink.on_read) sink.on_read(length);
     const std::string_view content(line.data, static_cast<size_t>(length));
     if (content.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-    const std::string text =
-        text_of_line(content, fmt::format("{}:{}", input.string(), line_number), text_field);
+    const std::string text = text_of_line(content, input, line_number, text_field);
     if (!text.empty()) sink.on_text(text);
     sink.on_end();
     ++documents;

@@ -1,18 +1,17 @@
 #include "data/manifest.h"
 
-#include <nlohmann/json.hpp>
-#include <span>
-
 #include "data/file.h"
+#include "data/json_text.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Manifest, format, tokenizer, vocab_size, tokens, documents, shards)
-
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  const std::string text = nlohmann::json(manifest).dump(2) + "\n";
-  write_file(folder / kManifestName, text);
+  const nlohmann::json json = {{"format", manifest.format},         {"tokenizer", manifest.tokenizer},
+                               {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
+                               {"documents", manifest.documents},   {"shards", manifest.shards},
+                               {"files", json_of(manifest.files)}};
+  write_json(folder / kManifestName, json);
 }
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
@@ -20,17 +19,29 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(path, error) && !error) return std::nullopt;
   const MappedFile file(path);
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
+  const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   Manifest manifest;
   try {
-    manifest = nlohmann::json::parse(text, text + file.bytes().size()).get<Manifest>();
-  } catch (const nlohmann::json::exception& e) {
+    const nlohmann::json json = parse_json(text, kManifestName);
+    manifest = {.format = text_value(json, "format", kManifestName),
+                .tokenizer = text_value(json, "tokenizer", kManifestName),
+                .vocab_size = whole_number(json, "vocab_size", kManifestName),
+                .tokens = whole_number(json, "tokens", kManifestName),
+                .documents = whole_number(json, "documents", kManifestName),
+                .shards = whole_number(json, "shards", kManifestName)};
+    if (manifest.format == kManifestFormat) {
+      check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);
+      manifest.files = read_checksums(json["files"], kManifestName);
+      check(std::ssize(manifest.files) == manifest.shards, "{} has {} shards and {} checksums", kManifestName,
+            manifest.shards, manifest.files.size());
+    }
+  } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; make the dataset again with prepare",
          path.string(), e.what());
   }
-  check(manifest.format == kManifestFormat,
-        "{} has the format '{}', wanted '{}'; make the dataset again with prepare", path.string(),
-        manifest.format, kManifestFormat);
+  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutChecksums,
+        "{} has the format '{}', wanted '{}' or '{}'; make the dataset again with prepare", path.string(),
+        manifest.format, kManifestFormat, kManifestWithoutChecksums);
   return manifest;
 }
 

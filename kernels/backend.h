@@ -19,6 +19,7 @@
 #include <span>
 
 #include "kernels/attention/choose.h"
+#include "kernels/base/activation.h"
 #include "kernels/base/arena.h"
 #include "kernels/base/tensor.h"
 
@@ -40,11 +41,11 @@ struct EmbeddingBackward {
   Tensor d_position_table;  // [>= T, C], added to
 };
 
-// y = (x - mean) rstd weight + bias over the channels of each row; rstd = 1 / sqrt(variance + 1e-5)
-inline constexpr float kLayerNormEpsilon = 1e-5f;
+// y = (x - mean) rstd weight + bias over the channels of each row; rstd = 1 / sqrt(variance + epsilon)
 struct LayerNormForward {
   Tensor x, weight, bias, y;  // [N, C] [C] [C] [N, C]
   Tensor mean, rstd;          // [N] fp32, saved for the backward
+  float epsilon = 1e-5f;
 };
 struct LayerNormBackward {
   Tensor dy, x, weight, mean, rstd;
@@ -53,20 +54,22 @@ struct LayerNormBackward {
   Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
 };
 
-// y = x weight^T + bias + add, or with gelu_input: gelu_input = x weight^T + bias, y = gelu(gelu_input).
-// GELU is the tanh form of Hendrycks and Gimpel, arXiv:1606.08415, as GPT-2 has it.
+// y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias,
+// y = activation(pre_activation).
 struct LinearForward {
-  Tensor x, weight, y;     // [N, C] [O, C] [N, O]
-  Tensor bias = {};        // [O]
-  Tensor add = {};         // [N, O], a residual; may be y itself; not together with gelu_input
-  Tensor gelu_input = {};  // [N, O], saved for the backward
+  Tensor x, weight, y;         // [N, C] [O, C] [N, O]
+  Tensor bias = {};            // [O]
+  Tensor add = {};             // [N, O], a residual; may be y itself; not together with pre_activation
+  Tensor pre_activation = {};  // [N, O], saved for the backward
+  Activation activation = Activation::kGelu;  // where there is a pre_activation
 };
 struct LinearBackward {
-  Tensor dy, x, weight;    // [N, O] [N, C] [O, C]
-  Tensor dx;               // [N, C]; may be x itself: dweight and dbias are computed first
-  Tensor dweight;          // [O, C], added to
-  Tensor dbias = {};       // [O], added to
-  Tensor gelu_input = {};  // [N, C], if x = gelu(gelu_input): then dx is the gradient of gelu_input
+  Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
+  Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
+  Tensor dweight;              // [O, C], added to
+  Tensor dbias = {};           // [O], added to
+  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of that
+  Activation activation = Activation::kGelu;
 };
 
 struct AttentionForwardOp {
@@ -155,9 +158,9 @@ class Backend {
   virtual CUstream_st* stream() const { return nullptr; }
 };
 
-// Scratch that the operations of a device need for batches of up to `rows` = B T rows and models of
-// `channels`. Needs no device. The widest parameter row that is supported is 4 `channels`.
-int64_t workspace_bytes(Device device, int64_t rows, int64_t channels);
+// Scratch that the operations of a device need for batches of up to `rows` = B T rows, models of `channels`,
+// and linear layers with a bias of up to `features` outputs. Needs no device.
+int64_t workspace_bytes(Device device, int64_t rows, int64_t channels, int64_t features);
 
 std::unique_ptr<Backend> make_cpu_backend();
 std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or device

@@ -72,6 +72,7 @@ void check_op(const LayerNormForward& a, Device device) {
                 {"y", a.y, t, {N, C}},
                 {"mean", a.mean, DType::kF32, {N}},
                 {"rstd", a.rstd, DType::kF32, {N}}});
+  check(a.epsilon > 0, "{}: epsilon wants a number above 0, found {}", op, a.epsilon);
 }
 
 void check_op(const LayerNormBackward& a, Device device) {
@@ -101,8 +102,8 @@ void check_op(const LinearForward& a, Device device) {
                 {"y", a.y, t, {N, O}},
                 {"bias", a.bias, t, {O}, true},
                 {"add", a.add, t, {N, O}, true},
-                {"gelu_input", a.gelu_input, t, {N, O}, true}});
-  check(!(a.add && a.gelu_input), "{}: add and gelu_input exclude each other", op);
+                {"pre_activation", a.pre_activation, t, {N, O}, true}});
+  check(!(a.add && a.pre_activation), "{}: add and pre_activation exclude each other", op);
 }
 
 void check_op(const LinearBackward& a, Device device) {
@@ -117,13 +118,13 @@ void check_op(const LinearBackward& a, Device device) {
                 {"dx", a.dx, t, {N, C}},
                 {"dweight", a.dweight, t, {O, C}},
                 {"dbias", a.dbias, t, {O}, true},
-                {"gelu_input", a.gelu_input, t, {N, C}, true}});
+                {"pre_activation", a.pre_activation, t, {N, C}, true}});
   const auto check_apart = [&](const char* name, const Tensor& read) {
     check(a.dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written", op, name);
   };
   check_apart("dy", a.dy);
   check_apart("weight", a.weight);
-  check_apart("gelu_input", a.gelu_input);
+  check_apart("pre_activation", a.pre_activation);
 }
 
 void check_op(const AttentionForwardOp& a, Device device) {

@@ -23,17 +23,20 @@ struct BlockParams {
   Tensor qkv_weight, qkv_bias;            // [3C, C] [3C]
   Tensor out_weight, out_bias;            // [C, C] [C]      W_O
   Tensor norm2_weight, norm2_bias;        // [C]
-  Tensor expand_weight, expand_bias;      // [4C, C] [4C]
-  Tensor contract_weight, contract_bias;  // [C, 4C] [C]
+  Tensor expand_weight, expand_bias;      // [F, C] [F]
+  Tensor contract_weight, contract_bias;  // [C, F] [C]
 };
 
 struct Params {
-  Tensor token_table;     // [padded V, C], tied: it also computes the logits
+  Tensor token_table;     // [padded V, C]
   Tensor position_table;  // [context, C]
   std::vector<BlockParams> blocks;
   Tensor norm_weight, norm_bias;  // [C]
+  Tensor head_weight;             // [padded V, C]; none where the token table computes the logits
 
   std::vector<Tensor> buckets;  // what all the above are views of: see ParamLayout
+
+  const Tensor& classifier() const { return head_weight ? head_weight : token_table; }
 };
 using Grads = Params;
 
@@ -60,7 +63,7 @@ inline constexpr const char* kPositionTable = "transformer.wpe.weight";
 // Params.
 template <class P, class Visit>
 void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
-  const int64_t C = config.channels, V = config.padded_vocab();
+  const int64_t C = config.channels, F = config.mlp_width, V = config.padded_vocab();
   int64_t block = -1;
   const auto matrix = [&](std::string name, Shape shape, Init init, auto& tensor) {
     visit(ParamInfo{std::move(name), shape, init, true, true, 0, block}, tensor);
@@ -68,8 +71,10 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   const auto vector = [&](std::string name, int64_t size, Init init, auto& tensor) {
     visit(ParamInfo{std::move(name), {size}, init, false, false, 0, block}, tensor);
   };
-  visit(ParamInfo{"transformer.wte.weight", {V, C}, Init::kNormal, true, false, V - config.vocab_size},
-        params.token_table);
+  const auto table = [&](std::string name, auto& tensor) {
+    visit(ParamInfo{std::move(name), {V, C}, Init::kNormal, true, false, V - config.vocab_size}, tensor);
+  };
+  table("transformer.wte.weight", params.token_table);
   visit(ParamInfo{kPositionTable, {config.context, C}, Init::kNormal, true, false, 0}, params.position_table);
   for (size_t l = 0; l < params.blocks.size(); ++l) {
     auto& b = params.blocks[l];
@@ -83,14 +88,15 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
     vector(at + "attn.c_proj.bias", C, Init::kZero, b.out_bias);
     vector(at + "ln_2.weight", C, Init::kOne, b.norm2_weight);
     vector(at + "ln_2.bias", C, Init::kZero, b.norm2_bias);
-    matrix(at + "mlp.c_fc.weight", {4 * C, C}, Init::kNormal, b.expand_weight);
-    vector(at + "mlp.c_fc.bias", 4 * C, Init::kZero, b.expand_bias);
-    matrix(at + "mlp.c_proj.weight", {C, 4 * C}, Init::kNormalResidual, b.contract_weight);
+    matrix(at + "mlp.c_fc.weight", {F, C}, Init::kNormal, b.expand_weight);
+    vector(at + "mlp.c_fc.bias", F, Init::kZero, b.expand_bias);
+    matrix(at + "mlp.c_proj.weight", {C, F}, Init::kNormalResidual, b.contract_weight);
     vector(at + "mlp.c_proj.bias", C, Init::kZero, b.contract_bias);
   }
   block = -1;
   vector("transformer.ln_f.weight", C, Init::kOne, params.norm_weight);
   vector("transformer.ln_f.bias", C, Init::kZero, params.norm_bias);
+  if (!config.tied) table("lm_head.weight", params.head_weight);
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment

@@ -11,7 +11,7 @@
 namespace tessera {
 
 // The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
-// overwrites norm1, norm2 and gelu with their own gradients.
+// overwrites norm1, norm2 and hidden with their own gradients.
 struct BlockSaved {
   Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
   Tensor qkv;                            // [B, T, 3, H, D]
@@ -19,8 +19,8 @@ struct BlockSaved {
   Tensor attention_saved;                // log-sum-exp or probabilities, as the attention plan says
   Tensor residual_mid;                   // [N, C]   input + attention output
   Tensor norm2, norm2_mean, norm2_rstd;
-  Tensor gelu_input, gelu;  // [N, 4C]
-  Tensor residual_out;      // [N, C]   residual_mid + MLP output: the next block's input
+  Tensor pre_activation, hidden;  // [N, F]
+  Tensor residual_out;            // [N, C]   residual_mid + MLP output: the next block's input
 };
 
 struct Saved {

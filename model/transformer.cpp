@@ -10,19 +10,21 @@ namespace {
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
 // The first half of a block: x and attention on it, to residual_mid.
-void attention_half_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
+void attention_half_forward(Backend& be, const Model& model, size_t layer, const Tensor& x,
                             const BlockSaved& s, const Tensor& attention_workspace) {
+  const BlockParams& p = model.params.blocks[layer];
   be.layernorm_forward({.x = x,
                         .weight = p.norm1_weight,
                         .bias = p.norm1_bias,
                         .y = s.norm1,
                         .mean = s.norm1_mean,
-                        .rstd = s.norm1_rstd});
+                        .rstd = s.norm1_rstd,
+                        .epsilon = model.config.norm_epsilon});
   be.linear_forward({.x = s.norm1,
                      .weight = p.qkv_weight,
                      .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
                      .bias = p.qkv_bias});
-  be.attention_forward({.plan = plan,
+  be.attention_forward({.plan = model.plan_of(layer),
                         .qkv = s.qkv,
                         .y = s.attention,
                         .saved = s.attention_saved,
@@ -35,25 +37,29 @@ void attention_half_forward(Backend& be, const BlockParams& p, const AttentionPl
 }
 
 // From residual_mid to the MLP's hidden layer
-void mlp_hidden_forward(Backend& be, const BlockParams& p, const BlockSaved& s) {
+void mlp_hidden_forward(Backend& be, const Model& model, size_t layer, const BlockSaved& s) {
+  const BlockParams& p = model.params.blocks[layer];
   be.layernorm_forward({.x = s.residual_mid,
                         .weight = p.norm2_weight,
                         .bias = p.norm2_bias,
                         .y = s.norm2,
                         .mean = s.norm2_mean,
-                        .rstd = s.norm2_rstd});
+                        .rstd = s.norm2_rstd,
+                        .epsilon = model.config.norm_epsilon});
   be.linear_forward({.x = s.norm2,
                      .weight = p.expand_weight,
-                     .y = s.gelu,
+                     .y = s.hidden,
                      .bias = p.expand_bias,
-                     .gelu_input = s.gelu_input});
+                     .pre_activation = s.pre_activation,
+                     .activation = model.config.mlp});
 }
 
-void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan, const Tensor& x,
-                   const BlockSaved& s, const Tensor& attention_workspace) {
-  attention_half_forward(be, p, plan, x, s, attention_workspace);
-  mlp_hidden_forward(be, p, s);
-  be.linear_forward({.x = s.gelu,
+void block_forward(Backend& be, const Model& model, size_t layer, const Tensor& x, const BlockSaved& s,
+                   const Tensor& attention_workspace) {
+  attention_half_forward(be, model, layer, x, s, attention_workspace);
+  mlp_hidden_forward(be, model, layer, s);
+  const BlockParams& p = model.params.blocks[layer];
+  be.linear_forward({.x = s.hidden,
                      .weight = p.contract_weight,
                      .y = s.residual_out,
                      .bias = p.contract_bias,
@@ -62,18 +68,21 @@ void block_forward(Backend& be, const BlockParams& p, const AttentionPlan& plan,
 
 // The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. What a linear layer read, and nothing reads again, is overwritten by its gradient.
-void block_backward(Backend& be, Arena& arena, const BlockParams& p, const AttentionPlan& plan,
-                    const Tensor& x, const BlockSaved& s, const Tensor& d, const BlockParams& g) {
+void block_backward(Backend& be, Arena& arena, const Model& model, size_t layer, const Tensor& x,
+                    const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
+  const BlockParams& p = model.params.blocks[layer];
+  const AttentionPlan plan = model.plan_of(layer);
   const int64_t N = x.shape[0], C = x.shape[1];
-  const Tensor &d_hidden = s.gelu, &d_norm2 = s.norm2, &d_norm1 = s.norm1;
+  const Tensor &d_hidden = s.hidden, &d_norm2 = s.norm2, &d_norm1 = s.norm1;
   be.linear_backward({.dy = d,
-                      .x = s.gelu,
+                      .x = s.hidden,
                       .weight = p.contract_weight,
                       .dx = d_hidden,
                       .dweight = g.contract_weight,
                       .dbias = g.contract_bias,
-                      .gelu_input = s.gelu_input});
+                      .pre_activation = s.pre_activation,
+                      .activation = model.config.mlp});
   be.linear_backward({.dy = d_hidden,
                       .x = s.norm2,
                       .weight = p.expand_weight,
@@ -131,11 +140,10 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
 
 // Brings back what the forward did not keep of a block.
 void recompute(Backend& be, const Model& model, const Saved& saved, size_t layer) {
-  const BlockParams& p = model.params.blocks[layer];
   const BlockSaved& s = saved.blocks[layer];
   if (model.keep == Keep::kOutputs)
-    attention_half_forward(be, p, model.plan, block_input(saved, layer), s, saved.attention_workspace);
-  if (model.keep != Keep::kAll) mlp_hidden_forward(be, p, s);
+    attention_half_forward(be, model, layer, block_input(saved, layer), s, saved.attention_workspace);
+  if (model.keep != Keep::kAll) mlp_hidden_forward(be, model, layer, s);
 }
 
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
@@ -161,7 +169,7 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
                         .gradient_scale = gradient_scale});
       if (!grads) continue;
       be.linear_backward(
-          {.dy = logits, .x = norm, .weight = p.token_table, .dx = norm, .dweight = grads->token_table});
+          {.dy = logits, .x = norm, .weight = p.classifier(), .dx = norm, .dweight = grads->classifier()});
     }
   }
   if (!grads) return;
@@ -176,6 +184,13 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
 }
 
 }  // namespace
+
+AttentionPlan Model::plan_of(size_t layer) const {
+  AttentionPlan own = plan;
+  if (!config.scale_attention) own.scale = 1;
+  if (config.scale_attention_by_layer) own.scale /= static_cast<float>(layer + 1);
+  return own;
+}
 
 const char* name_of(Keep keep) {
   switch (keep) {
@@ -199,7 +214,7 @@ Keep keep_of_recompute(std::string_view name) {
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep) {
   const auto [B, T, H, D, causal] = plan.shape;
-  const int64_t N = B * T, C = config.channels;
+  const int64_t N = B * T, C = config.channels, F = config.mlp_width;
   const auto take = [&](const char* name, Shape shape, DType dtype, MemoryTag tag = MemoryTag::kActivations) {
     return arena.alloc(tag, name, dtype, shape);
   };
@@ -217,8 +232,8 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
     s.norm2 = take("norm 2", {N, C}, t);
     s.norm2_mean = take("norm 2 mean", {N}, f);
     s.norm2_rstd = take("norm 2 rstd", {N}, f);
-    s.gelu_input = take("GELU input", {N, 4 * C}, t);
-    s.gelu = take("GELU output", {N, 4 * C}, t);
+    s.pre_activation = take("MLP pre-activation", {N, F}, t);
+    s.hidden = take("MLP hidden layer", {N, F}, t);
   };
   const auto take_output = [&](BlockSaved& s) { s.residual_out = take("residual after MLP", {N, C}, t); };
 
@@ -266,8 +281,7 @@ void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved&
                         .y = saved.embedded.view({B, T, model.config.channels})});
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     before(static_cast<int64_t>(l));
-    block_forward(be, p.blocks[l], model.plan, block_input(saved, l), saved.blocks[l],
-                  saved.attention_workspace);
+    block_forward(be, model, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
   }
   before(model.config.layers);
   be.layernorm_forward({.x = block_input(saved, saved.blocks.size()),
@@ -275,11 +289,12 @@ void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved&
                         .bias = p.norm_bias,
                         .y = saved.norm,
                         .mean = saved.norm_mean,
-                        .rstd = saved.norm_rstd});
+                        .rstd = saved.norm_rstd,
+                        .epsilon = model.config.norm_epsilon});
 }
 
 void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits) {
-  be.linear_forward({.x = rows, .weight = model.params.token_table, .y = logits});
+  be.linear_forward({.x = rows, .weight = model.params.classifier(), .y = logits});
 }
 
 void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses) {
@@ -313,7 +328,7 @@ void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& bat
     Arena::Phase block_phase(arena, "block", l);
     // What all blocks share still holds the last block's.
     if (l < model.config.layers - 1) recompute(be, model, saved, static_cast<size_t>(l));
-    block_backward(be, arena, model.params.blocks[l], model.plan, block_input(saved, l), saved.blocks[l], d,
+    block_backward(be, arena, model, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
                    grads.blocks[l]);
     done(l);
   }

@@ -1,5 +1,6 @@
 // GPT-2: token and position embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by
-// the tied token table. Computes what Hugging Face's GPT2LMHeadModel computes (without dropout).
+// the token table or a head of their own. Computes what Hugging Face's GPT2LMHeadModel computes (without
+// dropout), in the variants of ModelConfig.
 //
 // Allocation: every function takes what it needs from the arena inside a Scope of its own and gives it back,
 // except allocate_saved(), whose tensors live as long as the caller's Scope.
@@ -17,9 +18,11 @@ namespace tessera {
 struct Model {
   ModelConfig config;
   Params params;       // dtype of the activations too
-  AttentionPlan plan;  // carries B and T
+  AttentionPlan plan;  // carries B and T; its scale is 1 / sqrt(D), see plan_of()
   Keep keep = Keep::kAll;
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
+
+  AttentionPlan plan_of(size_t layer) const;  // with the scale of this block's scores
 };
 
 // One batch: rows of T tokens and, for each, the token that follows.

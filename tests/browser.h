@@ -7,15 +7,15 @@
 
 namespace tessera::testing {
 
-// "": there is none on the PATH.
-inline std::string find_browser() {
-  std::stringstream path(getenv("PATH") ? getenv("PATH") : "");
-  for (std::string at; std::getline(path, at, ':');)
-    for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
-      std::error_code unreadable;  // a folder that may not be entered holds no browser for us
-      if (std::filesystem::exists(std::filesystem::path(at) / name, unreadable))
-        return std::filesystem::path(at) / name;
-    }
+// On a PATH; "": there is none. A folder that may not be read, or is none, is passed over, as a shell does.
+inline std::string find_browser(const std::string& path = getenv("PATH") ? getenv("PATH") : "") {
+  namespace fs = std::filesystem;
+  std::stringstream folders(path);
+  for (std::string at; std::getline(folders, at, ':');)
+    for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
+      if (std::error_code error;
+          fs::is_regular_file(fs::path(at) / name, error) && access((fs::path(at) / name).c_str(), X_OK) == 0)
+        return fs::path(at) / name;
   return "";
 }
 

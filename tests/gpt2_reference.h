@@ -1,4 +1,4 @@
-// Runs the model of tests/fixtures/gpt2_reference on a backend and says how far it is from PyTorch.
+// Runs a model of tests/fixtures on a backend and says how far it is from PyTorch.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support.h"
-#include "train/checkpoint.h"
 #include "train/device.h"
+#include "train/formats/gpt2.h"
+#include "train/formats/weights.h"
 #include "train/safetensors.h"
 
 namespace tessera::testing {
@@ -16,23 +17,26 @@ struct ReferenceErrors {
   double first_loss;  // relative
   double
       gradients;  // of the first batch: the worst tensor's largest error, relative to its largest magnitude
-  double losses;  // over ten AdamW steps, the worst, relative
+  double losses;  // over all AdamW steps, the worst, relative
   double grad_norms;
-  double weights;                            // after ten steps, like gradients
+  double weights;                            // after all steps, like gradients
   std::string worst_gradient, worst_weight;  // the tensors' names
 };
 
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;
+}
+
 inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dtype, AttentionKind attention,
-                                            int64_t micro_batch) {
-  const std::filesystem::path folder =
-      std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/gpt2_reference";
+                                            int64_t micro_batch,
+                                            const std::filesystem::path& folder = fixture("gpt2_reference")) {
   std::ifstream file(folder / "reference.json");
   const nlohmann::json reference = nlohmann::json::parse(file);
   const SafetensorsReader tensors(folder / "reference.safetensors");
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
   const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
              targets = reference["targets"].get<std::vector<int32_t>>();
-  const ModelConfig model{.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32};
+  const ModelConfig model = read_gpt2_config(folder).model;
 
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);

@@ -81,7 +81,7 @@ DeviceChoice choose_device(const std::string& requested, int local_rank) {
 double gemm_peak(Backend& be) {
   Arena arena = make_arena(be.traits());
   be.lend_workspace(arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-                                {workspace_bytes(be.device(), 1, 1) / 4}));
+                                {workspace_bytes(be.device(), 1, 1, 1) / 4}));
   return measure_gemm_flops(be, arena);
 }
 
@@ -94,11 +94,20 @@ Arena make_arena(const DeviceTraits& device) {
 }
 
 ModelConfig model_config(const Config& c) {
+  const auto mlp = std::find_if(kActivations.begin(), kActivations.end(),
+                                [&](Activation a) { return c.model.mlp == name_of(a); });
+  check(mlp != kActivations.end(), "model.mlp: no activation is called \"{}\"", c.model.mlp);
   return {.vocab_size = c.model.vocab_size,
           .context = c.model.context,
           .layers = c.model.layers,
           .heads = c.model.heads,
-          .channels = c.model.channels};
+          .channels = c.model.channels,
+          .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
+          .tied = c.model.tied,
+          .mlp = *mlp,
+          .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
+          .scale_attention = c.model.scale_attention,
+          .scale_attention_by_layer = c.model.scale_attention_by_layer};
 }
 
 OptimizerConfig optimizer_config(const Config& c) {

@@ -26,6 +26,19 @@ Tensor on_host(std::span<const int32_t> values, Shape shape) {
   return {const_cast<int32_t*>(values.data()), DType::kI32, shape, Device::kCpu};
 }
 
+// Kernels read and write rows of tables by these ids, and on a GPU nothing would stop them at the end of one.
+void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_size) {
+  uint32_t largest = 0;  // negative ids are the largest
+  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
+  if (largest < static_cast<uint64_t>(vocab_size)) return;
+  const auto wrong = std::find(ids.begin(), ids.end(), static_cast<int32_t>(largest));
+  fail(
+      "{} {} (number {} of {}) is outside the model's vocabulary of {} tokens, 0 to {}. Set model.vocab_size "
+      "to "
+      "that of the tokenizer that made the data, or prepare the data again",
+      what, *wrong, wrong - ids.begin() + 1, ids.size(), vocab_size, vocab_size - 1);
+}
+
 double mean(const std::vector<float>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -62,10 +75,12 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
   losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
-  be.lend_workspace(arena.alloc(
-      MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-      {(workspace_bytes(be.device(), std::max(shape.rows(), shape.model.context), shape.model.channels) + 3) /
-       4}));
+  const ModelConfig& model = shape.model;
+  const int64_t workspace =
+      workspace_bytes(be.device(), std::max(shape.rows(), model.context), model.channels,
+                      std::max(3 * model.channels, model.mlp_width));  // of qkv, and of the MLP
+  be.lend_workspace(
+      arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
 }
 
 void TrainState::initialize(uint64_t seed) {
@@ -86,18 +101,20 @@ Model TrainState::model_at(int64_t batch, int64_t tokens) const {
   return model;
 }
 
-void TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                       const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<void(int64_t)>& on_micro_step) {
+                      const std::function<bool(int64_t)>& goes_on) {
+  check_ids("token", tokens, shape_.model.vocab_size);
+  check_ids("target", targets, shape_.model.vocab_size);
   be_.copy(on_host(tokens, tokens_.shape), tokens_);
   be_.copy(on_host(targets, targets_.shape), targets_);
-  compute_step(shape_.micro_steps, config, learning_rate, step, on_micro_step);
+  return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
 }
 
 void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
-void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
-                              int64_t step, const std::function<void(int64_t)>& on_micro_step) {
+bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
+                              int64_t step, const std::function<bool(int64_t)>& goes_on) {
   for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
@@ -106,7 +123,8 @@ void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
                                                      : ParamLayout::bucket_of_block(layer);
   };
   const OnLayer await_weights = [&](int64_t layer) { comm_->wait_for(gathered_[bucket_of(layer)]); };
-  // The token table has its gradient from both ends of the model: all outside the blocks waits for the last.
+  // A tied token table has its gradient from both ends of the model: all outside the blocks waits for the
+  // last.
   const OnLayer reduce = [&](int64_t layer) {
     if (layer < shape_.model.layers) reduce_gradients(bucket_of(layer));
   };
@@ -117,10 +135,11 @@ void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
-    if (on_micro_step) on_micro_step(m + 1);
+    if (goes_on && !goes_on(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
+  return true;
 }
 
 void TrainState::reduce_gradients(size_t bucket) {
@@ -176,6 +195,8 @@ TrainState::StepResult TrainState::finish_step() {
 
 double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                             int64_t count) {
+  check_ids("token", tokens, shape_.model.vocab_size);
+  check_ids("target", targets, shape_.model.vocab_size);
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   comm_->wait();
   const int64_t T = shape_.sequence_length, rows = count * T;
@@ -193,6 +214,7 @@ double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int
 }
 
 std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens) {
+  check_ids("token", tokens, shape_.model.vocab_size);
   comm_->wait();
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);

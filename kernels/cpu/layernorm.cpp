@@ -18,7 +18,7 @@ void layernorm_forward(const LayerNormForward& a) {
     const float mean = sum / static_cast<float>(C);
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < C; ++c) squares += (x[c] - mean) * (x[c] - mean);
-    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + kLayerNormEpsilon);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + a.epsilon);
     for (int64_t c = 0; c < C; ++c) y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
     a.mean.as<float>()[n] = mean;
     a.rstd.as<float>()[n] = rstd;

@@ -6,10 +6,64 @@
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
+namespace {
+
+struct TanhGelu {
+  static float value(float x) { return gelu(x); }
+  static float slope(float x) { return gelu_derivative(x); }
+};
+struct ExactGelu {
+  static float value(float x) { return gelu_exact(x); }
+  static float slope(float x) { return gelu_exact_derivative(x); }
+};
+struct Relu {
+  static float value(float x) { return x < 0.0f ? 0.0f : x; }
+  static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
+};
+
+// Calls f with the struct of an activation: a type, so that loops over it become vector code.
+template <class F>
+void with_activation(Activation activation, F&& f) {
+  switch (activation) {
+    case Activation::kGelu:
+      return f(TanhGelu{});
+    case Activation::kGeluExact:
+      return f(ExactGelu{});
+    case Activation::kRelu:
+      return f(Relu{});
+  }
+}
+
+template <class A>
+void activate(const Tensor& input, const Tensor& output) {
+  const int64_t N = input.shape[0], O = input.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float* u = input.as<float>() + n * O;
+    float* y = output.as<float>() + n * O;
+#pragma omp simd
+    for (int64_t o = 0; o < O; ++o) y[o] = A::value(u[o]);
+  }
+}
+
+// d *= slope(input)
+template <class A>
+void activate_backward(const Tensor& input, const Tensor& d) {
+  const int64_t N = input.shape[0], C = input.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float* u = input.as<float>() + n * C;
+    float* dx = d.as<float>() + n * C;
+#pragma omp simd
+    for (int64_t c = 0; c < C; ++c) dx[c] *= A::slope(u[c]);
+  }
+}
+
+}  // namespace
 
 void linear_forward(const LinearForward& a) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
-  const Tensor& product = a.gelu_input ? a.gelu_input : a.y;
+  const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
   const float* bias = a.bias ? a.bias.as<float>() : nullptr;
   const bool prefilled = a.bias || a.add;  // the product is then added to what stands there
   if (prefilled) {
@@ -22,15 +76,8 @@ void linear_forward(const LinearForward& a) {
   }
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, O, C, 1.0f, a.x.as<float>(), C,
               a.weight.as<float>(), C, prefilled ? 1.0f : 0.0f, product.as<float>(), O);
-  if (a.gelu_input) {
-#pragma omp parallel for
-    for (int64_t n = 0; n < N; ++n) {
-      const float* u = a.gelu_input.as<float>() + n * O;
-      float* y = a.y.as<float>() + n * O;
-#pragma omp simd
-      for (int64_t o = 0; o < O; ++o) y[o] = gelu(u[o]);
-    }
-  }
+  if (a.pre_activation)
+    with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
 }
 
 // y = x W^T + b:  dW += dy^T x,  db += the sum of dy's rows,  dx = dy W: last, as it may overwrite x.
@@ -50,15 +97,8 @@ void linear_backward(const LinearBackward& a) {
   }
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C, 0.0f,
               a.dx.as<float>(), C);
-  if (a.gelu_input) {
-#pragma omp parallel for
-    for (int64_t n = 0; n < N; ++n) {
-      const float* u = a.gelu_input.as<float>() + n * C;
-      float* dx = a.dx.as<float>() + n * C;
-#pragma omp simd
-      for (int64_t c = 0; c < C; ++c) dx[c] *= gelu_derivative(u[c]);
-    }
-  }
+  if (a.pre_activation)
+    with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
 }
 
 }  // namespace tessera::cpu

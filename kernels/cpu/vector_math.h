@@ -1,4 +1,5 @@
-// Branch-free fp32 functions that compilers turn into vector code. Within 2 units in the last place of libm.
+// fp32 functions within 2 units in the last place of libm. exp() and the tanh GELU are branch-free: compilers
+// turn them into vector code.
 #pragma once
 
 #include <bit>
@@ -49,6 +50,16 @@ inline float gelu_derivative(float x) {
   const float u = kGeluScale * (x + kGeluCubic * x * x * x);
   const float s = 1.0f / (1.0f + exp(-2.0f * u));
   return s + x * s * (1.0f - s) * 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCubic * x * x);
+}
+
+// GELU itself: x Phi(x), with Phi by erfc, which keeps its digits where it is small.
+inline float normal_cdf(float x) { return 0.5f * std::erfc(-0.707106781f * x); }
+inline float gelu_exact(float x) { return x * normal_cdf(x); }
+
+// Phi(x) + x phi(x)
+inline float gelu_exact_derivative(float x) {
+  constexpr float kDensity = 0.398942280f;  // 1 / sqrt(2 pi)
+  return normal_cdf(x) + x * kDensity * exp(-0.5f * x * x);
 }
 
 }  // namespace tessera::cpu

@@ -27,7 +27,8 @@ struct Wide {
 
 template <class T, class Block>
 __global__ __launch_bounds__(Block::kThreads, Wide::kThreads / Block::kThreads) void layernorm_forward_kernel(
-    const T* x, const T* weight, const T* bias, T* y, float* means, float* rstds, int64_t N, int C) {
+    const T* x, const T* weight, const T* bias, T* y, float* means, float* rstds, float epsilon, int64_t N,
+    int C) {
   constexpr int kWidth = kPackWidth<T>, kRows = Block::kRows;
   // One for each sum of a group: the other's barrier lies between its reads and their overwriting.
   __shared__ float scratch[2][kMaxWarps][kRows];
@@ -78,7 +79,7 @@ __global__ __launch_bounds__(Block::kThreads, Wide::kThreads / Block::kThreads) 
 
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      rstd[r] = rsqrtf(rstd[r] / static_cast<float>(C) + kLayerNormEpsilon);
+      rstd[r] = rsqrtf(rstd[r] / static_cast<float>(C) + epsilon);
       if (!mine(r)) continue;
       unpack<T>(stage(turn, r), value);
 #pragma unroll
@@ -217,8 +218,8 @@ void CudaBackend::layernorm_forward(const LayerNormForward& a) {
     const int64_t resident = prepare<Block>(kernel, threads, 1, staged_bytes) * multiprocessors_;
     const int64_t blocks = std::min(resident, cuda::divide_up(N, Block::kRows));
     kernel<<<blocks, threads, staged_bytes, stream_>>>(a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(),
-                                                       a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), N,
-                                                       static_cast<int>(C));
+                                                       a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
+                                                       a.epsilon, N, static_cast<int>(C));
   });
   TESSERA_CUDA_LAUNCHED();
 }

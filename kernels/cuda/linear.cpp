@@ -9,7 +9,8 @@ namespace tessera {
 
 using cuda::Gemm;
 
-// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input
+// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input.
+// Its GELU is the tanh form; other activations are a pass of their own over the sum.
 void CudaBackend::linear_forward(const LinearForward& a) {
   check_op(a, device());
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
@@ -22,27 +23,32 @@ void CudaBackend::linear_forward(const LinearForward& a) {
                .d = {.data = a.y.data, .ld = O}};
   if (a.add) product.c = a.add.data, product.beta = 1;
 
+  const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
+  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu;
   Gemm fused = product;
   fused.bias = a.bias.data;
-  fused.aux = a.gelu_input.data;
-  if (a.gelu_input) {
+  if (fuse_gelu) {
+    fused.aux = a.pre_activation.data;
     fused.epilogue = a.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  } else if (a.bias) {
-    fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  } else {
+    fused.d.data = sum.data;
+    if (a.bias) fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
   }
-  if (try_gemm(fused)) return;
+  if (try_gemm(fused)) {
+    if (a.pre_activation && !fuse_gelu) cuda::activate(a.activation, sum, a.y, stream_);
+    return;
+  }
 
   // Sizes that the epilogues refuse: rows that are no multiple of 16 bytes.
-  const Tensor& sum = a.gelu_input ? a.gelu_input : a.y;
   product.d.data = sum.data;
   gemm(product);
   if (a.bias) cuda::add_bias(sum, a.bias, stream_);
-  if (a.gelu_input) cuda::gelu_forward(a.gelu_input, a.y, stream_);
+  if (a.pre_activation) cuda::activate(a.activation, sum, a.y, stream_);
 }
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = dy[N, O] weight[O, C], times gelu'(gelu_input): last, as it may overwrite x
+// dx[N, C] = dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
 void CudaBackend::linear_backward(const LinearBackward& a) {
   check_op(a, device());
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
@@ -69,17 +75,17 @@ void CudaBackend::linear_backward(const LinearBackward& a) {
                .a = {.data = a.dy.data, .ld = O},
                .b = {.data = a.weight.data, .ld = C},
                .d = {.data = a.dx.data, .ld = C}};
-  if (!a.gelu_input) return gemm(product);
+  if (!a.pre_activation) return gemm(product);
 
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
-  if (dtype == DType::kBF16) {
+  if (dtype == DType::kBF16 && a.activation == Activation::kGelu) {
     Gemm fused = product;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    fused.aux = a.gelu_input.data;
+    fused.aux = a.pre_activation.data;
     if (try_gemm(fused)) return;
   }
   gemm(product);
-  cuda::gelu_backward(a.gelu_input, a.dx, stream_);
+  cuda::activate_backward(a.activation, a.pre_activation, a.dx, stream_);
 }
 
 }  // namespace tessera

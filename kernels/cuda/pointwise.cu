@@ -9,19 +9,31 @@ namespace {
 constexpr int kThreads = 256;
 
 // GELU in its tanh form, y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
-constexpr float kSqrtTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
+struct TanhGelu {
+  static constexpr float kSqrtTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
+  static __device__ float value(float x) {
+    const float u = kSqrtTwoOverPi * (x + kCubic * x * x * x);
+    return 0.5f * x * (1 + tanhf(u));
+  }
+  // (1 + t) / 2 + x (1 - t^2) u' / 2 with t = tanh u
+  static __device__ float slope(float x) {
+    const float t = tanhf(kSqrtTwoOverPi * (x + kCubic * x * x * x));
+    const float du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
+  }
+};
 
-__device__ float gelu(float x) {
-  const float u = kSqrtTwoOverPi * (x + kCubic * x * x * x);
-  return 0.5f * x * (1 + tanhf(u));
-}
+// x Phi(x), and Phi(x) + x phi(x)
+struct ExactGelu {
+  static constexpr float kDensity = 0.3989422804014327f;  // 1 / sqrt(2 pi)
+  static __device__ float value(float x) { return x * normcdff(x); }
+  static __device__ float slope(float x) { return normcdff(x) + x * kDensity * expf(-0.5f * x * x); }
+};
 
-// (1 + t) / 2 + x (1 - t^2) u' / 2 with t = tanh u
-__device__ float gelu_slope(float x) {
-  const float t = tanhf(kSqrtTwoOverPi * (x + kCubic * x * x * x));
-  const float du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
-  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
-}
+struct Relu {
+  static __device__ float value(float x) { return x < 0 ? 0 : x; }
+  static __device__ float slope(float x) { return x > 0 ? 1 : 0; }
+};
 
 // f(index of the first element) for every step of kStep elements of `count`, a multiple of kStep.
 template <int kStep, class F>
@@ -51,27 +63,27 @@ struct AddBias {
   }
 };
 
-template <class T, int kStep>
-struct GeluForward {
+template <class A, class T, int kStep>
+struct Activate {
   const T* x;
   T* y;
   __device__ void operator()(int64_t i) const {
     float value[kStep];
     load_step(x + i, value);
-    for (int j = 0; j < kStep; ++j) value[j] = gelu(value[j]);
+    for (int j = 0; j < kStep; ++j) value[j] = A::value(value[j]);
     store_step(y + i, value);
   }
 };
 
-template <class T, int kStep>
-struct GeluBackward {
+template <class A, class T, int kStep>
+struct ActivateBackward {
   const T* x;
   T* d;
   __device__ void operator()(int64_t i) const {
     float value[kStep], slope[kStep];
     load_step(d + i, value);
     load_step(x + i, slope);
-    for (int j = 0; j < kStep; ++j) value[j] *= gelu_slope(slope[j]);
+    for (int j = 0; j < kStep; ++j) value[j] *= A::slope(slope[j]);
     store_step(d + i, value);
   }
 };
@@ -93,6 +105,19 @@ void with_type_and_step(const Tensor& a, const Tensor& b, F&& f) {
   with_real_type(a.dtype, [&]<class T>() {
     packs ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
   });
+}
+
+// Calls f with the struct of an activation.
+template <class F>
+void with_activation(Activation activation, F&& f) {
+  switch (activation) {
+    case Activation::kGelu:
+      return f(TanhGelu{});
+    case Activation::kGeluExact:
+      return f(ExactGelu{});
+    case Activation::kRelu:
+      return f(Relu{});
+  }
 }
 
 }  // namespace
@@ -119,15 +144,19 @@ void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream) {
   });
 }
 
-void gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) {
-  with_type_and_step(x, y, [&]<class T, int kStep>() {
-    launch<kStep>(x.numel(), GeluForward<T, kStep>{x.as<T>(), y.as<T>()}, stream);
+void activate(Activation activation, const Tensor& x, const Tensor& y, cudaStream_t stream) {
+  with_activation(activation, [&]<class A>(A) {
+    with_type_and_step(x, y, [&]<class T, int kStep>() {
+      launch<kStep>(x.numel(), Activate<A, T, kStep>{x.as<T>(), y.as<T>()}, stream);
+    });
   });
 }
 
-void gelu_backward(const Tensor& x, const Tensor& d, cudaStream_t stream) {
-  with_type_and_step(x, d, [&]<class T, int kStep>() {
-    launch<kStep>(x.numel(), GeluBackward<T, kStep>{x.as<T>(), d.as<T>()}, stream);
+void activate_backward(Activation activation, const Tensor& x, const Tensor& d, cudaStream_t stream) {
+  with_activation(activation, [&]<class A>(A) {
+    with_type_and_step(x, d, [&]<class T, int kStep>() {
+      launch<kStep>(x.numel(), ActivateBackward<A, T, kStep>{x.as<T>(), d.as<T>()}, stream);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/base/activation.h"
 #include "kernels/base/tensor.h"
 
 namespace tessera::cuda {
@@ -13,8 +14,10 @@ bool kernels_fit_device();
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
              cudaStream_t stream);
 
-void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream);    // y[n, o] += bias[o]
-void gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream);   // y = gelu(x)
-void gelu_backward(const Tensor& x, const Tensor& d, cudaStream_t stream);  // d *= gelu'(x)
+void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream);  // y[n, o] += bias[o]
+// y = activation(x)
+void activate(Activation activation, const Tensor& x, const Tensor& y, cudaStream_t stream);
+// d *= activation'(x)
+void activate_backward(Activation activation, const Tensor& x, const Tensor& d, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -180,25 +180,25 @@ TEST_F(CudaOps, LinearForward) {
         const Twin y = variant == kAddInPlace ? input(dtype, {N, O}) : output(dtype, {N, O});
         const Twin add = variant == kBiasAdd ? input(dtype, {N, O}) : variant == kAddInPlace ? y : Twin{};
         const Twin b = variant == kPlain || variant == kGeluWithoutBias ? Twin{} : bias;
-        const Twin gelu_input = gelu ? output(dtype, {N, O}) : Twin{};
+        const Twin pre_activation = gelu ? output(dtype, {N, O}) : Twin{};
         cpu().linear_forward({.x = x.cpu,
                               .weight = weight.cpu,
                               .y = y.cpu,
                               .bias = b.cpu,
                               .add = add.cpu,
-                              .gelu_input = gelu_input.cpu});
+                              .pre_activation = pre_activation.cpu});
         std::vector<Twin> results = {y};
-        if (gelu) results.push_back(gelu_input);
+        if (gelu) results.push_back(pre_activation);
         run_twice(results, [&] {
           cuda().linear_forward({.x = x.cuda,
                                  .weight = weight.cuda,
                                  .y = y.cuda,
                                  .bias = b.cuda,
                                  .add = add.cuda,
-                                 .gelu_input = gelu_input.cuda});
+                                 .pre_activation = pre_activation.cuda});
         });
         expect_same(y, "y");
-        if (gelu) expect_same(gelu_input, "gelu_input");
+        if (gelu) expect_same(pre_activation, "pre_activation");
       }
     }
   }
@@ -213,14 +213,14 @@ TEST_F(CudaOps, LinearBackward) {
       for (const bool gelu : {false, true}) {
         SCOPED_TRACE(gelu ? "gelu" : "no gelu");
         const Twin dx = output(dtype, {N, C});
-        const Twin gelu_input = gelu ? input(dtype, {N, C}, 2) : Twin{};
+        const Twin pre_activation = gelu ? input(dtype, {N, C}, 2) : Twin{};
         cpu().linear_backward({.dy = dy.cpu,
                                .x = x.cpu,
                                .weight = weight.cpu,
                                .dx = dx.cpu,
                                .dweight = dweight.cpu,
                                .dbias = gelu ? Tensor{} : dbias.cpu,
-                               .gelu_input = gelu_input.cpu});
+                               .pre_activation = pre_activation.cpu});
         run_twice({dx, dweight, dbias}, [&] {
           cuda().linear_backward({.dy = dy.cuda,
                                   .x = x.cuda,
@@ -228,7 +228,7 @@ TEST_F(CudaOps, LinearBackward) {
                                   .dx = dx.cuda,
                                   .dweight = dweight.cuda,
                                   .dbias = gelu ? Tensor{} : dbias.cuda,
-                                  .gelu_input = gelu_input.cuda});
+                                  .pre_activation = pre_activation.cuda});
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", gelu ? 2 : 1);  // added to twice by then
@@ -244,7 +244,7 @@ TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
       for (const bool gelu : {false, true}) {
         SCOPED_TRACE(fmt::format("{} N {} C {} O {}{}", name_of(dtype), N, C, O, gelu ? " gelu" : ""));
         const Twin x = input(dtype, {N, C}), weight = input(dtype, {O, C}), dy = input(dtype, {N, O});
-        const Twin gelu_input = gelu ? input(dtype, {N, C}, 2) : Twin{};
+        const Twin pre_activation = gelu ? input(dtype, {N, C}, 2) : Twin{};
         std::vector<std::vector<char>> apart;
         for (const bool in_place : {false, true}) {
           const Twin dx = output(dtype, {N, C}), dweight = output(dtype, {O, C}), dbias = output(dtype, {O});
@@ -257,7 +257,7 @@ TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
                                     .dx = dx.cuda,
                                     .dweight = dweight.cuda,
                                     .dbias = dbias.cuda,
-                                    .gelu_input = gelu_input.cuda});
+                                    .pre_activation = pre_activation.cuda});
           });
           const std::vector<std::vector<char>> results = {bytes_of(dx.cuda), bytes_of(dweight.cuda),
                                                           bytes_of(dbias.cuda)};

@@ -40,7 +40,7 @@ class CudaTest : public ::testing::Test {
     cpu_ = make_cpu_backend();
     cuda_ = make_cuda_backend();
     workspace_ = device_->alloc(MemoryTag::kWorkspace, "workspace", DType::kF32,
-                                {workspace_bytes(Device::kCuda, kMaxRows, kMaxChannels) / 4});
+                                {workspace_bytes(Device::kCuda, kMaxRows, kMaxChannels, 4 * kMaxChannels) / 4});
     cuda_->lend_workspace(workspace_);
   }
 

@@ -1,8 +1,16 @@
 // CPU operations against finite differences and plain formulas.
+#include <optional>
+
 #include "tests/support.h"
 
 namespace tessera::testing {
 namespace {
+
+std::vector<std::optional<Activation>> with_and_without() {
+  std::vector<std::optional<Activation>> all{std::nullopt};
+  all.insert(all.end(), kActivations.begin(), kActivations.end());
+  return all;
+}
 
 struct Ops : ::testing::Test {
   HostTensors make;
@@ -24,17 +32,18 @@ TEST_F(Ops, LinearForwardIsTheProductPlusBiasPlusResidual) {
 }
 
 TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
-  for (const bool gelu : {false, true}) {
+  for (const std::optional<Activation> activation : with_and_without()) {
     const int64_t N = 6, C = 9, O = 11;
-    // With gelu, x is itself gelu(u), and dx is the gradient of u.
+    // With an activation, x is itself activation(u), and dx is the gradient of u.
     const Tensor u = make.normal({N, C}), x = make.poisoned({N, C}), identity = make.zeros({C, C});
     for (int64_t c = 0; c < C; ++c) floats(identity)[c * C + c] = 1;
     const Tensor w = make.normal({O, C}), b = make.normal({O}), y = make.poisoned({N, O}),
                  pre = make.poisoned({N, C});
     const Tensor dy = make.normal({N, O});
     const auto loss = [&] {
-      if (gelu)
-        be->linear_forward({.x = u, .weight = identity, .y = x, .gelu_input = pre});
+      if (activation)
+        be->linear_forward(
+            {.x = u, .weight = identity, .y = x, .pre_activation = pre, .activation = *activation});
       else
         std::memcpy(x.data, u.data, u.bytes());
       be->linear_forward({.x = x, .weight = w, .y = y, .bias = b});
@@ -48,7 +57,8 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
                          .dx = dx,
                          .dweight = dw,
                          .dbias = db,
-                         .gelu_input = gelu ? pre : Tensor{}});
+                         .pre_activation = activation ? pre : Tensor{},
+                         .activation = activation.value_or(Activation::kGelu)});
     expect_gradient(u, dx, loss);
     expect_gradient(w, dw, loss);
     expect_gradient(b, db, loss);
@@ -56,21 +66,27 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
 }
 
 TEST_F(Ops, LinearBackwardInPlaceHasTheSameBits) {
-  for (const bool gelu : {false, true}) {
+  for (const std::optional<Activation> activation : with_and_without()) {
     const int64_t N = 37, C = 19, O = 23;
     const Tensor x = make.normal({N, C}), w = make.normal({O, C}), dy = make.normal({N, O}),
-                 u = gelu ? make.normal({N, C}) : Tensor{};
+                 u = activation ? make.normal({N, C}) : Tensor{};
     std::vector<Tensor> results[2];
     for (const bool in_place : {false, true}) {
       const Tensor input = make.copy_of(x), dx = in_place ? input : make.poisoned({N, C}),
                    dw = make.zeros({O, C}), db = make.zeros({O});
-      be->linear_backward(
-          {.dy = dy, .x = input, .weight = w, .dx = dx, .dweight = dw, .dbias = db, .gelu_input = u});
+      be->linear_backward({.dy = dy,
+                           .x = input,
+                           .weight = w,
+                           .dx = dx,
+                           .dweight = dw,
+                           .dbias = db,
+                           .pre_activation = u,
+                           .activation = activation.value_or(Activation::kGelu)});
       results[in_place] = {dx, dw, db};
     }
     for (size_t i = 0; i < 3; ++i)
       EXPECT_EQ(std::memcmp(results[0][i].data, results[1][i].data, results[0][i].bytes()), 0)
-          << (gelu ? "gelu " : "") << i;
+          << (activation ? name_of(*activation) : "") << " " << i;
   }
 }
 
@@ -99,17 +115,83 @@ TEST_F(Ops, ParameterGradientsAreAddedTo) {
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(floats(twice)[i], 2 * floats(once)[i], 1e-5);
 }
 
-TEST_F(Ops, GeluMatchesItsFormulaEverywhere) {
-  const Tensor x = make.empty({1, 401}), w = make.zeros({401, 401}), y = make.poisoned({1, 401}),
-               pre = make.poisoned({1, 401});
-  for (int i = 0; i < 401; ++i) floats(x)[i] = static_cast<float>(i - 200) * 0.1f, floats(w)[i * 401 + i] = 1;
-  be->linear_forward({.x = x, .weight = w, .y = y, .gelu_input = pre});
-  for (int i = 0; i < 401; ++i) {
-    const double v = floats(x)[i];
-    const double exact =
-        0.5 * v * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (v + 0.044715 * v * v * v)));
-    EXPECT_NEAR(floats(y)[i], exact, 1e-6 * std::max(1.0, std::abs(v))) << v;
+// Value and slope of every activation, from -20 to 20.
+TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
+  struct Case {
+    Activation activation;
+    double (*value)(double);
+    double (*slope)(double);
+  };
+  static constexpr double kScale = 0.79788456080286535588, kCubic = 0.044715;  // sqrt(2 / pi)
+  const Case cases[] = {
+      {Activation::kGelu,
+       [](double v) { return v * 0.5 * (1 + std::tanh(kScale * (v + kCubic * v * v * v))); },
+       [](double v) {
+         const double t = std::tanh(kScale * (v + kCubic * v * v * v));
+         return 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * kScale * (1 + 3 * kCubic * v * v);
+       }},
+      {Activation::kGeluExact, [](double v) { return v * 0.5 * std::erfc(-v / std::sqrt(2.0)); },
+       [](double v) {
+         return 0.5 * std::erfc(-v / std::sqrt(2.0)) + v * std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
+       }},
+      {Activation::kRelu, [](double v) { return v > 0 ? v : 0; }, [](double v) { return v > 0 ? 1.0 : 0; }}};
+  static_assert(std::size(cases) == std::size(kActivations), "an activation has no case");
+  constexpr int64_t kCount = 401;
+  const Tensor x = make.empty({1, kCount}), identity = make.zeros({kCount, kCount}),
+               ones = make.empty({1, kCount}), none = make.zeros({kCount, kCount});
+  for (size_t i = 0; i < kCount; ++i) {
+    floats(x)[i] = static_cast<float>(static_cast<int>(i) - 200) * 0.1f;
+    floats(identity)[i * kCount + i] = floats(ones)[i] = 1;
   }
+  for (const auto& [activation, value, slope] : cases) {
+    const Tensor y = make.poisoned({1, kCount}), pre = make.poisoned({1, kCount}),
+                 dx = make.poisoned({1, kCount});
+    be->linear_forward({.x = x, .weight = identity, .y = y, .pre_activation = pre, .activation = activation});
+    be->linear_backward({.dy = ones,
+                         .x = y,
+                         .weight = identity,
+                         .dx = dx,
+                         .dweight = none,
+                         .pre_activation = pre,
+                         .activation = activation});
+    for (size_t i = 0; i < kCount; ++i) {
+      const double v = static_cast<double>(floats(x)[i]);
+      EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max(1.0, std::abs(v)))
+          << name_of(activation) << " " << v;
+      EXPECT_NEAR(floats(dx)[i], slope(v), 2e-6) << name_of(activation) << " " << v;
+    }
+  }
+}
+
+TEST_F(Ops, ReluKeepsWhatIsNotANumber) {
+  const Tensor x = make.empty({1, 1}), w = make.empty({1, 1}), y = make.zeros({1, 1}),
+               pre = make.zeros({1, 1});
+  floats(x)[0] = NAN, floats(w)[0] = 1;
+  be->linear_forward({.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = Activation::kRelu});
+  EXPECT_TRUE(std::isnan(floats(y)[0]));
+}
+
+TEST_F(Ops, LayerNormAddsEpsilonToTheVariance) {
+  const int64_t C = 4;
+  const Tensor x = make.empty({1, C}), weight = make.empty({C}), bias = make.zeros({C});
+  for (size_t c = 0; c < 4; ++c)
+    floats(x)[c] = c < 2 ? -0.01f : 0.01f, floats(weight)[c] = 1;  // variance 1e-4
+  for (const float epsilon : {1e-5f, 1e-3f, 1.0f}) {
+    const Tensor y = make.poisoned({1, C}), mean = make.poisoned({1}), rstd = make.poisoned({1});
+    be->layernorm_forward(
+        {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd, .epsilon = epsilon});
+    const double wanted = 1 / std::sqrt(1e-4 + static_cast<double>(epsilon));
+    EXPECT_NEAR(floats(rstd)[0] / wanted, 1, 1e-6);
+    EXPECT_NEAR(floats(y)[3], 0.01 * wanted, 1e-6);
+  }
+  EXPECT_THROW(be->layernorm_forward({.x = x,
+                                      .weight = weight,
+                                      .bias = bias,
+                                      .y = make.zeros({1, C}),
+                                      .mean = make.zeros({1}),
+                                      .rstd = make.zeros({1}),
+                                      .epsilon = 0}),
+               Error);
 }
 
 TEST_F(Ops, LayerNormMatchesFiniteDifferences) {

@@ -1,5 +1,6 @@
 // The CPU against PyTorch: loss, every gradient, ten AdamW steps.
 #include "tests/gpt2_reference.h"
+#include "tests/model_variants.h"
 #include "tests/tolerances.h"
 
 namespace tessera::testing {
@@ -19,6 +20,32 @@ TEST(PyTorch, CpuAgreesInEveryGradientAndAfterTenSteps) {
                  what, e.first_loss, e.gradients, e.worst_gradient, e.weights, e.worst_weight);
     }
 }
+
+// As train.init_from takes a folder: its config.json says which model it is.
+struct PyTorchVariant : ::testing::TestWithParam<Variant> {};
+
+TEST_P(PyTorchVariant, CpuAgreesInEveryGradientAndAfterThreeSteps) {
+  const auto& [name, model] = GetParam();
+  const std::filesystem::path folder = fixture("gpt2_variants/" + name);
+  if (!std::filesystem::exists(folder))
+    GTEST_SKIP() << folder << " is absent; python3 tests/fixtures/make_gpt2_reference.py " << name
+                 << " makes it";
+  EXPECT_EQ(read_gpt2_config(folder).model, model);
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
+    const ReferenceErrors e = compare_with_pytorch({}, DType::kF32, attention, 2, folder);
+    const std::string what = fmt::format("{}, {}", name, name_of(attention));
+    EXPECT_LT(e.first_loss, 1e-6) << what;
+    EXPECT_LT(e.gradients, tolerance::kCpuAgainstPyTorch) << what << ": " << e.worst_gradient;
+    EXPECT_LT(e.losses, tolerance::kCpuAgainstPyTorch) << what;
+    EXPECT_LT(e.grad_norms, tolerance::kCpuAgainstPyTorch) << what;
+    EXPECT_LT(e.weights, tolerance::kCpuAgainstPyTorch) << what << ": " << e.worst_weight;
+    fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), weights after three steps {:.1e} ({})\n",
+               what, e.first_loss, e.gradients, e.worst_gradient, e.weights, e.worst_weight);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PyTorchVariant, ::testing::ValuesIn(variants_of(kReferenceVariant)),
+                         [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
 }  // namespace tessera::testing

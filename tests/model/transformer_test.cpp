@@ -34,6 +34,19 @@ TEST(Parameters, EveryOneHasAPlaceAndTheCountIsRight) {
   EXPECT_EQ((ModelConfig{50257, 1024, 48, 25, 1600}.parameters()), 1557611200);
 }
 
+TEST(Parameters, WidthAndHeadAreCounted) {
+  ModelConfig config{50257, 1024, 12, 12, 768};
+  const double flops = config.flops_per_token(1024);
+  EXPECT_EQ(config.mlp_width, 3072);
+  config.mlp_width = 2048;  // two matrices of C rows and a bias in each of 12 blocks
+  EXPECT_EQ(config.parameters(), 124439808 - 12 * 1024 * (2 * 768 + 1));
+  EXPECT_EQ(config.flops_per_token(1024), flops - 6.0 * 12 * 1024 * (2 * 768 + 1));
+  config.mlp_width = 3072;
+  config.tied = false;
+  EXPECT_EQ(config.parameters(), 124439808 + 50257 * 768);
+  EXPECT_EQ(config.flops_per_token(1024), flops);  // a table that only looks up multiplies nothing
+}
+
 // Neither places nor sizes may overlap, and every part of a bucket is as large as the others.
 TEST(Parameters, BucketsHoldEveryParameterOnce) {
   for (const int64_t parts : {1, 2, 3, 8}) {

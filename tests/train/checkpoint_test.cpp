@@ -8,6 +8,7 @@
 
 #include "tests/support.h"
 #include "train/device.h"
+#include "train/formats/weights.h"
 #include "train/safetensors.h"
 
 namespace tessera::testing {
@@ -80,9 +81,9 @@ TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
   for (const int64_t step : {5, 20, 100}) run.step = step, save();
   fs::create_directories(folder / "step_00000999.unfinished");
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000100");
-  prune_checkpoints(folder, 0);
+  prune_checkpoints(folder, {});
   EXPECT_TRUE(fs::exists(folder / "step_00000005"));
-  prune_checkpoints(folder, 2);
+  prune_checkpoints(folder, {.newest = 2});
   EXPECT_FALSE(fs::exists(folder / "step_00000005"));
   EXPECT_TRUE(fs::exists(folder / "step_00000020"));
   run.step = 120, save();
@@ -141,11 +142,15 @@ TEST_F(Checkpoint, DamageIsNamed) {
   fs::resize_file(path / "optimizer.safetensors", 5000);
   expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json", "not valid JSON"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
+  std::ofstream(path / "state.json") << std::string(200'000, '[');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:65: more than 64 lists"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
+  std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: more than 64 lists"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json cannot be read"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json does not exist"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 

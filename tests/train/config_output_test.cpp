@@ -26,7 +26,8 @@ void randomize(Random& random, double& member, const Number& kind) {
   do {
     member = std::ldexp(std::uniform_real_distribution<double>(0, 1)(random),
                         static_cast<int>(random_whole(random, -40, 40)));
-  } while (member > kind.at_most.value_or(member) || member >= kind.below.value_or(HUGE_VAL));
+  } while (member < kind.at_least.value_or(member) || member > kind.at_most.value_or(member) ||
+           member >= kind.below.value_or(HUGE_VAL));
 }
 void randomize(Random& random, std::string& member, const OneOf& kind) {
   member =
@@ -114,9 +115,10 @@ TEST_F(ConfigOutput, FindsConfigurations) {
   EXPECT_EQ(found, "small.yaml");
 }
 
-TEST(Config, LooksBesideAndAboveTheProgram) {
+TEST(Config, LooksBesideAndAboveTheProgramAndWhereItIsInstalled) {
   const auto folders = shipped_config_folders();
-  ASSERT_EQ(folders.size(), 2u);
+  ASSERT_EQ(folders.size(), 3u);
+  EXPECT_EQ(folders[2], folders[1].parent_path() / "share/tessera/configs");
   EXPECT_EQ(folders[0].filename(), "configs");
   EXPECT_TRUE(fs::equivalent(folders[0].parent_path().parent_path(), folders[1].parent_path()));
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "tests/model_variants.h"
 #include "tests/tolerances.h"
 #include "train/checkpoint.h"
 
@@ -20,14 +21,15 @@ struct DataParallel : ::testing::Test {
 
 constexpr int kSteps = 50;
 
-void expect_the_losses_of_one(int size, bool shard) {
+void expect_the_losses_of_one(int size, bool shard, const ModelConfig& model = kSharedModel) {
   on_ranks(size, [&](const Ranks& ranks) {
-    const std::vector<double> one = run_shared({}, {.shape = shared_shape(1), .steps = kSteps});
+    RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
+    alone.model = shape.model = model;
+    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = kSteps});
     EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
-    const SharedRun shared{.shape = shared_shape(size, shard),
-                           .steps = kSteps,
-                           .after = [&](TrainState& state) { weights = weight_bytes(state); }};
+    const SharedRun shared{
+        .shape = shape, .steps = kSteps, .after = [&](TrainState& state) { weights = weight_bytes(state); }};
     const std::vector<double> ours = run_shared(ranks, shared);
     EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
     EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
@@ -43,6 +45,9 @@ TEST_F(DataParallel, ThreeRanksWithShardedOptimizer) { expect_the_losses_of_one(
 TEST_F(DataParallel, FourRanksWithShardedOptimizer) { expect_the_losses_of_one(4, true); }
 TEST_F(DataParallel, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(2, false); }
 TEST_F(DataParallel, FourRanksWithWholeOptimizers) { expect_the_losses_of_one(4, false); }
+TEST_F(DataParallel, ThreeRanksWithEveryVariantAtOnce) {
+  expect_the_losses_of_one(3, true, variants_of(kSharedModel).back().model);
+}
 
 // After every step, not only at the end: an error that later steps repair would go unseen.
 TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {

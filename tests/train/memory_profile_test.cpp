@@ -173,6 +173,25 @@ TEST_F(MemoryProfileOfARun, ThePageNeedsNothingElse) {
   EXPECT_EQ(page.find("PROFILE_DATA"), std::string::npos);
 }
 
+TEST_F(MemoryProfileOfARun, ABrowserIsLookedForWhereThePathMayBeRead) {
+  fs::create_directories(folder / "closed");
+  fs::create_directories(folder / "open");
+  for (const char* name : {"open/chromium", "closed/chromium"}) {
+    write(name, "#!/bin/sh\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  }
+  write("no_folder", "");
+  fs::permissions(folder / "closed", fs::perms::none);
+  std::string found;
+  {
+    const WithoutRightsOverFiles nobody;
+    found = find_browser((folder / "closed").string() + "::" + (folder / "no_folder").string() +
+                         ":/nowhere:" + (folder / "open").string());
+  }
+  fs::permissions(folder / "closed", fs::perms::owner_all);
+  EXPECT_EQ(found, folder / "open/chromium");
+}
+
 // Does what a reader does: moves over the chart, chooses moments, and looks at every range on both axes.
 constexpr const char* kReader = R"(<script>
 const seen = [];

@@ -263,9 +263,9 @@ TEST_F(ReportProgram, RefusesLoudly) {
     for (const char* part : parts)
       EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
   };
-  refused({}, {"FOLDER"});
+  refused({}, {"name the folder of a run", "./report runs/quickstart"});
   refused({"none"}, {"none", "does not exist", "metrics.jsonl"});
-  refused({"b", "--outptu", "c.html"}, {"--outptu"});
+  refused({"b", "--outptu", "c.html"}, {"--outptu", "did you mean --output?"});
   refused({"b", "--output", "no/such/folder/c.html"}, {"cannot write no/such/folder/c.html"});
   write("b/metrics.jsonl", "nothing of a run\n");
   refused({"b"}, {"b/metrics.jsonl", "no training step"});

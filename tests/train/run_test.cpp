@@ -115,7 +115,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
   ASSERT_EQ(train({"--set", "train.steps=4"}).status, 0);
   refused({}, {"out holds checkpoints of an earlier run", "--resume", "--overwrite", "train.folder"});
   EXPECT_TRUE(fs::exists(folder / "out/checkpoints/step_00000004"));
-  refused({"--resume", "--set", "train.steps=4"}, {"nothing is left to do"});
+  refused({"--resume", "--set", "train.steps=3"}, {"step_00000004 is at step 4", "nothing is left to do"});
   refused({"--resume", "--set", "train.seed=2"}, {"train.seed", "order of the data would change"});
   refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "wants 3"});
   refused({"--resume", "--set", "train.folder=none"}, {"nothing to resume"});
@@ -150,10 +150,8 @@ TEST_F(Run, AFullDiskWhileSavingLosesNothingEarlier) {
 }
 
 TEST_F(Run, NoPermissionToWriteIsSaidBeforeTraining) {
-  fs::permissions(folder, fs::perms::others_read | fs::perms::others_exec, fs::perm_options::add);
   fs::create_directories(folder / "locked");
-  fs::permissions(folder / "locked", fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read |
-                                         fs::perms::others_exec);
+  fs::permissions(folder / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const ProcessResult result =
       run_process(TRAIN_BINARY, {"--config", "small.yaml", "--set", "train.folder=locked/run"},
                   {.folder = folder, .as_nobody = true});
@@ -189,29 +187,10 @@ TEST_F(Run, PrintConfigIsAConfigurationAndHelpIsComplete) {
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
-// transformers opens the checkpoint's folder and computes the loss that the run recorded.
-TEST_F(Run, TransformersLoadsTheCheckpoint) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
-    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
-  std::ofstream(folder / "held_out.txt")
-      << "line 3 of a text that was held out, long enough for two sequences of 32 bytes";
-  ASSERT_EQ(train({"--set", "data.validation=held_out.txt", "--set", "evaluation.sequences=1000"}).status, 0);
-  std::string loss;
-  for (const std::string& line : losses("out"))
-    if (line.starts_with("12 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
-  const ProcessResult result = run_process(program,
-                                           {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
-                                            "out/checkpoints/step_00000012", "held_out.txt", "32", loss},
-                                           {.folder = folder});
-  EXPECT_EQ(result.status, 0) << result.out << result.error;
-}
-
 // A corpus anyone knows: the model must learn more of it than how often each byte occurs.
 TEST_F(Run, LearnsRealText) {
   const fs::path text = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
-  if (!fs::exists(text)) GTEST_SKIP() << text << " is absent";
+  if (access(text.c_str(), R_OK) != 0) GTEST_SKIP() << text << " is absent or may not be read";
   const ProcessResult result =
       train({"--set", "data.train=" + fs::absolute(text).string(), "--set", "train.steps=150", "--set",
              "train.tokens_per_step=1024", "--set", "train.micro_batch=auto", "--set", "evaluation.every=150",

@@ -4,13 +4,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "kernels/base/check.h"
 #include "train/config/config_fields.h"
 #include "train/config/config_keys.h"
 #include "train/config/config_yaml.h"
+#include "train/formats/gpt2.h"
 
 namespace tessera {
 namespace {
@@ -22,7 +22,9 @@ std::string read_text(const fs::path& file) {
   check(!fs::is_directory(file, error), "{}: this is a folder; name a YAML file in it", file.string());
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text(kMostYamlBytes + 1, '\0');  // not to the end of what has none, such as /dev/zero
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
   check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
   return text;
 }
@@ -41,11 +43,28 @@ std::string nearest_divisors(int64_t of, int64_t value) {
   return fmt::format("the nearest that do are {} and {}", below, above);
 }
 
+void set(Config& config, const Written& value) {
+  for_each_field(config, [&](std::string_view key, auto& member, const auto& kind, std::string_view) {
+    if (key == value.key) member = kind.read(value);
+  });
+}
+
+std::string value_of(const Config& config, std::string_view wanted) {
+  std::string out;
+  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
+    if (key == wanted) out = kind.write(member);
+  });
+  return out;
+}
+
 class Reader {
  public:
-  Config read(const fs::path& file, std::span<const std::string> overrides) {
+  Config read(const fs::path& file, std::span<const std::string> overrides, bool resume) {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
+    const std::string& weights = config_.train.init_from;
+    // A run that goes on has weights of its own; those that it began from may be gone.
+    if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights);
     check_across();
     if (config_.train.folder.empty()) config_.train.folder = "runs/" + file.stem().string();
     return config_;
@@ -55,7 +74,7 @@ class Reader {
   void read_file(const fs::path& file);
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
-  void set(const Written& value);
+  void take_model_of(const fs::path& weights);
 
   void check_across() const;
   void require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
@@ -75,12 +94,6 @@ class Reader {
   Config config_;
   std::map<std::string, Place, std::less<>> places_;  // of the keys that were set
 };
-
-void Reader::set(const Written& value) {
-  for_each_field(config_, [&](std::string_view key, auto& member, const auto& kind, std::string_view) {
-    if (key == value.key) member = kind.read(value);
-  });
-}
 
 void Reader::read_file(const fs::path& file) {
   const YamlSource source{file.string()};
@@ -110,7 +123,7 @@ void Reader::read_map(const std::string& section, const YAML::Node& map, const Y
             fmt::join(keys_in(leaf), ", "), found.describe());
       if (value.IsMap()) read_map(leaf, value, source);
     } else if (is_key(key) && leaf.find('.') == std::string::npos) {
-      set(found);
+      set(config_, found);
       places_[key] = {1, found.where};
     } else if (is_key(leaf) && section.empty()) {
       const auto [parent, child] = split_key(leaf);
@@ -137,17 +150,60 @@ void Reader::apply_override(const std::string& text) {
         "{}: a line break in a value is written \\n within double quotes", source.name);
   Written found = written(key, parse_yaml(value, source), source);
   if (value.empty()) found.kind = Written::Kind::kQuoted;  // `key=` sets an empty text
-  set(found);
+  set(config_, found);
   places_[key] = {2, source.name};
 }
 
-// "model.heads 12"
-std::string Reader::cite(std::string_view cited) const {
-  std::string out(cited);
-  for_each_field(config_, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
-    if (key == cited) out += " " + kind.write(member);
+// train.init_from sets the keys that describe the model; one that was given has to agree. A table of
+// positions may be extended.
+void Reader::take_model_of(const fs::path& weights) {
+  const FoundModel found = [&] {
+    try {
+      return read_gpt2_config(weights);
+    } catch (const Error& error) {
+      fail("{}: train.init_from: {}", place("train.init_from").where, error.what());
+    }
+  }();
+  Config asked = config_;
+  std::string where, differences, keys;
+  for_each_gpt2_field(found.model, [&](const char* field, const char* key, const auto& member) {
+    const std::string source = fmt::format("{}: {}", (weights / "config.json").string(), field);
+    set(config_, {.key = key, .where = source, .kind = Written::Kind::kPlain, .text = setting_of(member)});
+    if (place(key).rank == 0) {
+      places_[key] = {0, source};
+      return;
+    }
+    // "auto", once model.channels is known
+    if (asked.model.mlp_width == 0) asked.model.mlp_width = 4 * config_.model.channels;
+    const std::string ours = value_of(asked, key), theirs = value_of(config_, key);
+    if (ours == theirs) return;
+    if (key == std::string_view("model.context") && asked.model.position_extension != "none" &&
+        asked.model.context > config_.model.context) {
+      config_.model.context = asked.model.context;
+      return;
+    }
+    const bool is_first = where.empty();
+    if (is_first) where = place(key).where;
+    differences += fmt::format("{}{}{} is {}, and {} is {}", is_first ? "" : "; ", key,
+                               is_first ? "" : " (" + place(key).where + ")", ours, field, theirs);
+    keys += (is_first ? "" : ", ") + std::string(key);
   });
-  return out;
+  if (keys.empty()) return;
+  const char* advice =
+      keys != "model.context" ? ""
+      : asked.model.context > found.model.context
+          ? " model.position_extension=interpolate (or repeat, or blend) extends the table of positions."
+          : " For shorter sequences, set train.sequence_length: the table of positions is not cut.";
+  fail(
+      "{}: {} in {}. train.init_from sets what describes the model: leave {} out.{} The configuration "
+      "finetune "
+      "has none of these keys: ./train --config finetune.yaml --set train.init_from={}",
+      where, differences, (weights / "config.json").string(), keys, advice, weights.string());
+}
+
+// "model.heads 12"
+std::string Reader::cite(std::string_view key) const {
+  return fmt::format("{} {}", key, value_of(config_, key));
 }
 
 // Fails with "where: a ... relation b ...", at whichever of the two was set last: by --set, else in the file.
@@ -180,12 +236,20 @@ void Reader::check_across() const {
   }
   require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
           "is more than", "optimizer.learning_rate");
+  const auto& checkpoint = config_.checkpoint;
+  if (checkpoint.keep_every > 0)
+    require(checkpoint.every > 0 && checkpoint.keep_every % checkpoint.every == 0, "checkpoint.keep_every",
+            "is no multiple of", "checkpoint.every",
+            checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
+                                 : "which writes one only at the end");
+  if (checkpoint.keep_best)
+    require(config_.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but", "evaluation.every");
 }
 
 }  // namespace
 
-Config load_config(const fs::path& file, std::span<const std::string> overrides) {
-  return Reader().read(file, overrides);
+Config load_config(const fs::path& file, std::span<const std::string> overrides, bool resume) {
+  return Reader().read(file, overrides, resume);
 }
 
 std::string print_config(const Config& config) {
@@ -210,12 +274,41 @@ std::string config_lines(const Config& config) {
   return out;
 }
 
-std::vector<fs::path> shipped_config_folders() {
+std::vector<fs::path> shipped_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  return {program / "configs", program.parent_path() / "configs"};
+  return {program, program.parent_path(), program.parent_path() / "share/tessera"};
 }
 
+std::vector<fs::path> shipped_config_folders() {
+  std::vector<fs::path> folders = shipped_folders();
+  for (fs::path& folder : folders) folder /= "configs";
+  return folders;
+}
+
+namespace {
+
+std::vector<std::string> configs_in(const std::vector<fs::path>& folders) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::path& folder : folders)
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace
+
 fs::path find_config(const std::string& name, const std::vector<fs::path>& folders) {
+  const std::vector<std::string> shipped = configs_in(folders);
+  const std::string these_ship =
+      shipped.empty() ? "No configurations ship beside this program"
+                      : fmt::format("These ship with the program: {}", fmt::join(shipped, ", "));
+  check(
+      !name.empty(),
+      "no configuration was given. Name one, as in --config quickstart.yaml, or a YAML file of your own. {}",
+      these_ship);
   std::vector<std::string> tried;
   const auto found = [&](const fs::path& path) {
     std::error_code error;
@@ -228,19 +321,16 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   if (!name.ends_with(".yaml")) names.push_back(name + ".yaml");
   for (const std::string& file : names)
     if (found(file)) return file;
-  std::vector<std::string> shipped;
-  for (const fs::path& folder : folders) {
+  for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".yaml") shipped.push_back(entry.path().stem().string());
-  }
-  std::sort(shipped.begin(), shipped.end());
-  shipped.erase(std::unique(shipped.begin(), shipped.end()), shipped.end());
-  fail("there is no configuration {}. Tried: {}. {}", in_quotes(name), fmt::join(tried, ", "),
-       shipped.empty() ? "No configurations ship beside this program"
-                       : fmt::format("These ship with the program: {}", fmt::join(shipped, ", ")));
+  const std::string stem = fs::path(name).stem().string();
+  const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
+                            [&](std::string_view candidate) { return edit_distance(stem, candidate); });
+  std::string advice = option_is_a_key(name);
+  advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);
+  fail("there is no configuration {}{} Tried: {}. {}", in_quotes(name), advice, fmt::join(tried, ", "),
+       these_ship);
 }
 
 }  // namespace tessera

@@ -24,12 +24,26 @@ void for_each_field(C& config, Visit&& visit) {
         "Attention heads of a block; divides model.channels");
   visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
         "Width of the residual stream");
+  visit("model.mlp_width", model.mlp_width,
+        Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
+        "Width of the hidden layer of every MLP; auto: 4 times model.channels");
+  visit("model.mlp", model.mlp, OneOf{{"gelu", "gelu_exact", "relu"}},
+        "What the MLP applies to its hidden layer; gelu: GPT-2's, by tanh; gelu_exact: by erf");
+  visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
+        "LayerNorm: added to the variance");
+  visit("model.tied", model.tied, Flag{},
+        "The token table computes the logits, too; false: they have a matrix of their own");
+  visit("model.scale_attention", model.scale_attention, Flag{},
+        "Attention divides its scores by the root of the width of a head");
+  visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
+        "Attention also divides them by the number of the block, from 1");
   visit("model.attention", model.attention, OneOf{{"naive", "flash", "cudnn"}},
         "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
         "NVIDIA's "
         "fused kernels, bf16 on a GPU");
-  visit("model.position_extension", model.position_extension, OneOf{{"none", "interpolate"}},
-        "Where train.init_from has fewer positions than model.context: refuse, or stretch its table");
+  visit("model.position_extension", model.position_extension, OneOf{{"none", "interpolate", "repeat", "blend"}},
+        "Where train.init_from has fewer positions than model.context: refuse; stretch its table; repeat it; or "
+        "repeat it with copies that overlap");
 
   auto& data = config.data;
   visit("data.train", data.train, Text{.may_be_empty = false},
@@ -45,7 +59,8 @@ void for_each_field(C& config, Visit&& visit) {
   visit("train.folder", train.folder, Text{},
         "Where the run writes its configuration, metrics and checkpoints; \"\": runs/<name of this file>");
   visit("train.init_from", train.init_from, Text{},
-        "A folder with model.safetensors and config.json to start from; \"\": random weights");
+        "A folder with config.json and model.safetensors to start from, which also sets what describes the model; "
+        "\"\": random weights");
   visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
         "Tokens of an optimizer step; a multiple of the sequence length");
@@ -68,7 +83,8 @@ void for_each_field(C& config, Visit&& visit) {
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");
-  visit("train.log_every", train.log_every, Whole{.at_least = 1}, "Steps between printed lines");
+  visit("train.log_every", train.log_every, Whole{.at_least = 1},
+        "Steps between the lines that stay, each with the means of its steps; metrics.jsonl has every step");
   visit("train.report", train.report, Flag{},
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},
@@ -101,6 +117,8 @@ void for_each_field(C& config, Visit&& visit) {
         "Steps between validation losses, and one at the end; 0: never");
   visit("evaluation.sequences", evaluation.sequences, Whole{.at_least = 1},
         "Sequences that a validation loss is the mean of, at most");
+  visit("evaluation.at_start", evaluation.at_start, Flag{},
+        "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
 
   auto& sampling = config.sampling;
   visit("sampling.every", sampling.every, Whole{}, "Steps between samples, and one at the end; 0: never");
@@ -114,6 +132,10 @@ void for_each_field(C& config, Visit&& visit) {
   visit("checkpoint.every", checkpoint.every, Whole{},
         "Steps between checkpoints, one more at the end; 0: only that");
   visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest to keep; 0: all");
+  visit("checkpoint.keep_every", checkpoint.keep_every, Whole{},
+        "Also keep those of steps that are multiples of this, and of checkpoint.every; 0: none");
+  visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
+        "Also write and keep that of the evaluation with the lowest validation loss so far");
 }
 
 }  // namespace tessera

@@ -1,15 +1,12 @@
 #include "train/report/report_command.h"
 
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
 #include <set>
 
+#include "data/output.h"
 #include "kernels/base/check.h"
-#include "train/bench/output.h"
 #include "train/metrics.h"
 #include "train/report/report_page.h"
 #include "train/report/report_svg.h"
@@ -49,6 +46,7 @@ void print_table(const std::vector<RunRecord>& runs) {
 }  // namespace
 
 void report_command(const ReportOptions& options) {
+  check(!options.runs.empty(), "name the folder of a run, as in ./report runs/quickstart");
   std::vector<RunRecord> runs;
   for (const std::string& name : options.runs) runs.push_back(read_run(name));
   name_apart(runs);
@@ -56,7 +54,7 @@ void report_command(const ReportOptions& options) {
   if (output.empty())
     output = runs.size() > 1 ? fs::path("compare.html") : fs::path(runs[0].folder) / "report.html";
   // The page of a run under way is soon written anew by the run itself; this one says how things stand now.
-  const ReportPage page{.runs = runs, .written = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))};
+  const ReportPage page{.runs = runs, .written = utc_time()};
   write_output(output.string(), report_page(page));
   if (!options.svg.empty()) write_output(options.svg, report_svg(runs));
   print_table(runs);

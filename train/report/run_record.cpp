@@ -4,17 +4,20 @@
 #include <cmath>
 #include <limits>
 
+#include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "train/metrics.h"
 #include "train/report/line_tail.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr int kDeepest = 4;  // lists and objects within each other: a line has two
+constexpr int64_t kDeepest = 4;           // lists and objects in one another: a line has two
+constexpr size_t kLongest = 16 << 20;     // bytes of a line
 
 double number(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -36,17 +39,16 @@ std::string cut(std::string text, size_t most) {
 }  // namespace
 
 Json parse_metrics_line(std::string_view line) {
-  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kDeepest; };
-  Json json = Json::parse(line, shallow, false);
-  if (!json.is_object()) return nullptr;
-  const double step = number(json, "step");
-  if (!(step >= 0 && step <= 0x1p53)) return nullptr;
-  if (text(json, "type").empty())
-    json["type"] = json.contains("loss")              ? "step"
-                   : json.contains("validation_loss") ? "evaluation"
-                   : json.contains("sample")          ? "sample"
-                                                      : "";
-  return json;
+  try {
+    Json json = parse_json(line, "", {.bytes = kLongest, .depth = kDeepest, .repeated_keys = true});
+    if (!json.is_object()) return nullptr;
+    const double step = number(json, "step");
+    if (!(step >= 0 && step <= 0x1p53)) return nullptr;
+    json["type"] = type_of_metrics(json);
+    return json;
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 void RunRecord::add(std::string_view line) {

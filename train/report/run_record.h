@@ -18,7 +18,7 @@ namespace tessera {
 
 // A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null where it is none. Lines
 // of older versions have no type: their keys tell it.
-nlohmann::ordered_json parse_metrics_line(std::string_view line);
+nlohmann::json parse_metrics_line(std::string_view line);
 
 class RunRecord {
  public:
@@ -57,7 +57,7 @@ class RunRecord {
   const std::map<std::string, double>& memory() const { return memory_; }  // bytes by tag, at the peak
   double tokens_per_second() const;    // of the steps alone, over the whole run; NaN: unknown
   double fact(const char* key) const;  // a number of the newest start or resume; NaN: none
-  const nlohmann::ordered_json& facts() const { return facts_; }  // that whole line
+  const nlohmann::json& facts() const { return facts_; }  // that whole line
   // running: no end is recorded; else the reason that the run gave: finished, signal, error
   const std::string& state() const { return state_; }
   const std::string& message() const { return message_; }
@@ -67,11 +67,11 @@ class RunRecord {
   int64_t values_not_finite() const { return not_finite_; }
 
  private:
-  void take_place(const nlohmann::ordered_json& line, const std::string& type);
-  void add_step(const nlohmann::ordered_json& line);
-  void add_evaluation(const nlohmann::ordered_json& line);
-  void add_sample(const nlohmann::ordered_json& line);
-  void add_event(const nlohmann::ordered_json& line, const std::string& type);
+  void take_place(const nlohmann::json& line, const std::string& type);
+  void add_step(const nlohmann::json& line);
+  void add_evaluation(const nlohmann::json& line);
+  void add_sample(const nlohmann::json& line);
+  void add_event(const nlohmann::json& line, const std::string& type);
 
   RunPlace last_;
   ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
@@ -79,7 +79,7 @@ class RunRecord {
   std::vector<Event> events_;
   std::deque<Sample> samples_;
   std::map<std::string, double> memory_;
-  nlohmann::ordered_json facts_ = nlohmann::ordered_json::object();
+  nlohmann::json facts_ = nlohmann::json::object();
   std::string state_ = "running", message_, started_, updated_;
   double base_seconds_ = 0;  // of the processes before this one
   double elapsed_ = 0;       // of this process

@@ -1,20 +1,20 @@
 #include "train/report/run_report.h"
 
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <utility>
 
 #include "data/file.h"
+#include "train/metrics.h"
 #include "train/report/report_page.h"
+#include "train/run_folder.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 double now_seconds() {  // since 1970
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -48,7 +48,7 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
   if (line["type"] == "evaluation") add("validation/loss", "validation_loss");
 }
 
-fs::path metrics_of(const Config& config) { return fs::path(config.train.folder) / "metrics.jsonl"; }
+fs::path metrics_of(const Config& config) { return fs::path(config.train.folder) / kMetricsFile; }
 
 }  // namespace
 
@@ -80,7 +80,7 @@ void RunReport::guarded(bool goes_on) {
     failed_ = false;
   } catch (const std::exception& error) {
     if (!std::exchange(failed_, true))
-      line_.print(fmt::format("notice   no report: {}. The run goes on without it", error.what()));
+      line_.print_wrapped(fmt::format("notice   no report: {}. The run goes on without it", error.what()), 9);
   }
 }
 
@@ -99,7 +99,7 @@ void RunReport::write_page(bool goes_on) {
   if (record_.name.empty()) record_.name = fs::absolute(folder_).lexically_normal().filename().string();
   write_file(folder_ / "report.html",
              report_page({.runs = std::span(&record_, 1),
-                          .written = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))),
+                          .written = utc_time(),
                           .reload_seconds = goes_on ? std::ceil(every_) : 0}));
 }
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "kernels/base/status_line.h"
 #include "train/config/config.h"
-#include "train/metrics.h"
 #include "train/report/event_file.h"
 #include "train/report/line_tail.h"
 #include "train/report/run_record.h"

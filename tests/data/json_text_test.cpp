@@ -1,0 +1,94 @@
+// JSON that anyone may have written: limits, places of faults, ranges of numbers.
+#include "data/json_text.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+std::string error_of(const std::string& text, const JsonLimits& limits = {}) {
+  try {
+    parse_json(text, "f.json", limits);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string nested(size_t depth, const std::string& open = "[", const std::string& close = "]") {
+  std::string text;
+  for (size_t i = 0; i < depth; ++i) text += open;
+  text += open == "[" ? "" : "1";
+  for (size_t i = 0; i < depth; ++i) text += close;
+  return text;
+}
+
+TEST(JsonText, ReadsWhatIsJson) {
+  EXPECT_EQ(parse_json(R"( {"a": [1, -2.5, "x\u0041", true, null]} )", "f").dump(),
+            R"({"a":[1,-2.5,"xA",true,null]})");
+  EXPECT_EQ(parse_json(nested(64), "f").dump(), nested(64));
+}
+
+TEST(JsonText, DepthIsBounded) {
+  EXPECT_EQ(error_of(nested(65)), "f.json:1:65: more than 64 lists and objects in one another");
+  for (const size_t depth : {200'000u, 5'000'000u}) {
+    EXPECT_EQ(error_of(nested(depth)), "f.json:1:65: more than 64 lists and objects in one another");
+    EXPECT_EQ(error_of(nested(depth, "{\"k\":", "}")),
+              "f.json:1:321: more than 64 lists and objects in one another");
+    EXPECT_EQ(error_of(std::string(depth, '[')),
+              "f.json:1:65: more than 64 lists and objects in one another");
+  }
+  EXPECT_EQ(error_of("[[1], [[2]]]", {.depth = 2}),
+            "f.json:1:8: more than 2 lists and objects in one another");
+}
+
+TEST(JsonText, SizeIsBounded) {
+  EXPECT_EQ(error_of("[1, 2]", {.bytes = 5}), "f.json: 6 bytes of JSON; at most 5 are read");
+  EXPECT_EQ(error_of("[1, 2]", {.bytes = 6}), "no error");
+}
+
+TEST(JsonText, FaultsHaveAPlace) {
+  EXPECT_TRUE(error_of("{\n \"a\": nope}").starts_with("f.json:2:8: not JSON: syntax error"))
+      << error_of("{\n \"a\": nope}");
+  EXPECT_TRUE(error_of("").starts_with("f.json:1:1: not JSON: syntax error")) << error_of("");
+  EXPECT_TRUE(error_of("{} {}").starts_with("f.json:1:4: not JSON")) << error_of("{} {}");
+  EXPECT_TRUE(error_of("\"\xff\"").starts_with("f.json:1:2: not JSON")) << error_of("\"\xff\"");
+  EXPECT_TRUE(error_of("[\n1,\n1e999 ]").starts_with("f.json:3:")) << error_of("[\n1,\n1e999 ]");
+  EXPECT_TRUE(error_of("nope", {.first_line = 12}).starts_with("f.json:12:2: not JSON"));
+  EXPECT_LT(error_of("[" + std::string(1'000'000, '1') + "x").size(),
+            500u);  // the token is not printed whole
+}
+
+TEST(JsonText, AKeyIsGivenOnce) {
+  EXPECT_EQ(error_of("{\"a\": {\"a\": 1},\n\"\\u0061\": 2}"),
+            "f.json:2:8: the key \"a\" is given twice in one object");
+  EXPECT_EQ(error_of(R"([{"a": 1}, {"a": {"b": 1}, "b": 2}])"), "no error");
+  EXPECT_EQ(parse_json(R"({"a": 1, "a": 2})", "f", {.repeated_keys = true}).dump(), R"({"a":2})");
+}
+
+TEST(JsonText, NumbersHaveARange) {
+  const auto found = [](const std::string& value) {
+    try {
+      return fmt::format("{}", whole_number(parse_json("{\"n\": " + value + "}", "f"), "n", "f", 2, 10));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(found("2"), "2");
+  EXPECT_EQ(found("10"), "10");
+  for (const char* wrong : {"1", "11", "-3", "2.5", "3.0", "1e+30", "\"3\"", "null", "true", "[3]",
+                            "18446744073709551615", "9223372036854775808", "-9223372036854775808"})
+    EXPECT_EQ(found(wrong),
+              fmt::format("f: \"n\" wants a whole number of at least 2 and at most 10, found {}", wrong));
+  EXPECT_THROW(whole_number(parse_json("{}", "f"), "n", "f"), Error);
+  EXPECT_THROW(whole_number(parse_json("[]", "f"), "n", "f"), Error);
+  EXPECT_THROW(text_value(parse_json("{\"n\": 1}", "f"), "n", "f"), Error);
+  EXPECT_EQ(text_value(parse_json("{\"n\": \"x\"}", "f"), "n", "f"), "x");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,230 @@
+// Every variant of GPT-2 on the CPU, against fp64 and against what must not change its results.
+#include "model/init.h"
+#include "tests/model/reference_model.h"
+#include "tests/model_variants.h"
+#include "tests/tolerances.h"
+#include "tests/train_steps.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 16};
+
+std::vector<Variant> plain_and_variants() {
+  std::vector<Variant> all = variants_of(kPlain);
+  all.insert(all.begin(), {"plain", kPlain});
+  return all;
+}
+
+// A model with weights so large that every term of every gradient counts.
+struct LoudModel {
+  static constexpr int64_t kBatch = 2, kTokens = 11;
+
+  LoudModel(const ModelConfig& config, AttentionKind attention)
+      : model{.config = config,
+              .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
+              .plan = choose_attention({.kind = attention,
+                                        .shape = {kBatch, kTokens, config.heads, config.head_dim()},
+                                        .dtype = DType::kF32,
+                                        .device = {}})},
+        grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
+        reference(config) {
+    for (const Params* params : {&model.params, &grads})
+      for (const Tensor& bucket : params->buckets) be->fill_zero(bucket);
+    for_each_param(model.params, config, [&](const ParamInfo& info, const Tensor& tensor) {
+      const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
+      const Tensor values = make.normal(info.shape, 0.3, info.init == Init::kOne ? 1 : 0);
+      std::memcpy(tensor.data, values.data, static_cast<size_t>(filled) * sizeof(float));
+      reference.weights[info.name].assign(floats(tensor).begin(), floats(tensor).end());
+    });
+  }
+
+  double train() {
+    const Tensor losses = make.poisoned({kBatch * kTokens});
+    train_batch(*be, arena, model, {tokens, targets}, 1.0f / (kBatch * kTokens), losses, grads);
+    double sum = 0;
+    for (const float loss : floats(losses)) sum += static_cast<double>(loss);
+    return sum / (kBatch * kTokens);
+  }
+  double reference_loss() const {
+    const auto span = [](const Tensor& t) {
+      return std::span<const int32_t>(t.as<int32_t>(), static_cast<size_t>(t.numel()));
+    };
+    return reference.loss(span(tokens), span(targets), kTokens);
+  }
+
+  Tensor gradient(const ParamPlace& place) const {
+    return ParamLayout(model.config, 1).view(grads.buckets, place);
+  }
+
+  HostTensors make;
+  Arena arena = Arena::host();
+  std::unique_ptr<Backend> be = make_cpu_backend();
+  Model model;
+  Grads grads;
+  ReferenceModel reference;
+  Tensor tokens = make.tokens({kBatch, kTokens}, kPlain.vocab_size),
+         targets = make.tokens({kBatch, kTokens}, kPlain.vocab_size);
+};
+
+// Central differences in fp64: their own error, h^2, and that of their rounding, 1e-16 / h, are both below
+// 1e-8.
+double slope(LoudModel& loud, double& weight) {
+  constexpr double kStep = 1e-5;
+  const double before = weight;
+  weight = before + kStep;
+  const double above = loud.reference_loss();
+  weight = before - kStep;
+  const double below = loud.reference_loss();
+  weight = before;
+  return (above - below) / (2 * kStep);
+}
+
+TEST(Variants, LossAndGradientsAreThoseOfFp64) {
+  for (const Variant& variant : plain_and_variants()) {
+    SCOPED_TRACE(variant.name);
+    LoudModel naive(variant.model, AttentionKind::kNaive), flash(variant.model, AttentionKind::kFlash);
+    const double loss = flash.reference_loss();
+    EXPECT_NEAR(naive.train() / loss, 1, 1e-6);
+    EXPECT_NEAR(flash.train() / loss, 1, 1e-6);
+    for (const ParamPlace& place : ParamLayout(variant.model, 1).places) {
+      std::vector<double>& weights = flash.reference.weights.at(place.info.name);
+      const Tensor gradients[] = {naive.gradient(place), flash.gradient(place)};
+      double largest = 1e-3;
+      for (const float g : floats(gradients[0]))
+        largest = std::max(largest, std::abs(static_cast<double>(g)));
+      for (size_t i = 0; i < weights.size(); i += weights.size() / 3 + 1) {
+        const double wanted = slope(flash, weights[i]);
+        for (const Tensor& gradient : gradients)
+          EXPECT_NEAR(floats(gradient)[i], wanted, tolerance::kCpuAgainstPyTorch * largest)
+              << place.info.name << " " << i;
+      }
+    }
+  }
+}
+
+// Each switch changes the loss by far more than the tolerance above: none of them does nothing.
+TEST(Variants, EveryOneIsAnotherModel) {
+  const double plain = LoudModel(kPlain, AttentionKind::kFlash).train();
+  for (const Variant& variant : variants_of(kPlain))
+    EXPECT_GT(std::abs(LoudModel(variant.model, AttentionKind::kFlash).train() / plain - 1), 1e-5)
+        << variant.name;
+}
+
+TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
+  ModelConfig untied = kPlain;
+  untied.tied = false;
+  const auto initial = [](const ModelConfig& config) {
+    std::map<std::string, std::vector<float>> weights;
+    init_weights(config, 7, [&](const ParamPlace& place, const Tensor& values) {
+      weights[place.info.name] = {floats(values).begin(), floats(values).end()};
+    });
+    return weights;
+  };
+  auto tied_weights = initial(kPlain), weights = initial(untied);
+  const std::vector<float> head = weights.at("lm_head.weight");
+  weights.erase("lm_head.weight");
+  EXPECT_EQ(weights, tied_weights);
+  ASSERT_EQ(head.size(), static_cast<size_t>(kPlain.padded_vocab() * kPlain.channels));
+  const auto filled = static_cast<size_t>(kPlain.vocab_size * kPlain.channels);
+  double squares = 0;
+  for (size_t i = 0; i < head.size(); ++i) {
+    squares += static_cast<double>(head[i]) * head[i];
+    if (i >= filled) {
+      ASSERT_EQ(head[i], 0);
+    }
+  }
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(filled)), 0.02, 0.003);
+  EXPECT_NE(head, tied_weights.at("transformer.wte.weight"));
+
+  for (const ParamPlace& place : ParamLayout(untied, 2).places) {
+    if (place.info.name != "lm_head.weight") continue;
+    EXPECT_EQ(place.bucket, ParamLayout::kOutside);
+    EXPECT_TRUE(place.info.decay);
+    EXPECT_FALSE(place.info.conv1d);
+    return;
+  }
+  FAIL() << "there is no lm_head.weight";
+}
+
+TEST(Variants, AParameterIsCountedOnce) {
+  for (const Variant& variant : plain_and_variants()) {
+    int64_t count = 0;
+    for (const ParamPlace& place : ParamLayout(variant.model, 1).places) {
+      const Shape& shape = place.info.shape;
+      count += shape.numel() - place.info.padding * (shape.rank() == 2 ? shape[1] : 1);
+    }
+    EXPECT_EQ(count, variant.model.parameters()) << variant.name;
+  }
+}
+
+RunShape shape_of(const Variant& variant) {
+  return {.model = variant.model, .micro_batch = 3, .micro_steps = 2, .sequence_length = 15};
+}
+
+TEST(Variants, ThePlanIsTheStep) {
+  for (const Variant& variant : variants_of(kPlain))
+    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
+      SCOPED_TRACE(fmt::format("{}, {}", variant.name, name_of(keep)));
+      RunShape shape = shape_of(variant);
+      shape.keep = keep;
+      expect_plan_is_the_step({}, shape);
+    }
+}
+
+// Steps that learn; what the backward computes again, block by block, has the same bits; padding stays zero.
+TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
+  for (const Variant& variant : variants_of(kPlain)) {
+    SCOPED_TRACE(variant.name);
+    HostTensors make;
+    RunShape shape = shape_of(variant);
+    const StepsResult kept = run_steps({}, shape, 3, make, 1e-2);
+    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+      shape.keep = keep;
+      expect_same_bits(run_steps({}, shape, 3, make, 1e-2), kept);
+    }
+    for (const auto& [name, tensor] : kept.weights) {
+      if (name != "transformer.wte.weight" && name != "lm_head.weight") continue;
+      for (int64_t i = kPlain.vocab_size * kPlain.channels; i < tensor.numel(); ++i)
+        ASSERT_EQ(floats(tensor)[static_cast<size_t>(i)], 0) << name;
+    }
+  }
+}
+
+// On a GPU no kernel would notice.
+TEST(Vocabulary, IdsOutsideItAreRefusedBeforeAnyKernel) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  const RunShape shape = shape_of({"plain", kPlain});
+  TrainState state(*be, arena, shape);
+  state.initialize(1);
+  const auto count = static_cast<size_t>(shape.tokens_per_step());
+  const std::vector<int32_t> good(count, 28);
+  const auto expect_refused = [&](const std::string& begins, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "taken: " << begins;
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(begins)) << error.what();
+      EXPECT_NE(std::string(error.what()).find("Set model.vocab_size"), std::string::npos) << error.what();
+    }
+  };
+  for (const int32_t id : {29, 127, 128, -1, std::numeric_limits<int32_t>::min()}) {  // 29 to 127: padding
+    std::vector<int32_t> bad = good;
+    bad[17] = id;
+    const std::string found =
+        fmt::format("{} (number 18 of {}) is outside the model's vocabulary of 29 tokens", id, count);
+    expect_refused("token " + found, [&] { state.step(bad, good, kTestOptimizer, 1e-3, 1); });
+    expect_refused("target " + found, [&] { state.step(good, bad, kTestOptimizer, 1e-3, 1); });
+    const auto batch = [&](const std::vector<int32_t>& ids) { return std::span(ids).subspan(10, 15); };
+    const std::string in_batch = fmt::format("{} (number 8 of 15)", id);
+    expect_refused("token " + in_batch, [&] { state.evaluate(batch(bad), batch(good), 1); });
+    expect_refused("target " + in_batch, [&] { state.evaluate(batch(good), batch(bad), 1); });
+    expect_refused("token " + in_batch, [&] { state.next_token_logits(batch(bad)); });
+  }
+  state.step(good, good, kTestOptimizer, 1e-3, 1);
+  EXPECT_TRUE(std::isfinite(state.finish_step().loss));
+}
+
+}  // namespace
+}  // namespace tessera::testing
