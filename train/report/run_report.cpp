@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "data/file.h"
+#include "kernels/base/check.h"
 #include "train/metrics.h"
 #include "train/report/report_page.h"
 #include "train/run_folder.h"
