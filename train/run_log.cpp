@@ -24,6 +24,7 @@ RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
 
 void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step) {
   metrics_.emplace(path, keep_to_step);
+  report_.emplace(config_, line_);
 }
 
 // A line of metrics.jsonl: what every line has, then the figures of its type.
@@ -61,6 +62,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"dataset", description.data.stream().describe()}};
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
+  if (report_) report_->refresh();
 }
 
 void RunLog::step(const TrainState::StepResult& result, double learning_rate, double seconds,
@@ -82,6 +84,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                   {"memory_bytes", memory}});
   if (memory > std::exchange(memory_told_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
+  report_->refresh();
   const std::vector<StatusPart> status = step_status({.step = run_.step,
                                                       .steps = config_.train.steps,
                                                       .interval = interval_,
@@ -149,6 +152,7 @@ void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(nu
 
 void RunLog::stop(const char* reason, const std::string& message) {
   record("stop", {{"reason", reason}, {"message", message}});
+  report_.reset();  // writes the page a last time
 }
 
 }  // namespace tessera

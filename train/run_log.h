@@ -10,6 +10,7 @@
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/progress.h"
+#include "train/report/run_report.h"
 
 namespace tessera {
 
@@ -36,7 +37,8 @@ class RunLog {
   void sample(const std::string& text, double seconds);
   void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);
-  void stop(const char* reason, const std::string& message);  // "finished", "signal", "error"
+  // "finished", "signal", "error"; the last one
+  void stop(const char* reason, const std::string& message);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -47,6 +49,7 @@ class RunLog {
   const RunState& run_;
   StatusLine line_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunReport> report_;  // follows metrics_
   TimeLeft time_left_;
   Interval interval_;  // since the last printed line
   RunShape shape_{};

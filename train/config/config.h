@@ -58,6 +58,8 @@ struct Config {
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 10;
+    bool report = true;        // report.html in the folder
+    bool tensorboard = false;  // tensorboard/ in the folder
     bool operator==(const Train&) const = default;
   } train;
 
