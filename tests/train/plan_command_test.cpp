@@ -184,7 +184,7 @@ TEST_F(PlanProgram, RefusesWhatMakesNoSense) {
 
 // Before its data is read: data.train names a file that is missing.
 TEST_F(PlanProgram, ARunThatCannotFitIsRefusedAtOnce) {
-  refused({"--set", "device=cpu", "--set", "model.channels=16384", "--set", "model.heads=128", "--set",
+  refused({"--set", "device=cpu", "--set", "model.channels=131072", "--set", "model.heads=1024", "--set",
            "model.layers=400", "--set", "train.micro_batch=8"},
           {"this run does not fit", "weights", "optimizer", "free now", "--set train.micro_batch=1",
            "too large"});
