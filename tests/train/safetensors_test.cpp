@@ -59,9 +59,9 @@ TEST_F(SafetensorsHeader, TheHeaderIsJsonOfTheWantedKind) {
   refused("{", 0, {"not JSON"});
   refused("{} x", 0, {"not JSON"});
   refused("{\"a\":" + std::string(200'000, '['), 0, {"more than 64 lists and objects"});
-  refused(
-      R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
-      4, {"the key \"a\" is given twice"});
+  refused(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+          R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+          4, {"the key \"a\" is given twice"});
   refused(R"({"a":{"dtype":"F32","dtype":"F16","shape":[],"data_offsets":[0,4]}})", 4,
           {"the key \"dtype\" is given twice"});
   refused(R"({"__metadata__":5})", 0, {"__metadata__ wants an object"});
@@ -101,7 +101,8 @@ TEST_F(SafetensorsHeader, TensorsFillTheFile) {
   refused(tensor(), 9, {"the last 1 bytes belong to no tensor"});
   refused("{}", 3, {"the last 3 bytes belong to no tensor"});
   const auto two = [](const std::string& second) {
-    return R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":)" +
+    return R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+           R"("b":{"dtype":"F32","shape":[2],"data_offsets":)" +
            second + "}}";
   };
   EXPECT_NO_THROW(SafetensorsReader(write_file(two("[8,16]"), 16)));
