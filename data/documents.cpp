@@ -49,6 +49,7 @@ void read_text(const fs::path& input, std::FILE* file, const DocumentSink& sink)
     const size_t line_end = piece.rfind('\n');
     const size_t cut = line_end == std::string::npos ? piece.size() : line_end + 1;
     sink.on_text(std::string_view(piece).substr(0, cut));
+    if (sink.on_read) sink.on_read(static_cast<int64_t>(cut));
     piece.erase(0, cut);
   }
   check(!is_first, "{} is empty", input.string());
@@ -88,6 +89,7 @@ void read_json_lines(const fs::path& input, const std::string& text_field, std::
   ssize_t length;
   while ((length = getline(&line.data, &line.capacity, file)) >= 0) {
     ++line_number;
+    if (sink.on_read) sink.on_read(length);
     const std::string_view content(line.data, static_cast<size_t>(length));
     if (content.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
     const std::string text = text_of_line(content, input, line_number, text_field);

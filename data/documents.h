@@ -1,6 +1,7 @@
 // Documents out of text files and JSON lines, read as a stream: a file may be larger than memory.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -14,6 +15,7 @@ struct DocumentSink {
   // cut in two.
   std::function<void(std::string_view)> on_text;
   std::function<void()> on_end;  // the document is complete
+  std::function<void(int64_t)> on_read = {};  // so many bytes of the input more are done with
 };
 
 // Error: `input` does not exist, is a folder, is not readable, or is a .json file. Reads nothing: lets a

@@ -13,16 +13,10 @@
 #include "kernels/base/check.h"
 
 namespace tessera {
-namespace {
 
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-};
-
-}  // namespace
+Descriptor::~Descriptor() {
+  if (fd >= 0) close(fd);
+}
 
 void MappedFile::Unmap::operator()(const std::byte* data) const {
   munmap(const_cast<std::byte*>(data), size);
@@ -56,6 +50,12 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  checksum_.update(bytes);
+  bytes_ += std::ssize(bytes);
+  write_here(bytes);
+}
+
+void OutputFile::write_here(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
@@ -66,27 +66,31 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 
 void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
   if (lseek(fd_, 0, SEEK_SET) < 0) fail_with_errno();
-  write(bytes);
+  write_here(bytes);
+  start_changed_ = true;
   if (lseek(fd_, 0, SEEK_END) < 0) fail_with_errno();
 }
 
-void OutputFile::commit() {
+FileChecksum OutputFile::commit() {
+  const FileChecksum written =
+      start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
   // The content must be on disk before the name is: otherwise a crash could leave a named file full of zeros.
   if (fsync(fd_) != 0) fail_with_errno();
   if (close(std::exchange(fd_, -1)) != 0) fail_with_errno();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   committed_ = true;
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
+  return written;
 }
 
 void OutputFile::fail_with_errno() const {
   fail("cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 
-void write_file(const std::filesystem::path& path, std::string_view text) {
+FileChecksum write_file(const std::filesystem::path& path, std::string_view text) {
   OutputFile file(path);
   file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  return file.commit();
 }
 
 void sync_folder(const std::filesystem::path& folder) {

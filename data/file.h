@@ -9,7 +9,18 @@
 #include <span>
 #include <string_view>
 
+#include "data/checksum.h"
+
 namespace tessera {
+
+// Of an open file; closes it.
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int opened) : fd(opened) {}
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
 
 // A whole regular file, mapped read-only. Only the pages that are touched are read from disk.
 // Limit: should another program shorten the file while it is mapped, touching the lost part ends this program
@@ -43,18 +54,22 @@ class OutputFile {
 
   void write(std::span<const std::byte> bytes);            // appends
   void overwrite_start(std::span<const std::byte> bytes);  // for a header known only at the end
-  void commit();
+  FileChecksum commit();                                   // of the file as it now is
 
  private:
+  void write_here(std::span<const std::byte> bytes);
   [[noreturn]] void fail_with_errno() const;
 
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
   bool committed_ = false;
+  Checksum checksum_;  // of what passed write()
+  int64_t bytes_ = 0;
+  bool start_changed_ = false;  // after it had passed
 };
 
 // A whole text file through an OutputFile.
-void write_file(const std::filesystem::path& path, std::string_view text);
+FileChecksum write_file(const std::filesystem::path& path, std::string_view text);
 
 // Makes renames inside `folder` survive a crash. Error: naming the folder and the system's reason.
 void sync_folder(const std::filesystem::path& folder);

@@ -102,8 +102,8 @@ json read_json(const std::filesystem::path& path, const JsonLimits& limits) {
                     limits);
 }
 
-void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value) {
-  write_file(path, value.dump(2) + "\n");
+FileChecksum write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value) {
+  return write_file(path, value.dump(2) + "\n");
 }
 
 std::string brief(const json& value) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "data/checksum.h"
+
 namespace tessera {
 
 struct JsonLimits {
@@ -26,7 +28,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& name, const 
 nlohmann::json read_json(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 // A whole file, in lines that are indented. Error: the file cannot be written.
-void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
+FileChecksum write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
 // A value in at most 100 characters, for messages.
 std::string brief(const nlohmann::json& value);

@@ -1,5 +1,6 @@
 #include "data/loader.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -93,13 +94,27 @@ void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
   }
 }
 
+namespace {
+
+TrainValidationSplit split_by_fraction(const SplitOptions& options) {
+  const int64_t held_out =
+      std::llround(static_cast<double>(options.token_count) * options.validation_fraction);
+  return {.train = {0, options.token_count - held_out},
+          .validation = {options.token_count - held_out, held_out}};
+}
+
+}  // namespace
+
+bool can_split(const SplitOptions& options) {
+  const auto& [train, validation] = split_by_fraction(options);
+  return std::min(train.token_count, validation.token_count) > options.sequence_length;
+}
+
 TrainValidationSplit split_train_validation(const SplitOptions& options) {
   const auto& [token_count, fraction, T] = options;
   check(fraction > 0 && fraction < 1, "the validation fraction must be between 0 and 1, found {}", fraction);
   check(T >= 1, "the sequence length must be at least 1, found {}", T);
-  const int64_t held_out = std::llround(static_cast<double>(token_count) * fraction);
-  const TrainValidationSplit split = {.train = {0, token_count - held_out},
-                                      .validation = {token_count - held_out, held_out}};
+  const TrainValidationSplit split = split_by_fraction(options);
   for (const auto& [name, range] :
        {std::pair("training", split.train), std::pair("validation", split.validation)}) {
     check(range.token_count > T,

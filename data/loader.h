@@ -37,6 +37,11 @@ struct LoaderOptions {
   bool shuffle = true;  // false for evaluation
 };
 
+struct TokenRange {
+  int64_t first_token = 0;
+  int64_t token_count = 0;
+};
+
 // Cuts a range of tokens into windows of T tokens. Window i reads the tokens i*T to i*T + T: T inputs, and
 // the same shifted by one as targets. There are (token_count - 1) / T windows; the few tokens after the last
 // are never used.
@@ -46,6 +51,7 @@ class Loader {
   explicit Loader(const LoaderOptions& options);
 
   int64_t sequences_per_epoch() const { return sequences_per_epoch_; }
+  TokenRange range() const { return {options_.first_token, options_.token_count}; }
 
   // Fills tokens and targets, [count, T] each, with the sequences at positions position .. position + count
   // - 1. Positions count on through the epochs; within an epoch every window comes exactly once. Safe to call
@@ -57,11 +63,6 @@ class Loader {
   LoaderOptions options_;
   int64_t sequences_per_epoch_;
   SequenceOrder order_;
-};
-
-struct TokenRange {
-  int64_t first_token = 0;
-  int64_t token_count = 0;
 };
 
 struct TrainValidationSplit {
@@ -77,5 +78,6 @@ struct SplitOptions {
 // Holds out the last `validation_fraction` of the tokens (rounded to the nearest token), so that the two
 // parts do not overlap. Error: a fraction outside (0, 1), or a part that is too short for one window.
 TrainValidationSplit split_train_validation(const SplitOptions& options);
+bool can_split(const SplitOptions& options);  // both parts are long enough
 
 }  // namespace tessera

@@ -6,10 +6,12 @@
 
 namespace tessera {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Manifest, format, tokenizer, vocab_size, tokens, documents, shards)
-
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  write_json(folder / kManifestName, nlohmann::json(manifest));
+  const nlohmann::json json = {{"format", manifest.format},         {"tokenizer", manifest.tokenizer},
+                               {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
+                               {"documents", manifest.documents},   {"shards", manifest.shards},
+                               {"files", json_of(manifest.files)}};
+  write_json(folder / kManifestName, json);
 }
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
@@ -27,13 +29,19 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
                 .tokens = whole_number(json, "tokens", kManifestName),
                 .documents = whole_number(json, "documents", kManifestName),
                 .shards = whole_number(json, "shards", kManifestName)};
+    if (manifest.format == kManifestFormat) {
+      check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);
+      manifest.files = read_checksums(json["files"], kManifestName);
+      check(std::ssize(manifest.files) == manifest.shards, "{} has {} shards and {} checksums", kManifestName,
+            manifest.shards, manifest.files.size());
+    }
   } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; make the dataset again with prepare",
          path.string(), e.what());
   }
-  check(manifest.format == kManifestFormat,
-        "{} has the format '{}', wanted '{}'; make the dataset again with prepare", path.string(),
-        manifest.format, kManifestFormat);
+  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutChecksums,
+        "{} has the format '{}', wanted '{}' or '{}'; make the dataset again with prepare", path.string(),
+        manifest.format, kManifestFormat, kManifestWithoutChecksums);
   return manifest;
 }
 

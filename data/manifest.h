@@ -6,10 +6,13 @@
 #include <optional>
 #include <string>
 
+#include "data/checksum.h"
+
 namespace tessera {
 
 inline constexpr const char* kManifestName = "dataset.json";
-inline constexpr const char* kManifestFormat = "tessera-dataset-1";
+inline constexpr const char* kManifestFormat = "tessera-dataset-2";
+inline constexpr const char* kManifestWithoutChecksums = "tessera-dataset-1";  // is read as well
 
 struct Manifest {
   std::string format = kManifestFormat;
@@ -18,6 +21,7 @@ struct Manifest {
   int64_t tokens = 0;      // in all shards, the end-of-text tokens included
   int64_t documents = 0;
   int64_t shards = 0;
+  FileChecksums files = {};  // of every shard; none in a manifest without checksums
 };
 
 // Error: the file cannot be written.

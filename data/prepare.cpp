@@ -1,7 +1,7 @@
 // prepare: text files and JSON lines in, a folder of token shards out.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -16,6 +16,9 @@
 #include "data/shard.h"
 #include "data/tokenizer.h"
 #include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status_line.h"
 
 namespace tessera {
 namespace {
@@ -41,8 +44,16 @@ void declare_options(CLI::App& app, Options& options) {
       "Inputs:   *.jsonl        one JSON object a line; each is a document\n"
       "          anything else  plain text; each file is a document\n"
       "Output:   train_000000.bin, train_000001.bin, ... and dataset.json\n"
-      "Example:  ./prepare --input book.txt articles.jsonl --output data/mine");
-  app.add_option("--input", options.inputs, "Files to read, in this order")->required()->type_name("FILE");
+      "\n"
+      "Examples:\n"
+      "  ./prepare book.txt articles.jsonl --output data/mine\n"
+      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n\n"
+      "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
+      "or "
+      "was interrupted, and the message says why.");
+  app.add_option("input,--input", options.inputs, "Files to read, in this order")
+      ->required()
+      ->type_name("FILE");
   app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
   app.add_option("--tokenizer", options.tokenizer,
                  "bytes: ids 0 to 255 are the bytes, 256 is the end of text")
@@ -72,27 +83,39 @@ void catch_signals() {
     sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup stays nohup
   }
-  std::signal(SIGXFSZ, SIG_IGN);  // over a file size limit, write() then fails and says why
 }
 
-// One line on stderr that is overwritten about twice a second; silent when stderr is not a terminal.
+// How much of the inputs is read, how fast, and how long the rest takes. A pipe has no size: with one among
+// the inputs there is no share and no time left.
 class Progress {
  public:
-  ~Progress() { clear(); }
-  void update(const fs::path& input, int64_t text_bytes, int64_t documents) {
-    if (!visible_ || Clock::now() < next_) return;
-    next_ = Clock::now() + std::chrono::milliseconds(500);
-    fmt::print(stderr, "\r\033[Kprepare: {}: {:.1f} MB of text, documents {}", input.string(),
-               static_cast<double>(text_bytes) / 1e6, documents);
-    std::fflush(stderr);
+  explicit Progress(const std::vector<fs::path>& inputs) {
+    for (const fs::path& input : inputs) {
+      std::error_code none;
+      const bool sized = fs::is_regular_file(input, none);
+      total_ = sized && total_ >= 0 ? total_ + static_cast<double>(fs::file_size(input, none)) : -1;
+    }
   }
-  void clear() {
-    if (visible_) fmt::print(stderr, "\r\033[K");
+  void update(const fs::path& input, int64_t read_bytes, int64_t documents) {
+    if (!line_.due()) return;
+    const double done = static_cast<double>(read_bytes);
+    const double rate = done / std::max(1e-9, std::chrono::duration<double>(Clock::now() - start_).count());
+    std::vector<StatusPart> parts{{"prepare: " + input.filename().string(), 2}};
+    if (total_ > 0) parts.push_back({fmt::format("{:.0f}%", 100 * done / total_), 1});
+    const std::string of = total_ > 0 ? fmt::format(" of {:.1f}", total_ / 1e6) : "";
+    parts.push_back({fmt::format("{:.1f}{} MB", done / 1e6, of), 4});
+    parts.push_back({fmt::format("{:.1f} MB/s", rate / 1e6), 5});
+    parts.push_back({fmt::format("documents {}", documents), 6});
+    if (total_ > 0) parts.push_back({format_duration((total_ - done) / std::max(rate, 1.0)) + " left", 3});
+    line_.show(parts);
   }
+  void clear() { line_.clear(); }
 
  private:
-  const bool visible_ = isatty(STDERR_FILENO) != 0;
-  Clock::time_point next_ = Clock::now();
+  static constexpr double kQuietSeconds = 5;  // between lines in a log
+  StatusLine line_{STDERR_FILENO, kQuietSeconds};
+  double total_ = 0;  // bytes of all inputs; -1: not known
+  Clock::time_point start_ = Clock::now();
 };
 
 void prepare(const Options& options) {
@@ -103,27 +126,30 @@ void prepare(const Options& options) {
   PendingFolder folder(options.output, options.force);
   ShardWriter shards({.folder = folder.path(), .tokens_per_shard = options.shard_tokens});
   const int32_t end_of_text = tokenizer->end_of_text();
-  Progress progress;
-  int64_t text_bytes = 0, documents = 0;
+  Progress progress(options.inputs);
+  int64_t read_bytes = 0, documents = 0;
   for (const fs::path& input : options.inputs) {
     const auto on_text = [&](std::string_view text) {
       check(!interrupted, "interrupted");
       shards.append(tokenizer->encode(text));
-      text_bytes += static_cast<int64_t>(text.size());
-      progress.update(input, text_bytes, documents);
     };
     const auto on_end = [&] {
       shards.append({&end_of_text, 1});
       ++documents;
     };
-    read_documents(input, options.text_field, {.on_text = on_text, .on_end = on_end});
+    const auto on_read = [&](int64_t bytes) {
+      read_bytes += bytes;
+      progress.update(input, read_bytes, documents);
+    };
+    read_documents(input, options.text_field, {.on_text = on_text, .on_end = on_end, .on_read = on_read});
   }
   shards.finish();
   write_manifest(folder.path(), {.tokenizer = options.tokenizer,
                                  .vocab_size = tokenizer->vocab_size(),
                                  .tokens = shards.token_count(),
                                  .documents = documents,
-                                 .shards = shards.shard_count()});
+                                 .shards = shards.shard_count(),
+                                 .files = shards.checksums()});
   check(!interrupted, "interrupted");
   folder.publish();
   progress.clear();
@@ -136,13 +162,7 @@ int run(int argc, char** argv) {
   CLI::App app("", "prepare");
   Options options;
   declare_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    fail("{} (see ./prepare --help)", error.what());
-  }
+  if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
   catch_signals();
   prepare(options);
   return 0;
@@ -151,7 +171,11 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) try { return tessera::run(argc, argv); } catch (const std::exception& error) {
+int main(int argc, char** argv) try {
+  tessera::start_process();
+  tessera::outlive_readers();
+  return tessera::run(argc, argv);
+} catch (const std::exception& error) {
   fmt::print(stderr, "prepare: error: {}\n", error.what());
   return 1;
 }

@@ -1,5 +1,7 @@
 #include "data/shard.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -20,6 +22,8 @@ constexpr int32_t kMagic = 20240520;
 constexpr int32_t kVersion = 1;
 using Header = std::array<int32_t, 256>;
 constexpr size_t kFlushTokens = 1 << 20;
+
+Header header_of(int64_t tokens) { return {kMagic, kVersion, static_cast<int32_t>(tokens)}; }
 
 }  // namespace
 
@@ -48,6 +52,23 @@ std::span<const uint16_t> shard_tokens(const MappedFile& file) {
         path, count, wanted_bytes, bytes.size());
   // Aligned: a mapping begins on a page, and the header is a multiple of two bytes.
   return {reinterpret_cast<const uint16_t*>(bytes.data() + sizeof(Header)), static_cast<size_t>(count)};
+}
+
+std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder,
+                                             const std::string& pattern) {
+  std::vector<std::filesystem::path> shards;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) shards.push_back(entry->path());
+  }
+  check(!error, "cannot read the folder {}: {}", folder.string(), error.message());
+  check(!shards.empty(),
+        "the folder {} holds no token shards named {}: make some with prepare, or name a text file",
+        folder.string(), pattern);
+  std::ranges::sort(shards);
+  return shards;
 }
 
 ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(options)) {
@@ -79,10 +100,12 @@ void ShardWriter::finish() {
 }
 
 void ShardWriter::begin_shard() {
-  file_.emplace(options_.folder / fmt::format("{}_{:06}.bin", options_.prefix, shard_count_));
+  name_ = fmt::format("{}_{:06}.bin", options_.prefix, shard_count_);
+  file_.emplace(options_.folder / name_);
   ++shard_count_;
-  const Header placeholder = {};  // the count is known only at the end; all zeros is no valid shard
-  file_->write(std::as_bytes(std::span(placeholder)));
+  // Right for all but the last shard, whose count is known only at its end.
+  const Header header = header_of(options_.tokens_per_shard);
+  file_->write(std::as_bytes(std::span(header)));
 }
 
 void ShardWriter::flush() {
@@ -92,9 +115,11 @@ void ShardWriter::flush() {
 
 void ShardWriter::finish_shard() {
   flush();
-  const Header header = {kMagic, kVersion, static_cast<int32_t>(std::exchange(shard_token_count_, 0))};
-  file_->overwrite_start(std::as_bytes(std::span(header)));
-  file_->commit();
+  const Header header = header_of(shard_token_count_);
+  if (shard_token_count_ != options_.tokens_per_shard)
+    file_->overwrite_start(std::as_bytes(std::span(header)));
+  checksums_[name_] = file_->commit();
+  shard_token_count_ = 0;
   file_.reset();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/checksum.h"
 #include "data/file.h"
 
 namespace tessera {
@@ -17,6 +18,11 @@ namespace tessera {
 // Error, each with its own message: an empty file, a foreign magic number, an unsupported version, fewer
 // bytes than the header promises (truncated), more bytes than that, no tokens at all.
 std::span<const uint16_t> shard_tokens(const MappedFile& file);
+
+// The files of a folder whose names match `pattern`, in the order of their names.
+// Error: a folder that cannot be read, or has none.
+std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder,
+                                             const std::string& pattern = "*.bin");
 
 struct ShardWriterOptions {
   std::filesystem::path folder;            // exists; shards in it that have the same names are replaced
@@ -36,6 +42,7 @@ class ShardWriter {
 
   int64_t token_count() const { return token_count_; }
   int64_t shard_count() const { return shard_count_; }  // begun or complete
+  const FileChecksums& checksums() const { return checksums_; }  // of the complete ones
 
  private:
   void begin_shard();
@@ -44,10 +51,12 @@ class ShardWriter {
 
   ShardWriterOptions options_;
   std::optional<OutputFile> file_;  // the shard being written
+  std::string name_;                // of its file
   std::vector<uint16_t> buffer_;    // tokens not yet handed to file_
   int64_t shard_token_count_ = 0;   // in the current shard, buffer_ included
   int64_t token_count_ = 0;         // in all shards
   int64_t shard_count_ = 0;
+  FileChecksums checksums_;
 };
 
 }  // namespace tessera

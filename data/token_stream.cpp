@@ -1,7 +1,5 @@
 #include "data/token_stream.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -81,17 +79,7 @@ void TokenStream::add_shard(const fs::path& path) {
 }
 
 void TokenStream::add_shards(const fs::path& folder, const std::string& pattern) {
-  std::vector<fs::path> shards;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) shards.push_back(entry->path());
-  }
-  check(!error, "cannot read the folder {}: {}", folder.string(), error.message());
-  check(!shards.empty(),
-        "the folder {} holds no token shards named {}: make some with prepare, or name a text file",
-        folder.string(), pattern);
-  std::ranges::sort(shards);
+  const std::vector<fs::path> shards = shards_in(folder, pattern);
   check_not_mixed(folder, shards);
   for (const fs::path& shard : shards) add_shard(shard);
 }
@@ -148,6 +136,12 @@ void TokenStream::copy_checked(const Source& source, std::span<const Stored> sto
       "vocabulary "
       "size to that of the tokenizer that made the data, or make the data again with the model's tokenizer",
       source.file.path().string(), at + (bad - out.begin()), *bad, vocab_size_, vocab_size_ - 1);
+}
+
+std::vector<const MappedFile*> TokenStream::files() const {
+  std::vector<const MappedFile*> files;
+  for (const Source& source : sources_) files.push_back(&source.file);
+  return files;
 }
 
 std::string TokenStream::describe() const {

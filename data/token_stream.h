@@ -43,6 +43,9 @@ class TokenStream {
   // The tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
   const std::string& tokenizer() const { return tokenizer_; }
 
+  const std::filesystem::path& path() const { return path_; }  // as given to open()
+  std::vector<const MappedFile*> files() const;                // in the order of their tokens
+
   std::string describe() const;  // one line for people
 
  private:

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/root_rights.h"
+
 namespace tessera::testing {
 
 struct ProcessResult {
@@ -26,11 +28,19 @@ class Process {
   struct Options {
     std::filesystem::path folder = ".";  // where it runs; its output is kept beside it
     rlim_t most_file_bytes = 0;          // > 0 limits what it may write into one file, like a full disk
-    bool as_nobody = false;              // run by root, it gives up root's right to write everywhere
+    bool as_nobody = false;              // run by root, it gives up root's right to read and write everywhere
+    int out = -1;                        // >= 0: this is its standard output
+    bool closed_streams = false;         // it has no standard input, output and error
   };
 
-  Process(const std::string& program, std::vector<std::string> arguments, const Options& options)
+  Process(std::string program, std::vector<std::string> arguments, const Options& options)
       : logs_(std::filesystem::absolute(options.folder).string() + "_") {
+    if (options.as_nobody &&
+        geteuid() == 0) {  // the program may lie where only another user, or root, may look
+      const auto copy = std::filesystem::absolute(options.folder) / std::filesystem::path(program).filename();
+      std::filesystem::copy_file(program, copy, std::filesystem::copy_options::overwrite_existing);
+      program = copy;
+    }
     pid_ = fork();
     if (pid_ != 0) return;
     arguments.insert(arguments.begin(), program);
@@ -40,12 +50,14 @@ class Process {
     if (chdir(options.folder.c_str()) != 0) _exit(125);
     for (const auto& [name, fd] : {std::pair("stdout", STDOUT_FILENO), std::pair("stderr", STDERR_FILENO)})
       if (dup2(open((logs_ + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd) < 0) _exit(125);
+    if (options.out >= 0) dup2(options.out, STDOUT_FILENO);
+    for (int fd = 0; options.closed_streams && fd < 3; ++fd) close(fd);
     const struct rlimit limit = {.rlim_cur = options.most_file_bytes, .rlim_max = options.most_file_bytes};
     if (options.most_file_bytes > 0) {
       std::signal(SIGXFSZ, SIG_IGN);  // inherited: the program's write() fails instead
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(125);
     }
-    if (options.as_nobody && geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(125);
+    if (options.as_nobody && !give_up_rights_over_files()) _exit(125);
     execv(program.c_str(), argv.data());
     _exit(126);
   }

@@ -66,7 +66,9 @@ class TrainRanks : public TrainProgram {
     const std::filesystem::path metrics = folder / run / "metrics.jsonl";
     for (int i = 0; i < 3000; ++i) {
       const std::string text = read_file(metrics);
-      if (static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) >= steps) return;
+      size_t found = 0;
+      for (size_t at = 0; (at = text.find("\"type\":\"step\"", at)) != std::string::npos; ++at) ++found;
+      if (found >= steps) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     FAIL() << "no " << steps << " steps within 30 s";

@@ -1,10 +1,11 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "data/file.h"
 #include "data/json_text.h"
+#include "kernels/base/check.h"
+#include "kernels/base/ledger.h"
 #include "train/formats/gpt2.h"
 #include "train/formats/weights.h"
 #include "train/safetensors.h"
@@ -14,108 +15,169 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "step_";
-constexpr const char* kUnfinished = ".unfinished";
+constexpr const char* kChecksumsFormat = "tessera checksums 1";
+constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kModelFile = "config.json";
 
-std::vector<fs::path> checkpoints_in(const fs::path& folder) {  // oldest first: the names sort by step
-  std::vector<fs::path> found;
-  if (!fs::is_directory(folder)) return found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && name.starts_with(kPrefix) && !name.ends_with(kUnfinished))
-      found.push_back(entry.path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
+bool is_of(CheckpointPart part, const std::string& file) {
+  if (part == CheckpointPart::kWeights) return file == kWeightsFile;
+  return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
 }
 
-// Also what runs left that were killed while they wrote.
-void remove_unfinished(const fs::path& folder) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().ends_with(kUnfinished)) found.push_back(entry.path());
-  for (const fs::path& path : found) fs::remove_all(path);
+// What a checkpoint of this model takes, without the few kilobytes beside the tensors
+int64_t bytes_of_checkpoint(const TrainState& state) {
+  return state.shape().model.parameters() * int64_t{sizeof(float)} * std::ssize(kAllKept);
+}
+
+std::string advice_on_space(const fs::path& folder, const TrainState& state) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  const int64_t wanted = bytes_of_checkpoint(state);
+  if (error || space.available >= static_cast<uintmax_t>(wanted)) return "";
+  return fmt::format(" A checkpoint takes {}, {} are free: make room, or keep fewer with checkpoint.keep.",
+                     format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
+}
+
+void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
+  FileChecksums files;
+  files[kWeightsFile] = write_params(state, pending / kWeightsFile, {Kept::kMaster});
+  files[kOptimizerFile] =
+      write_params(state, pending / kOptimizerFile, {Kept::kFirstMoment, Kept::kSecondMoment});
+  files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model));
+  files[kStateFile] = write_json(pending / kStateFile, json_of(run));
+  if (!config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, config);
+  write_json(pending / kChecksumsFile, {{"format", kChecksumsFormat}, {"files", json_of(files)}});
+}
+
+// Of one without checksums
+FileVerdict look_at_file(const fs::path& path) {
+  FileVerdict verdict{.path = path, .fault = "", .has_checksum = false};
+  try {
+    verdict.bytes = std::ssize(MappedFile(path).bytes());
+    if (path.extension() == ".safetensors") {
+      const SafetensorsReader file(path);
+    } else {
+      read_json(path);
+    }
+  } catch (const Error& error) {
+    verdict.fault = error.what();
+  }
+  return verdict;
+}
+
+// Reads all of every earlier one until one is whole.
+std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
+  const int64_t step = step_of_name(checkpoint.filename().string()).value_or(0);
+  std::vector<NamedCheckpoint> all = named_checkpoints(checkpoint.parent_path());
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (one->step >= step || one->standing != NamedCheckpoint::Standing::kCheckpoint) continue;
+    const std::vector<FileVerdict> verdicts = verify_checkpoint(one->path);
+    if (std::ranges::all_of(verdicts, [](const FileVerdict& v) { return v.fault.empty(); }))
+      return one->path.filename().string();
+  }
+  return "";
 }
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& s) {
-  const fs::path final_path = folder / fmt::format("{}{:08}", kPrefix, s.step);
-  const fs::path pending = final_path.string() + kUnfinished;
+fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
+                         const std::string& config) {
+  const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
   if (state.rank() != 0) {  // its parts are wanted, in the order in which they are written
     for (const Kept kept : kAllKept) for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
     return final_path;
   }
   try {
     fs::create_directories(folder);
-    fs::remove_all(pending);
+    remove_unfinished(folder);  // first: the space may be needed
     fs::create_directory(pending);
-    write_params(state, pending / "model.safetensors", {Kept::kMaster});
-    write_params(state, pending / "optimizer.safetensors", {Kept::kFirstMoment, Kept::kSecondMoment});
-    write_json(pending / "config.json", hugging_face_config(state.shape().model));
-    write_json(pending / "state.json", {{"format", "tessera checkpoint 1"},
-                                        {"step", s.step},
-                                        {"data_position", s.data_position},
-                                        {"seed", s.seed},
-                                        {"micro_batch", s.micro_batch},
-                                        {"sequence_length", s.sequence_length},
-                                        {"ranks", s.ranks},
-                                        {"device", s.device},
-                                        {"data", s.data}});
+    write_files(pending, state, run, config);
     sync_folder(pending);
     // A run that was resumed may write the same step again; the old one goes only when the new one is in its
     // place.
-    const fs::path replaced = final_path.string() + ".replaced" + kUnfinished;
-    if (fs::exists(final_path)) fs::rename(final_path, replaced);
+    free_name(final_path);
     fs::rename(pending, final_path);
     sync_folder(folder);
     remove_unfinished(folder);
   } catch (const std::exception& error) {
+    const std::string advice = advice_on_space(folder, state);
     std::error_code ignored;
     fs::remove_all(pending, ignored);
-    fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole", s.step,
-         error.what(), folder.string());
+    fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", run.step,
+         error.what(), folder.string(), advice);
   }
   return final_path;
 }
 
-std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
-  const std::vector<fs::path> all = checkpoints_in(folder);
-  if (all.empty()) return std::nullopt;
-  return all.back();
-}
-
-void prune_checkpoints(const fs::path& folder, int64_t keep) {
-  if (keep == 0) return;
-  std::vector<fs::path> all = checkpoints_in(folder);
-  for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) fs::remove_all(all[i]);
-}
-
 RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
   check_same_model(checkpoint, model);
-  const fs::path path = checkpoint / "state.json";
-  const nlohmann::json j = read_json(path);
-  try {
-    return {.step = j.at("step"),
-            .data_position = j.at("data_position"),
-            .seed = j.at("seed"),
-            .micro_batch = j.at("micro_batch"),
-            .sequence_length = j.at("sequence_length"),
-            .ranks = j.value("ranks", int64_t{1}),
-            .device = j.at("device"),
-            .data = j.at("data")};
-  } catch (const nlohmann::json::exception& error) {
-    fail("{} is not the state of a run: {}", path.string(), error.what());
-  }
+  return read_run_state(checkpoint);
 }
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
   state.optimizer().clear(state.backend());  // what lies between parameters is in no file
   load_weights(checkpoint, state);
-  const SafetensorsReader file(checkpoint / "optimizer.safetensors");
+  const SafetensorsReader file(checkpoint / kOptimizerFile);
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
     for (const ParamPlace& place : state.optimizer().layout().places)
       read_param(file, place, prefix_of(kept) + place.info.name, state.writer(kept));
+}
+
+FileChecksums written_checksums(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kChecksumsFile;
+  if (!fs::exists(path)) {
+    if (!fs::exists(checkpoint / kStateFile)) return {};  // another program's
+    const nlohmann::json state = read_json(checkpoint / kStateFile);
+    check(state.is_object() && state.value("format", nlohmann::json()) == kStateWithoutChecksums,
+          "{} is missing", path.string());
+    return {};
+  }
+  const nlohmann::json json = read_json(path);
+  const std::string format = text_value(json, "format", path.string());
+  check(format == kChecksumsFormat, "{} has the format {}, wanted \"{}\"", path.string(),
+        brief(json["format"]), kChecksumsFormat);
+  check(json.contains("files"), "{} lacks \"files\"", path.string());
+  FileChecksums files = read_checksums(json["files"], path.string());
+  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+    check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
+  return files;
+}
+
+std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {
+  FileChecksums files;
+  try {
+    files = written_checksums(checkpoint);
+  } catch (const Error& error) {
+    return {{.path = checkpoint / kChecksumsFile, .fault = error.what()}};
+  }
+  std::vector<FileVerdict> verdicts;
+  if (files.empty())
+    for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+      verdicts.push_back(look_at_file(checkpoint / file));
+  else
+    verdicts = verify_files(checkpoint, files);
+  return verdicts;
+}
+
+bool check_undamaged(const fs::path& checkpoint, CheckpointPart part) {
+  std::vector<FileVerdict> verdicts;
+  try {
+    FileChecksums files = written_checksums(checkpoint);
+    if (files.empty()) return false;
+    std::erase_if(files, [&](const auto& file) { return !is_of(part, file.first); });
+    verdicts = verify_files(checkpoint, files);
+  } catch (const Error& error) {
+    verdicts.push_back({.path = checkpoint / kChecksumsFile, .fault = error.what()});
+  }
+  const auto bad = std::ranges::find_if(verdicts, [](const FileVerdict& v) { return !v.fault.empty(); });
+  if (bad == verdicts.end()) return true;
+  const std::string earlier = earlier_whole_checkpoint(checkpoint);
+  fail("{} is damaged: {}. {}", bad->path.string(), bad->fault,
+       earlier.empty()
+           ? "No earlier checkpoint is whole: start anew, or restore this one from a copy"
+           : fmt::format("{} is whole: to resume from it, move the damaged one away: mv {} {}.damaged",
+                         earlier, checkpoint.string(), checkpoint.string()));
 }
 
 }  // namespace tessera

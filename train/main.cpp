@@ -1,59 +1,83 @@
 // ./train --config gpt2_small.yaml
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
 #include "train/config/config.h"
+#include "train/config/config_keys.h"
 #include "train/memory/plan_command.h"
 #include "train/parallel/start.h"
 #include "train/parallel/team.h"
+#include "train/rank_options.h"
 #include "train/threads.h"
 #include "train/trainer.h"
+#include "train/verify_command.h"
+
+namespace {
+
+// `--resume auto` becomes `--resume=auto`: to the parser --resume is a flag, which takes no word of its own,
+// so that another one may follow it.
+void join_resume_auto(int& argc, char** argv) {
+  static char joined[] = "--resume=auto";
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) != "--resume" || std::string_view(argv[i + 1]) != "auto") continue;
+    argv[i] = joined;
+    std::copy(argv + i + 2, argv + argc + 1, argv + i + 1);
+    --argc;
+    return;
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
+  tessera::start_process();
   tessera::wait_without_spinning(argv);
+  join_resume_auto(argc, argv);
   CLI::App app{
       "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
-      "checkpoints in\n"
-      "the run's folder.\n\n"
-      "  ./train --config quickstart.yaml\n"
-      "  ./train --config gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
-      "  ./train --config gpt2_small.yaml --resume --gpus 4\n"
-      "  ./train --config gpt2_small.yaml --plan --device-memory 80GiB\n"};
+      "checkpoints in the run's folder.",
+      "train"};
   std::string config_name;
   std::vector<std::string> overrides;
   tessera::TrainerOptions options;
   bool print_config = false;
-  app.add_option("--config", config_name,
+  app.add_option("config,--config", config_name,
                  "YAML file; a bare name is looked up in the current folder, then in configs/")
-      ->required();
+      ->type_name("FILE");
   app.add_option("--set", overrides,
                  "Override a key, as in --set model.attention=naive; may be given many times")
       ->type_name("KEY=VALUE")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   CLI::Option* print = app.add_flag("--print-config", print_config,
-                                    "Print every key with its value and documentation, and leave");
-  CLI::Option* resume = app.add_flag("--resume", options.resume,
-                                     "Go on from the newest checkpoint in the run's folder (train.folder)");
+                                    "Print every key with its value and documentation, and exit");
+  std::string resume_word;
+  CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
+                                     "Resume from the newest checkpoint in the run's folder (train.folder); "
+                                     "--resume auto: start if there is none")
+                            ->check(CLI::IsMember({"newest", "auto"}));
+  std::string verified;
+  app.add_option("--verify", verified,
+                 "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
+                 "checksums, and exit")
+      ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
                                ->excludes(resume);
-  int64_t ranks = 0;
-  app.add_option(
-         "--ranks,--gpus", ranks,
-         "Processes that share the run, one a GPU; default: all visible GPUs, on the CPU 1. Under torchrun, "
-         "srun or mpirun: theirs")
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536));
+  tessera::AskedRanks asked;
+  tessera::add_rank_options(app, asked);
   tessera::PlanOptions plan_options;
   bool only_plan = false;
-  CLI::Option* plan =
-      app.add_flag("--plan", only_plan,
-                   "Print the run's exact memory and whether it fits, and leave; needs no GPU")
-          ->excludes(print)
-          ->excludes(resume)
-          ->excludes(overwrite);
+  CLI::Option* plan = app.add_flag("--plan", only_plan,
+                                   "Print the run's exact memory and whether it fits, and exit; needs no GPU")
+                          ->excludes(print)
+                          ->excludes(resume)
+                          ->excludes(overwrite);
   app.add_option(
          "--device-memory", plan_options.device_memory,
          "With --plan: the memory to fit, as in 80GiB, 141GB; default: what is free on the present device")
@@ -67,37 +91,48 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"context", "batch"}))
       ->needs(plan);
   app.add_option("--json", plan_options.json, "With --plan: also write the figures to this file")
+      ->type_name("FILE")
       ->needs(plan);
   app.add_option(
          "--memory-profile", options.memory_profile,
          "Record every tensor's birth and death in the setup, the first two steps and the first two "
          "evaluations and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
       ->type_name("FOLDER")
-      ->check([](const std::string& folder) {
-        return folder.empty() ? std::string("wants the name of a folder") : std::string();
-      })
       ->excludes(plan);
   app.footer(
-      "Ctrl-C or SIGTERM finishes the current step, writes a checkpoint and exits with 0; another, later one "
-      "ends the\n"
-      "program at once. Exit code 1: the run was refused or failed, and the message says why; 2: --plan "
-      "found that\n"
-      "it does not fit; 3, of one rank of several: another says why.");
-  CLI11_PARSE(app, argc, argv);
+      "Examples:\n"
+      "  ./train quickstart.yaml\n"
+      "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
+      "  ./train gpt2_small.yaml --resume --gpus 4\n"
+      "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
+      "Ctrl-C, SIGTERM or SIGHUP stops after the current step, or within a long one after the current "
+      "micro-batch, whose step is then dropped. A checkpoint is written, and the exit code is 0. Another "
+      "signal, a second later, ends the program at once.\n\n"
+      "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the run was refused or "
+      "failed, and the message says why; 2: --plan found that it does not fit; 3, of one rank of several: "
+      "another says why.");
+  if (const auto exit_code = tessera::parse_command_line({app, argc, argv, tessera::option_is_a_key}))
+    return *exit_code;
 
   try {
+    if (!verified.empty()) return tessera::verify_command(verified);
+    options.resume = !resume_word.empty();
+    options.or_start = resume_word == "auto";
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;
     }
     if (only_plan) {
-      config.ranks = ranks > 0 ? ranks : tessera::default_ranks(config.device);
+      tessera::check_asked(config.device, asked);
+      if (asked.gpus > 0) config.device = "cuda";  // present or not
+      config.ranks = asked.count() > 0 ? asked.count() : tessera::default_ranks(config.device);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;
       return tessera::plan_command(config, plan_options);
     }
-    const tessera::World world = tessera::start_ranks(config.device, ranks, argv);
+    tessera::outlive_readers();
+    const tessera::World world = tessera::start_ranks(config.device, asked, argv);
     config.ranks = world.size;
     tessera::train(config, options, world);
     return 0;

@@ -1,66 +1,85 @@
 #include "train/metrics.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
-#include <cstdio>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <fstream>
+#include <optional>
 
+#include "data/file.h"
+#include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
 
 namespace tessera {
+namespace {
 
-StatusLine::StatusLine(bool speaks) : speaks_(speaks), in_place_(speaks && isatty(STDOUT_FILENO) != 0) {}
-
-StatusLine::~StatusLine() {
-  if (open_) fmt::print("\n");
-  std::fflush(stdout);
-}
-
-void StatusLine::status(const std::string& line) {
-  if (!speaks_) return;
-  if (in_place_) {
-    fmt::print("\r\x1b[K{}", line);
-    open_ = true;
-  } else {
-    fmt::print("{}\n", line);
+// Nothing where a crash, or somebody else, left no JSON.
+std::optional<nlohmann::json> parse_line(const std::string& line) {
+  try {
+    return parse_json(line, "metrics.jsonl");
+  } catch (const Error&) {
+    return {};
   }
-  std::fflush(stdout);
 }
 
-void StatusLine::print(const std::string& text) {
-  if (!speaks_) return;
-  fmt::print("{}{}\n", open_ ? "\n" : "", text);
-  open_ = false;
-  std::fflush(stdout);
-}
+}  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step)
-    : path_(path), file_(nullptr, std::fclose) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step) : path_(path) {
   std::string kept;
   std::ifstream earlier(path);
   for (std::string line; keep_to_step >= 0 && std::getline(earlier, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= keep_to_step) kept += line + "\n";
+    const std::optional<nlohmann::json> json = parse_line(line);
+    if (!json || !json->is_object() || !json->contains("step") || !(*json)["step"].is_number_integer())
+      continue;
+    const int64_t step = (*json)["step"];
+    if (step > keep_to_step) continue;
+    kept += line + "\n";
+    if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
   }
   write_file(path, kept);
-  file_.reset(std::fopen(path.c_str(), "a"));
-  check(file_ != nullptr, "cannot append to {}: {}", path.string(), std::strerror(errno));
+  fd_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  check(fd_ >= 0, "cannot append to {}: {}", path.string(), std::strerror(errno));
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) close(fd_);
 }
 
 void MetricsFile::write(const nlohmann::ordered_json& line) {
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
-  check(written, "cannot append to {}: {}", path_.string(), std::strerror(errno));
+  const off_t end = lseek(fd_, 0, SEEK_END);
+  if (write_all(fd_, text)) return;
+  const int reason = errno;
+  // The beginning of a line would spoil the next one. If it cannot be taken away, a resume drops it.
+  if (end >= 0 && ftruncate(fd_, end) != 0) errno = reason;
+  fail("cannot append to {}: {}", path_.string(), std::strerror(reason));
 }
 
-std::string format_duration(double seconds) {
-  const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-                   : fmt::format("{}:{:02}", s / 60, s % 60);
+void MetricsFile::sync() {
+  // EINVAL: what cannot be synced, such as a pipe
+  check(fsync(fd_) == 0 || errno == EINVAL, "cannot write {} to the disk: {}", path_.string(),
+        std::strerror(errno));
+}
+
+std::string type_of_metrics(const nlohmann::json& line) {
+  if (line.contains("type") && line["type"].is_string()) return line["type"];
+  return line.contains("validation_loss") ? "evaluation" : line.contains("sample") ? "sample" : "step";
+}
+
+std::string utc_time() {
+  using namespace std::chrono;
+  const auto now = floor<milliseconds>(system_clock::now());
+  const std::time_t seconds = system_clock::to_time_t(now);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                     now.time_since_epoch().count() % 1000);
 }
 
 std::string format_ranks(int64_t ranks) { return ranks > 1 ? fmt::format("{} ranks x ", ranks) : ""; }

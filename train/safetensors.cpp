@@ -1,6 +1,7 @@
 #include "train/safetensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -21,6 +22,23 @@ float float_from_half(uint16_t half) {
                           : exponent == 31 ? (mantissa ? std::nanf("") : INFINITY)
                                            : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
   return half & 0x8000 ? -magnitude : magnitude;
+}
+
+// An exponent of ones is NaN or infinity. The test is on bits and without a branch, so that the loop
+// vectorises.
+void check_finite(std::span<const float> values, const std::string& name) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  int bad = 0;
+#pragma omp parallel for reduction(| : bad)
+  for (size_t i = 0; i < values.size(); ++i)
+    bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
+  if (!bad) return;
+  const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  fail(
+      "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
+      "longer "
+      "warm-up or clipping (optimizer.max_grad_norm) usually helps",
+      name, first - values.begin(), *first);
 }
 
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -92,13 +110,14 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 void SafetensorsWriter::write(std::span<const float> values) {
   check(next_ < entries_.size() && static_cast<int64_t>(values.size()) == entries_[next_].shape.numel(),
         "safetensors: {} values do not fit tensor {} of {}", values.size(), next_, entries_.size());
+  check_finite(values, entries_[next_].name);
   file_.write(std::as_bytes(values));
   ++next_;
 }
 
-void SafetensorsWriter::commit() {
+FileChecksum SafetensorsWriter::commit() {
   check(next_ == entries_.size(), "safetensors: {} of {} tensors were written", next_, entries_.size());
-  file_.commit();
+  return file_.commit();
 }
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(path) {

@@ -14,7 +14,7 @@
 namespace tessera {
 
 // Writes fp32 tensors, in the order of the list given at the start. The file appears when commit() is called.
-// Error: disk full, no permission; nothing is left behind.
+// Error: disk full, no permission, a value that is NaN or infinite; nothing is left behind.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -24,7 +24,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries);
   void write(
       std::span<const float> values);  // the next tensor of the list; Error: another size than its shape's
-  void commit();                       // Error: tensors are missing
+  FileChecksum commit();               // Error: tensors are missing
 
  private:
   OutputFile file_;

@@ -1,6 +1,8 @@
 // Text from the model: one token at a time, drawn from the softmax of its logits.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "data/tokenizer.h"
@@ -15,9 +17,10 @@ int32_t draw_token(std::span<const float> logits, double temperature, int64_t to
 
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
 // step) alone. Only tokens that the tokenizer knows are drawn. An empty prompt starts from the end-of-text
-// token.
-std::string sample_text(TrainState& state, const Tokenizer& tokenizer, const Config::Sampling& config,
-                        uint64_t seed, int64_t step);
+// token. `stop` is asked before each token; where it says so there is no sample.
+std::optional<std::string> sample_text(TrainState& state, const Tokenizer& tokenizer,
+                                       const Config::Sampling& config, uint64_t seed, int64_t step,
+                                       const std::function<bool()>& stop = {});
 
 // For terminals and logs: control characters and bytes that are not UTF-8 appear as U+FFFD; newlines and tabs
 // stay.

@@ -101,20 +101,20 @@ Model TrainState::model_at(int64_t batch, int64_t tokens) const {
   return model;
 }
 
-void TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                       const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<void(int64_t)>& on_micro_step) {
+                      const std::function<bool(int64_t)>& goes_on) {
   check_ids("token", tokens, shape_.model.vocab_size);
   check_ids("target", targets, shape_.model.vocab_size);
   be_.copy(on_host(tokens, tokens_.shape), tokens_);
   be_.copy(on_host(targets, targets_.shape), targets_);
-  compute_step(shape_.micro_steps, config, learning_rate, step, on_micro_step);
+  return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
 }
 
 void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
-void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
-                              int64_t step, const std::function<void(int64_t)>& on_micro_step) {
+bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
+                              int64_t step, const std::function<bool(int64_t)>& goes_on) {
   for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
@@ -135,10 +135,11 @@ void TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
-    if (on_micro_step) on_micro_step(m + 1);
+    if (goes_on && !goes_on(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
+  return true;
 }
 
 void TrainState::reduce_gradients(size_t bucket) {

@@ -58,9 +58,11 @@ class TrainState {
   // step(), evaluate() and next_token_logits() fail, before any kernel, on an id outside the vocabulary.
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
   // counts from 1.
-  // `on_micro_step` is told how many micro-steps were enqueued.
-  void step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
-            double learning_rate, int64_t step, const std::function<void(int64_t)>& on_micro_step = {});
+  // `goes_on` is told how many micro-steps were enqueued. Where it returns false before the last one, the step
+  // is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on
+  // that, as the last micro-step exchanges gradients.
+  bool step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
+            double learning_rate, int64_t step, const std::function<bool(int64_t)>& goes_on = {});
   // A step's allocations, for a plan: its micro-steps take the same and give it back, so one stands for all.
   void walk_step();
   struct StepResult {
@@ -85,8 +87,8 @@ class TrainState {
   const Grads& grads() const { return grads_; }
 
  private:
-  void compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
-                    const std::function<void(int64_t)>& on_micro_step);
+  bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
+                    const std::function<bool(int64_t)>& goes_on);
   void reduce_gradients(size_t bucket);
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
   Model model_at(int64_t batch, int64_t tokens) const;

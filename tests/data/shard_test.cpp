@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/data/support.h"
+#include "tests/root_rights.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +52,7 @@ TEST_F(Shard, EveryFaultHasItsOwnMessage) {
 }
 
 TEST_F(Shard, UnreadableFile) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  const testing::WithoutRightsOverFiles nobody;
   const fs::path path = write("x.bin", shard_bytes({1}));
   fs::permissions(path, fs::perms::none);
   expect_error([&] { load(path); }, {"cannot read", path.native(), "Permission denied"});

@@ -37,6 +37,27 @@ TEST_F(Launch, RunsEveryRankAndPrefixesTheirOutput) {
   EXPECT_EQ(count("\n", result(0).error), 3) << result(0).error;
 }
 
+TEST_F(Launch, AForgedHelloDoesNotEndTheRun) {
+  launch({"launch:2", "limit:5", "0@show:MASTER_PORT", "sleep:0.5", "join", "exchange:100", "leave"});
+  const int port_of_run = std::stoi(printed(0, 1));
+  std::vector<Connection> strangers;
+  for (const std::string& text : {hello(1, 2), hello(1, 3)}) {
+    strangers.push_back(stranger(port_of_run));
+    strangers.back().send(MessageKind::kHello, text);
+  }
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
+}
+
+TEST_F(Launch, TheSecretIsNotSeenInTheRanks) {
+  launch({"launch:2", "environment"}, {"TESSERA_SECRET=of-another-launch"});
+  const std::string& out = result(0).out;
+  EXPECT_EQ(count("TESSERA_LAUNCHER=1", out), 2) << out;
+  EXPECT_EQ(count("of-another-launch", out), 0);
+  for (size_t at = out.find("TESSERA_SECRET="); at != std::string::npos;
+       at = out.find("TESSERA_SECRET=", at + 1))
+    EXPECT_EQ(out.at(at + std::string("TESSERA_SECRET=").size()), '\0');
+}
+
 TEST_F(Launch, AKilledRankIsToldOfOnceByTheLauncher) {
   launch({"launch:3", "limit:2", "join", "1@kill", "exchange:1"});
   EXPECT_EQ(result(0).status, 128 + SIGKILL);

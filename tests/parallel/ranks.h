@@ -81,6 +81,21 @@ class Ranks : public InTempFolder {
     EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << text;
   }
 
+  // A connection of this test's own to rank 0's port, once somebody listens there.
+  static Connection stranger(int at_port) {
+    for (int i = 0; i < 1000; ++i) {
+      Attempt attempt = connect_to("127.0.0.1", at_port, 1);
+      if (attempt.connection) return std::move(*attempt.connection);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    fail("nobody listens at port {}", at_port);
+  }
+  // What a rank would say, without a secret.
+  static std::string hello(int rank, int size) {
+    return fmt::format(R"({{"rank":{},"size":{},"name":"forged","build":"build 1","config":"a: 1\nb: 2\n"}})",
+                       rank, size);
+  }
+
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }

@@ -2,7 +2,7 @@
 //   before join: limit:SECONDS build:TEXT config:TEXT
 //   of the team: join exchange:BYTES sum at:PLACE alone:PLACE poll:TEXT fail:TEXT leave
 //   of the process: sleep:SECONDS hang stop kill throw:TEXT exit:CODE catch wait_signal
-//   on its outputs: print:TEXT unflushed:TEXT error:TEXT show:VARIABLE pid
+//   on its outputs: print:TEXT unflushed:TEXT error:TEXT show:VARIABLE pid environment
 // A word R@STEP is for rank R alone. `launch:N`, first, starts N ranks of this program instead; `no_exec`,
 // before it, takes the right to execute it from this program's file.
 #include <sys/stat.h>
@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -104,6 +105,8 @@ struct Script {
       std::cerr << value << std::endl;
     else if (name == "show")
       std::cout << std::getenv(value.c_str()) << std::endl;
+    else if (name == "environment")
+      std::cout << std::ifstream("/proc/self/environ").rdbuf() << std::endl;
     else if (name == "pid")
       std::cout << getpid() << std::endl;
     else if (name == "catch")

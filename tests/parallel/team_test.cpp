@@ -121,6 +121,52 @@ TEST_F(Meeting, IgnoresStrangers) {
   EXPECT_EQ(result(1).status, 0) << result(1).error;
 }
 
+// Whoever knows neither the secret nor what follows it: without the check each would end the meeting or join
+// it.
+TEST_F(Meeting, IgnoresWhoDoesNotKnowTheSecret) {
+  const Words secret = {"TESSERA_SECRET=0123456789abcdef"},
+              script = {"limit:5", "join", "exchange:100", "leave"};
+  start(0, 2, script, secret);
+  std::vector<Connection> strangers;
+  for (const std::string& text : {hello(1, 2), hello(1, 3), hello(7, 2), "0123456789abcdeF" + hello(1, 2),
+                                  std::string("0123456789abcde"), std::string(100000, '[')}) {
+    strangers.push_back(stranger(port));
+    strangers.back().send(MessageKind::kHello, text);
+  }
+  for (Connection& each : strangers)  // each is sent away before the rank comes
+    for (int i = 0; i < 300 && !each.ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+      each.receive();
+  for (const Connection& each : strangers) EXPECT_TRUE(each.ended());
+  start(1, 2, script, secret);
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
+  EXPECT_EQ(result(1).status, 0) << result(1).error;
+}
+
+TEST_F(Meeting, ARankWithAnotherSecretDoesNotCome) {
+  start(0, 2, {"limit:1", "join"}, {"TESSERA_SECRET=0123456789abcdef"});
+  start(1, 2, {"limit:1", "join"}, {"TESSERA_SECRET=0123456789abcdeF"});
+  expect_refusal({"rank 1 did not come", "without the same TESSERA_SECRET"}, {1});
+}
+
+TEST_F(Meeting, NobodyCanFillItsMemoryOrItsDescriptors) {
+  start(0, 2, {"limit:10", "join", "leave"});
+  std::vector<Connection> strangers;
+  for (int i = 0; i < 400; ++i) strangers.push_back(stranger(port));
+  Connection large = stranger(port);
+  large.send(MessageKind::kHello, std::string(size_t{17} << 20, 'x'));
+  for (int i = 0; i < 300 && !large.ended();
+       ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+    large.flush();
+    large.receive();
+  }
+  EXPECT_TRUE(large.ended());  // at its header, before the whole came
+  strangers[0].receive();
+  EXPECT_TRUE(strangers[0].ended());  // the oldest made room
+  start(1, 2, {"limit:10", "join", "leave"});
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
+  EXPECT_EQ(result(1).status, 0) << result(1).error;
+}
+
 struct Watching : Ranks {
   ~Watching() override { EXPECT_LT(seconds(), kSoon); }
 };

@@ -198,5 +198,19 @@ TEST(World, RefusesASlurmStepThatIsIncompleteOrWrong) {
   expect_refusal(with(kSlurmStep, {{"WORLD_SIZE", "8"}}), {"WORLD_SIZE is \"8\"", "Slurm started 7 ranks"});
 }
 
+TEST(WorldOfEnvironment, TheSecretIsEveryLaunchers) {
+  const std::string secret(64, 'a');
+  EXPECT_EQ(world_of(kTorchrun)->secret, "");
+  EXPECT_EQ(world_of(with(kTorchrun, {{kSecretVariable, secret}}))->secret, secret);
+  expect_refusal(with(kTorchrun, {{kSecretVariable, "123"}}),
+                 {"TESSERA_SECRET has 3 characters", "must have 16 to 1024", "openssl rand -hex 32"});
+  EXPECT_EQ(world_of({{kSecretVariable, secret}}), std::nullopt);
+}
+
+TEST(RandomSecret, IsAnotherEachTime) {
+  EXPECT_EQ(random_secret().size(), 64u);
+  EXPECT_NE(random_secret(), random_secret());
+}
+
 }  // namespace
 }  // namespace tessera::testing

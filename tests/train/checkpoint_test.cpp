@@ -81,9 +81,9 @@ TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
   for (const int64_t step : {5, 20, 100}) run.step = step, save();
   fs::create_directories(folder / "step_00000999.unfinished");
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000100");
-  prune_checkpoints(folder, 0);
+  prune_checkpoints(folder, {});
   EXPECT_TRUE(fs::exists(folder / "step_00000005"));
-  prune_checkpoints(folder, 2);
+  prune_checkpoints(folder, {.newest = 2});
   EXPECT_FALSE(fs::exists(folder / "step_00000005"));
   EXPECT_TRUE(fs::exists(folder / "step_00000020"));
   run.step = 120, save();

@@ -116,9 +116,10 @@ TEST_F(ConfigOutput, FindsConfigurations) {
   EXPECT_EQ(found, "small.yaml");
 }
 
-TEST(Config, LooksBesideAndAboveTheProgram) {
+TEST(Config, LooksBesideAndAboveTheProgramAndWhereItIsInstalled) {
   const auto folders = shipped_config_folders();
-  ASSERT_EQ(folders.size(), 2u);
+  ASSERT_EQ(folders.size(), 3u);
+  EXPECT_EQ(folders[2], folders[1].parent_path() / "share/tessera/configs");
   EXPECT_EQ(folders[0].filename(), "configs");
   EXPECT_TRUE(fs::equivalent(folders[0].parent_path().parent_path(), folders[1].parent_path()));
 }

@@ -254,6 +254,8 @@ TEST_F(InitFrom, WhatCannotBeReadIsRefusedAtTheKey) {
 
 TEST_F(InitFrom, ARunThatGoesOnDoesNotNeedTheFolder) {
   const Config config = load("train:\n  tokens_per_step: 64\n", {set});
+  write_fields(folder, gpt2_fields(kTiny));
+  EXPECT_EQ(load(print_config(config), {}, true), config);
   std::filesystem::remove_all(folder);
   EXPECT_EQ(load(print_config(config), {}, true), config);
   expect_error([&] { load(print_config(config), {}); }, {"is not a folder"});

@@ -172,12 +172,34 @@ TEST_F(MemoryProfileOfARun, ThePageNeedsNothingElse) {
   EXPECT_EQ(page.find(">PROFILE<"), std::string::npos);
 }
 
-std::string find_browser() {
-  std::stringstream path(getenv("PATH") ? getenv("PATH") : "");
-  for (std::string at; std::getline(path, at, ':');)
+// A folder on the PATH that may not be read, or is none, is passed over, as a shell does.
+std::string find_browser(const std::string& path) {
+  std::stringstream folders(path);
+  for (std::string at; std::getline(folders, at, ':');)
     for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
-      if (fs::exists(fs::path(at) / name)) return fs::path(at) / name;
+      if (std::error_code error;
+          fs::is_regular_file(fs::path(at) / name, error) && access((fs::path(at) / name).c_str(), X_OK) == 0)
+        return fs::path(at) / name;
   return "";
+}
+
+TEST_F(MemoryProfileOfARun, ABrowserIsLookedForWhereThePathMayBeRead) {
+  fs::create_directories(folder / "closed");
+  fs::create_directories(folder / "open");
+  for (const char* name : {"open/chromium", "closed/chromium"}) {
+    write(name, "#!/bin/sh\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  }
+  write("no_folder", "");
+  fs::permissions(folder / "closed", fs::perms::none);
+  std::string found;
+  {
+    const WithoutRightsOverFiles nobody;
+    found = find_browser((folder / "closed").string() + "::" + (folder / "no_folder").string() +
+                         ":/nowhere:" + (folder / "open").string());
+  }
+  fs::permissions(folder / "closed", fs::perms::owner_all);
+  EXPECT_EQ(found, folder / "open/chromium");
 }
 
 // Does what a reader does: moves over the chart, chooses moments, and looks at every range on both axes.
@@ -211,7 +233,7 @@ element(document.body, "div", { id: "seen" }, seen.join("; "));
 </script>)";
 
 TEST_F(MemoryProfileOfARun, ThePageWorksInABrowser) {
-  const std::string browser = find_browser();
+  const std::string browser = find_browser(getenv("PATH") ? getenv("PATH") : "");
   if (browser.empty()) GTEST_SKIP() << "no chromium on the PATH";
   profile_a_run();
   const json memory = json::parse(text("memory.json"));

@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include "kernels/base/status_line.h"
+
 namespace tessera {
 namespace {
 
@@ -33,6 +35,44 @@ TEST(MetricsFile, AResumedRunReadsAsIfItHadNeverStopped) {
   { MetricsFile anew(path, -1); }
   EXPECT_TRUE(lines(path).empty());
   fs::remove(path);
+}
+
+TEST(MetricsFile, KeepsTheEventsBeforeTheStepAndDropsWhatIsTorn) {
+  const fs::path path = fs::temp_directory_path() / ("tessera_metrics_" + std::to_string(getpid()));
+  std::ofstream(path) << R"({"type":"start","step":0})"
+                      << "\n"
+                      << R"({"step":1,"loss":0.5})"
+                      << "\n"
+                      << R"({"step":null,"loss":1})"
+                      << "\n[]\n"
+                      << R"({"step":2,"validation_loss":0.5})"
+                      << "\n"
+                      << R"({"type":"stop","step":2,"reason":"signal"})"
+                      << "\n"
+                      << R"({"type":"step","step":3,"loss":0.1})"
+                      << "\n"
+                      << R"({"type":"step","step":2,"lo)";
+  {
+    MetricsFile file(path, 2);
+    EXPECT_TRUE(file.kept("evaluation"));  // told by its keys: it has no type
+    EXPECT_FALSE(file.kept("sample"));
+    EXPECT_FALSE(file.kept("step")) << "that of step 1 is not at the end";
+    file.write({{"type", "resume"}, {"step", 2}});
+    file.sync();
+  }
+  EXPECT_EQ(lines(path), (std::vector<std::string>{R"({"type":"start","step":0})", R"({"step":1,"loss":0.5})",
+                                                   R"({"step":2,"validation_loss":0.5})",
+                                                   R"({"type":"stop","step":2,"reason":"signal"})",
+                                                   R"({"type":"resume","step":2})"}));
+  fs::remove(path);
+}
+
+TEST(Format, TheTimeIsThatOfTheClockInUtc) {
+  const std::string time = utc_time();
+  std::tm parts{};
+  ASSERT_NE(strptime(time.c_str(), "%Y-%m-%dT%H:%M:%S", &parts), nullptr) << time;
+  EXPECT_NEAR(static_cast<double>(timegm(&parts)), static_cast<double>(std::time(nullptr)), 2) << time;
+  EXPECT_EQ(time.size(), std::string("2026-01-31T12:34:56.789Z").size()) << time;
 }
 
 TEST(Format, DurationsAndCounts) {

@@ -53,7 +53,7 @@ struct RanksThatEnd : TrainRanks {
 };
 
 TEST_F(RanksThatEnd, ASignalEndsAllAfterOneStep) {
-  for (const int number : {SIGTERM, SIGINT}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
     fs::remove_all(folder / "out");
     pids.clear();
     start(3);

@@ -95,7 +95,7 @@ std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak
   for (const AttentionCell& cell : cells) {
     table += fmt::format("  {:<13}", cell.rung);
     if (!cell.why_not.empty()) {
-      table += fmt::format(" {:>12}\n", cell.why_not);
+      table += fmt::format(" skipped: {}\n", cell.why_not);
       continue;
     }
     for (const bool backward : {false, true}) {

@@ -1,14 +1,17 @@
 // ./bench step --config gpt2_small.yaml
 #include "train/bench/bench.h"
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <optional>
 
 #include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
+#include "train/config/config_keys.h"
 #include "train/parallel/start.h"
 #include "train/parallel/team.h"
+#include "train/rank_options.h"
 #include "train/threads.h"
 
 namespace {
@@ -44,7 +47,8 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
   command->add_option("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
       ->type_name("B,N,H,D")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -59,28 +63,40 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
   command->add_option("--longest-ms", o.longest_ms, "Skip what should take longer than this a call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--json", o.json, "Also write the figures to this file");
-  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file");
+  command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
+  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file")->type_name("FILE");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::start_process();
   tessera::wait_without_spinning(argv);
-  CLI::App app{"Measures Tessera on this machine."};
+  CLI::App app{"Measures Tessera on this machine.", "bench"};
+  app.footer(
+      "Examples:\n"
+      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench attention --seq-lens 512..8192 --svg attention.svg\n"
+      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
+      "  ./bench step --help\n\n"
+      "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
+      "the message says why; 3, of one rank of several: another says why.");
   app.require_subcommand(1);
   std::string config_name = "gpt2_small.yaml";
   std::vector<std::string> overrides;
   const auto add_common = [&](CLI::App* command, std::string& json) {
-    command->add_option("--config", config_name, "YAML file, as for ./train")->capture_default_str();
+    command->add_option("config,--config", config_name, "YAML file, as for ./train")
+        ->type_name("FILE")
+        ->capture_default_str();
     command->add_option("--set", overrides, "Override a key, as for ./train")
         ->type_name("KEY=VALUE")
         ->expected(1)
-        ->take_all();
-    command->add_option("--json", json, "Also write the figures to this file");
+        ->take_all()
+        ->allow_extra_args(false);
+    command->add_option("--json", json, "Also write the figures to this file")->type_name("FILE");
   };
 
-  int64_t ranks = 0;
+  tessera::AskedRanks asked;
   tessera::BenchStepOptions step_options;
   CLI::App* step = app.add_subcommand(
       "step",
@@ -90,19 +106,21 @@ int main(int argc, char** argv) {
   step->add_option("--steps", step_options.steps, "Steps to time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  step->add_option("--ranks,--gpus", ranks,
-                   "Processes that share a step, one a GPU; default: all visible GPUs, on the CPU 1")
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536));
+  tessera::add_rank_options(*step, asked);
   step->add_option("--warmup", step_options.warmup, "Steps before the clock starts")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+
+  step->footer(
+      "Examples:\n"
+      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
 
   tessera::BenchMemoryOptions memory_options;
   std::string memory_seq_lens = "256..2048";
   CLI::App* memory = app.add_subcommand(
       "memory",
-      "A training step of one sequence at several lengths N, with each kind of attention: what attention\n"
+      "A training step of one sequence at several lengths N, with each kind of attention: what attention "
       "saves for the backward, the step's peak and time, and the power of N that memory grows with.\n"
       "What does not fit by plan is said, not tried; what runs must take just the memory that was planned.");
   add_common(memory, memory_options.json);
@@ -118,20 +136,31 @@ int main(int argc, char** argv) {
       ->add_option("--device-memory", memory_options.device_memory,
                    "Take the device to have no more, as in 80GiB; default: what is free on it")
       ->type_name("SIZE");
-  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file");
+  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file")
+      ->type_name("FILE");
+
+  memory->footer(
+      "Examples:\n"
+      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536 --svg memory.svg\n"
+      "  ./bench memory quickstart.yaml --attention naive,flash --device-memory 2GiB");
 
   tessera::BenchAttentionOptions attention_options;
   std::optional<std::string> attention_seq_lens;
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper)\n"
+      "hopper) "
       "and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, share of "
-      "the GEMM\n"
+      "the GEMM "
       "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, attention_options, attention_seq_lens);
-  CLI11_PARSE(app, argc, argv);
+  attention->footer(
+      "Examples:\n"
+      "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
+      "  ./bench attention --shape 64,1024,12,64 --json attention.json");
+  const auto advice = [&](std::string_view word) { return *attention ? "" : tessera::option_is_a_key(word); };
+  if (const auto exit_code = tessera::parse_command_line({app, argc, argv, advice})) return *exit_code;
 
   try {
     if (*attention) {
@@ -143,7 +172,7 @@ int main(int argc, char** argv) {
     if (*memory) memory_options.sequence_lengths = tessera::parse_sequence_lengths(memory_seq_lens);
     tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
     if (*step) {
-      const tessera::World world = tessera::start_ranks(config.device, ranks, argv);
+      const tessera::World world = tessera::start_ranks(config.device, asked, argv);
       config.ranks = world.size;
       tessera::bench_step(config, step_options, world);
     }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "data/output.h"
 #include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/gemm_peak.h"
@@ -15,7 +16,6 @@
 #include "train/bench/attention_run.h"
 #include "train/bench/attention_sweep.h"
 #include "train/bench/bench.h"
-#include "train/bench/output.h"
 #include "train/device.h"
 
 namespace tessera {
@@ -101,7 +101,7 @@ class Bench {
       cell.why_not = contender.why_not(cell.problem, device_);
       if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),
                                            estimate(contender, cell.problem, true)) > options_.longest_ms)
-        cell.why_not = "slow";
+        cell.why_not = fmt::format("over --longest-ms {}", options_.longest_ms);
       if (!cell.why_not.empty()) continue;
       try {
         auto& input = inputs[cell.problem.dtype];
@@ -120,10 +120,10 @@ class Bench {
         for (auto& samples : entries[i].samples) samples.clear();
       } catch (const OutOfMemory&) {
         entries[i].run.reset();
-        cell.why_not = "memory";
+        cell.why_not = "out of memory";
       } catch (const Error& error) {  // one contender's refusal is not the others'
         entries[i].run.reset();
-        cell.why_not = "failed";
+        cell.why_not = "failed, as said above";
         fmt::print(stderr, "bench: {} on {}: {}\n", contender.name, to_string(cell.problem), error.what());
       }
     }

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/output.h"
 #include "train/bench/bench.h"
-#include "train/bench/output.h"
 #include "train/bench/time_steps.h"
 #include "train/device.h"
 #include "train/metrics.h"
@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 void measure_step(const Config& config, const BenchStepOptions& options, Peers& peers) {
+  if (peers.leads()) check_writable(options.json);
   const DeviceTraits device = choose_device(config.device, peers.local_rank()).traits;
   RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
   shape.micro_steps = 1;

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "kernels/base/check.h"
@@ -23,7 +22,9 @@ std::string read_text(const fs::path& file) {
   check(!fs::is_directory(file, error), "{}: this is a folder; name a YAML file in it", file.string());
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text(kMostYamlBytes + 1, '\0');  // not to the end of what has none, such as /dev/zero
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
   check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
   return text;
 }
@@ -62,8 +63,8 @@ class Reader {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
     const std::string& weights = config_.train.init_from;
-    // A run that goes on has weights of its own; those that it began from may be gone.
-    if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights);
+    // A run that goes on is compared with its checkpoint; what it began from may be gone.
+    if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights, resume);
     check_across();
     if (config_.train.folder.empty()) config_.train.folder = "runs/" + file.stem().string();
     return config_;
@@ -73,7 +74,7 @@ class Reader {
   void read_file(const fs::path& file);
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
-  void take_model_of(const fs::path& weights);
+  void take_model_of(const fs::path& weights, bool resume);
 
   void check_across() const;
   void require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
@@ -155,7 +156,7 @@ void Reader::apply_override(const std::string& text) {
 
 // train.init_from sets the keys that describe the model; one that was given has to agree. A table of
 // positions may be extended.
-void Reader::take_model_of(const fs::path& weights) {
+void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
       return read_gpt2_config(weights);
@@ -166,6 +167,7 @@ void Reader::take_model_of(const fs::path& weights) {
   Config asked = config_;
   std::string where, differences, keys;
   for_each_gpt2_field(found.model, [&](const char* field, const char* key, const auto& member) {
+    if (resume && place(key).rank > 0) return;
     const std::string source = fmt::format("{}: {}", (weights / "config.json").string(), field);
     set(config_, {.key = key, .where = source, .kind = Written::Kind::kPlain, .text = setting_of(member)});
     if (place(key).rank == 0) {
@@ -235,6 +237,14 @@ void Reader::check_across() const {
   }
   require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
           "is more than", "optimizer.learning_rate");
+  const auto& checkpoint = config_.checkpoint;
+  if (checkpoint.keep_every > 0)
+    require(checkpoint.every > 0 && checkpoint.keep_every % checkpoint.every == 0, "checkpoint.keep_every",
+            "is no multiple of", "checkpoint.every",
+            checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
+                                 : "which writes one only at the end");
+  if (checkpoint.keep_best)
+    require(config_.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but", "evaluation.every");
 }
 
 }  // namespace
@@ -265,12 +275,41 @@ std::string config_lines(const Config& config) {
   return out;
 }
 
-std::vector<fs::path> shipped_config_folders() {
+std::vector<fs::path> shipped_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  return {program / "configs", program.parent_path() / "configs"};
+  return {program, program.parent_path(), program.parent_path() / "share/tessera"};
 }
 
+std::vector<fs::path> shipped_config_folders() {
+  std::vector<fs::path> folders = shipped_folders();
+  for (fs::path& folder : folders) folder /= "configs";
+  return folders;
+}
+
+namespace {
+
+std::vector<std::string> configs_in(const std::vector<fs::path>& folders) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::path& folder : folders)
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace
+
 fs::path find_config(const std::string& name, const std::vector<fs::path>& folders) {
+  const std::vector<std::string> shipped = configs_in(folders);
+  const std::string these_ship =
+      shipped.empty() ? "No configurations ship beside this program"
+                      : fmt::format("These ship with the program: {}", fmt::join(shipped, ", "));
+  check(
+      !name.empty(),
+      "no configuration was given. Name one, as in --config quickstart.yaml, or a YAML file of your own. {}",
+      these_ship);
   std::vector<std::string> tried;
   const auto found = [&](const fs::path& path) {
     std::error_code error;
@@ -283,19 +322,16 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   if (!name.ends_with(".yaml")) names.push_back(name + ".yaml");
   for (const std::string& file : names)
     if (found(file)) return file;
-  std::vector<std::string> shipped;
-  for (const fs::path& folder : folders) {
+  for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".yaml") shipped.push_back(entry.path().stem().string());
-  }
-  std::sort(shipped.begin(), shipped.end());
-  shipped.erase(std::unique(shipped.begin(), shipped.end()), shipped.end());
-  fail("there is no configuration {}. Tried: {}. {}", in_quotes(name), fmt::join(tried, ", "),
-       shipped.empty() ? "No configurations ship beside this program"
-                       : fmt::format("These ship with the program: {}", fmt::join(shipped, ", ")));
+  const std::string stem = bare ? fs::path(name).stem().string() : "";
+  const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
+                            [&](std::string_view candidate) { return edit_distance(stem, candidate); });
+  std::string advice = option_is_a_key(name);
+  advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);
+  fail("there is no configuration {}{} Tried: {}. {}", in_quotes(name), advice, fmt::join(tried, ", "),
+       these_ship);
 }
 
 }  // namespace tessera

@@ -57,7 +57,7 @@ struct Config {
     int64_t time_limit = 25;         // seconds
     bool deterministic = true;
     int64_t seed = 1337;
-    int64_t log_every = 1;
+    int64_t log_every = 10;
     bool operator==(const Train&) const = default;
   } train;
 
@@ -79,6 +79,7 @@ struct Config {
   struct Evaluation {
     int64_t every = 100;  // steps; 0: never
     int64_t sequences = 64;
+    bool at_start = true;
     bool operator==(const Evaluation&) const = default;
   } evaluation;
 
@@ -94,6 +95,8 @@ struct Config {
   struct Checkpoint {
     int64_t every = 500;  // steps; 0: only at the end
     int64_t keep = 2;     // the newest that are kept; 0: all
+    int64_t keep_every = 0;  // those of steps that are multiples of this are kept as well; 0: none
+    bool keep_best = false;  // so is that of the lowest validation loss
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 
@@ -103,8 +106,10 @@ struct Config {
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
 
-// The configs/ beside the program and the one above it, whether or not they exist.
-std::vector<std::filesystem::path> shipped_config_folders();
+// Where what ships with the program may lie, whether or not it is there: beside the program, one above,
+// and where `cmake --install` puts it, ../share/tessera.
+std::vector<std::filesystem::path> shipped_folders();
+std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
 
 // Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
 // Error: every place that was tried, and the names of the configurations in `folders`.
@@ -113,7 +118,7 @@ std::filesystem::path find_config(
 
 // Reads a file, then applies overrides ("key=value", later ones win), takes the keys that describe the model
 // from the folder that train.init_from names, and checks what spans several keys. A run that goes on
-// (`resume`) does not need that folder any more.
+// (`resume`) need not agree with that folder, nor have it any more.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
                    bool resume = false);
 

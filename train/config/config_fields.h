@@ -83,7 +83,8 @@ void for_each_field(C& config, Visit&& visit) {
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");
-  visit("train.log_every", train.log_every, Whole{.at_least = 1}, "Steps between printed lines");
+  visit("train.log_every", train.log_every, Whole{.at_least = 1},
+        "Steps between the lines that stay, each with the means of its steps; metrics.jsonl has every step");
 
   auto& optimizer = config.optimizer;
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
@@ -112,6 +113,8 @@ void for_each_field(C& config, Visit&& visit) {
         "Steps between validation losses, and one at the end; 0: never");
   visit("evaluation.sequences", evaluation.sequences, Whole{.at_least = 1},
         "Sequences that a validation loss is the mean of, at most");
+  visit("evaluation.at_start", evaluation.at_start, Flag{},
+        "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
 
   auto& sampling = config.sampling;
   visit("sampling.every", sampling.every, Whole{}, "Steps between samples, and one at the end; 0: never");
@@ -125,6 +128,10 @@ void for_each_field(C& config, Visit&& visit) {
   visit("checkpoint.every", checkpoint.every, Whole{},
         "Steps between checkpoints, one more at the end; 0: only that");
   visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest to keep; 0: all");
+  visit("checkpoint.keep_every", checkpoint.keep_every, Whole{},
+        "Also keep those of steps that are multiples of this, and of checkpoint.every; 0: none");
+  visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
+        "Also write and keep that of the evaluation with the lowest validation loss so far");
 }
 
 }  // namespace tessera

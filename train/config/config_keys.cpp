@@ -1,7 +1,6 @@
 #include "train/config/config_keys.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/base/check.h"
 #include "train/config/config_fields.h"
@@ -25,43 +24,13 @@ std::vector<std::string_view> all_sections() {
   return sections;
 }
 
-// Levenshtein: insertions, deletions and replacements that turn `a` into `b`.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // of the table whose rows are prefixes of `a`
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// The candidates of the least distance, unless even that is too far to be what was meant.
-template <class Distance>
-std::vector<std::string> nearest(const std::vector<std::string_view>& candidates, size_t length,
-                                 Distance&& distance) {
-  std::vector<std::string> found;
-  size_t least = std::max<size_t>(2, length / 3);
-  for (const std::string_view candidate : candidates) {
-    const size_t d = distance(candidate);
-    if (d < least) found.clear();
-    if (d <= least) found.push_back(in_quotes(candidate));
-    least = std::min(least, d);
-  }
-  return found;
-}
-
-std::string advise(std::string_view what, std::string_view name, const std::vector<std::string>& near,
+std::string advise(std::string_view what, std::string_view name, const std::vector<std::string_view>& near,
                    const std::vector<std::string_view>& known) {
   if (near.empty())
     return fmt::format("unknown {} {}; known: {}", what, in_quotes(name), fmt::join(known, ", "));
-  return fmt::format("unknown {} {}; did you mean {}?", what, in_quotes(name),
-                     join_words({near.begin(), near.end()}));
+  std::vector<std::string> quoted;
+  for (const std::string_view word : near) quoted.push_back(in_quotes(word));
+  return fmt::format("unknown {} {}; {}", what, in_quotes(name), did_you_mean(quoted));
 }
 
 }  // namespace
@@ -105,6 +74,20 @@ std::string unknown_key(std::string_view key) {
 std::string unknown_section(std::string_view name) {
   const auto distance = [&](std::string_view candidate) { return edit_distance(name, candidate); };
   return advise("section", name, nearest(all_sections(), name.size(), distance), all_sections());
+}
+
+std::string option_is_a_key(std::string_view option) {
+  std::string word(option.substr(std::min(option.find_first_not_of('-'), option.size())));
+  const size_t equals = word.find('=');
+  const std::string value = equals == word.npos ? "VALUE" : word.substr(equals + 1);
+  word.resize(std::min(equals, word.size()));
+  std::replace(word.begin(), word.end(), '-', '_');
+  std::vector<std::string> switches;
+  for (const std::string_view key : all_keys())
+    if (key == word || split_key(key).leaf == word)
+      switches.push_back(fmt::format("--set {}={}", key, value));
+  if (switches.empty()) return "";
+  return fmt::format("a key of the configuration is set with {}", fmt::join(switches, " or "));
 }
 
 }  // namespace tessera

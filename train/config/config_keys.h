@@ -21,4 +21,8 @@ std::vector<std::string_view> keys_in(std::string_view section);  // dotted; "":
 std::string unknown_key(std::string_view key);
 std::string unknown_section(std::string_view name);
 
+// What is said of an option of the command line, such as "--steps=5" or "train.steps=5", that names a key:
+// how to set it. "" if it names none.
+std::string option_is_a_key(std::string_view option);
+
 }  // namespace tessera

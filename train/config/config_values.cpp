@@ -1,7 +1,6 @@
 #include "train/config/config_values.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cmath>
 
@@ -34,61 +33,6 @@ std::errc parse(std::string_view text, T& out) {
 }
 
 }  // namespace
-
-size_t utf8_prefix(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    const int ones =
-        std::countl_one(static_cast<unsigned char>(lead));  // 0: ASCII; 1: no beginning; else the length
-    if (ones == 1 || ones > 4) return i;
-    const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
-    uint32_t code = lead & (0x7Fu >> ones);
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) return i;
-      code = code << 6 | (byte(i + k) & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
-    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
-    i += length;
-  }
-  return text.size();
-}
-
-std::string in_quotes(std::string_view text) {
-  std::string out = "\"";
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const std::string_view two = text.substr(i, 2), three = text.substr(i, 3);
-    if (c == '"' || c == '\\') {
-      out += {'\\', text[i]};
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (c < 0x20 || c == 0x7F) {
-      out += fmt::format("\\x{:02x}", c);
-    } else if (two >= "\u0080" && two < "\u00A0") {  // more control characters
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
-    } else if (three == "\u2028" || three == "\u2029" || three == "\uFEFF") {
-      // Line breaks to YAML 1.1, and the byte order mark.
-      out += three == "\u2028" ? "\\u2028" : three == "\u2029" ? "\\u2029" : "\\ufeff";
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out + '"';
-}
-
-std::string join_words(const std::vector<std::string_view>& words, std::string_view last) {
-  std::string out;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) out += i + 1 == words.size() ? last : ", ";
-    out += words[i];
-  }
-  return out;
-}
 
 std::string Written::describe() const {
   double number = 0;

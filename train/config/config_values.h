@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/text.h"
+
 namespace tessera {
 
 // What stands in the YAML where a value belongs.
@@ -63,14 +65,5 @@ struct Flag {
   bool read(const Written& value) const;
   std::string write(bool value) const { return value ? "true" : "false"; }
 };
-
-// `text` as a YAML scalar in double quotes, on one line.
-std::string in_quotes(std::string_view text);
-
-// The number of bytes before the first that is not part of well-formed UTF-8.
-size_t utf8_prefix(std::string_view text);
-
-// "a, b or c"
-std::string join_words(const std::vector<std::string_view>& words, std::string_view last = " or ");
 
 }  // namespace tessera

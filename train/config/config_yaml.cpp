@@ -1,11 +1,16 @@
 #include "train/config/config_yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <algorithm>
+#include <sstream>
 
 #include "kernels/base/check.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::string_view kQuotesHelp = "; put double quotes around a text with special characters";
 
 // yaml-cpp would replace such bytes by U+FFFD, and so change a path or a prompt.
 void check_bytes(const std::string& text, const YamlSource& source) {
@@ -22,6 +27,61 @@ void check_bytes(const std::string& text, const YamlSource& source) {
        static_cast<unsigned char>(text[bad]));
 }
 
+constexpr int kDeepest = 64;  // maps and lists within each other; a configuration has 2
+
+// Reads a text event by event before nodes are made of it, and refuses what yaml-cpp would not end on, or
+// recurse too deeply for. Content after the end of the root, as in `"a","b"`, is to yaml-cpp before 0.9 an
+// empty document that it never gets past, so that YAML::LoadAll() takes memory until there is none.
+class Guard final : public YAML::EventHandler {
+ public:
+  Guard(const std::string& text, const YamlSource& source)
+      : text_(text), source_(source), most_events_(4 * text.size() + 16) {}
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) refuse_more(mark);
+    count(mark);
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override {
+    count(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    deeper(mark);
+  }
+  void OnSequenceEnd() override { --depth_; }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    deeper(mark);
+  }
+  void OnMapEnd() override { --depth_; }
+
+ private:
+  // No text has more events than a few a byte: whatever else yaml-cpp may repeat without end, ends here.
+  void count(const YAML::Mark& mark) {
+    check(++events_ <= most_events_, "{}: not YAML: cannot be understood", source_.at(mark));
+  }
+  void deeper(const YAML::Mark& mark) {
+    count(mark);
+    check(++depth_ <= kDeepest, "{}: maps and lists within each other are more than {} deep",
+          source_.at(mark), kDeepest);
+  }
+  [[noreturn]] void refuse_more(const YAML::Mark& mark) const {
+    const size_t at = static_cast<size_t>(std::max(mark.pos, 0));
+    const bool marked = at < text_.size() && text_.compare(at, 3, "---") == 0;
+    if (marked) fail("{}: a second YAML document begins here; one is wanted", source_.at(mark));
+    fail("{}: not YAML: the value has ended before this{}", source_.at(mark), kQuotesHelp);
+  }
+
+  const std::string& text_;
+  const YamlSource& source_;
+  const size_t most_events_;
+  size_t events_ = 0;
+  int documents_ = 0, depth_ = 0;
+};
+
 }  // namespace
 
 std::string YamlSource::at(const YAML::Mark& mark) const {
@@ -29,16 +89,20 @@ std::string YamlSource::at(const YAML::Mark& mark) const {
 }
 
 YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
+  check(text.size() <= kMostYamlBytes, "{}: a configuration may have at most {} bytes, found more",
+        source.name, kMostYamlBytes);
   check_bytes(text, source);
   // The mark "..." ends the document. Without it, yaml-cpp takes a quote that is never closed for one closed
   // by the end of the file.
   const std::string_view line_end = text.empty() || text.ends_with('\n') ? "" : "\n";
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(fmt::format("{}{}...\n", text, line_end));
-    if (documents.empty()) return {};
-    if (documents.size() > 1)
-      fail("{}: a second YAML document begins here; one is wanted", source.at(documents[1].Mark()));
-    return documents[0];
+    const std::string ended = fmt::format("{}{}...\n", text, line_end);
+    Guard guard(ended, source);
+    std::istringstream events(ended);
+    YAML::Parser parser(events);
+    while (parser.HandleNextDocument(guard)) continue;
+    const std::vector<YAML::Node> documents = YAML::LoadAll(ended);
+    return documents.empty() ? YAML::Node() : documents[0];
   } catch (const YAML::Exception& error) {
     // *.bin is an alias to YAML. yaml-cpp 0.8 goes on with its name, 0.7 does not.
     constexpr std::string_view kUnknownAlias = "the referenced anchor is not defined";
@@ -47,8 +111,7 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
     if (what == YAML::ErrorMsg::DOC_IN_SCALAR) what = "a quoted text is not closed";
     const bool quotes_help =
         what == kUnknownAlias || !source.has_lines;  // an override is mostly a plain text
-    fail("{}: not YAML: {}{}", source.at(error.mark), what,
-         quotes_help ? "; put double quotes around a text with special characters" : "");
+    fail("{}: not YAML: {}{}", source.at(error.mark), what, quotes_help ? kQuotesHelp : "");
   }
 }
 

@@ -129,7 +129,7 @@ const char* prefix_of(Kept kept) {
   return kept == Kept::kFirstMoment ? "first_moment." : kept == Kept::kSecondMoment ? "second_moment." : "";
 }
 
-void write_params(TrainState& state, const fs::path& path, std::initializer_list<Kept> all) {
+FileChecksum write_params(TrainState& state, const fs::path& path, std::initializer_list<Kept> all) {
   std::vector<SafetensorsWriter::Entry> entries;
   const ParamLayout& layout = state.optimizer().layout();
   for (const Kept kept : all)
@@ -151,7 +151,7 @@ void write_params(TrainState& state, const fs::path& path, std::initializer_list
       }
       file.write({values, static_cast<size_t>(file_shape(info).numel())});
     });
-  file.commit();
+  return file.commit();
 }
 
 void read_param(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,

@@ -26,8 +26,8 @@ void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
     });
 }
 
-// Every parameter's values of each kind, in the order of the buckets.
-void write_params(TrainState& state, const std::filesystem::path& path, std::initializer_list<Kept> all);
+// Every parameter's values of each kind, in the order of the buckets. Error: a value that is not finite.
+FileChecksum write_params(TrainState& state, const std::filesystem::path& path, std::initializer_list<Kept> all);
 
 void read_param(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
                 const ParamSink& sink);

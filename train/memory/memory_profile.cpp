@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/file.h"
+#include "data/output.h"
 #include "train/memory/memory_report.h"
 
 namespace tessera {
@@ -181,7 +181,7 @@ std::string memory_page(const std::string& memory_json) {
 void prepare_profile_folder(const fs::path& folder) {
   try {
     fs::create_directories(folder);
-    const OutputFile probe(folder / "memory.json");  // destroyed without commit(), it leaves nothing
+    check_writable(folder / "memory.json");
   } catch (const fs::filesystem_error& error) {
     fail("cannot make the folder {} for the memory profile: {}. Name another with --memory-profile FOLDER",
          folder.string(), error.code().message());
@@ -192,9 +192,9 @@ void prepare_profile_folder(const fs::path& folder) {
 
 void write_memory_profile(const fs::path& folder, const MemoryProfile& profile) {
   const std::string json = memory_json(profile);
-  write_file(folder / "memory.json", json);
-  write_file(folder / "memory_trace.json", memory_trace(profile));
-  write_file(folder / "memory.html", memory_page(json));
+  write_output(folder / "memory.json", json);
+  write_output(folder / "memory_trace.json", memory_trace(profile));
+  write_output(folder / "memory.html", memory_page(json));
 }
 
 }  // namespace tessera

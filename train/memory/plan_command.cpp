@@ -1,9 +1,10 @@
 #include "train/memory/plan_command.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "data/file.h"
+#include "data/output.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
@@ -104,9 +105,14 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
              plan.fits() ? "to spare" : "too much");
 }
 
+// Each key once, as its last value: what the change sets over what the user did.
 std::string command(const PlanOptions& options, const Change& change) {
-  std::vector<std::string> all = options.overrides;
-  all.insert(all.end(), change.switches.begin(), change.switches.end());
+  std::vector<std::string> written = options.overrides, all;
+  written.insert(written.end(), change.switches.begin(), change.switches.end());
+  const auto key_of = [](std::string_view text) { return text.substr(0, text.find('=')); };
+  for (auto at = written.begin(); at != written.end(); ++at)
+    if (std::none_of(at + 1, written.end(), [&](const auto& l) { return key_of(l) == key_of(*at); }))
+      all.push_back(*at);
   return fmt::format("./train --config {} {}{}", in_shell(options.config_name), set_switches(all),
                      change.config.ranks > 1 ? fmt::format(" --ranks {}", change.config.ranks) : "");
 }
@@ -157,6 +163,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 }  // namespace
 
 int plan_command(const Config& config, const PlanOptions& options) {
+  check_writable(options.json);
   const Target target = choose_target(config, options);
   std::optional<Fit> fit;
   if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
@@ -172,7 +179,7 @@ int plan_command(const Config& config, const PlanOptions& options) {
         {"what", fit->what}, {"step", fit->step}, {"value", fit->value}, {"set", fit->change.switches}};
     if (fit->same_step) json["fit"]["set_with_same_step"] = fit->same_step->switches;
   }
-  if (!options.json.empty()) write_file(options.json, json.dump(2) + "\n");
+  write_output(options.json, json.dump(2) + "\n");
 
   if (fit) print_fit(*fit, options);
   print_plan(planned, plan, target.notice);

@@ -102,7 +102,7 @@ std::optional<Message> Connection::next() {
   const std::string_view rest = std::string_view(in_).substr(taken_);
   Header header{.magic = kMagic, .kind = 0, .bytes = 0};
   std::memcpy(&header, rest.data(), std::min(rest.size(), sizeof header));
-  if (header.magic != kMagic || header.bytes > kMostMessageBytes) ended_ = stranger_ = true;
+  if (header.magic != kMagic || header.bytes > most_bytes_) ended_ = stranger_ = true;
   if (stranger_ || rest.size() < sizeof header || rest.size() - sizeof header < header.bytes) return {};
   taken_ += sizeof header + header.bytes;
   return Message{static_cast<MessageKind>(header.kind),

@@ -51,10 +51,13 @@ class Connection {
 
   void send(MessageKind kind, std::string_view body);
   void flush();
-  void finish_sending();                 // after what is kept has gone; the other end then reads the end
-  void receive();                        // whatever is there
-  std::optional<Message> next();         // of what was received
-  bool ended() const { return ended_; }  // by the other side, or broken; messages may still be there
+  void finish_sending();  // after what is kept has gone; the other end then reads the end
+  void receive();         // whatever is there
+  void limit_messages(uint64_t bytes) {
+    most_bytes_ = bytes;
+  }                                            // whoever announces a longer one is a stranger
+  std::optional<Message> next();               // of what was received
+  bool ended() const { return ended_; }        // by the other side, or broken; messages may still be there
   bool stranger() const { return stranger_; }  // what came is not this protocol; ended() too
   bool unsent() const { return sent_ < out_.size(); }
   pollfd events() const;
@@ -63,6 +66,7 @@ class Connection {
   FileDescriptor socket_;
   std::string in_, out_;
   size_t taken_ = 0, sent_ = 0;  // of in_ and out_, from the front
+  uint64_t most_bytes_ = kMostMessageBytes;
   bool ended_ = false, stranger_ = false;
 };
 

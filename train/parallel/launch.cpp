@@ -24,14 +24,6 @@ namespace {
 constexpr double kGraceSeconds = 3;       // for the others to end by themselves after a rank ended badly
 constexpr size_t kLongestLine = 1 << 16;  // bytes; a longer one comes out in pieces
 
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(fd, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return;  // nobody is left to tell
-    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
-  }
-}
-
 // The reading end of a rank's output.
 class LinePipe {
  public:
@@ -84,7 +76,11 @@ class Launcher {
   Launcher(int ranks, char** argv) : listening_(listen_at("127.0.0.1", 0, Reach::kThisMachine)) {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+      struct sigaction before {};
+      sigaction(number, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) sigaddset(&signals, number);  // nohup stays nohup
+    }
     sigprocmask(SIG_BLOCK, &signals, &signals_before_);
     signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     try {
@@ -161,6 +157,7 @@ class Launcher {
     set("MASTER_ADDR", "127.0.0.1");
     set("MASTER_PORT", port_of(listening_));
     set(kLauncherVariable, 1);
+    set(kSecretVariable, secret_);
     if (rank == 0) set(kListenVariable, dup(listening_.get()));  // dup: it stays open in the program
     cpu_set_t processors;
     if (sched_getaffinity(0, sizeof processors, &processors) == 0)
@@ -213,6 +210,7 @@ class Launcher {
     int status;  // as of waitpid()
   };
 
+  const std::string secret_ = random_secret();
   FileDescriptor listening_, signals_;
   sigset_t signals_before_;  // they stay blocked here: one that comes late must not change the exit code
   std::vector<Process> ranks_;

@@ -13,6 +13,7 @@ namespace tessera {
 //   why
 //     itself; of one that a signal kills, or that ends before the others without a word, the launcher tells.
 //   - Ranks do not outlive the launcher: if it is killed, they are.
+//   - TESSERA_SECRET, new random bytes, lets rank 0 tell its ranks from other programs.
 //   - OMP_NUM_THREADS, unless it is set, shares this machine's processors among the ranks.
 //
 // Call it from the main thread, before there are others. Error: a rank cannot be started; none is left then.

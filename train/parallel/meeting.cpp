@@ -12,7 +12,10 @@
 namespace tessera {
 namespace {
 
-// What a rank says of itself when it comes.
+constexpr uint64_t kMostHelloBytes = uint64_t{1} << 24;  // configurations are a few KiB
+constexpr size_t kMostGuests = 256;                      // connections without a hello
+
+// What a rank says of itself when it comes, behind the secret.
 struct Hello {
   int rank, size;
   std::string name, build, config;
@@ -24,6 +27,16 @@ std::string encode(const Hello& hello) {
                {"name", hello.name},
                {"build", hello.build},
                {"config", hello.config}});
+}
+
+// Whether a message begins with the secret. It takes as long for every wrong one, so that nobody finds the
+// secret letter by letter.
+bool begins_with_secret(std::string_view body, std::string_view secret) {
+  if (body.size() < secret.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < secret.size(); ++i)
+    difference |= static_cast<unsigned char>(body[i]) ^ static_cast<unsigned char>(secret[i]);
+  return difference == 0;
 }
 
 Hello decode(const std::string& body) {
@@ -90,7 +103,7 @@ class Reception {
     for (const std::optional<Member>& member : here_)
       if (member) events.push_back(member->connection.events());
     poll(events.data(), events.size(), 20);
-    while (std::optional<Connection> guest = accept_from(listening_)) guests_.push_back(std::move(*guest));
+    accept_all();
     for (Connection& guest : std::exchange(guests_, {})) {
       guest.receive();
       const std::optional<Message> message = guest.next();
@@ -110,17 +123,30 @@ class Reception {
     }
   }
 
+  // A rank says hello at once. Of those who don't, the newest stay: a rank that must go comes again.
+  void accept_all() {
+    while (std::optional<Connection> guest = accept_from(listening_)) {
+      guest->limit_messages(kMostHelloBytes);
+      guests_.push_back(std::move(*guest));
+      if (guests_.size() <= kMostGuests) continue;
+      guests_.erase(guests_.begin());
+      ++strangers_;
+    }
+  }
+
   void seat(const Message& message, Connection guest) {
     Hello hello;
     try {
       check(message.kind == MessageKind::kHello, "no hello");
-      hello = decode(message.body);
+      check(begins_with_secret(message.body, world_.secret), "not the secret");  // before anything is parsed
+      hello = decode(message.body.substr(world_.secret.size()));
     } catch (const std::exception&) {
       ++strangers_;
       return;
     }
     if (refusal_.empty()) refusal_ = objection(hello);
     if (!refusal_.empty()) return guests_.push_back(std::move(guest));  // to be told
+    guest.limit_messages(kMostMessageBytes);
     here_[static_cast<size_t>(hello.rank - 1)] = Member{hello.rank, hello.name, std::move(guest)};
     ++arrived_;
   }
@@ -162,7 +188,9 @@ class Reception {
         port_of(listening_), time_limit_, ranks.size() == 1 ? "it" : "they",
         ranks.size() == 1 ? "its machine" : "their machines");
     if (strangers_ > 0)
-      text += fmt::format(". {} connections to this port came from another program", strangers_);
+      text +=
+          fmt::format(". {} connections to this port came from another program{}", strangers_,
+                      world_.secret.empty() ? "" : fmt::format(", or without the same {}", kSecretVariable));
     return text;
   }
 
@@ -179,7 +207,7 @@ class Reception {
     const auto open = [](const Connection& connection) { return !connection.ended(); };
     const Clock::time_point start = Clock::now();
     do {
-      while (std::optional<Connection> guest = accept_from(listening_)) guests_.push_back(std::move(*guest));
+      accept_all();
       for (Connection& guest : std::exchange(guests_, {})) tell(std::move(guest));
       // Read to the end: closing with unread bytes would reset the connection and lose the refusal.
       for (Connection& connection : told) connection.receive();
@@ -205,11 +233,11 @@ class Reception {
 Member find_rank_0(const World& world, const Introduction& introduction, double time_limit) {
   const Clock::time_point start = Clock::now();
   const auto left = [&] { return time_limit + 2 - seconds_since(start); };  // rank 0 then speaks first
-  const std::string hello = encode({.rank = world.rank,
-                                    .size = world.size,
-                                    .name = name_of_this_process(world),
-                                    .build = introduction.build,
-                                    .config = introduction.config});
+  const std::string hello = world.secret + encode({.rank = world.rank,
+                                                   .size = world.size,
+                                                   .name = name_of_this_process(world),
+                                                   .build = introduction.build,
+                                                   .config = introduction.config});
   std::string why = "it did not answer";
   while (left() > 0) {
     Attempt attempt = connect_to(world.master_address, world.master_port, left());
@@ -238,8 +266,9 @@ Member find_rank_0(const World& world, const Introduction& introduction, double 
   }
   fail(
       "rank {} did not meet rank 0 at {}:{} within {:g} s: {}. Look at what rank 0 printed, whether this "
-      "machine reaches that address, and whether MASTER_ADDR and MASTER_PORT are right",
-      world.rank, world.master_address, world.master_port, time_limit, why);
+      "machine reaches that address, and whether MASTER_ADDR and MASTER_PORT{} are right",
+      world.rank, world.master_address, world.master_port, time_limit, why,
+      world.secret.empty() ? "" : fmt::format(" and {}", kSecretVariable));
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ std::string Peers::communication_failure() {
   return long_ago ? why : "";
 }
 
-std::vector<double> Peers::sum(std::initializer_list<double> mine) {
-  return team_ ? team_->sum(std::span(mine.begin(), mine.size())) : std::vector<double>(mine);
+std::vector<double> Peers::sum(const std::vector<double>& mine) {
+  return team_ ? team_->sum(mine) : mine;
 }
 
 std::vector<double> Peers::gather(double mine) {

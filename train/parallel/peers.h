@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,7 +33,7 @@ class Peers {
   Communicator* connect(Backend& be);
 
   // Over all ranks, which all have to call it. Equal bits at all of them.
-  std::vector<double> sum(std::initializer_list<double> mine);
+  std::vector<double> sum(const std::vector<double>& mine);
   std::vector<double> gather(double mine);  // in the order of ranks
   // What each rank may take of its device's memory, the least of all: all come to the same micro-batch.
   MemoryLimit memory_limit(Device device);

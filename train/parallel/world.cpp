@@ -1,7 +1,11 @@
 #include "train/parallel/world.h"
 
+#include <sys/random.h>
+
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -168,16 +172,9 @@ World slurm_world(const Environment& environment) {
   return world;
 }
 
-}  // namespace
+constexpr size_t kLeastSecret = 16, kMostSecret = 1024;  // characters
 
-Environment process_environment() {
-  return [](const std::string& variable) -> std::optional<std::string> {
-    const char* value = std::getenv(variable.c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  };
-}
-
-std::optional<World> world_of_environment(const Environment& environment) {
+std::optional<World> world_of_launcher(const Environment& environment) {
   if (environment("RANK") || environment("LOCAL_RANK")) return torchrun_world(environment);
   std::optional<World> world;
   // Open MPI's daemons on other machines are a Slurm step themselves, and hand its variables on.
@@ -191,6 +188,45 @@ std::optional<World> world_of_environment(const Environment& environment) {
         "WORLD_SIZE is \"{}\", but {}. Start the ranks with torchrun, srun or mpirun, or unset WORLD_SIZE",
         size, world ? fmt::format("{} started {} ranks", world->from, world->size) : "RANK is not set");
   return world;
+}
+
+void forget_secret() {
+  // /proc/PID/environ shows the memory that the process was started with, even after unsetenv().
+  if (char* value = std::getenv(kSecretVariable)) explicit_bzero(value, std::strlen(value));
+  unsetenv(kSecretVariable);
+}
+
+}  // namespace
+
+std::optional<World> world_of_environment(const Environment& environment) {
+  std::optional<World> world = world_of_launcher(environment);
+  if (!world) return world;
+  world->secret = environment(kSecretVariable).value_or("");
+  const size_t length = world->secret.size();
+  check(length == 0 || (length >= kLeastSecret && length <= kMostSecret),
+        "{} has {} characters; it must have {} to {}. Set the same for all ranks, as `openssl rand -hex 32` "
+        "prints one, or unset it",
+        kSecretVariable, length, kLeastSecret, kMostSecret);
+  return world;
+}
+
+std::optional<World> world_of_environment() {
+  const std::optional<World> world =
+      world_of_environment([](const std::string& variable) -> std::optional<std::string> {
+        const char* value = std::getenv(variable.c_str());
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      });
+  forget_secret();
+  return world;
+}
+
+std::string random_secret() {
+  uint8_t bytes[32];
+  check(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "no random bytes for {}: {}", kSecretVariable,
+        std::strerror(errno));
+  std::string text;
+  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
 }
 
 }  // namespace tessera

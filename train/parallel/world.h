@@ -10,6 +10,7 @@ namespace tessera {
 // What our own launcher (launch.h) sets beside torchrun's variables.
 inline constexpr const char* kLauncherVariable = "TESSERA_LAUNCHER";  // "1" in every rank
 inline constexpr const char* kListenVariable = "TESSERA_LISTEN_FD";   // rank 0's socket, listening already
+inline constexpr const char* kSecretVariable = "TESSERA_SECRET";      // see World::secret
 inline constexpr const char* kOwnLauncher = "Tessera";                // World::from under it
 
 // A run of `size` processes, the ranks 0 to size - 1, of which `local_size` are on this machine.
@@ -19,12 +20,12 @@ struct World {
   int master_port = 0;                       // TCP, where rank 0 listens for the others
   std::string from;       // the launcher: kOwnLauncher, "torchrun", "Open MPI", "Slurm" or ""
   int listening_fd = -1;  // rank 0 under our own launcher: a socket that listens at the port
+  std::string secret;  // all ranks have the same; rank 0 ignores who doesn't say it. Empty: none is asked for
 
   bool own_launcher() const { return from == kOwnLauncher; }
 };
 
 using Environment = std::function<std::optional<std::string>(const std::string& variable)>;
-Environment process_environment();
 
 // The world that a launcher describes, or none. In this order, the first that is there:
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; so does our
@@ -37,7 +38,15 @@ Environment process_environment();
 //              SLURM_STEP_TASKS_PER_NODE; the master is the step's first node and a port made from the job's
 //              number, or MASTER_ADDR and MASTER_PORT. The shell of salloc, the script of sbatch and a step
 //              of one task are no world: nobody started other ranks there.
+// TESSERA_SECRET is every launcher's: ours sets it to random bytes; under another it may be set by hand.
 // Error: variables that are missing, are no numbers or contradict each other, with what to set.
-std::optional<World> world_of_environment(const Environment& environment = process_environment());
+std::optional<World> world_of_environment(const Environment& environment);
+
+// The same of this process's environment. It wipes the secret out there, so that neither children nor /proc
+// show it; another call finds none.
+std::optional<World> world_of_environment();
+
+// A new secret: 32 random bytes, in hexadecimal.
+std::string random_secret();
 
 }  // namespace tessera

@@ -11,9 +11,14 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 Encode find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
+  constexpr const char* kName = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
   constexpr unsigned kCudaVersion = 12000;  // the first that has it
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                             kCudaVersion, cudaEnableDefault, &found);
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(kName, &function, kCudaVersion, cudaEnableDefault, &found);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(kName, &function, cudaEnableDefault, &found);
+#endif
   return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function)
                                                                       : nullptr;
 }

@@ -1,0 +1,211 @@
+#include "kernels/base/command_line.h"
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/text.h"
+#include "kernels/base/version.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kColumns = 100;    // of --help
+constexpr size_t kHelpColumn = 30;  // where the description of an option begins
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// The command in use: the subcommand, if one was given.
+const CLI::App& command_of(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : command_of(*chosen.front());
+}
+
+std::string help_of(const CLI::App& app, const std::string& program) {
+  const CLI::App& command = command_of(app);
+  return fmt::format("see ./{}{} --help", program, &command == &app ? "" : " " + command.get_name());
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// Of a word that no option and no argument took.
+std::string unexpected(const CommandLine& line, std::string_view word) {
+  const CLI::App& command = command_of(line.app);
+  const std::string name(word.substr(0, word.starts_with('-') ? word.find('=') : word.npos));
+  const bool is_option = name.starts_with('-') && name.size() > 1;
+  const std::vector<std::string> before = line.app.remaining(false);  // the subcommand, if there is one
+  const bool at_top = &command == &line.app || std::find(before.begin(), before.end(), word) != before.end();
+  std::vector<std::string> known = is_option ? option_names(command) : std::vector<std::string>{};
+  std::vector<std::string> elsewhere;  // the subcommands that have this option
+  for (const CLI::App* subcommand : subcommands_of(line.app)) {
+    const auto names = option_names(*subcommand);
+    if (at_top && std::find(names.begin(), names.end(), name) != names.end())
+      elsewhere.push_back(fmt::format("./{} {} {}", line.app.get_name(), subcommand->get_name(), name));
+    if (!is_option && at_top) known.push_back(subcommand->get_name());
+  }
+  std::string text = fmt::format("{} is one argument too many", in_quotes(name));
+  if (is_option) text = fmt::format("there is no option {}", name);
+  if (!is_option && !known.empty()) text = fmt::format("there is no benchmark {}", in_quotes(name));
+  if (!elsewhere.empty())
+    return fmt::format("{} here; it follows the name of a benchmark, as in {}", text, elsewhere.front());
+  const std::string advice = line.advice ? line.advice(word) : "";
+  if (!advice.empty()) return fmt::format("{}; {}", text, advice);
+  const std::vector<std::string_view> candidates(known.begin(), known.end());
+  const auto distance = [&](std::string_view candidate) {
+    // One dash for two is no other name, nor are other cases.
+    const auto bare = [](std::string_view option) {
+      return lower(option.substr(std::min(option.find_first_not_of('-'), option.size())));
+    };
+    return edit_distance(bare(name), bare(candidate));
+  };
+  const auto near = nearest(candidates, name.size() - std::min<size_t>(2, name.size()), distance);
+  if (!near.empty()) return fmt::format("{}; {}", text, did_you_mean(near));
+  if (!is_option && !known.empty()) return fmt::format("{}; wanted {}", text, join_words(candidates));
+  return text;
+}
+
+// CLI11's words, where they read badly replaced by others.
+std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
+  const CLI::App& command = command_of(line.app);
+  std::string text = error.what();
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    if (const size_t at = text.find(from); at != text.npos) text.replace(at, from.size(), to);
+  };
+  const std::string name = text.substr(0, text.find_first_of(": ="));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::RequiredError:
+      if (text.find("subcommand") == text.npos) return text;
+      text = "name what to measure:";
+      for (const CLI::App* subcommand : subcommands_of(line.app))
+        text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.app.get_name(),
+                            subcommand->get_name());
+      return text;
+    case CLI::ExitCodes::ArgumentMismatch:
+      if (option == nullptr) return text;
+      if (text.find("At Most") != text.npos || text.find("at most") != text.npos)
+        return fmt::format("{} is given more than once", name);
+      return fmt::format("{} wants a value, {}, and none follows it", name, option->get_type_name());
+    case CLI::ExitCodes::ConversionError: {
+      // "Could not convert: --arch = x"
+      const size_t dashes = text.find("--"), equals = text.find(" = ");
+      if (dashes == text.npos || equals == text.npos || equals < dashes) return text;
+      const std::string long_name = text.substr(dashes, equals - dashes);
+      option = command.get_option_no_throw(long_name);
+      if (option == nullptr) return text;
+      return fmt::format("{} wants {}, found {}", long_name, option->get_type_name(),
+                         in_quotes(text.substr(equals + 3)));
+    }
+    case CLI::ExitCodes::ValidationError: {
+      // "--ranks: Value x not in range 1 to 65536", "--fit: width not in {context,batch}"
+      const size_t at = text.find(" not in ");
+      if (option == nullptr || at == text.npos) return text;
+      std::string found = text.substr(name.size() + 2, at - name.size() - 2);
+      if (found.starts_with("Value ")) found.erase(0, 6);
+      std::string wanted = text.substr(at + 8);
+      const std::string type = option->get_type_name();
+      if (wanted.starts_with('{')) wanted = "one of " + wanted.substr(1, wanted.rfind('}') - 1);
+      if (wanted.starts_with("range ")) wanted = "a number in the " + wanted;
+      if (type.find("POSITIVE") != type.npos) wanted = "a positive number";
+      if (type.find("NONNEGATIVE") != type.npos) wanted = "a number of at least 0";
+      return fmt::format("{} wants {}, found {}", name, wanted, in_quotes(found));
+    }
+    default:
+      replace(" excludes ", " cannot be combined with ");
+      replace(" requires ", " needs ");
+      return text;
+  }
+}
+
+// A file without a name is a mistake, often a variable of the shell that is not set.
+std::string nameless_file(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_name();
+    const auto& results = option->results();
+    if ((type == "FILE" || type == "FOLDER") &&
+        std::find(results.begin(), results.end(), "") != results.end())
+      return fmt::format("{} wants the name of a {}, found an empty text", option->get_name(), lower(type));
+  }
+  return "";
+}
+
+// Breaks lines of `help` between words; what follows stands below the description, or the line's beginning.
+std::string within_columns(const std::string& help) {
+  std::string out;
+  for (size_t at = 0; at < help.size();) {
+    const size_t end = std::min(help.find('\n', at), help.size());
+    std::string_view rest = std::string_view(help).substr(at, end - at);
+    const bool describes = rest.size() > kHelpColumn && rest.starts_with("  ") &&
+                           rest[kHelpColumn - 1] == ' ' && rest[kHelpColumn] != ' ';
+    const size_t indent = describes ? kHelpColumn : std::min(rest.find_first_not_of(' '), rest.size());
+    for (bool first = true; first || !rest.empty(); first = false) {
+      const size_t room = kColumns - (first ? 0 : indent);
+      size_t cut = rest.size();
+      if (cut > room) {
+        const size_t space = rest.rfind(' ', room);
+        const bool breaks = space != rest.npos && space > (first ? indent : 0);
+        cut = breaks ? space : std::min(rest.find(' ', room), rest.size());
+      }
+      if (!first) out.append(indent, ' ');
+      out += rest.substr(0, cut);
+      out += '\n';
+      rest.remove_prefix(std::min(rest.find_first_not_of(' ', cut), rest.size()));
+    }
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<int> parse_command_line(const CommandLine& line) {
+  CLI::App& app = line.app;
+  const std::string program = app.get_name();
+  const auto version = [&] { return version_text(program); };
+  const char* about_version = "Print the version of Tessera and of what it was built with";
+  app.set_version_flag("--version", version, about_version);
+  for (CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; }))
+    subcommand->set_version_flag("--version", version, about_version);
+  app.get_formatter()->column_width(kHelpColumn);
+  const auto refuse = [&](const std::string& text) {
+    fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));
+    return 1;
+  };
+  try {
+    app.parse(line.argc, line.argv);
+    const std::string nameless = nameless_file(command_of(app));
+    if (!nameless.empty()) return refuse(nameless);
+    return std::nullopt;
+  } catch (const CLI::CallForVersion&) {
+    fmt::print("{}", version());
+    return 0;
+  } catch (const CLI::Success&) {
+    fmt::print("{}", within_columns(app.help()));
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    // A misspelled option comes first: what is missing, or superfluous, may be for its sake.
+    const std::vector<std::string> left = app.remaining(true);
+    const auto option =
+        std::find_if(left.begin(), left.end(), [](const auto& w) { return w.starts_with('-'); });
+    return refuse(left.empty() ? words_of(line, error)
+                               : unexpected(line, option == left.end() ? left.front() : *option));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+#include "kernels/base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <numeric>
+
+namespace tessera {
+
+size_t utf8_prefix(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i);
+    const int ones =
+        std::countl_one(static_cast<unsigned char>(lead));  // 0: ASCII; 1: no beginning; else the length
+    if (ones == 1 || ones > 4) return i;
+    const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
+    uint32_t code = lead & (0x7Fu >> ones);
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xC0) != 0x80) return i;
+      code = code << 6 | (byte(i + k) & 0x3F);
+    }
+    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
+    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
+    i += length;
+  }
+  return text.size();
+}
+
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::string_view two = text.substr(i, 2), three = text.substr(i, 3);
+    if (c == '"' || c == '\\') {
+      out += {'\\', text[i]};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (c < 0x20 || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", c);
+    } else if (two >= "\u0080" && two < "\u00A0") {  // more control characters
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if (three == "\u2028" || three == "\u2029" || three == "\uFEFF") {
+      // Line breaks to YAML 1.1, and the byte order mark.
+      out += three == "\u2028" ? "\\u2028" : three == "\u2029" ? "\\u2029" : "\\ufeff";
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out + '"';
+}
+
+std::string join_words(const std::vector<std::string_view>& words, std::string_view last) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? last : ", ";
+    out += words[i];
+  }
+  return out;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // of the table whose rows are prefixes of `a`
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
+                                      const std::function<size_t(std::string_view)>& distance) {
+  std::vector<std::string_view> found;
+  size_t least = std::max<size_t>(2, length / 3);
+  for (const std::string_view candidate : candidates) {
+    const size_t d = distance(candidate);
+    if (d < least) found.clear();
+    if (d <= least) found.push_back(candidate);
+    least = std::min(least, d);
+  }
+  return found;
+}
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+// Words in messages: quoted, listed, and corrected.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// The number of bytes before the first that is not part of well-formed UTF-8.
+size_t utf8_prefix(std::string_view text);
+
+// `text` in double quotes, on one line, with control characters escaped: also a YAML scalar.
+std::string in_quotes(std::string_view text);
+
+// "a, b or c"
+std::string join_words(const std::vector<std::string_view>& words, std::string_view last = " or ");
+
+// Levenshtein: insertions, deletions and replacements that turn `a` into `b`.
+size_t edit_distance(std::string_view a, std::string_view b);
+
+// The candidates of the least distance, unless even that is too far to be what a word of `length` bytes
+// meant.
+std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
+                                      const std::function<size_t(std::string_view)>& distance);
+
+// "did you mean a or b?"
+template <class Words>
+std::string did_you_mean(const Words& near) {
+  return "did you mean " + join_words({near.begin(), near.end()}) + "?";
+}
+
+}  // namespace tessera

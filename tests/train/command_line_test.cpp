@@ -1,0 +1,189 @@
+// The command lines of all programs as their users type them, rightly and wrongly.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "tests/train_program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+struct CommandLine : TrainProgram {
+  CommandLine()
+      : TrainProgram(
+            "model:\n  vocab_size: 257\n  context: 64\n  layers: 1\n  heads: 1\n  channels: 32\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 1\n  tokens_per_step: 512\n") {
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same with and without a GPU
+  }
+  ~CommandLine() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
+
+  ProcessResult run(const char* program, const Words& arguments) const {
+    return run_process(program, arguments, {.folder = folder});
+  }
+  void expect_error(const char* program, const Words& arguments, const Words& parts) const {
+    const ProcessResult result = run(program, arguments);
+    EXPECT_EQ(result.status, 1) << result.error;
+    EXPECT_EQ(result.out, "");
+    EXPECT_TRUE(result.error.starts_with(fs::path(program).filename().string() + ": error: "))
+        << result.error;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.error.find(part), std::string::npos)
+          << "wanted: " << part << "\nfound:  " << result.error;
+    EXPECT_FALSE(fs::exists(folder / "out"));
+  }
+};
+
+constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare = PREPARE_BINARY;
+
+TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
+  expect_error(kTrain, {"--confg", "small.yaml"},
+               {"there is no option --confg; did you mean --config? (see ./train --help)"});
+  expect_error(kTrain, {"-config", "small.yaml"}, {"there is no option -config; did you mean --config?"});
+  expect_error(kTrain, {"--Plan", "small.yaml"}, {"did you mean --plan?"});
+  expect_error(kTrain, {"small.yaml", "--print-confg=1"}, {"there is no option --print-confg; did you mean"});
+  expect_error(kBench, {"step", "--gpu", "4"}, {"did you mean --gpus? (see ./bench step --help)"});
+  expect_error(kBench, {"stp"}, {"there is no benchmark \"stp\"; did you mean step?"});
+  expect_error(kBench, {"--config", "small.yaml", "step"},
+               {"it follows the name of a benchmark, as in ./bench step --config"});
+  expect_error(kPrepare, {"--inputs", "text.txt", "--output", "data"}, {"did you mean --input?"});
+}
+
+TEST_F(CommandLine, AKeyIsSetWithSet) {
+  expect_error(kTrain, {"small.yaml", "--steps", "5"},
+               {"there is no option --steps", "--set train.steps=VALUE"});
+  expect_error(kTrain, {"small.yaml", "--learning-rate=1e-3"}, {"--set optimizer.learning_rate=1e-3"});
+  expect_error(kTrain, {"small.yaml", "--set", "train.steps=2", "model.layers=2"},
+               {"\"model.layers=2\" is one argument too many", "--set model.layers=2"});
+  expect_error(kTrain, {"train.steps=2"}, {"--set train.steps=2"});
+}
+
+TEST_F(CommandLine, ErrorsSayWhatIsWanted) {
+  expect_error(kTrain, {},
+               {"no configuration was given", "--config quickstart.yaml", "gpt2_small", "long_context"});
+  expect_error(kTrain, {"quickstrat.yaml"}, {"did you mean quickstart?"});
+  expect_error(kTrain, {"--config"}, {"--config wants a value, FILE"});
+  expect_error(kTrain, {"--config", "a", "--config", "b"}, {"--config is given more than once"});
+  expect_error(kTrain, {"small.yaml", "more"}, {"\"more\" is one argument too many"});
+  expect_error(kTrain, {"small.yaml", "--json", "a"}, {"--json needs --plan"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--overwrite"}, {"cannot be combined with"});
+  expect_error(kTrain, {"small.yaml", "--ranks", "x"},
+               {"--ranks wants a number in the range 1 to 65536, found \"x\""});
+  expect_error(kTrain, {"small.yaml", "--plan", "--fit", "width"},
+               {"--fit wants one of context,batch, found \"width\""});
+  expect_error(kTrain, {"small.yaml", "--plan", "--arch", "x"}, {"--arch wants", "found \"x\""});
+  expect_error(kBench, {}, {"./bench step", "./bench memory", "./bench attention"});
+  expect_error(kBench, {"attention", "--repeats", "0"}, {"--repeats wants a positive number, found \"0\""});
+  expect_error(kBench, {"step", "--warmup", "-1"}, {"--warmup wants a number of at least 0, found \"-1\""});
+  expect_error(kPrepare, {}, {"--input is required"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--json", ""}, {"--json wants the name of a file"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--json", "."}, {"cannot write .: it is a folder"});
+  expect_error(kTrain, {"small.yaml", "--memory-profile", ""},
+               {"--memory-profile wants the name of a folder"});
+}
+
+TEST_F(CommandLine, ABareNameIsTheConfiguration) {
+  const ProcessResult named = run(kTrain, {"--config", "small.yaml", "--print-config"});
+  ASSERT_EQ(named.status, 0) << named.error;
+  EXPECT_EQ(run(kTrain, {"small.yaml", "--print-config"}).out, named.out);
+  const ProcessResult last = run(kTrain, {"--print-config", "--set", "train.steps=3", "small.yaml"});
+  EXPECT_EQ(last.status, 0) << last.error;
+  EXPECT_NE(last.out.find("steps: 3\n"), std::string::npos);
+  EXPECT_EQ(run(kTrain, {"small.yaml", "--set", "device=cpu"}).status, 0);
+  EXPECT_TRUE(fs::exists(folder / "out/checkpoints"));
+  const ProcessResult step = run(kBench, {"step", "small.yaml", "--set", "device=cpu", "--steps", "1"});
+  EXPECT_EQ(step.status, 0) << step.error;
+  EXPECT_EQ(run(kPrepare, {"text.txt", "--output", "data"}).status, 0);
+  EXPECT_TRUE(fs::exists(folder / "data/dataset.json"));
+}
+
+TEST_F(CommandLine, VersionsNameTheCommitAndWhatIsBuiltIn) {
+  for (const auto& [program, arguments] :
+       {std::pair(kTrain, Words{"--version"}), std::pair(kBench, Words{"--version"}),
+        std::pair(kBench, Words{"step", "--version"}), std::pair(kPrepare, Words{"--version"})}) {
+    const ProcessResult result = run(program, arguments);
+    EXPECT_EQ(result.status, 0) << result.error;
+    const std::regex wanted(fs::path(program).filename().string() +
+                            " of Tessera \\d+\\.\\d+\\.\\d+\n"
+                            "commit    ([0-9a-f]{40}(, with uncommitted changes)?|unknown)\n"
+                            "compiler  \\S+ [0-9.]+, .*\n"
+                            "CUDA      (not built in|[0-9.]+, for .*)\n"
+                            "cuDNN     (not built in|[0-9.]+)\n"
+                            "NCCL      (not built in|[0-9.]+)\n");
+    EXPECT_TRUE(std::regex_match(result.out, wanted)) << result.out;
+  }
+}
+
+// The script that every build runs: another commit, and a change, are said; no repository is no error.
+TEST_F(CommandLine, TheCommitIsThatOfTheBuild) {
+  const std::string script = TESSERA_SOURCE_DIR "/kernels/base/version.cmake",
+                    source = (folder / "clone").string();
+  const auto commit = [&] {
+    const ProcessResult result = run_process(
+        "/bin/sh",
+        {"-c", "cmake -DSOURCE='" + source + "' -DOUTPUT=commit.h -P '" + script + "' && cat commit.h"},
+        {.folder = folder});
+    return result.status == 0 ? result.out : result.error;
+  };
+  const auto git = [&](const std::string& command) {
+    return run_process("/bin/sh", {"-c", "cd clone && git -c user.name=a -c user.email=a@b.c " + command},
+                       {.folder = folder})
+        .status;
+  };
+  fs::create_directory(source);
+  if (run_process("/bin/sh", {"-c", "cmake --version && git --version"}, {.folder = folder}).status != 0)
+    GTEST_SKIP() << "no cmake or no git on the PATH";
+  EXPECT_EQ(commit(), "#define TESSERA_COMMIT \"unknown\"\n");
+  write("clone/file", "a");
+  ASSERT_EQ(git("init -q && git add file && git -c user.name=a -c user.email=a@b.c commit -q -m one"), 0);
+  const std::string first = commit();
+  EXPECT_TRUE(std::regex_match(first, std::regex("#define TESSERA_COMMIT \"[0-9a-f]{40}\"\n"))) << first;
+  write("clone/file", "b");
+  EXPECT_EQ(commit(), first.substr(0, first.size() - 2) + ", with uncommitted changes\"\n");
+  ASSERT_EQ(git("commit -q -a -m two"), 0);
+  EXPECT_TRUE(std::regex_match(commit(), std::regex("#define TESSERA_COMMIT \"[0-9a-f]{40}\"\n")));
+  EXPECT_NE(commit(), first);
+}
+
+TEST_F(CommandLine, HelpHasExamplesAndLinesOf100Columns) {
+  for (const auto& [program, arguments] :
+       {std::pair(kTrain, Words{}), std::pair(kBench, Words{}), std::pair(kBench, Words{"step"}),
+        std::pair(kBench, Words{"memory"}), std::pair(kBench, Words{"attention"}),
+        std::pair(kPrepare, Words{})}) {
+    Words all = arguments;
+    all.push_back("--help");
+    const ProcessResult result = run(program, all);
+    EXPECT_EQ(result.status, 0) << result.error;
+    const std::string name = fs::path(program).filename().string();
+    EXPECT_NE(result.out.find("Examples:\n  ./" + name), std::string::npos) << result.out;
+    if (arguments.empty()) {
+      EXPECT_NE(result.out.find("Exit codes: 0"), std::string::npos) << result.out;
+    }
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+TEST_F(CommandLine, GpusThatAreAbsentAreNotReplacedByTheCpu) {
+  expect_error(kTrain, {"small.yaml", "--gpus", "4"},
+               {"--gpus 4 was asked for, but ", "Leave --gpus out", "--ranks 4 --set device=cpu"});
+  expect_error(kTrain, {"small.yaml", "--gpus", "1"}, {"--gpus 1 was asked for"});
+  expect_error(kBench, {"step", "small.yaml", "--gpus", "2"}, {"--gpus 2 was asked for"});
+  expect_error(kTrain, {"small.yaml", "--gpus", "4", "--set", "device=cpu"},
+               {"--gpus 4 was asked for, but device is cpu"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--gpus", "4", "--set", "device=cpu"}, {"but device is cpu"});
+  expect_error(kTrain, {"small.yaml", "--gpus", "2", "--ranks", "2"}, {"cannot be combined with"});
+  // A plan needs none.
+  const ProcessResult plan = run(kTrain, {"small.yaml", "--plan", "--gpus", "4", "--set", "model.channels=64",
+                                          "--set", "train.tokens_per_step=1024"});
+  EXPECT_EQ(plan.status, 0) << plan.error;
+  EXPECT_NE(plan.out.find("4 ranks x "), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("a GPU that is not present, compute capability 9.0"), std::string::npos)
+      << plan.out;
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,92 @@
+// Data, vocabulary and prompt are held against each other before a run starts.
+#include "train/run_checks.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/train_program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunChecks : TrainProgram {
+  RunChecks()
+      : TrainProgram(
+            "device: cpu\n"
+            "model:\n  vocab_size: 257\n  context: 32\n  layers: 1\n  heads: 2\n  channels: 16\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 1\n  tokens_per_step: 64\n"
+            "evaluation:\n  sequences: 2\nsampling:\n  tokens: 2\n") {}
+
+  std::string notices(std::vector<std::string> arguments) const {
+    const ProcessResult result = train(arguments);
+    EXPECT_EQ(result.status, 0) << result.error;
+    std::string found;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("notice   ")) found += line + "\n";
+    return found;
+  }
+  static void expect_in(const std::string& text, std::initializer_list<const char*> parts) {
+    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+};
+
+TEST_F(RunChecks, AVocabularyThatIsNotTheTokenizersIsNoticed) {
+  EXPECT_EQ(notices({}), "");
+  expect_in(notices({"--overwrite", "--set", "model.vocab_size=50257"}),
+            {"text.txt, is encoded by the tokenizer `bytes` (257 ids)", "model.vocab_size is 50257",
+             "--set model.vocab_size=257"});
+  expect_in(notices({"--overwrite", "--set", "model.vocab_size=384"}), {"the ids from 257 on are padding"});
+  expect_in(notices({"--overwrite", "--set", "model.vocab_size=200"}),
+            {"a token above 199 in the data ends the run", "--set model.vocab_size=257"});
+}
+
+TEST_F(RunChecks, WeightsOfAnotherTokenizerAreRefused) {
+  ASSERT_EQ(train({"--set", "model.vocab_size=512", "--set", "train.folder=wide"}).status, 0);
+  const std::vector<std::string> from_wide{"--set", "model.vocab_size=512", "--set",
+                                           "train.init_from=wide/checkpoints/step_00000001"};
+  refused(from_wide, {"text.txt", "the tokenizer `bytes` (257 ids)", "train.init_from",
+                      "has a vocabulary of 512", "_train_*.bin", "--set model.vocab_size=257"});
+  EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
+  // A checkpoint of a run that did so before goes on.
+  std::vector<std::string> resumed = from_wide;
+  resumed.insert(resumed.end(), {"--resume", "--set", "train.folder=wide", "--set", "train.steps=2"});
+  expect_in(notices(resumed), {"--set model.vocab_size=257"});
+  // A vocabulary that is only padded is the tokenizer's.
+  ASSERT_EQ(train({"--set", "model.vocab_size=320", "--set", "train.folder=padded"}).status, 0);
+  expect_in(
+      notices({"--set", "model.vocab_size=320", "--set", "train.init_from=padded/checkpoints/step_00000001"}),
+      {"padding"});
+}
+
+TEST_F(RunChecks, APromptOutsideTheVocabularyIsRefusedBeforeTheRun) {
+  const std::vector<std::string> prompt{"--set", "model.vocab_size=150", "--set",
+                                        "sampling.prompt=caf\u00e9"};
+  refused(prompt, {"sampling.prompt \"caf\u00e9\" has the token 195 in place 3", "150 tokens (0 to 149)",
+                   "model.vocab_size=257", "sampling.every=0"});
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  std::vector<std::string> never = prompt;
+  never.insert(never.end(), {"--set", "sampling.every=0"});
+  EXPECT_EQ(train(never).status, 0);
+  expect_in(notices({"--overwrite", "--set", "sampling.prompt=" + std::string(40, 'a')}),
+            {"sampling.prompt has 40 tokens", "32", "model.context"});
+}
+
+TEST_F(RunChecks, ValidationIsOfTheSameTokenizer) {
+  fs::create_directory(folder / "other");
+  write("other/val_000000.bin", shard_bytes(std::vector<uint16_t>(100, 7)));
+  write("held.bin", shard_bytes(std::vector<uint16_t>(100, 7)));
+  write(
+      "other/dataset.json",
+      "{\"format\": \"tessera-dataset-1\", \"tokenizer\": \"gpt2\", \"vocab_size\": 50257, \"tokens\": 100, "
+      "\"documents\": 1, \"shards\": 1}");
+  refused({"--set", "data.validation=other"}, {"data.validation, other, is encoded by the tokenizer `gpt2`",
+                                               "data.train, text.txt, by the tokenizer `bytes`"});
+  expect_in(notices({"--set", "data.validation=held.bin"}),
+            {"held.bin, is encoded by a tokenizer that is not known"});
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,78 @@
+// What a run writes into metrics.jsonl, and when it evaluates.
+#include "tests/train_ranks.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunMetrics : TrainRanks {
+  void SetUp() override {}
+
+  std::vector<nlohmann::ordered_json> lines(const std::string& run) const {
+    std::ifstream file(folder / run / "metrics.jsonl");
+    std::vector<nlohmann::ordered_json> found;
+    for (std::string line; std::getline(file, line);) found.push_back(nlohmann::ordered_json::parse(line));
+    return found;
+  }
+};
+
+TEST_F(RunMetrics, EveryLineTellsItsTypeAndWhereTheRunIs) {
+  trains(sets({"train.steps=4", "sampling.every=4", "evaluation.every=4", "checkpoint.every=2"}));
+  trains(with(sets({"train.steps=6", "sampling.every=4", "evaluation.every=4", "checkpoint.every=2"}),
+              {"--resume"}));
+  std::vector<std::string> seen;
+  double elapsed = 0;
+  for (const auto& line : lines("out")) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : line.items()) keys.push_back(key);
+    ASSERT_GE(keys.size(), 7u) << line;
+    EXPECT_EQ(std::vector(keys.begin(), keys.begin() + 6),
+              (Words{"type", "step", "tokens", "epoch", "elapsed", "time"}));
+    const std::string type = line.at("type");
+    EXPECT_EQ(line.at("tokens"), line.at("step").get<int64_t>() * 768) << line;
+    EXPECT_GT(line.at("epoch").get<double>() + (line.at("step") == 0), 0) << line;
+    if (type == "resume") elapsed = 0;  // of another process
+    EXPECT_GE(line.at("elapsed").get<double>(), elapsed) << line;
+    elapsed = line.at("elapsed");
+    seen.push_back(type + " " + line.at("step").dump());
+  }
+  EXPECT_EQ(seen, (Words{"start 0",      "evaluation 0", "step 1",   "memory 1",     "step 2",
+                         "checkpoint 2", "step 3",       "step 4",   "evaluation 4", "sample 4",
+                         "checkpoint 4", "stop 4",       "resume 4", "step 5",       "memory 5",
+                         "step 6",       "evaluation 6", "sample 6", "checkpoint 6", "stop 6"}));
+  const auto first = lines("out").front();
+  for (const char* key : {"name", "device", "ranks", "parameters", "tokens_per_step", "sequence_length",
+                          "steps", "flops_per_token", "peak_flops", "precision", "attention", "dataset"})
+    EXPECT_TRUE(first.contains(key)) << key;
+  EXPECT_EQ(first.at("name"), "out");
+  EXPECT_EQ(first.at("tokens_per_step"), 768);
+  EXPECT_EQ(lines("out")[12].at("checkpoint"), "out/checkpoints/step_00000004");
+  EXPECT_GT(lines("out")[3].at("bytes_by_tag").at("weights").get<int64_t>(), 0);
+  EXPECT_EQ(lines("out").back().at("reason"), "finished");
+}
+
+TEST_F(RunMetrics, AnEvaluationBeforeTheFirstStepChangesNoLoss) {
+  trains(sets({"train.steps=10", "train.folder=with"}));
+  trains(sets({"train.steps=10", "train.folder=without", "evaluation.at_start=false"}));
+  std::vector<std::string> with_it = losses("with");
+  ASSERT_TRUE(with_it.front().starts_with("0 validation_loss 5.")) << with_it.front();
+  with_it.erase(with_it.begin());
+  EXPECT_EQ(with_it, losses("without"));
+}
+
+TEST_F(RunMetrics, ARunThatNeverEvaluatesNeedsNoHeldOutText) {
+  const Words never = {"evaluation.every=0", "sampling.every=0", "train.steps=2"};
+  // Where text is held out by a share, a run that never evaluates trains on the same sequences.
+  trains(sets({"train.steps=2", "train.folder=evaluates"}));
+  trains(sets(with(never, {"train.folder=never"})));
+  EXPECT_EQ(values("never", "loss"), values("evaluates", "loss"));
+  trains(sets(with(never, {"train.folder=none", "data.validation=missing.txt"})));
+  write("short.txt", std::string(40, 'x'));  // one sequence of 32 tokens, and nothing to hold out
+  const ProcessResult result = trains(sets(with(never, {"train.folder=short", "data.train=short.txt"})));
+  EXPECT_NE(result.out.find("1 sequences of 32 tokens to train on\n"), std::string::npos) << result.out;
+  refused(sets({"train.folder=refused", "data.train=short.txt"}), {"validation fraction", "too few"});
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,63 @@
+// The folder `checkpoints` of a run: which of what lies in it are checkpoints, and which of them go.
+//
+// A checkpoint is a folder named step_ and the step, in at least 8 digits, whose state.json names the same
+// step. What is being written or removed is named so with `.unfinished` behind it. Nothing else is ever
+// touched, and no folder that holds a file which a run does not write.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+inline constexpr const char* kChecksumsFile = "checksums.json";
+inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
+inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
+    "model.safetensors", "optimizer.safetensors", "config.json", "config.yaml",
+    "state.json",        "checksums.json"};
+
+std::string checkpoint_name(int64_t step);                                  // step_00001000
+std::optional<int64_t> step_of_name(std::string_view name);                 // nothing: not a name of ours
+std::filesystem::path unfinished(const std::filesystem::path& checkpoint);  // its name while it is written
+
+struct NamedCheckpoint {
+  enum class Standing : uint8_t {
+    kCheckpoint,
+    kCopy,    // it is a checkpoint of another step than its name says
+    kDamaged  // or not a checkpoint: its state.json cannot be read or does not agree
+  };
+  int64_t step = 0;  // of the name
+  std::filesystem::path path;
+  Standing standing = Standing::kCheckpoint;
+  std::string why = {};  // if it is damaged
+};
+// All that have a name of ours, by step.
+std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& folder);
+
+// The newest checkpoint in `folder`, if there is one.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
+
+struct KeepRule {
+  int64_t newest = 0;                // how many; 0: all
+  int64_t every = 0;                 // also those of steps that are multiples of this; 0: none
+  std::optional<int64_t> best = {};  // also this step's
+};
+// Removes the other checkpoints.
+void prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep);
+
+// Removes all checkpoints, damaged ones too, and what is unfinished. Copies and foreign files stay.
+void remove_checkpoints(const std::filesystem::path& folder);
+
+// Removes what runs left that were killed while they wrote or removed a checkpoint.
+void remove_unfinished(const std::filesystem::path& folder);
+
+// Makes room for a checkpoint: takes its name from a folder that has it, and says where that is now. A
+// checkpoint will be removed as unfinished; anything else stays beside it, as NAME.found.
+void free_name(const std::filesystem::path& checkpoint);
+
+}  // namespace tessera

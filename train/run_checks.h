@@ -1,0 +1,27 @@
+// What a run's data, model and prompt must agree on, checked before anything slow is done.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/token_stream.h"
+#include "data/tokenizer.h"
+#include "model/config.h"
+#include "train/config/config.h"
+
+namespace tessera {
+
+struct RunParts {
+  const Config& config;
+  const ModelConfig& model;  // as the run has it: train.init_from may say its sizes
+  const TokenStream& train;
+  const TokenStream* validation = nullptr;  // null: a part of `train`
+  const Tokenizer* tokenizer = nullptr;     // of `train`; null: not known, and then little can be checked
+  bool resuming = false;                    // what a checkpoint was trained on is not refused again
+};
+
+// Returns notices for the user. Error: data of another tokenizer than that of the weights of train.init_from,
+// or of data.train's; a prompt with tokens that the model does not have.
+std::vector<std::string> check_run(const RunParts& run);
+
+}  // namespace tessera

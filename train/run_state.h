@@ -1,0 +1,56 @@
+// RunState: what a run must know to go on as if it had never stopped, and state.json, which keeps it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "data/fingerprint.h"
+#include "data/loader.h"
+
+namespace tessera {
+
+// Tells whether a run trains and evaluates on the same tokens as before, wherever their files lie.
+struct DataFingerprint {
+  StreamFingerprint train;
+  TokenRange train_range;                       // what is not held out
+  std::optional<StreamFingerprint> validation;  // nothing: the rest of `train`, or the run does not evaluate
+};
+
+struct BestEvaluation {
+  int64_t step = 0;
+  double validation_loss = 0;
+};
+
+// Random draws depend on (seed, step) alone.
+struct RunState {
+  int64_t step = 0;           // optimizer steps done
+  int64_t data_position = 0;  // training sequences consumed
+  int64_t seed = 0;
+  int64_t micro_batch = 0;
+  int64_t sequence_length = 0;
+  int64_t ranks = 1;
+  std::string device;                               // of the run that wrote it: cpu or cuda
+  std::string data;                                 // the training data, as the configuration named it
+  std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
+  std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
+};
+
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kStateFormat = "tessera checkpoint 2";
+inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
+
+// Takes note of an evaluation after run.step. Returns whether its loss is the lowest so far.
+bool note_evaluation(RunState& run, double validation_loss);
+
+nlohmann::ordered_json json_of(const RunState& run);
+
+// The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.
+int64_t read_step(const std::filesystem::path& checkpoint);
+
+// Error: anything missing, mistyped or out of range, with the file and the value found.
+RunState read_run_state(const std::filesystem::path& checkpoint);
+
+}  // namespace tessera
