@@ -28,7 +28,8 @@ struct Twin {
 
 class CudaTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kGuardBytes = 256, kMaxRows = 1024, kMaxChannels = 4096;
+  static constexpr int64_t kGuardBytes = 256, kMaxRows = 1024, kMaxChannels = 4096,
+                           kMaxFeatures = 4 * kMaxChannels;
   static constexpr unsigned char kPoison = 0xff;  // in every byte: NaN in fp32 and bf16, -1 in int32
 
   void SetUp() override {
@@ -40,7 +41,7 @@ class CudaTest : public ::testing::Test {
     cpu_ = make_cpu_backend();
     cuda_ = make_cuda_backend();
     workspace_ = device_->alloc(MemoryTag::kWorkspace, "workspace", DType::kF32,
-                                {workspace_bytes(Device::kCuda, kMaxRows, kMaxChannels, 4 * kMaxChannels) / 4});
+                                {workspace_bytes(Device::kCuda, kMaxRows, kMaxChannels, kMaxFeatures) / 4});
     cuda_->lend_workspace(workspace_);
   }
 
