@@ -94,10 +94,7 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
     fs::create_directory(pending);
     write_files(pending, state, run, config);
     sync_folder(pending);
-    // A run that was resumed may write the same step again; the old one goes only when the new one is in its
-    // place.
-    free_name(final_path);
-    fs::rename(pending, final_path);
+    give_name(pending, final_path);  // a run that was resumed may write the same step again
     sync_folder(folder);
     remove_unfinished(folder);
   } catch (const std::exception& error) {

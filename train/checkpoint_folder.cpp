@@ -1,7 +1,10 @@
 #include "train/checkpoint_folder.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "data/file.h"
 #include "data/json_text.h"
@@ -144,17 +147,21 @@ void remove_unfinished(const fs::path& folder) {
   for (const fs::path& path : found) remove_our_files(path);
 }
 
-void free_name(const fs::path& checkpoint) {
-  if (!fs::exists(fs::symlink_status(checkpoint))) return;
+void give_name(const fs::path& pending, const fs::path& checkpoint) {
+  if (!fs::exists(fs::symlink_status(checkpoint))) return fs::rename(pending, checkpoint);
   NamedCheckpoint found{.step = step_of_name(checkpoint.filename().string()).value_or(0), .path = checkpoint};
-  if (fs::is_directory(checkpoint) && !fs::is_symlink(checkpoint) && holds_only_our_files(checkpoint)) {
+  bool ours = fs::is_directory(checkpoint) && !fs::is_symlink(checkpoint) && holds_only_our_files(checkpoint);
+  if (ours) {
     inspect(found);
-    if (found.standing != Standing::kCopy)
-      return fs::rename(checkpoint, checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished));
+    ours = found.standing != Standing::kCopy;
   }
-  std::string aside = checkpoint.string() + ".found";
-  for (int i = 2; fs::exists(aside); ++i) aside = fmt::format("{}.found{}", checkpoint.string(), i);
+  if (ours && renameat2(AT_FDCWD, pending.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) == 0)
+    return;
+  std::string aside = checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished);
+  for (int i = 1; !ours && (i == 1 || fs::exists(aside)); ++i)
+    aside = fmt::format("{}.found{}", checkpoint.string(), i == 1 ? "" : std::to_string(i));
   fs::rename(checkpoint, aside);
+  fs::rename(pending, checkpoint);
 }
 
 }  // namespace tessera

@@ -56,8 +56,9 @@ void remove_checkpoints(const std::filesystem::path& folder);
 // Removes what runs left that were killed while they wrote or removed a checkpoint.
 void remove_unfinished(const std::filesystem::path& folder);
 
-// Makes room for a checkpoint: takes its name from a folder that has it, and says where that is now. A
-// checkpoint will be removed as unfinished; anything else stays beside it, as NAME.found.
-void free_name(const std::filesystem::path& checkpoint);
+// Gives a checkpoint that is written its name. One that has it already becomes unfinished, in the same moment
+// where the file system can exchange names, so that a kill leaves one of them; anything else that has it
+// stays beside it, as NAME.found.
+void give_name(const std::filesystem::path& pending, const std::filesystem::path& checkpoint);
 
 }  // namespace tessera

@@ -83,22 +83,18 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
   if (const auto differs = difference(old.train, data.train)) {
     check(was.data != "builtin" || now.data != "builtin",
           "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
-          "{}. "
-          "Resume with that build, or train on a file of your own with data.train",
+          "{}. Resume with that build, or train on a file of your own with data.train",
           checkpoint.string(), *differs);
     fail(
         "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start anew from "
-        "these "
-        "weights with train.init_from",
+        "these weights with train.init_from",
         checkpoint.string(), now.data, *differs);
   }
   check(old.train_range.first_token == data.train_range.first_token &&
             old.train_range.token_count == data.train_range.token_count,
         "{} was trained on {} tokens of {}, this run would train on {}: text that was held out would become "
-        "training "
-        "text, or the other way round. Restore data.validation_fraction and data.validation, or start anew "
-        "from these "
-        "weights with train.init_from",
+        "training text, or the other way round. Restore data.validation_fraction and data.validation, or "
+        "start anew from these weights with train.init_from",
         checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
 }
 

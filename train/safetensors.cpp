@@ -36,8 +36,7 @@ void check_finite(std::span<const float> values, const std::string& name) {
   const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
   fail(
       "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
-      "longer "
-      "warm-up or clipping (optimizer.max_grad_norm) usually helps",
+      "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
       name, first - values.begin(), *first);
 }
 

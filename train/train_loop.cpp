@@ -163,7 +163,8 @@ void TrainLoop::work(const Due& due) {
   if (due.evaluation)
     if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_.now, *loss);
   if (due.sample) sample();
-  if ((due.checkpoint || (best && run_.config.checkpoint.keep_best)) && run_.now.step > saved_) save();
+  // The best is saved even where its step is: its state.json has to tell that it is the best.
+  if ((due.checkpoint && run_.now.step > saved_) || (best && run_.config.checkpoint.keep_best)) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
 }
 

@@ -77,6 +77,14 @@ TEST_F(CheckpointFolder, WhatARunDidNotWriteIsNeitherResumedFromNorRemoved) {
             (std::set<std::string>{"mine.unfinished", "step_00000020", "step_00000099.found", "step_best"}));
 }
 
+TEST_F(CheckpointFolder, TheSameStepIsWrittenAgain) {
+  save(5);
+  run.seed = 77;
+  save(5);
+  EXPECT_EQ(names(), std::set<std::string>{"step_00000005"});
+  EXPECT_EQ(read_run_state(folder_ / "step_00000005").seed, 77);
+}
+
 TEST_F(CheckpointFolder, MilestonesAndTheBestAreKept) {
   for (const int64_t step : {5, 10, 15, 20, 25, 30}) {
     save(step);
