@@ -100,13 +100,13 @@ class Progress {
     if (!line_.due()) return;
     const double done = static_cast<double>(read_bytes);
     const double rate = done / std::max(1e-9, std::chrono::duration<double>(Clock::now() - start_).count());
-    std::vector<StatusPart> parts{{"prepare: " + input.filename().string(), 2}};
-    if (total_ > 0) parts.push_back({fmt::format("{:.0f}%", 100 * done / total_), 1});
-    const std::string of = total_ > 0 ? fmt::format(" of {:.1f}", total_ / 1e6) : "";
-    parts.push_back({fmt::format("{:.1f}{} MB", done / 1e6, of), 4});
-    parts.push_back({fmt::format("{:.1f} MB/s", rate / 1e6), 5});
-    parts.push_back({fmt::format("documents {}", documents), 6});
-    if (total_ > 0) parts.push_back({format_duration((total_ - done) / std::max(rate, 1.0)) + " left", 3});
+    const bool sized = total_ > 0;
+    const std::string of = sized ? fmt::format("{:.0f}% | ", 100 * done / total_) : "";
+    std::vector<StatusPart> parts{{fmt::format("prepare: {}{:.1f} MB", of, done / 1e6), 1},
+                                  {fmt::format("{:.1f} MB/s", rate / 1e6), 3}};
+    if (sized) parts.push_back({format_duration((total_ - done) / std::max(rate, 1.0)) + " left", 2});
+    parts.push_back({fmt::format("documents {}", documents), 4});
+    parts.push_back({input.filename().string(), 5});
     line_.show(parts);
   }
   void clear() { line_.clear(); }
