@@ -46,7 +46,13 @@ TEST_F(ReportOfARun, HoldsItsCurvesAtTheEnd) {
   EXPECT_EQ(run["name"], "out");
   EXPECT_EQ(run["curves"]["step"], json({1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(run["curves"]["tokens"].back(), 8 * 32);
-  EXPECT_EQ(run["evaluations"]["step"], json({4, 8}));
+  EXPECT_EQ(run["evaluations"]["step"], json({0, 4, 8}));
+  EXPECT_EQ(run["state"], "finished");
+  EXPECT_EQ(run["facts"]["steps"], 8);
+  EXPECT_GT(run["memory"]["weights"], 0);
+  std::string kinds;
+  for (const json& event : run["events"]) kinds += event["kind"].get<std::string>() + " ";
+  EXPECT_EQ(kinds, "start checkpoint checkpoint stop ");
   EXPECT_EQ(run["samples"].size(), 2u);
   EXPECT_EQ(run["samples"][0]["prompt"], "</script>");
   std::ifstream metrics(folder / "out/metrics.jsonl");
