@@ -8,7 +8,7 @@ ARG BASE=debian:12
 FROM ${BASE}
 
 COPY . /tessera
-# The build runs on another machine than the image may: x86-64-v3 is every x86-64 processor since 2013 (AVX2).
+# The image may run on another machine than it is built on. x86-64-v3: processors with AVX2.
 ARG CPU_ARCH=x86-64-v3
 RUN /tessera/tools/install \
  && cmake -S /tessera -B /tmp/build -G Ninja -DTESSERA_TESTS=OFF -DTESSERA_CPU_ARCH=${CPU_ARCH} \

@@ -172,8 +172,8 @@ int run(int argc, char** argv) {
 }  // namespace tessera
 
 int main(int argc, char** argv) try {
-  tessera::open_standard_streams();
-  tessera::writes_fail_without_signals();  // nobody has to read the progress
+  tessera::start_process();
+  tessera::outlive_readers();
   return tessera::run(argc, argv);
 } catch (const std::exception& error) {
   fmt::print(stderr, "prepare: error: {}\n", error.what());

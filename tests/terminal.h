@@ -1,16 +1,18 @@
 // Runs a program on a terminal of its own, as a person would see it.
 #pragma once
 
-#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "tests/data/support.h"  // first: it means gtest's namespace `testing`
 
 namespace tessera::testing {
 
@@ -56,8 +58,8 @@ struct Terminal {
   }
 };
 
-// What stands on the screen, and has scrolled off it, at the end: \r, \n and "erase to the end of the line" are
-// carried out; a line never wraps here, so one that is longer than the terminal is seen as such.
+// What stands on the screen, and has scrolled off it, at the end: \r, \n and "erase to the end of the line"
+// are carried out; a line never wraps here, so one that is longer than the terminal is seen as such.
 struct Screen {
   std::vector<std::string> lines{""};
   size_t longest = 0;  // of all lines at any moment

@@ -127,6 +127,7 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
 FileChecksums written_checksums(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kChecksumsFile;
   if (!fs::exists(path)) {
+    if (!fs::exists(checkpoint / kStateFile)) return {};  // another program's
     const nlohmann::json state = read_json(checkpoint / kStateFile);
     check(state.is_object() && state.value("format", nlohmann::json()) == kStateWithoutChecksums,
           "{} is missing", path.string());

@@ -35,7 +35,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Train
 RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
 void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state);
 
-// What the checksums.json of a checkpoint says; nothing for one of the first format.
+// What the checksums.json of a checkpoint says; nothing for one of the first format, and for weights that
+// another program wrote.
 // Error: it is malformed, or it is missing and state.json says that there was one.
 FileChecksums written_checksums(const std::filesystem::path& checkpoint);
 

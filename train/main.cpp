@@ -34,8 +34,7 @@ void join_resume_auto(int& argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tessera::open_standard_streams();
-  tessera::writes_fail_without_signals();
+  tessera::start_process();
   tessera::wait_without_spinning(argv);
   join_resume_auto(argc, argv);
   CLI::App app{
@@ -132,6 +131,7 @@ int main(int argc, char** argv) {
       plan_options.overrides = overrides;
       return tessera::plan_command(config, plan_options);
     }
+    tessera::outlive_readers();
     const tessera::World world = tessera::start_ranks(config.device, asked, argv);
     config.ranks = world.size;
     tessera::train(config, options, world);

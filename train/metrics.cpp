@@ -8,23 +8,38 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <optional>
 
 #include "data/file.h"
+#include "data/json_text.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_line.h"
 
 namespace tessera {
+namespace {
+
+// Nothing where a crash, or somebody else, left no JSON.
+std::optional<nlohmann::json> parse_line(const std::string& line) {
+  try {
+    return parse_json(line, "metrics.jsonl");
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step) : path_(path) {
   std::string kept;
   std::ifstream earlier(path);
   for (std::string line; keep_to_step >= 0 && std::getline(earlier, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
-    const int64_t step = json["step"];
+    const std::optional<nlohmann::json> json = parse_line(line);
+    if (!json || !json->is_object() || !json->contains("step") || !(*json)["step"].is_number_integer())
+      continue;
+    const int64_t step = (*json)["step"];
     if (step > keep_to_step) continue;
     kept += line + "\n";
-    if (step == keep_to_step) types_at_end_.insert(type_of_metrics(json));
+    if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
   }
   write_file(path, kept);
   fd_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);

@@ -35,8 +35,8 @@ class MetricsFile {
 // Of a line; lines of earlier versions have no "type", and are told by what else they have.
 std::string type_of_metrics(const nlohmann::json& line);
 
-std::string utc_time();                  // now, "2026-01-31T12:34:56.789Z"
-std::string format_count(double value);  // "512,345"
+std::string utc_time();                   // now, "2026-01-31T12:34:56.789Z"
+std::string format_count(double value);   // "512,345"
 std::string format_ranks(int64_t ranks);  // "4 ranks x ", before a rank's share of a step; of one, ""
 
 }  // namespace tessera

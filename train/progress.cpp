@@ -9,8 +9,8 @@
 namespace tessera {
 namespace {
 
-// Steps of models of 100 million parameters and more reach 0.6 to 0.7 of the GEMM peak on both kinds of device
-// (README.md); smaller ones less, but their steps are short.
+// Steps of models of 100 million parameters and more reach 0.6 to 0.7 of the GEMM peak on both kinds of
+// device (README.md); smaller ones less, but their steps are short.
 constexpr double kShareOfPeak = 0.6;
 constexpr double kLongSeconds = 30;   // from here on a step is worth a notice
 constexpr double kShortSeconds = 20;  // what the notice suggests
@@ -29,8 +29,7 @@ std::string notice_of_step(const RunShape& shape, int64_t micro_batch, double se
   const int64_t fewer = power_of_two_units(kShortSeconds / token_seconds, unit);
   const std::string text = fmt::format("notice   a step, of {} tokens, will take about {} on this device",
                                        format_count(static_cast<double>(tokens)), format_about(seconds));
-  if (fewer >= tokens)
-    return text + "; a smaller model, or a shorter train.sequence_length, takes less";
+  if (fewer >= tokens) return text + "; a smaller model, or a shorter train.sequence_length, takes less";
   const double then = token_seconds * static_cast<double>(fewer);
   return fmt::format("{}; --set train.tokens_per_step={} makes it {}{}", text, fewer, format_about(then),
                      then > kLongSeconds ? ", a smaller model or a shorter train.sequence_length less" : "");
@@ -47,7 +46,8 @@ std::vector<std::string> describe(const RunDescription& run) {
   const ModelConfig& model = shape.model;
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const std::string held_out =
-      run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch())) : "";
+      run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch()))
+                           : "";
   std::vector<std::string> lines{
       fmt::format("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}",
                   count(model.parameters()), model.layers, model.heads, model.channels, model.context,
@@ -84,8 +84,7 @@ double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int
 std::vector<std::string> slowness_notices(const RunDescription& run) {
   std::vector<std::string> notices;
   const double step = expected_step_seconds(run.shape, run.peak_flops);
-  if (step > kLongSeconds)
-    notices.push_back(notice_of_step(run.shape, run.config.train.micro_batch, step));
+  if (step > kLongSeconds) notices.push_back(notice_of_step(run.shape, run.config.train.micro_batch, step));
   if (!run.data.evaluates()) return notices;
   const int64_t validation_sequences = evaluated_sequences(run.config, run.data);
   const double evaluation = expected_evaluation_seconds(run.shape, run.peak_flops, validation_sequences);
@@ -93,7 +92,8 @@ std::vector<std::string> slowness_notices(const RunDescription& run) {
   const double sequences = static_cast<double>(validation_sequences) * kShortSeconds / evaluation;
   const int64_t fewer = power_of_two_units(sequences, 1);
   notices.push_back(fmt::format(
-      "notice   an evaluation, of {} sequences, will take about {}; --set evaluation.sequences={} makes it {}{}",
+      "notice   an evaluation, of {} sequences, will take about {}; --set evaluation.sequences={} makes it "
+      "{}{}",
       validation_sequences, format_about(evaluation), fewer,
       format_about(evaluation * static_cast<double>(fewer) / static_cast<double>(validation_sequences)),
       run.config.evaluation.at_start ? ", --set evaluation.at_start=false omits the one before the first step"

@@ -1,4 +1,5 @@
-// What a run tells of itself while it trains: what it is about to do, how far it is, and how long it will take.
+// What a run tells of itself while it trains: what it is about to do, how far it is, and how long it will
+// take.
 #pragma once
 
 #include <array>
@@ -49,8 +50,8 @@ class TimeLeft {
 
  private:
   int64_t steps_;
-  std::array<int64_t, 4> every_;         // by task; 0: never
-  std::array<double, 4> seconds_{};      // smoothed
+  std::array<int64_t, 4> every_;     // by task; 0: never
+  std::array<double, 4> seconds_{};  // smoothed
 };
 
 // The mean of the steps since the last printed line.

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
-#include "train/checkpoint_folder.h"
+#include "train/checkpoint.h"
 #include "train/schedule.h"
 
 namespace tessera {
@@ -102,7 +102,13 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
         checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
 }
 
-}  // namespace
+// Whether both evaluate on the same tokens, so that their losses compare.
+bool same_validation(const RunState& was, const RunState& now) {
+  if (!was.fingerprint || !now.fingerprint) return true;
+  const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
+  // A part of the training data is compared with that, and a run that does not evaluate has none.
+  return !old || !data || !difference(*old, *data);
+}
 
 std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunState& was, const RunState& now,
                                          const std::optional<Config>& was_config, const Config& config) {
@@ -129,13 +135,8 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   return notices;
 }
 
-bool same_validation(const RunState& was, const RunState& now) {
-  if (!was.fingerprint || !now.fingerprint) return true;
-  const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
-  // A part of the training data is compared with that, and a run that does not evaluate has none.
-  return !old || !data || !difference(*old, *data);
-}
-
+// The configuration that a checkpoint holds; nothing where it has none, or one that this version cannot read,
+// which `notice` then says.
 std::optional<Config> config_of(const fs::path& checkpoint, std::string& notice) {
   const fs::path path = checkpoint / kConfigFile;
   if (!fs::exists(path)) return std::nullopt;
@@ -147,6 +148,8 @@ std::optional<Config> config_of(const fs::path& checkpoint, std::string& notice)
   }
 }
 
+// A line for every key that changed; one for the learning rate, if they change it. `step` is the
+// checkpoint's.
 std::vector<std::string> changes(const Config& was, const Config& now, int64_t step) {
   const std::string old_lines = config_lines(was), new_lines = config_lines(now);
   std::string_view old_rest = old_lines, new_rest = new_lines;
@@ -164,6 +167,32 @@ std::vector<std::string> changes(const Config& was, const Config& now, int64_t s
   const std::string rate = learning_rate_change(was, now, step, of_learning_rate);
   if (!rate.empty()) found.push_back(rate);
   return found;
+}
+
+}  // namespace
+
+std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, const RunState& was,
+                                                 const RunState& now, const Config& config) {
+  std::string unread;
+  const std::optional<Config> was_config = config_of(checkpoint, unread);
+  std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
+  if (written_checksums(checkpoint).empty())
+    notices.push_back(
+        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
+                    "would not be noticed",
+                    checkpoint.filename().string()));
+  if (!unread.empty()) notices.push_back(unread);
+  if (!was_config) return notices;
+  for (const std::string& change : changes(*was_config, config, was.step))
+    notices.push_back("changed: " + change);
+  return notices;
+}
+
+std::optional<BestEvaluation> best_so_far(const fs::path& checkpoint, const RunState& was,
+                                          const RunState& now, const Config& config) {
+  if (!was.best || !same_validation(was, now)) return std::nullopt;
+  const bool there = fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
+  return there || !config.checkpoint.keep_best ? was.best : std::nullopt;
 }
 
 }  // namespace tessera

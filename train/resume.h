@@ -11,21 +11,16 @@
 
 namespace tessera {
 
+// Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns what to tell the
+// user: keys that changed, with their values before and now and what that means; what could not be compared.
 // Error: the order of the training data would change: another seed, sequence length or data.shuffle, or other
-// data. `was` is the checkpoint's, `was_config` its configuration, if it has one. Returns notices.
-std::vector<std::string> check_same_data(const std::filesystem::path& checkpoint, const RunState& was,
-                                         const RunState& now, const std::optional<Config>& was_config,
-                                         const Config& config);
+// data.
+std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
+                                                 const RunState& now, const Config& config);
 
-// Whether both evaluate on the same tokens, so that their losses compare.
-bool same_validation(const RunState& was, const RunState& now);
-
-// The configuration that a checkpoint holds; nothing where it has none, or one that this version cannot read,
-// which `notice` then says.
-std::optional<Config> config_of(const std::filesystem::path& checkpoint, std::string& notice);
-
-// A line for every key that changed, with its values before and now and what that means; one for the learning
-// rate, if they change it. `step` is the checkpoint's.
-std::vector<std::string> changes(const Config& was, const Config& now, int64_t step);
+// The best evaluation up to the checkpoint. None where its loss does not compare with those of this run, or
+// where the run keeps the best checkpoint and that one is gone.
+std::optional<BestEvaluation> best_so_far(const std::filesystem::path& checkpoint, const RunState& was,
+                                          const RunState& now, const Config& config);
 
 }  // namespace tessera

@@ -3,15 +3,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <cstring>
-#include <ctime>
 
 #include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "train/metrics.h"
 
 namespace tessera {
 namespace {
@@ -23,15 +23,6 @@ constexpr const char* kLockFile = "run.lock";
 std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text.data();
 }
 
 // "process 4711 on the host node7, started 2026-01-31T12:00:00Z"
@@ -70,7 +61,7 @@ RunLock::RunLock(const fs::path& folder)
         "{} is on a file system without locks ({}): nothing keeps a second run from writing there",
         folder.string(), std::strerror(error));
   const std::string text =
-      nlohmann::json{{"host", host_name()}, {"pid", getpid()}, {"started", utc_now()}}.dump();
+      nlohmann::json{{"host", host_name()}, {"pid", getpid()}, {"started", utc_time()}}.dump();
   const bool written = ftruncate(file_.fd, 0) == 0 &&
                        pwrite(file_.fd, text.data(), text.size(), 0) == std::ssize(text) &&
                        fsync(file_.fd) == 0;  // NFS: readers on other hosts see what is on the server

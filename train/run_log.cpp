@@ -13,8 +13,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kQuietSeconds = 60;  // after which a log gets a line of what is under way
-constexpr int64_t kLabel = 9;         // columns of "notice   "
+constexpr double kQuietSeconds = 60;   // after which a log gets a line of what is under way
+constexpr int64_t kLabel = 9;          // columns of "notice   "
 constexpr double kWorthANotice = 1.1;  // times the peak that was told last
 
 }  // namespace
@@ -24,18 +24,18 @@ RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
 
 void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step) {
   metrics_.emplace(path, keep_to_step);
+  report_.emplace(config_, line_);
 }
 
 // A line of metrics.jsonl: what every line has, then the figures of its type.
 void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   if (!metrics_) return;
-  nlohmann::ordered_json line{
-      {"type", type},
-      {"step", run_.step},
-      {"tokens", run_.data_position * run_.sequence_length},
-      {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
-      {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
-      {"time", utc_time()}};
+  nlohmann::ordered_json line{{"type", type},
+                              {"step", run_.step},
+                              {"tokens", run_.data_position * run_.sequence_length},
+                              {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
+                              {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
+                              {"time", utc_time()}};
   line.update(figures);
   metrics_->write(line);
 }
@@ -62,6 +62,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"dataset", description.data.stream().describe()}};
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
+  if (report_) report_->refresh();
 }
 
 void RunLog::step(const TrainState::StepResult& result, double learning_rate, double seconds,
@@ -83,6 +84,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                   {"memory_bytes", memory}});
   if (memory > std::exchange(memory_told_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
+  report_->refresh();
   const std::vector<StatusPart> status = step_status({.step = run_.step,
                                                       .steps = config_.train.steps,
                                                       .interval = interval_,
@@ -93,8 +95,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                                                       .peak_flops = peak_flops,
                                                       .memory_bytes = memory,
                                                       .seconds_left = time_left_.after(run_.step)});
-  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps)
-    return line_.show(status);
+  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps) return line_.show(status);
   line_.keep(status);
   interval_ = {};
 }
@@ -124,7 +125,8 @@ void RunLog::under_way(int64_t step, const std::string& what, int64_t done, int6
 
 void RunLog::evaluation(double loss, int64_t sequences, double seconds) {
   time_left_.took(TimeLeft::kEvaluation, seconds);
-  record("evaluation", {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
+  record("evaluation",
+         {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
   line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
                           loss, std::exp(loss), sequences));
 }
@@ -136,9 +138,11 @@ void RunLog::sample(const std::string& text, double seconds) {
                           printable(config_.sampling.prompt), printable(text)));
 }
 
-void RunLog::checkpoint(const std::filesystem::path& path, double seconds) {
+void RunLog::checkpoint(const std::filesystem::path& path, double seconds, bool best) {
   time_left_.took(TimeLeft::kCheckpoint, seconds);
-  record("checkpoint", {{"path", path.string()}, {"seconds", seconds}});
+  nlohmann::ordered_json figures{{"path", path.string()}, {"seconds", seconds}};
+  if (best) figures["best"] = true;
+  record("checkpoint", figures);
   sync();
   line_.print_wrapped(
       fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(), seconds), 2);
@@ -148,6 +152,7 @@ void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(nu
 
 void RunLog::stop(const char* reason, const std::string& message) {
   record("stop", {{"reason", reason}, {"message", message}});
+  report_.reset();  // writes the page a last time
 }
 
 }  // namespace tessera

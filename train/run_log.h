@@ -10,6 +10,7 @@
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/progress.h"
+#include "train/report/run_report.h"
 
 namespace tessera {
 
@@ -34,9 +35,10 @@ class RunLog {
                  double seconds);  // on a terminal, while it is
   void evaluation(double loss, int64_t sequences, double seconds);
   void sample(const std::string& text, double seconds);
-  void checkpoint(const std::filesystem::path& path, double seconds);
+  void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);
-  void stop(const char* reason, const std::string& message);  // "finished", "signal", "error"
+  // "finished", "signal", "error"; the last one
+  void stop(const char* reason, const std::string& message);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -47,12 +49,13 @@ class RunLog {
   const RunState& run_;
   StatusLine line_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunReport> report_;  // follows metrics_
   TimeLeft time_left_;
   Interval interval_;  // since the last printed line
   RunShape shape_{};
   double sequences_per_epoch_ = 1;
   double peak_flops_ = 0, peak_told_ = 0;  // of one device; as it was last printed
-  int64_t memory_told_ = 0;                          // bytes, in the last line of type memory
+  int64_t memory_told_ = 0;                // bytes, in the last line of type memory
   Clock::time_point started_ = Clock::now();
 };
 

@@ -54,6 +54,14 @@ json read_known(const fs::path& checkpoint) {
 
 }  // namespace
 
+bool note_evaluation(RunState& run, double validation_loss) {
+  // There is no checkpoint before the first step.
+  if (run.step == 0 || !std::isfinite(validation_loss)) return false;
+  if (run.best && validation_loss >= run.best->validation_loss) return false;
+  run.best = {.step = run.step, .validation_loss = validation_loss};
+  return true;
+}
+
 nlohmann::ordered_json json_of(const RunState& s) {
   nlohmann::ordered_json object = {{"format", kStateFormat},
                                    {"step", s.step},

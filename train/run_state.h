@@ -42,6 +42,9 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateFormat = "tessera checkpoint 2";
 inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
 
+// Takes note of an evaluation after run.step. Returns whether its loss is the lowest so far.
+bool note_evaluation(RunState& run, double validation_loss);
+
 nlohmann::ordered_json json_of(const RunState& run);
 
 // The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.

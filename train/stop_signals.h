@@ -9,8 +9,8 @@ namespace tessera {
 
 inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP};
 
-// From here on the first of them is only noted, and acknowledged on stdout at once if `speaks`; one that comes
-// more than a second later ends the program. What is ignored (nohup) stays ignored.
+// From here on the first of them is only noted, and acknowledged on stdout at once if `speaks`; one that
+// comes more than a second later ends the program. What is ignored (nohup) stays ignored.
 void catch_stop_signals(bool speaks);
 int stop_signal();  // the first that came; 0: none
 

@@ -11,10 +11,10 @@
 namespace tessera {
 
 // A step that is expected to take longer than kPromptSeconds is dropped when a signal comes; a shorter one is
-// finished. Gradients are exchanged during a step's last micro-batch, so all ranks must know before it whether
-// it is dropped. They agree after every so many micro-batches, a number that follows from what they know in
-// common: that costs a message to rank 0 and back about every kPromptSeconds, no wait for a device, and
-// nothing at all in a short step. A rank alone looks at the clock instead.
+// finished. Gradients are exchanged during a step's last micro-batch, so all ranks must know before it
+// whether it is dropped. They agree after every so many micro-batches, a number that follows from what they
+// know in common: that costs a message to rank 0 and back about every kPromptSeconds, no wait for a device,
+// and nothing at all in a short step. A rank alone looks at the clock instead.
 class Stopping {
  public:
   static constexpr double kPromptSeconds = 2;

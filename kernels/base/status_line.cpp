@@ -81,9 +81,8 @@ std::string fit_status(const std::vector<StatusPart>& parts, int64_t columns) {
   std::vector<StatusPart> left = parts;
   std::string text = join(left);
   while (columns_of(text) > columns && left.size() > 1) {
-    left.erase(std::max_element(left.begin(), left.end(), [](const StatusPart& a, const StatusPart& b) {
-      return a.rank < b.rank;
-    }));
+    left.erase(std::max_element(left.begin(), left.end(),
+                                [](const StatusPart& a, const StatusPart& b) { return a.rank < b.rank; }));
     text = join(left);
   }
   text.resize(bytes_within(text, columns));

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// A part of a status, "loss 3.1416". Where a terminal is too narrow, the parts of the highest `rank` go first.
+// A part of a status, "loss 3.1416". On a narrow terminal the parts of the highest `rank` go first.
 struct StatusPart {
   std::string text;
   int rank;  // 1: the last to go
@@ -26,13 +26,13 @@ std::string wrap(std::string_view text, int64_t columns, int64_t indent);
 
 std::string format_duration(double seconds);  // "1:02:03", "4:05"
 
-bool draws_in_place(int fd);             // a terminal, and not one of TERM=dumb
-int64_t columns_of_terminal(int fd);     // at this moment; where it does not tell, $COLUMNS, or else 80
+bool draws_in_place(int fd);          // a terminal, and not one of TERM=dumb
+int64_t columns_of_terminal(int fd);  // at this moment; where it does not tell, $COLUMNS, or else 80
 bool write_all(int fd, std::string_view text);  // false: errno says why
 
 // On a terminal a status is rewritten in place and never takes more than one line; anywhere else it is a line
-// of its own. Output that cannot be written (its reader is gone, the disk is full) is dropped, with one notice
-// on stderr: a run does not end because nobody reads what it prints.
+// of its own. Output that cannot be written (its reader is gone, the disk is full) is dropped, with one
+// notice on stderr: a run does not end because nobody reads what it prints.
 class StatusLine {
  public:
   // Where statuses cannot be rewritten, show() writes one only after `quiet_seconds` without output.
@@ -42,11 +42,11 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
 
   bool due() const;  // whether show() would write now: cheap, for loops that would call it too often
-  void show(const std::vector<StatusPart>& parts);  // until the next output
-  void keep(const std::vector<StatusPart>& parts);  // a status that stays
-  void print(std::string_view text);                // as it is, and it stays
+  void show(const std::vector<StatusPart>& parts);            // until the next output
+  void keep(const std::vector<StatusPart>& parts);            // a status that stays
+  void print(std::string_view text);                          // as it is, and it stays
   void print_wrapped(std::string_view text, int64_t indent);  // fitted to a terminal's width
-  void clear();                                     // takes a status away that does not stay
+  void clear();                                               // takes a status away that does not stay
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -55,8 +55,8 @@ class StatusLine {
   int fd_;
   double quiet_seconds_;
   bool speaks_, in_place_;
-  bool open_ = false;   // a status stands at the cursor's line
-  bool said_ = false;   // that output is lost
+  bool open_ = false;  // a status stands at the cursor's line
+  bool said_ = false;  // that output is lost
   Clock::time_point last_output_, last_show_;
 };
 

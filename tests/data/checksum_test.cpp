@@ -40,11 +40,13 @@ TEST_F(ChecksumTest, AFileIsHashedWhileItIsWritten) {
   OutputFile file(path);
   file.write(std::as_bytes(std::span("hello, ", 7)));
   file.write(std::as_bytes(std::span("world", 5)));
-  EXPECT_EQ(file.commit(), checksum_of_file(path));
+  const FileChecksum written = file.commit();
+  EXPECT_EQ(written, checksum_of_file(path));
   OutputFile changed(path);
   changed.write(std::as_bytes(std::span("hello, world", 12)));
   changed.overwrite_start(std::as_bytes(std::span("H", 1)));
-  EXPECT_EQ(changed.commit(), checksum_of_file(path));
+  const FileChecksum overwritten = changed.commit();
+  EXPECT_EQ(overwritten, checksum_of_file(path));
   EXPECT_EQ(read_file(path), "Hello, world");
 }
 

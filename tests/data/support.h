@@ -20,7 +20,7 @@
 namespace tessera {
 
 // A fixture whose folder_ is empty at the start of each test and gone after it.
-class InTempFolder : public testing::Test {
+class InTempFolder : public ::testing::Test {
  protected:
   InTempFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "tessera_data_XXXXXX").string();

@@ -35,7 +35,8 @@ TEST(StatusLine, ColumnsAreCountedNotBytes) {
 TEST(StatusLine, TextIsWrappedBetweenWords) {
   EXPECT_EQ(wrap("notice   one two three four", 20, 9), "notice   one two\n         three four");
   EXPECT_EQ(wrap("short\nlines stay", 20, 9), "short\nlines stay");
-  EXPECT_EQ(wrap("a/path/longer/than/the/terminal and more", 20, 2), "a/path/longer/than/the/terminal\n  and more");
+  EXPECT_EQ(wrap("a/path/longer/than/the/terminal and more", 20, 2),
+            "a/path/longer/than/the/terminal\n  and more");
   EXPECT_EQ(wrap("notice   a/path/longer/than/the/terminal", 20, 9),
             "notice  \n         a/path/longer/than/the/terminal");
   EXPECT_EQ(wrap("", 20, 9), "");

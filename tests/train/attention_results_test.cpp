@@ -98,6 +98,32 @@ TEST(AttentionResults, SvgHasAPanelForEachDirectionAndEscapes) {
   EXPECT_EQ(svg.find(">row<"), std::string::npos) << "not measured";
 }
 
+// The heights of the horizontal lines of a kind: "g" of ticks, "v" of levels.
+std::vector<std::string> heights(const std::string& svg, const std::string& kind) {
+  std::vector<std::string> found;
+  const std::string begin = "<path class=\"" + kind + "\" d=\"M";
+  for (size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
+    const size_t y = svg.find(' ', at + begin.size()) + 1;
+    found.push_back(svg.substr(y, svg.find('H', y) - y));
+  }
+  return found;
+}
+
+TEST(AttentionResults, SvgHasTheGemmPeakAndOneScaleInAllPanels) {
+  AttentionResults results = made_up();
+  results.gemm_peak = 804e12;
+  const std::string svg = to_svg(results);
+  expect_sound_svg(svg);
+  const std::vector<std::string> levels = heights(svg, "v"), ticks = heights(svg, "g");
+  ASSERT_EQ(levels.size(), 2u) << "one in each panel";
+  EXPECT_EQ(levels[0], levels[1]);
+  ASSERT_EQ(ticks.size() % 2, 0u);
+  for (size_t i = 0; i < ticks.size() / 2; ++i) EXPECT_EQ(ticks[i], ticks[i + ticks.size() / 2]);
+  EXPECT_NE(svg.find("GEMM peak: 804 TFLOP/s"), std::string::npos);
+  EXPECT_NE(svg.find(">1000<"), std::string::npos) << "the scale reaches the peak";
+  EXPECT_NE(svg.find(">0<"), std::string::npos) << "and begins at zero";
+}
+
 TEST(SvgPlot, OfNothingOrOnePointIsStillAFile) {
   expect_sound_svg(SvgPlot{}.draw());
   SvgPlot one{.title = "t", .x_label = "x", .y_label = "y", .panels = {}};

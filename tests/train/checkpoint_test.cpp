@@ -94,7 +94,8 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   const fs::path path = save();
   ModelConfig other = kTiny;
   other.layers = 3;
-  expect_parts(error_of([&] { read_state(path, other); }), {"another model", "n_layer is 2", "wants 3"});
+  expect_parts(error_of([&] { read_state(path, other); }),
+               {"another model", "n_layer is 2", "wants model.layers=3"});
   RunShape shape = state.shape();
   shape.model = other;
   Arena other_arena = Arena::host();
@@ -107,7 +108,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
-  load_weights(path, same, true);
+  load_weights(path, same, PositionExtension::kInterpolate);
   EXPECT_EQ(same.next_token_logits(prompt), state.next_token_logits(prompt)) << "nothing was extended";
 
   RunShape shape = state.shape();
@@ -115,8 +116,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena long_arena = Arena::host();
   TrainState extended(*be, long_arena, shape);
   expect_parts(error_of([&] { load_weights(path, extended); }),
-               {"has 16 positions", "wants 61", "model.position_extension=interpolate", "model.context=16"});
-  load_weights(path, extended, true);
+               {"n_positions is 16", "wants model.context=61"});
+  load_weights(path, extended, PositionExtension::kInterpolate);
   const Params weights = extended.optimizer().masters();
   const std::span<float> before = floats(state.optimizer().masters().position_table),
                          after = floats(weights.position_table);
@@ -134,7 +135,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 9;
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
-  expect_parts(error_of([&] { load_weights(path, shorter, true); }), {"n_positions is 16", "wants 9"});
+  expect_parts(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
+               {"n_positions is 16", "wants model.context=9"});
 }
 
 TEST_F(Checkpoint, DamageIsNamed) {
@@ -150,7 +152,7 @@ TEST_F(Checkpoint, DamageIsNamed) {
   std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
   expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: more than 64 lists"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json does not exist"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"has no config.json"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 

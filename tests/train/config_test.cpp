@@ -47,9 +47,9 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
       "\xEF\xBB\xBF"
       "device: cpu\r\n"
       "model: {layers: 3, heads: 2, channels: 64, attention: \"naive\"}  # a flow map, quotes\r\n"
+      "data: {validation: 12}\r\n"
       "train:\r\n"
       "  folder: out/here\r\n"
-      "  init_from: 12\r\n"
       "  micro_batch: auto\r\n"
       "  deterministic: false\r\n"
       "  seed: 9223372036854775807\r\n"
@@ -63,7 +63,7 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.model.layers, 3);
   EXPECT_EQ(config.model.attention, "naive");
   EXPECT_EQ(config.train.folder, "out/here");
-  EXPECT_EQ(config.train.init_from, "12");
+  EXPECT_EQ(config.data.validation, "12");
   EXPECT_EQ(config.train.micro_batch, 0);
   EXPECT_FALSE(config.train.deterministic);
   EXPECT_EQ(config.train.seed, std::numeric_limits<int64_t>::max());

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/browser.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -169,18 +170,7 @@ TEST_F(MemoryProfileOfARun, ThePageNeedsNothingElse) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
   // The one address is the name of SVG's elements, which nothing is loaded from.
   EXPECT_EQ(page.find("http://"), page.find("http://www.w3.org/2000/svg"));
-  EXPECT_EQ(page.find(">PROFILE<"), std::string::npos);
-}
-
-// A folder on the PATH that may not be read, or is none, is passed over, as a shell does.
-std::string find_browser(const std::string& path) {
-  std::stringstream folders(path);
-  for (std::string at; std::getline(folders, at, ':');)
-    for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
-      if (std::error_code error;
-          fs::is_regular_file(fs::path(at) / name, error) && access((fs::path(at) / name).c_str(), X_OK) == 0)
-        return fs::path(at) / name;
-  return "";
+  EXPECT_EQ(page.find("PROFILE_DATA"), std::string::npos);
 }
 
 TEST_F(MemoryProfileOfARun, ABrowserIsLookedForWhereThePathMayBeRead) {
@@ -233,7 +223,7 @@ element(document.body, "div", { id: "seen" }, seen.join("; "));
 </script>)";
 
 TEST_F(MemoryProfileOfARun, ThePageWorksInABrowser) {
-  const std::string browser = find_browser(getenv("PATH") ? getenv("PATH") : "");
+  const std::string browser = find_browser();
   if (browser.empty()) GTEST_SKIP() << "no chromium on the PATH";
   profile_a_run();
   const json memory = json::parse(text("memory.json"));
@@ -242,12 +232,7 @@ TEST_F(MemoryProfileOfARun, ThePageWorksInABrowser) {
                "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
   page.replace(page.find("</body>"), 0, kReader);
   write("tried.html", page);
-  const ProcessResult result = run_process(
-      "/usr/bin/timeout",
-      {"120", browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-       "--user-data-dir=" + (folder / "browser").string(), "--host-resolver-rules=MAP * ~NOTFOUND",
-       "--window-size=1100,1600", "--dump-dom", "file://" + (folder / "tried.html").string()},
-      {.folder = folder});
+  const ProcessResult result = open_in_browser(browser, folder, "tried.html");
   ASSERT_EQ(result.status, 0) << result.error;
   const size_t error = result.out.find("data-error=\"");
   ASSERT_EQ(error, std::string::npos) << result.out.substr(error, 200);

@@ -60,11 +60,10 @@ TEST(MetricsFile, KeepsTheEventsBeforeTheStepAndDropsWhatIsTorn) {
     file.write({{"type", "resume"}, {"step", 2}});
     file.sync();
   }
-  EXPECT_EQ(lines(path),
-            (std::vector<std::string>{
-                R"({"type":"start","step":0})", R"({"step":1,"loss":0.5})",
-                R"({"step":2,"validation_loss":0.5})", R"({"type":"stop","step":2,"reason":"signal"})",
-                R"({"type":"resume","step":2})"}));
+  EXPECT_EQ(lines(path), (std::vector<std::string>{R"({"type":"start","step":0})", R"({"step":1,"loss":0.5})",
+                                                   R"({"step":2,"validation_loss":0.5})",
+                                                   R"({"type":"stop","step":2,"reason":"signal"})",
+                                                   R"({"type":"resume","step":2})"}));
   fs::remove(path);
 }
 

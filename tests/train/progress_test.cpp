@@ -30,11 +30,11 @@ std::string status_at(int64_t columns) {
 }
 
 TEST(StepStatus, FitsTheTerminal) {
-  EXPECT_EQ(status_at(120),
-            "step 12340/100000 | loss 3.1234 | norm 0.52 | lr 3.00e-04 | 643,298 tok/s | MFU 64.3% | 26.0 GiB | "
-            "ETA 19:51:40");
-  EXPECT_EQ(status_at(79),
-            "step 12340/100000 | loss 3.1234 | 643,298 tok/s | MFU 64.3% | ETA 19:51:40");
+  EXPECT_EQ(
+      status_at(120),
+      "step 12340/100000 | loss 3.1234 | norm 0.52 | lr 3.00e-04 | 643,298 tok/s | MFU 64.3% | 26.0 GiB | "
+      "ETA 19:51:40");
+  EXPECT_EQ(status_at(79), "step 12340/100000 | loss 3.1234 | 643,298 tok/s | MFU 64.3% | ETA 19:51:40");
   EXPECT_EQ(status_at(39), "step 12340/100000 | loss 3.1234");
   EXPECT_EQ(status_at(60), "step 12340/100000 | loss 3.1234 | 643,298 tok/s");
 }
@@ -47,7 +47,7 @@ TEST(TaskStatus, FitsTheTerminal) {
                          .unit = "sequences",
                          .seconds = 512};
   EXPECT_EQ(fit_status(task_status(task), 79),
-            "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 2.0 s each");
+            "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 25:36 left");
   EXPECT_EQ(fit_status(task_status(task), 100),
             "step 250/20000 | evaluation 25% | 256 of 1024 sequences | 2.0 s each | 25:36 left");
   EXPECT_EQ(fit_status(task_status(task), 45), "step 250/20000 | evaluation 25% | 25:36 left");
@@ -64,8 +64,8 @@ TEST(TimeLeft, CountsEvaluationsSamplesAndCheckpoints) {
   left.took(TimeLeft::kStep, 2);
   EXPECT_DOUBLE_EQ(left.after(1), 24 * 2);
   left.took(TimeLeft::kEvaluation, 100);
-  EXPECT_DOUBLE_EQ(left.after(1), 24 * 2 + 3 * 100);   // at 10, 20 and the end
-  EXPECT_DOUBLE_EQ(left.after(20), 5 * 2 + 2 * 100);   // that of step 20 comes yet
+  EXPECT_DOUBLE_EQ(left.after(1), 24 * 2 + 3 * 100);  // at 10, 20 and the end
+  EXPECT_DOUBLE_EQ(left.after(20), 5 * 2 + 2 * 100);  // that of step 20 comes yet
   EXPECT_DOUBLE_EQ(left.after(21), 4 * 2 + 100);
   EXPECT_DOUBLE_EQ(left.after(25), 100);
   left.took(TimeLeft::kSample, 1000);  // never due
@@ -90,9 +90,11 @@ class RunThatSpeaks : public InTempFolder {
     write("text.txt", std::string(40'000, 'x'));
     write("small.yaml",
           "device: cpu\nmodel:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 32\n"
-          "data:\n  train: " + (folder_ / "text.txt").string() + "\n"
-          "train:\n  tokens_per_step: 256\n  log_every: 2\n  steps: 9\n"
-          "sampling:\n  every: 0\n");
+          "data:\n  train: " +
+              (folder_ / "text.txt").string() +
+              "\n"
+              "train:\n  tokens_per_step: 256\n  log_every: 2\n  steps: 9\n"
+              "sampling:\n  every: 0\n");
   }
   Config config(const std::vector<std::string>& overrides = {}) const {
     return load_config(folder_ / "small.yaml", overrides);
@@ -125,15 +127,15 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
             "notice   a step, of 65,536 tokens, will take about 21 min on this device; --set "
             "train.tokens_per_step=1024 makes it 20 s");
   // What is suggested is a run: whole micro-batches, here of 4 sequences.
-  const std::vector<std::string> slower = notices(config({"train.tokens_per_step=65536", "train.micro_batch=4"}),
-                                                  flops / 0.6 / (100 * 3600));
+  const std::vector<std::string> slower =
+      notices(config({"train.tokens_per_step=65536", "train.micro_batch=4"}), flops / 0.6 / (100 * 3600));
   ASSERT_EQ(slower.size(), 2u);
   EXPECT_NE(slower[0].find("about 100.0 h on this device; --set train.tokens_per_step=128 makes it 12 min, a "
                            "smaller model"),
             std::string::npos)
       << slower[0];
-  EXPECT_NE(slower[1].find("an evaluation, of 62 sequences, will take about 63 min; --set "
-                           "evaluation.sequences=1 makes it 60 s, --set evaluation.at_start=false"),
+  EXPECT_NE(slower[1].find("an evaluation, of 62 sequences, will take about 61 min; --set "
+                           "evaluation.sequences=1 makes it 59 s, --set evaluation.at_start=false"),
             std::string::npos)
       << slower[1];
 }
@@ -143,14 +145,16 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
   const RunData data(c);
   const DeviceChoice device;
   const RunShape shape = shape_of(c);
-  RunState run{.step = 0, .sequence_length = 32};
+  RunState run;
+  run.sequence_length = 32;
   testing::internal::CaptureStdout();
   {
     RunLog log(c, run, true);
     log.open_metrics(folder_ / "metrics.jsonl", -1);
     const double flops = 256 * shape.model.flops_per_token(32);  // of a step
-    log.begin({.config = c, .shape = shape, .device = device, .data = data, .peak_flops = flops, .folder = "out"},
-              {});
+    log.begin(
+        {.config = c, .shape = shape, .device = device, .data = data, .peak_flops = flops, .folder = "out"},
+        {});
     MemoryLedger ledger;
     for (const double seconds : {4.0, 0.5, 1.0, 0.25}) {
       ++run.step;

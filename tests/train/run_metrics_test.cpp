@@ -37,12 +37,13 @@ TEST_F(RunMetrics, EveryLineTellsItsTypeAndWhereTheRunIs) {
     elapsed = line.at("elapsed");
     seen.push_back(type + " " + line.at("step").dump());
   }
-  EXPECT_EQ(seen, (Words{"start 0", "evaluation 0", "step 1", "memory 1", "step 2", "checkpoint 2", "step 3",
-                         "step 4", "evaluation 4", "sample 4", "checkpoint 4", "stop 4", "resume 4", "step 5",
-                         "memory 5", "step 6", "evaluation 6", "sample 6", "checkpoint 6", "stop 6"}));
+  EXPECT_EQ(seen, (Words{"start 0",      "evaluation 0", "step 1",   "memory 1",     "step 2",
+                         "checkpoint 2", "step 3",       "step 4",   "evaluation 4", "sample 4",
+                         "checkpoint 4", "stop 4",       "resume 4", "step 5",       "memory 5",
+                         "step 6",       "evaluation 6", "sample 6", "checkpoint 6", "stop 6"}));
   const auto first = lines("out").front();
-  for (const char* key : {"name", "device", "ranks", "parameters", "tokens_per_step", "sequence_length", "steps",
-                          "flops_per_token", "peak_flops", "precision", "attention", "dataset"})
+  for (const char* key : {"name", "device", "ranks", "parameters", "tokens_per_step", "sequence_length",
+                          "steps", "flops_per_token", "peak_flops", "precision", "attention", "dataset"})
     EXPECT_TRUE(first.contains(key)) << key;
   EXPECT_EQ(first.at("name"), "out");
   EXPECT_EQ(first.at("tokens_per_step"), 768);

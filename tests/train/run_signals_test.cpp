@@ -38,8 +38,9 @@ struct Signals : TrainRanks {
 
   // Settings of a run whose steps take about 5 s on this machine, at this moment.
   Words steps_of_seconds(const Words& more) const {
-    trains(by(1, "measured", {"train.steps=2", "train.tokens_per_step=9600", "train.micro_batch=1",
-                              "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
+    trains(by(1, "measured",
+              {"train.steps=2", "train.tokens_per_step=9600", "train.micro_batch=1", "evaluation.every=0",
+               "sampling.every=0", "checkpoint.every=0"}));
     const double seconds = events("measured", "step").back().at("seconds");
     const int64_t sequences = std::max<int64_t>(1, static_cast<int64_t>(5 / (seconds / 300))) / 6 * 6;
     return sets(with({"train.tokens_per_step=" + std::to_string(32 * sequences), "train.micro_batch=1",
@@ -59,7 +60,8 @@ TEST_F(Signals, AStepOfManyMinutesIsAnnouncedAndStopped) {
     ASSERT_TRUE(wait_for_output("folder out"));
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     process.signal(number);
-    EXPECT_TRUE(wait_for_output(std::string(name) + " received: stopping after this micro-batch; send it again"));
+    EXPECT_TRUE(
+        wait_for_output(std::string(name) + " received: stopping after this micro-batch; send it again"));
     const auto asked = std::chrono::steady_clock::now();
     const ProcessResult result = process.finish();
     EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count(), 30);
@@ -100,7 +102,8 @@ TEST_F(Signals, RanksDropTheSameStep) {
   const ProcessResult result = process.finish();
   ASSERT_EQ(result.status, 0) << result.error;
   EXPECT_EQ(result.error, "");
-  EXPECT_NE(result.out.find("SIGHUP received: stopping after this micro-batch"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("SIGHUP received: stopping after this micro-batch"), std::string::npos)
+      << result.out;
   EXPECT_NE(result.out.find("step 2 is not finished; it is dropped"), std::string::npos) << result.out;
   EXPECT_EQ(checkpoints("out"), std::vector{1});
   trains(with(settings, {"--resume"}));
@@ -110,13 +113,14 @@ TEST_F(Signals, RanksDropTheSameStep) {
 // nohup stays nohup: what is ignored when the program starts is ignored.
 TEST_F(Signals, AnIgnoredHangUpIsIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // inherited
-  Process process(TRAIN_BINARY, with_config(sets({"train.steps=400", "evaluation.every=0"})), {.folder = folder});
+  Process process(TRAIN_BINARY, with_config(sets({"train.steps=60", "evaluation.every=0"})),
+                  {.folder = folder});
   std::signal(SIGHUP, before);
   wait_for_steps("out", 3);
   process.signal(SIGHUP);
   const ProcessResult result = process.finish();
   EXPECT_EQ(result.status, 0) << result.error;
-  EXPECT_EQ(events("out", "step").size(), 400u);
+  EXPECT_EQ(events("out", "step").size(), 60u);
 }
 
 // `./train | tee log`, then Ctrl-C: tee is gone before the run is.
@@ -152,8 +156,9 @@ TEST_F(Signals, AFullDiskUnderTheLogEndsNoRun) {
 }
 
 TEST_F(Signals, ClosedStreamsPutNothingIntoFiles) {
-  const ProcessResult result = run_process(TRAIN_BINARY, with_config(sets({"train.steps=3", "train.log_every=1"})),
-                                           {.folder = folder, .closed_streams = true});
+  const ProcessResult result =
+      run_process(TRAIN_BINARY, with_config(sets({"train.steps=3", "train.log_every=1"})),
+                  {.folder = folder, .closed_streams = true});
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(events("out", "step").size(), 3u);  // every line is parsed
   for (const char* file : {"config.yaml", "metrics.jsonl"})
@@ -175,9 +180,11 @@ TEST_F(Signals, AFileThatCannotGrowIsAnErrorWithAMessage) {
 }
 
 TEST_F(Signals, AStopInTheLastSampleLeavesWhatResumes) {
-  const Words settings = sets({"train.steps=4", "evaluation.every=4", "sampling.every=4", "checkpoint.every=4"});
+  const Words settings =
+      sets({"train.steps=4", "evaluation.every=4", "sampling.every=4", "checkpoint.every=4"});
   trains(with(settings, sets({"train.folder=whole"})));
-  Process process(TRAIN_BINARY, with_config(with(settings, sets({"sampling.tokens=100000000"}))), {.folder = folder});
+  Process process(TRAIN_BINARY, with_config(with(settings, sets({"sampling.tokens=100000000"}))),
+                  {.folder = folder});
   ASSERT_TRUE(wait_for_output("step 4: validation loss"));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   process.signal(SIGTERM);
@@ -212,13 +219,13 @@ TEST_F(Signals, AnEvaluationThatIsMissingAtTheEndIsMadeByAResume) {
 }
 
 TEST_F(Signals, ARunThatDivergesSaysSoInItsMetrics) {
-  const ProcessResult result =
-      train(sets({"optimizer.learning_rate=1e30", "optimizer.min_learning_rate=1e30",
-                  "optimizer.warmup_steps=0", "optimizer.max_grad_norm=0"}));
+  const ProcessResult result = train(sets({"optimizer.learning_rate=1e30", "optimizer.min_learning_rate=1e30",
+                                           "optimizer.warmup_steps=0", "optimizer.max_grad_norm=0"}));
   EXPECT_EQ(result.status, 1);
   ASSERT_EQ(events("out", "stop").size(), 1u);
   EXPECT_EQ(events("out", "stop")[0].at("reason"), "error");
-  EXPECT_NE(events("out", "stop")[0].at("message").get<std::string>().find("learning_rate"), std::string::npos);
+  EXPECT_NE(events("out", "stop")[0].at("message").get<std::string>().find("learning_rate"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
   EXPECT_TRUE(fs::exists(folder / "out/checkpoints/step_00000004"));
   refused({"--resume", "--set", "train.steps=3"}, {"step_00000004 is at step 4", "nothing is left to do"});
   refused({"--resume", "--set", "train.seed=2"}, {"train.seed", "order of the data would change"});
-  refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "wants 3"});
+  refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "wants model.layers=3"});
   refused({"--resume", "--set", "train.folder=none"}, {"nothing to resume"});
 }
 

@@ -147,7 +147,8 @@ std::string to_svg(const AttentionResults& results) {
   SvgPlot plot{.title = fmt::format("Attention on {}: TFLOP/s against sequence length", results.device),
                .x_label = "sequence length",
                .y_label = "TFLOP/s",
-               .panels = {}};
+               .panels = {},
+               .one_scale = true};
   for (const AttentionCell& cell : results.cells) {
     if (!cell.in_sweep || !cell.why_not.empty()) continue;
     for (const bool backward : {false, true}) {
@@ -157,6 +158,10 @@ std::string to_svg(const AttentionResults& results) {
           .points.push_back({static_cast<double>(cell.problem.tokens), tflops(cell, backward)});
     }
   }
+  if (results.gemm_peak > 0)
+    for (SvgPlot::Panel& panel : plot.panels)
+      panel.levels.push_back(
+          {results.gemm_peak / 1e12, fmt::format("GEMM peak: {:.4g} TFLOP/s", results.gemm_peak / 1e12)});
   return plot.draw();
 }
 

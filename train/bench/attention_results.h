@@ -51,7 +51,8 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 // A table of the cells of one problem.
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak);
 nlohmann::ordered_json to_json(const AttentionResults& results);
-// TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung.
+// TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung; the same scale of y
+// in all, which reaches the GEMM peak.
 std::string to_svg(const AttentionResults& results);
 
 }  // namespace tessera

@@ -70,7 +70,7 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
 }  // namespace
 
 int main(int argc, char** argv) {
-  tessera::open_standard_streams();
+  tessera::start_process();
   tessera::wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine.", "bench"};
   app.footer(

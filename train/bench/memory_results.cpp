@@ -56,7 +56,12 @@ std::string fit_text(const std::optional<PowerFit>& fit) {
   return fit ? fmt::format("N^{:.3f}  R^2 {:.5f}", fit->exponent, fit->r_squared) : "-";
 }
 
-void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::*of) {
+enum class Slopes { kShown, kHidden };
+
+// Slopes stand where the bytes are a power of N. A step's peak is a constant and a power: the slope of a
+// straight line through it would be no figure of anything.
+void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::*of,
+               Slopes slopes) {
   for (const MemoryRow& row : results.rows) {
     SvgPlot::Line& line = plot.line(title, name_of(row.attention));
     const auto tokens = static_cast<double>(row.tokens);
@@ -69,7 +74,8 @@ void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, i
     }
   }
   for (SvgPlot::Line& line : plot.panels.back().lines) {
-    const auto fit = fit_memory(results, attention_kind(line.name), of);
+    const auto fit =
+        slopes == Slopes::kShown ? fit_memory(results, attention_kind(line.name), of) : std::nullopt;
     line.label = fit ? fmt::format("{}: slope {:.2f}", line.name, fit->exponent) : line.name;
   }
 }
@@ -196,8 +202,8 @@ std::string to_svg(const MemoryResults& results) {
       .y_axis = SvgPlot::YAxis::kBytes,
       .columns = 1};
   add_panel(plot, results, "Saved by attention from the forward to the backward, all layers",
-            &StepMemory::saved);
-  add_panel(plot, results, "Peak of the whole step", &StepMemory::step);
+            &StepMemory::saved, Slopes::kShown);
+  add_panel(plot, results, "Peak of the whole step", &StepMemory::step, Slopes::kHidden);
   for (const MemoryRow& row : results.rows)
     if (row.outcome != Outcome::kRan && row.available > 0 && plot.panels.back().levels.empty())
       plot.panels.back().levels.push_back(

@@ -5,15 +5,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/metrics.h"
+
 namespace tessera {
 namespace {
 
-// 1, 2 or 5 times a power of ten: some five of them make up `largest`.
-double round_step(double largest) {
-  const double rough = largest / 5, power = std::pow(10, std::floor(std::log10(rough)));
+// 1, 2 or 5 times a power of ten: some so many of them make up `range`.
+double round_step(double range, int ticks = 5) {
+  const double rough = range / ticks, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0})
     if (factor * power >= rough) return factor * power;
   return 10 * power;
+}
+
+// 0.5, 250, 20,000
+std::string tick_text(double value) {
+  return std::abs(value) < 1e4 ? fmt::format("{:.6g}", value) : format_count(value);
+}
+
+constexpr double kMostTicks = 20;  // whatever the step
+
+// Multiples of the step. Counted in whole steps: a sum of steps would drift.
+void add_ticks(Axis& axis, double step) {
+  const double first = std::ceil(axis.from / step - 1e-6);
+  for (double k = first; k < first + kMostTicks && k * step <= axis.to + 1e-6 * step; ++k)
+    axis.ticks.push_back({k * step + 0.0, tick_text(k * step + 0.0)});  // -0 becomes 0
 }
 
 std::string power_of_two_bytes(int power) {
@@ -28,10 +44,25 @@ double Axis::share(double value) const {
   return to > from ? (place(value) - place(from)) / (place(to) - place(from)) : 0.5;
 }
 
-Axis axis_from_zero(double largest) {
-  const double step = round_step(largest), highest = step * std::ceil(largest / step);
-  Axis axis{.from = 0, .to = highest, .logarithmic = false, .ticks = {}};
-  for (double y = 0; y <= highest * 1.001; y += step) axis.ticks.push_back({y, fmt::format("{:.6g}", y)});
+Axis axis_from_zero(double largest) { return axis_around(0, largest); }
+
+Axis axis_around(double smallest, double largest) {
+  constexpr double kLeastShare = 1e-9;  // of a value that a scale can tell apart
+  if (!(largest - smallest > kLeastShare * std::abs(smallest)))
+    largest = smallest + std::max(1e-12, std::abs(smallest));
+  const double step = round_step(largest - smallest);
+  Axis axis{.from = step * std::floor(smallest / step),
+            .to = step * std::ceil(largest / step),
+            .logarithmic = false,
+            .ticks = {}};
+  add_ticks(axis, step);
+  return axis;
+}
+
+Axis axis_between(double smallest, double largest, int ticks) {
+  Axis axis{
+      .from = smallest, .to = largest > smallest ? largest : smallest + 1, .logarithmic = false, .ticks = {}};
+  add_ticks(axis, round_step(axis.to - axis.from, ticks));
   return axis;
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/base/ledger.h"
 #include "train/bench/svg_axis.h"
+#include "train/metrics.h"
 
 namespace tessera {
 namespace {
@@ -15,9 +17,11 @@ namespace {
 constexpr double kWidth = 840, kPanelHeight = 260, kWidePanelHeight = 310;
 constexpr double kRight = 24, kTop = 34, kBottom = 44;  // margins inside a panel
 constexpr double kLeft = 56, kLeftOfBytes = 84;         // room for the ticks of y
+constexpr double kLeftUnnamed = 72;                     // the same, without a name of the axis
 constexpr double kHead = 62;                            // above the panels: title and legend
 constexpr double kLabels = 126;                         // the column of lines' labels
 constexpr double kTextHeight = 15, kTickWidth = 34;     // the least between two texts
+constexpr double kLinearTickWidth = 110;                // of a linear scale, about
 
 constexpr double kEndText = 100;       // the width of the text at a line's end
 constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text above it
@@ -55,24 +59,29 @@ class PanelDrawing {
   PanelDrawing(const SvgPlot& plot, const SvgPlot::Panel& panel, const std::vector<std::string>& names)
       : plot_(plot), panel_(panel), names_(names) {}
 
-  // "" of a panel without points.
-  std::string draw(double left, double top, double width, double height) {
+  // "" of a panel without points. `top_y`: what y reaches at least.
+  std::string draw(double left, double top, double width, double height, double top_y) {
     std::vector<double> xs, ys;
     for (const SvgPlot::Line& line : panel_.lines) {
       for (const auto& [x, y] : line.points) xs.push_back(x), ys.push_back(y);
       if (line.end) xs.push_back(line.end->x), ys.push_back(line.end->y);
     }
     for (const SvgPlot::Level& level : panel_.levels) ys.push_back(level.y);
-    if (xs.empty() || !(*std::max_element(ys.begin(), ys.end()) > 0)) return "";
+    if (xs.empty() || (!panel_.around && !(*std::max_element(ys.begin(), ys.end()) > 0))) return "";
+    ys.push_back(std::max(top_y, ys.front()));
     const auto [smallest, largest] = std::minmax_element(ys.begin(), ys.end());
     const auto labelled = [](const SvgPlot::Line& line) { return !line.label.empty(); };
     const bool labels = std::any_of(panel_.lines.begin(), panel_.lines.end(), labelled);
-    x_axis_ = axis_at(xs);
     const bool ends = std::any_of(panel_.lines.begin(), panel_.lines.end(),
                                   [](const SvgPlot::Line& line) { return line.end.has_value(); });
     const double headroom = ends ? std::pow(*largest / *smallest, kEndHeadroom) : 1;
-    y_axis_ = in_bytes() ? axis_of_bytes(*smallest, *largest * headroom) : axis_from_zero(*largest);
-    left_ = left + (in_bytes() ? kLeftOfBytes : kLeft);
+    y_axis_ = in_bytes()      ? axis_of_bytes(*smallest, *largest * headroom)
+              : panel_.around ? axis_around(*smallest, *largest)
+                              : axis_from_zero(*largest);
+    const auto [first, last] = std::minmax_element(xs.begin(), xs.end());
+    const int x_ticks = static_cast<int>(width / kLinearTickWidth);
+    x_axis_ = plot_.x_axis == SvgPlot::XAxis::kLinear ? axis_between(*first, *last, x_ticks) : axis_at(xs);
+    left_ = left + (in_bytes() ? kLeftOfBytes : plot_.y_label.empty() ? kLeftUnnamed : kLeft);
     right_ = left + width - kRight - (labels ? kLabels : 0);
     top_ = top + kTop;
     bottom_ = top + height - kBottom;
@@ -108,6 +117,7 @@ class PanelDrawing {
       svg += text(last, bottom_ + 17, "middle", tick.text);
     }
     svg += text((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x_label);
+    if (plot_.y_label.empty()) return svg;
     const double middle = (top_ + bottom_) / 2;
     return svg + text(left + 14, middle, "middle", plot_.y_label,
                       fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", left + 14, middle));
@@ -133,14 +143,21 @@ class PanelDrawing {
     std::string svg, path;
     for (const auto& [x, y] : points)
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(x), y_of(y));
+    const std::string opacity = line.opacity < 1 ? fmt::format(" stroke-opacity=\"{}\"", line.opacity) : "";
     if (!path.empty())
-      svg += fmt::format("<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} d=\"{}\"/>\n", colour,
-                         covers_another(index) ? " stroke-dasharray=\"7 7\"" : "", path);
+      svg += fmt::format("<path fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{}{} d=\"{}\"/>\n", colour,
+                         line.width, opacity,
+                         line.dashed             ? " stroke-dasharray=\"5 4\""
+                         : covers_another(index) ? " stroke-dasharray=\"7 7\""
+                                                 : "",
+                         path);
     if (line.end) svg += draw_end(*line.end, points, colour);
+    if (!line.dots) return svg;
     for (const auto& [x, y] : points) {
       svg += fmt::format(
           "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {}</title></circle>\n",
-          x_of(x), y_of(y), colour, escaped(line.name), short_number(x),
+          x_of(x), y_of(y), colour, escaped(line.name),
+          plot_.x_axis == SvgPlot::XAxis::kLinear ? format_count(x) : short_number(x),
           in_bytes() ? format_bytes(std::llround(y)) : fmt::format("{:.4g}", y));
     }
     return svg;
@@ -211,9 +228,21 @@ std::string SvgPlot::draw() const {
     for (const Line& line : panel.lines)
       if (std::find(names.begin(), names.end(), line.name) == names.end()) names.push_back(line.name);
   }
-  const double panel_width = kWidth / columns, panel_height = columns == 1 ? kWidePanelHeight : kPanelHeight;
-  const double rows = std::ceil(static_cast<double>(panels.size()) / columns);
-  const double height = kHead + rows * panel_height;
+  struct Place {
+    double left, top, width, height;
+  };
+  std::vector<Place> places;
+  double height = kHead;
+  for (int column = 0; const Panel& panel : panels) {
+    const bool alone = panel.wide || columns == 1;
+    if (alone) column = 0;
+    const double panel_width = alone ? kWidth : kWidth / columns,
+                 high = alone ? kWidePanelHeight : kPanelHeight;
+    if (column == 0) height += high;
+    places.push_back(
+        {.left = column * panel_width, .top = height - high, .width = panel_width, .height = high});
+    column = alone ? 0 : (column + 1) % columns;
+  }
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n"
@@ -231,11 +260,16 @@ std::string SvgPlot::draw() const {
                        kColours[i % std::size(kColours)], x);
     svg += text(x + 24, 48, "start", names[i]);
   }
+  double top_y = -std::numeric_limits<double>::infinity();
+  for (const Panel& panel : panels) {
+    if (!one_scale) break;
+    for (const Level& level : panel.levels) top_y = std::max(top_y, level.y);
+    for (const Line& line : panel.lines)
+      for (const auto& [x, y] : line.points) top_y = std::max(top_y, y);
+  }
   for (size_t i = 0; i < panels.size(); ++i) {
-    const double column = static_cast<double>(i % static_cast<size_t>(columns)),
-                 row = static_cast<double>(i / static_cast<size_t>(columns));
-    svg += PanelDrawing(*this, panels[i], names)
-               .draw(column * panel_width, kHead + row * panel_height, panel_width, panel_height);
+    const Place& at = places[i];
+    svg += PanelDrawing(*this, panels[i], names).draw(at.left, at.top, at.width, at.height, top_y);
   }
   return svg + "</svg>\n";
 }

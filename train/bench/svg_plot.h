@@ -1,4 +1,4 @@
-// Line plots as an SVG file, x on a scale of powers of two. Readable on light and on dark pages: colours
+// Line plots as an SVG file. Readable on light and on dark pages: colours
 // follow the reader's preference. It needs no script, font or network.
 #pragma once
 
@@ -20,6 +20,9 @@ struct SvgPlot {
     Points points;
     std::string label = {};  // beside the line; where any line has one, a column is left free for them
     std::optional<End> end = {};
+    bool dots = true;  // at the points, with their values
+    double width = 2, opacity = 1;
+    bool dashed = false;
   };
   struct Level {
     double y;
@@ -29,6 +32,12 @@ struct SvgPlot {
     std::string title;
     std::vector<Line> lines;
     std::vector<Level> levels = {};  // dashed across the panel
+    bool wide = false;               // as wide as the picture, in a row of its own
+    bool around = false;             // with YAxis::kFromZero: y begins near the least value instead
+  };
+  enum class XAxis {
+    kPowersOfTwo,  // a logarithmic scale, with a tick at each x
+    kLinear,
   };
   enum class YAxis {
     kFromZero,
@@ -36,8 +45,10 @@ struct SvgPlot {
   };
   std::string title, x_label, y_label;
   std::vector<Panel> panels;  // lines of the same name have the same colour in all
+  XAxis x_axis = XAxis::kPowersOfTwo;
   YAxis y_axis = YAxis::kFromZero;
-  int columns = 2;  // of panels side by side
+  int columns = 2;         // of panels side by side
+  bool one_scale = false;  // of y in all panels, so that they can be compared by eye
 
   // The line of that name, made if it is not there yet. The reference holds until another one is made.
   Line& line(const std::string& panel, const std::string& name);

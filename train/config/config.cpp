@@ -63,8 +63,8 @@ class Reader {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
     const std::string& weights = config_.train.init_from;
-    // A run that goes on has weights of its own; those that it began from may be gone.
-    if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights);
+    // A run that goes on is compared with its checkpoint; what it began from may be gone.
+    if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights, resume);
     check_across();
     if (config_.train.folder.empty()) config_.train.folder = "runs/" + file.stem().string();
     return config_;
@@ -74,7 +74,7 @@ class Reader {
   void read_file(const fs::path& file);
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
-  void take_model_of(const fs::path& weights);
+  void take_model_of(const fs::path& weights, bool resume);
 
   void check_across() const;
   void require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
@@ -156,7 +156,7 @@ void Reader::apply_override(const std::string& text) {
 
 // train.init_from sets the keys that describe the model; one that was given has to agree. A table of
 // positions may be extended.
-void Reader::take_model_of(const fs::path& weights) {
+void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
       return read_gpt2_config(weights);
@@ -167,6 +167,7 @@ void Reader::take_model_of(const fs::path& weights) {
   Config asked = config_;
   std::string where, differences, keys;
   for_each_gpt2_field(found.model, [&](const char* field, const char* key, const auto& member) {
+    if (resume && place(key).rank > 0) return;
     const std::string source = fmt::format("{}: {}", (weights / "config.json").string(), field);
     set(config_, {.key = key, .where = source, .kind = Written::Kind::kPlain, .text = setting_of(member)});
     if (place(key).rank == 0) {

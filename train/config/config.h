@@ -58,6 +58,8 @@ struct Config {
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 10;
+    bool report = true;        // report.html in the folder
+    bool tensorboard = false;  // tensorboard/ in the folder
     bool operator==(const Train&) const = default;
   } train;
 
@@ -118,7 +120,7 @@ std::filesystem::path find_config(
 
 // Reads a file, then applies overrides ("key=value", later ones win), takes the keys that describe the model
 // from the folder that train.init_from names, and checks what spans several keys. A run that goes on
-// (`resume`) does not need that folder any more.
+// (`resume`) need not agree with that folder, nor have it any more.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
                    bool resume = false);
 

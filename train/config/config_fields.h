@@ -85,6 +85,10 @@ void for_each_field(C& config, Visit&& visit) {
         "For the initial weights, the order of the data and the samples");
   visit("train.log_every", train.log_every, Whole{.at_least = 1},
         "Steps between the lines that stay, each with the means of its steps; metrics.jsonl has every step");
+  visit("train.report", train.report, Flag{},
+        "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
+  visit("train.tensorboard", train.tensorboard, Flag{},
+        "Also write TensorBoard's event files, to tensorboard/ in the run's folder");
 
   auto& optimizer = config.optimizer;
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},

@@ -49,10 +49,11 @@ constexpr std::string_view kHarmless[] = {
     "num_return_sequences", "output_attentions", "output_hidden_states", "output_past", "output_scores",
     "pad_token_id", "predict_special_tokens", "prefix", "problem_type", "remove_invalid_values",
     "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "return_dict_in_generate",
-    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_logits",
-    "summary_type", "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature",
-    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-    "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache"};
+    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_proj_to_logits", "summary_type", "summary_use_proj", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
+    "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
+    "use_cache"};
 // clang-format on
 
 // Fields that make another model unless they are empty, false or null.

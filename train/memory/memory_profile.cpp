@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "data/output.h"
+#include "train/html_page.h"
 #include "train/memory/memory_report.h"
 
 namespace tessera {
@@ -171,11 +172,7 @@ std::string memory_trace(const MemoryProfile& profile) {
 }
 
 std::string memory_page(const std::string& memory_json) {
-  std::string text;  // where "<" is escaped, no text in it can end the script element
-  for (const char c : memory_json) c == '<' ? text += "\\u003c" : text += c;
-  std::string page = memory_page_template();
-  const std::string_view mark = ">PROFILE<";
-  return page.replace(page.find(mark) + 1, mark.size() - 2, text);
+  return page_with_data(memory_page_template(), "PROFILE_DATA", memory_json);
 }
 
 void prepare_profile_folder(const fs::path& folder) {

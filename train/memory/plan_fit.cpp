@@ -36,11 +36,15 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
 
 Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
   const int64_t micro_batch = std::max<int64_t>(config.train.micro_batch, 1);
-  const int64_t most = std::min(kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
+  // The positions of train.init_from are the most, unless its table is to be extended.
+  const bool fixed = !config.train.init_from.empty() && config.model.position_extension == "none";
+  const int64_t most =
+      std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
     Change change{config, {}};
     change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step is made to suit it
-    change = with_context(std::move(change), tokens);
+    change =
+        fixed ? with_sequence_length(std::move(change), tokens) : with_context(std::move(change), tokens);
     if (config.train.micro_batch == 0)
       change.switches.push_back(fmt::format("train.micro_batch={}", micro_batch));
     return change;

@@ -1,0 +1,34 @@
+// ./report runs/a runs/b --output compare.html
+#include <iostream>
+
+#include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
+#include "train/report/report_command.h"
+
+int main(int argc, char** argv) {
+  tessera::open_standard_streams();
+  tessera::writes_fail_without_signals();
+  CLI::App app{
+      "Draws the curves of runs: loss, learning rate, gradient norm, tokens/s, MFU, memory, samples and events, in "
+      "one page that opens from disk. Each run keeps such a page of itself, runs/NAME/report.html.",
+      "report"};
+  tessera::ReportOptions options;
+  app.add_option("runs", options.runs, "Folders of runs, which hold metrics.jsonl")->type_name("FOLDER");
+  app.add_option("--output", options.output,
+                 "The page to write; default: of one run its report.html, of several compare.html")
+      ->type_name("FILE");
+  app.add_option("--svg", options.svg, "Also draw the curves into this file")->type_name("FILE");
+  app.footer(
+      "Examples:\n"
+      "  ./report runs/a runs/b --output compare.html\n"
+      "  ./report runs/a --svg a.svg\n\n"
+      "Exit code 1: the command line is wrong, a run cannot be read, or a file cannot be written.");
+  if (const auto exit_code = tessera::parse_command_line({app, argc, argv})) return *exit_code;
+  try {
+    tessera::report_command(options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "report: error: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,18 @@
+// The program report: the curves of runs that have been, or are under way.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct ReportOptions {
+  std::vector<std::string> runs;  // folders, or the metrics.jsonl in them
+  std::string output;             // the page; "": of one run its report.html, of several compare.html
+  std::string svg;                // a picture; "": none
+};
+
+// Writes them and prints a table of the runs. Error: a run cannot be read, a file cannot be written.
+void report_command(const ReportOptions& options);
+
+}  // namespace tessera

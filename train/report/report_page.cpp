@@ -1,0 +1,118 @@
+#include "train/report/report_page.h"
+
+#include <cmath>
+#include <iterator>
+
+#include "kernels/base/check.h"
+#include "train/html_page.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// A list of numbers, short: a page holds some twenty thousand. Six digits are more than a screen can show.
+class Numbers {
+ public:
+  void add(double value, const char* format = "{:.6g}") {
+    text_ += text_.size() > 1 ? "," : "";
+    if (std::isfinite(value)) {
+      fmt::format_to(std::back_inserter(text_), fmt::runtime(format), value);
+    } else {
+      text_ += "null";
+    }
+  }
+  std::string done() && { return std::move(text_) + "]"; }
+
+ private:
+  std::string text_ = "[";
+};
+
+// {"width":4,"step":[...],"tokens":[...],"seconds":[...],
+//  "loss":{"mean":[...],"least":[...],"greatest":[...]}}
+// Where a bucket is one step, the mean is all there is.
+std::string curves_json(const ThinnedCurves& curves, std::span<const char* const> names) {
+  Numbers step, tokens, seconds;
+  for (const auto& [index, bucket] : curves.buckets()) {
+    step.add(static_cast<double>(bucket.last.step), "{:.0f}");
+    tokens.add(bucket.last.tokens, "{:.0f}");
+    seconds.add(bucket.last.seconds, "{:.1f}");
+  }
+  std::string json = fmt::format("{{\"width\":{},\"step\":{},\"tokens\":{},\"seconds\":{}", curves.width(),
+                                 std::move(step).done(), std::move(tokens).done(), std::move(seconds).done());
+  for (size_t i = 0; i < names.size(); ++i) {
+    Numbers mean, least, greatest;
+    for (const auto& [index, bucket] : curves.buckets()) {
+      const ThinnedCurves::Value& value = bucket.values[i];
+      mean.add(value.count > 0 ? value.mean() : NAN);
+      least.add(value.least);
+      greatest.add(value.greatest);
+    }
+    json += fmt::format(",\n\"{}\":{{\"mean\":{}", names[i], std::move(mean).done());
+    if (curves.width() > 1)
+      json +=
+          fmt::format(",\"least\":{},\"greatest\":{}", std::move(least).done(), std::move(greatest).done());
+    json += "}";
+  }
+  return json + "}";
+}
+
+Json place_json(const RunPlace& at) {
+  return {{"step", at.step}, {"tokens", at.tokens}, {"seconds", at.seconds}};
+}
+
+Json loss_json(const std::optional<RunRecord::Loss>& loss) {
+  return loss ? Json{{"value", loss->value}, {"step", loss->step}} : Json(nullptr);
+}
+
+std::string run_json(const RunRecord& run) {
+  Json events = Json::array(), samples = Json::array();
+  for (const RunRecord::Event& event : run.events()) {
+    events.push_back({{"kind", event.kind}, {"text", event.text}});
+    events.back().update(place_json(event.at));
+  }
+  for (const RunRecord::Sample& sample : run.samples()) {
+    samples.push_back({{"prompt", sample.prompt}, {"text", sample.text}});
+    samples.back().update(place_json(sample.at));
+  }
+  Json summary{{"name", run.name},
+               {"folder", run.folder},
+               {"state", run.state()},
+               {"message", run.message()},
+               {"started", run.started()},
+               {"updated", run.updated()},
+               {"facts", run.facts()},
+               {"last", place_json(run.last())},
+               {"last_validation", loss_json(run.last_validation())},
+               {"best_validation", loss_json(run.best_validation())},
+               {"tokens_per_second", number_or_null(run.tokens_per_second())},
+               {"unreadable_lines", run.unreadable_lines()},
+               {"values_not_finite", run.values_not_finite()},
+               {"memory", Json(run.memory())},
+               {"events", std::move(events)},
+               {"samples", std::move(samples)}};
+  std::string json = text_of(summary);
+  json.pop_back();
+  constexpr std::array kValidation = {"validation_loss"};
+  return json + ",\n\"curves\":" + curves_json(run.steps(), RunRecord::kStepCurves) +
+         ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + "}";
+}
+
+}  // namespace
+
+std::string report_json(const ReportPage& page) {
+  std::string runs;
+  for (const RunRecord& run : page.runs) runs += (runs.empty() ? "" : ",\n") + run_json(run);
+  return fmt::format("{{\"written\":{},\"reload_seconds\":{},\"runs\":[\n{}\n]}}", text_of(page.written),
+                     page.reload_seconds, runs);
+}
+
+std::string report_page(const ReportPage& page) {
+  return page_with_data(report_page_template(), "REPORT_DATA", report_json(page));
+}
+
+}  // namespace tessera

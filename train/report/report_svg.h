@@ -1,0 +1,15 @@
+// The curves of runs as one SVG file, for a document.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "train/report/run_record.h"
+
+namespace tessera {
+
+// Loss, learning rate, gradient norm, tokens/s and MFU over the steps. One run has a colour for training and
+// one for validation; of several each has its own.
+std::string report_svg(std::span<const RunRecord> runs);
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+// RunRecord: what metrics.jsonl tells of a run, thinned so that a run of 10^6 steps is as small as one of
+// 10^3. Lines are added as they come; a record is bounded, however many there are.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/report/thinned_curves.h"
+
+namespace tessera {
+
+// A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null where it is none. Lines
+// of older versions have no type: their keys tell it.
+nlohmann::json parse_metrics_line(std::string_view line);
+
+class RunRecord {
+ public:
+  // The values of a "step" line that are drawn, by the names of their keys.
+  static constexpr std::array kStepCurves = {"loss", "grad_norm",   "learning_rate", "tokens_per_second",
+                                             "mfu",  "memory_bytes"};
+  static constexpr size_t kMostSamples = 100, kMostEvents = 1000;
+  static constexpr size_t kMostSampleBytes = 20'000;  // of one sample; the rest is cut off
+
+  struct Loss {
+    double value;
+    int64_t step;
+  };
+  struct Event {  // start, resume, checkpoint, best, signal or stop
+    std::string kind, text;
+    RunPlace at;
+  };
+  struct Sample {
+    std::string prompt, text;
+    RunPlace at;
+  };
+
+  // A line of metrics.jsonl. Those of older versions have no "tokens", "elapsed" or "time": these are made
+  // from the rest. What is no such line is counted, and left out.
+  void add(std::string_view line);
+
+  std::string name;    // of the run: its folder's, unless its file says another
+  std::string folder;  // as the user wrote it
+  const RunPlace& last() const { return last_; }
+  const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
+  const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
+  const std::optional<Loss>& last_validation() const { return last_validation_; }
+  const std::optional<Loss>& best_validation() const { return best_validation_; }
+  const std::vector<Event>& events() const { return events_; }
+  const std::deque<Sample>& samples() const { return samples_; }
+  const std::map<std::string, double>& memory() const { return memory_; }  // bytes by tag, at the peak
+  double tokens_per_second() const;    // of the steps alone, over the whole run; NaN: unknown
+  double fact(const char* key) const;  // a number of the newest start or resume; NaN: none
+  const nlohmann::json& facts() const { return facts_; }  // that whole line
+  // running: no end is recorded; else the reason that the run gave: finished, signal, error
+  const std::string& state() const { return state_; }
+  const std::string& message() const { return message_; }
+  const std::string& started() const { return started_; }  // UTC, as in the file; "": unknown
+  const std::string& updated() const { return updated_; }
+  int64_t unreadable_lines() const { return unreadable_; }
+  int64_t values_not_finite() const { return not_finite_; }
+
+ private:
+  void take_place(const nlohmann::json& line, const std::string& type);
+  void add_step(const nlohmann::json& line);
+  void add_evaluation(const nlohmann::json& line);
+  void add_sample(const nlohmann::json& line);
+  void add_event(const nlohmann::json& line, const std::string& type);
+
+  RunPlace last_;
+  ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
+  std::optional<Loss> last_validation_, best_validation_;
+  std::vector<Event> events_;
+  std::deque<Sample> samples_;
+  std::map<std::string, double> memory_;
+  nlohmann::json facts_ = nlohmann::json::object();
+  std::string state_ = "running", message_, started_, updated_;
+  double base_seconds_ = 0;  // of the processes before this one
+  double elapsed_ = 0;       // of this process
+  double step_seconds_ = 0;  // sum
+  double step_tokens_ = 0;   // sum
+  int64_t unreadable_ = 0, not_finite_ = 0;
+};
+
+// A run's folder, or the metrics.jsonl in it. Error: there is none, or it tells of no step.
+RunRecord read_run(const std::filesystem::path& folder_or_file);
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+#include "train/report/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <utility>
+
+#include "data/file.h"
+#include "kernels/base/check.h"
+#include "train/metrics.h"
+#include "train/report/report_page.h"
+#include "train/run_folder.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+double now_seconds() {  // since 1970
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Of a line's "time", "2026-01-31T23:59:59.123Z"; now, if it has none.
+double wall_time(const Json& line) {
+  const auto time = line.find("time");
+  if (time == line.end() || !time->is_string()) return now_seconds();
+  std::tm utc{};
+  double seconds = 0;
+  if (std::sscanf(time->get<std::string>().c_str(), "%d-%d-%dT%d:%d:%lfZ", &utc.tm_year, &utc.tm_mon,
+                  &utc.tm_mday, &utc.tm_hour, &utc.tm_min, &seconds) != 6)
+    return now_seconds();
+  utc.tm_year -= 1900;
+  utc.tm_mon -= 1;
+  return static_cast<double>(timegm(&utc)) + seconds;
+}
+
+// Of the first line of a process TensorBoard is told from which step on earlier files no longer count.
+void add_scalars(EventFile& events, const Json& line, bool first) {
+  const double wall = wall_time(line);
+  const int64_t step = line["step"].get<int64_t>();
+  const auto add = [&](const std::string& tag, const char* key) {
+    const auto value = line.find(key);
+    if (value != line.end() && value->is_number()) events.scalar(tag, step, wall, value->get<double>());
+  };
+  if (first) events.start(line["type"] == "start" ? 0 : line["type"] == "resume" ? step + 1 : step, wall);
+  if (line["type"] == "step")
+    for (const char* key : RunRecord::kStepCurves) add(fmt::format("train/{}", key), key);
+  if (line["type"] == "evaluation") add("validation/loss", "validation_loss");
+}
+
+fs::path metrics_of(const Config& config) { return fs::path(config.train.folder) / kMetricsFile; }
+
+}  // namespace
+
+RunReport::RunReport(const Config& config, StatusLine& line)
+    : folder_(config.train.folder), page_(config.train.report), line_(line), tail_(metrics_of(config)) {
+  if (config.train.tensorboard) events_.emplace(folder_ / "tensorboard");
+  std::error_code error;
+  const auto size = fs::file_size(metrics_of(config), error);
+  first_new_ = error ? 0 : static_cast<int64_t>(size);
+}
+
+RunReport::~RunReport() { guarded(false); }
+
+void RunReport::refresh() {
+  if (Clock::now() < next_) return;
+  const Clock::time_point start = Clock::now();
+  guarded(true);
+  const double took = std::chrono::duration<double>(Clock::now() - start).count();
+  every_ = std::max(kSeconds, kShare * took);
+  next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(every_));
+}
+
+void RunReport::guarded(bool goes_on) {
+  if (!page_ && !events_) return;
+  try {
+    follow();
+    if (events_) events_->flush();
+    if (page_) write_page(goes_on);
+    failed_ = false;
+  } catch (const std::exception& error) {
+    if (!std::exchange(failed_, true))
+      line_.print_wrapped(fmt::format("notice   no report: {}. The run goes on without it", error.what()), 9);
+  }
+}
+
+void RunReport::follow() {
+  if (tail_.started_anew()) record_ = {}, first_new_ = 0;
+  tail_.read([&](std::string_view line, int64_t offset) {
+    record_.add(line);
+    if (!events_ || offset < first_new_) return;
+    if (const Json json = parse_metrics_line(line); !json.is_null())
+      add_scalars(*events_, json, !std::exchange(any_new_, true));
+  });
+}
+
+void RunReport::write_page(bool goes_on) {
+  record_.folder = folder_.string();
+  if (record_.name.empty()) record_.name = fs::absolute(folder_).lexically_normal().filename().string();
+  write_file(folder_ / "report.html",
+             report_page({.runs = std::span(&record_, 1),
+                          .written = utc_time(),
+                          .reload_seconds = goes_on ? std::ceil(every_) : 0}));
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// Curves over the steps of a run, in a bounded number of points however long the run is.
+//
+// Neighbouring steps share a bucket, which keeps the least, the greatest and the sum of each curve's values:
+// no spike is lost, and a mean is exact. When there are too many buckets, pairs of neighbours become one.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+// A point of the three axes that a curve can be drawn over.
+struct RunPlace {
+  int64_t step = 0;
+  double tokens = 0;   // trained on since step 0
+  double seconds = 0;  // that the run has run, over all its processes
+};
+
+class ThinnedCurves {
+ public:
+  static constexpr size_t kMostBuckets = 1000;  // with two extremes each, 2,000 points a curve
+
+  struct Value {
+    double least = std::numeric_limits<double>::infinity();
+    double greatest = -std::numeric_limits<double>::infinity();
+    double sum = 0;
+    int64_t count = 0;  // of finite values
+    void add(const Value& other);
+    double mean() const { return sum / static_cast<double>(count); }
+  };
+  struct Bucket {
+    RunPlace last;              // of the steps in it
+    std::vector<Value> values;  // one of each curve
+  };
+
+  explicit ThinnedCurves(size_t curves) : curves_(curves) {}
+  // `values` holds one of each curve; what is not finite counts as absent. Steps usually rise; they need not.
+  void add(const RunPlace& at, std::span<const double> values);
+
+  int64_t width() const { return width_; }                               // steps of a bucket, a power of two
+  const std::map<int64_t, Bucket>& buckets() const { return buckets_; }  // by step / width()
+
+ private:
+  void widen();
+
+  size_t curves_;
+  int64_t width_ = 1;
+  std::map<int64_t, Bucket> buckets_;
+};
+
+}  // namespace tessera
