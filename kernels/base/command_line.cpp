@@ -146,6 +146,21 @@ std::string nameless_file(const CLI::App& command) {
   return "";
 }
 
+// Without what an option excludes and needs, which is said where it matters, and without the words of flags,
+// which their descriptions name.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_items_expected_max() == 0 || option->get_expected_min() == 0) return "";
+    const std::string text = CLI::Formatter::make_option_opts(option);
+    return text.substr(0, std::min(text.find(" Excludes:"), text.find(" Needs:")));
+  }
+};
+
 // What goes on in the next line stands below the description of an option, or else the line's beginning.
 std::string within_columns(const std::string& help) {
   std::string out;
@@ -168,9 +183,13 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   const auto version = [&] { return version_text(program); };
   const char* about_version = "Print the version of Tessera and of what it was built with";
   app.set_version_flag("--version", version, about_version);
-  for (CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; }))
+  const auto formatter = std::make_shared<HelpFormatter>();
+  formatter->column_width(kHelpColumn);
+  app.formatter(formatter);
+  for (CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
     subcommand->set_version_flag("--version", version, about_version);
-  app.get_formatter()->column_width(kHelpColumn);
+    subcommand->formatter(formatter);
+  }
   const auto refuse = [&](const std::string& text) {
     fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));
     return 1;
