@@ -2,6 +2,7 @@
 # cmake -P, in each build: a commit may have come since the last.
 
 if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_minimum_required(VERSION 3.25)  # or each build warns of policies that are not set
   # SOURCE: the project's folder; OUTPUT: the header to write, which is touched only if the commit is another.
   set(commit "unknown")
   find_program(git git)

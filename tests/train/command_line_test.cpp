@@ -123,8 +123,7 @@ TEST_F(CommandLine, TheCommitIsThatOfTheBuild) {
                     source = (folder / "clone").string();
   const auto commit = [&] {
     const ProcessResult result = run_process(
-        "/bin/sh",
-        {"-c", "cmake -DSOURCE='" + source + "' -DOUTPUT=commit.h -P '" + script + "' && cat commit.h"},
+        "/bin/sh", {"-c", R"(cmake -DSOURCE="$1" -DOUTPUT=commit.h -P "$0" && cat commit.h)", script, source},
         {.folder = folder});
     return result.status == 0 ? result.out : result.error;
   };
