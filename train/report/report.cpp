@@ -6,8 +6,7 @@
 #include "train/report/report_command.h"
 
 int main(int argc, char** argv) {
-  tessera::open_standard_streams();
-  tessera::writes_fail_without_signals();
+  tessera::start_process();
   CLI::App app{
       "Draws the curves of runs: loss, learning rate, gradient norm, tokens/s, MFU, memory, samples and events, in "
       "one page that opens from disk. Each run keeps such a page of itself, runs/NAME/report.html.",
