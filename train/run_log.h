@@ -55,7 +55,7 @@ class RunLog {
   RunShape shape_{};
   double sequences_per_epoch_ = 1;
   double peak_flops_ = 0, peak_told_ = 0;  // of one device; as it was last printed
-  int64_t memory_told_ = 0;                          // bytes, in the last line of type memory
+  int64_t memory_told_ = 0;                // bytes, in the last line of type memory
   Clock::time_point started_ = Clock::now();
 };
 
