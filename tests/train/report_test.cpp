@@ -167,12 +167,11 @@ std::string metrics_of_a_run(const std::string& name, double floor) {
   for (int step = 1; step <= 9; ++step) {
     const std::string place = R"("step":)" + std::to_string(step) + R"(,"tokens":)" +
                               std::to_string(32 * step) + R"(,"elapsed":)" + std::to_string(2 * step);
-    lines +=
-        R"({"type":"step",)" + place + R"(,"loss":)" +
-        (step == 4 ? "null" : std::to_string(floor + 5.0 / step)) +
-        R"(,"grad_norm":1.5,"learning_rate":0.001,"seconds":2,)"
-        R"("tokens_per_second":16,"mfu":0.25,"memory_bytes":4096})"
-        "\n";
+    lines += R"({"type":"step",)" + place + R"(,"loss":)" +
+             (step == 4 ? "null" : std::to_string(floor + 5.0 / step)) +
+             R"(,"grad_norm":1.5,"learning_rate":0.001,"seconds":2,)"
+             R"("tokens_per_second":16,"mfu":0.25,"memory_bytes":4096})"
+             "\n";
     if (step == 1)
       lines += R"({"type":"memory",)" + place +
                R"(,"bytes_by_tag":{"weights":3000,"data":1096}})"

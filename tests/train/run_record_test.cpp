@@ -225,12 +225,12 @@ TEST(ReportPage, OfAMillionStepsIsSmall) {
   RunRecord run;
   run.name = "long";
   for (int64_t step = 1; step <= 100'000; ++step)
-    run.add(fmt::format(
-        R"({{"type":"step","step":{},"tokens":{},"elapsed":{},"loss":{},"grad_norm":{},)"
-        R"("learning_rate":0.000123456,"seconds":0.1,"tokens_per_second":123456.7,"mfu":0.4567,)"
-                        R"("memory_bytes":123}})",
-        step, step * 4096, 0.1 * static_cast<double>(step), 2 + std::sin(static_cast<double>(step)),
-        1 + std::cos(static_cast<double>(step))));
+    run.add(
+        fmt::format(R"({{"type":"step","step":{},"tokens":{},"elapsed":{},"loss":{},"grad_norm":{},)"
+                    R"("learning_rate":0.000123456,"seconds":0.1,"tokens_per_second":123456.7,"mfu":0.4567,)"
+                    R"("memory_bytes":123}})",
+                    step, step * 4096, 0.1 * static_cast<double>(step),
+                    2 + std::sin(static_cast<double>(step)), 1 + std::cos(static_cast<double>(step))));
   EXPECT_LE(run.steps().buckets().size(), 1000u);
   EXPECT_LT(report_page({.runs = std::span(&run, 1), .written = ""}).size(), size_t{400} << 10);
 }

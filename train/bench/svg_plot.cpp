@@ -21,7 +21,7 @@ constexpr double kLeftUnnamed = 72;                     // the same, without a n
 constexpr double kHead = 62;                            // above the panels: title and legend
 constexpr double kLabels = 126;                         // the column of lines' labels
 constexpr double kTextHeight = 15, kTickWidth = 34;     // the least between two texts
-constexpr double kLinearTickWidth = 110;                // of a linear scale, about
+constexpr double kLinearTickWidth = 70;                 // of a linear scale, about
 
 constexpr double kEndText = 100;       // the width of the text at a line's end
 constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text above it
@@ -79,8 +79,10 @@ class PanelDrawing {
               : panel_.around ? axis_around(*smallest, *largest)
                               : axis_from_zero(*largest);
     const auto [first, last] = std::minmax_element(xs.begin(), xs.end());
+    const double from =
+        *first < *last / 20 ? std::min(0.0, *first) : *first;  // a little more shows the origin
     const int x_ticks = static_cast<int>(width / kLinearTickWidth);
-    x_axis_ = plot_.x_axis == SvgPlot::XAxis::kLinear ? axis_between(*first, *last, x_ticks) : axis_at(xs);
+    x_axis_ = plot_.x_axis == SvgPlot::XAxis::kLinear ? axis_between(from, *last, x_ticks) : axis_at(xs);
     left_ = left + (in_bytes() ? kLeftOfBytes : plot_.y_label.empty() ? kLeftUnnamed : kLeft);
     right_ = left + width - kRight - (labels ? kLabels : 0);
     top_ = top + kTop;

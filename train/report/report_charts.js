@@ -37,22 +37,29 @@ const small = (v) => v === 0 ? "0" : Math.abs(v) < 1e-2 || Math.abs(v) >= 1e5 ? 
 const short_text = (event) => ["checkpoint", "best", "resume"].includes(event.kind) ? event.text.split("/").pop() : event.text;  // of a path its end
 const percent = (v) => `${(100 * v).toFixed(1)}%`;
 
-// A mean over the steps around, the nearer ones weighing more: exp(-distance / span). It does not lag behind the curve.
 const span_of = (run) => choices.smooth === "auto" ? (run.last.step >= 120 ? run.last.step / 60 : 0) : Number(choices.smooth);  // in steps
+
+// At each step the height of the straight line that fits the steps around best, the nearer ones weighing more:
+// exp(-distance / span). Unlike a mean it neither lags behind a falling curve nor bends away at its ends.
 function smoothed(curves, values, span) {
-  const at = curves.step, sum = values.map(() => 0), weight = values.map(() => 0);
-  for (const back of [false, true]) {
-    let s = 0, w = 0, before = null;
+  const at = curves.step, sums = values.map(() => [0, 0, 0, 0, 0]);  // of w, w d, w d^2, w y, w d y; d is the distance
+  for (const way of [-1, 1]) {
+    let s0 = 0, s1 = 0, s2 = 0, t0 = 0, t1 = 0, before = null;
     for (let k = 0; k < values.length; ++k) {
-      const i = back ? values.length - 1 - k : k;
+      const i = way < 0 ? k : values.length - 1 - k;
       if (!known(values[i])) continue;
-      const keep = before === null ? 0 : Math.exp(-Math.abs(at[i] - before) / span);
-      s *= keep; w *= keep; before = at[i];
-      sum[i] += s + (back ? 0 : values[i]); weight[i] += w + (back ? 0 : 1);
-      s += values[i]; w += 1;
+      const gap = before === null ? 0 : Math.abs(at[i] - before), keep = Math.exp(-gap / span), d = way * gap;
+      s2 = keep * (s2 + 2 * d * s1 + d * d * s0); s1 = keep * (s1 + d * s0); t1 = keep * (t1 + d * t0); s0 *= keep; t0 *= keep;
+      sums[i] = sums[i].map((v, j) => v + [s0, s1, s2, t0, t1][j]);
+      s0 += 1; t0 += values[i]; before = at[i];
     }
   }
-  return sum.map((v, i) => known(values[i]) ? v / weight[i] : null);
+  return sums.map(([s0, s1, s2, t0, t1], i) => {
+    if (!known(values[i])) return null;
+    s0 += 1; t0 += values[i];
+    const det = s0 * s2 - s1 * s1;
+    return det > 1e-9 * s0 * s0 * span * span ? (s2 * t0 - s1 * t1) / det : t0 / s0;
+  });
 }
 
 const charts = [

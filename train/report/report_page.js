@@ -17,7 +17,7 @@ function legend(parent) {
   const row = element(parent, "div", { class: "row faint", style: "font-size:13px" });
   const item = (fill, text, attributes = {}) => { const e = element(row, "span", attributes); element(e, "span", { class: "key", style: `background:${fill}` }); e.append(text); };
   if (single) {
-    item("var(--c0)", span_of(runs[0]) > 0 ? `training, a mean over about ${group(span_of(runs[0]))} steps; faint: each step` : "training");
+    item("var(--c0)", span_of(runs[0]) > 0 ? `training, smoothed over about ${group(span_of(runs[0]))} steps; faint: each step` : "training");
     if (runs[0].evaluations.step.length > 0) item("var(--c1)", "validation");
     for (const [kind, mark] of Object.entries(marks)) {
       const count = runs[0].events.filter((e) => e.kind === kind).length;

@@ -28,28 +28,45 @@ Points extremes(const ThinnedCurves& curves, size_t curve) {
   return points;
 }
 
-// A mean over the steps around, the nearer ones weighing more: exp(-distance / span). As report_charts.js.
+struct Sums {  // over the points around one: of w, w d, w d^2, w y and w d y; w is the weight, d the distance
+  double w = 0, wd = 0, wdd = 0, wy = 0, wdy = 0;
+
+  void move(double distance, double keep) {  // to the next point
+    wdd = keep * (wdd + 2 * distance * wd + distance * distance * w);
+    wd = keep * (wd + distance * w);
+    wdy = keep * (wdy + distance * wy);
+    w *= keep;
+    wy *= keep;
+  }
+  void add(const Sums& other) {
+    w += other.w, wd += other.wd, wdd += other.wdd, wy += other.wy, wdy += other.wdy;
+  }
+};
+
+// At each step the height of the straight line that fits the steps around best, the nearer ones weighing
+// more: exp(-distance / span). As in report_charts.js.
 Points smoothed(const ThinnedCurves& curves, size_t curve, double span) {
-  Points means;
+  Points points;
   for (const auto& [index, bucket] : curves.buckets())
     if (const ThinnedCurves::Value& value = bucket.values[curve]; value.count > 0)
-      means.push_back({static_cast<double>(bucket.last.step), value.mean()});
-  std::vector<double> weights(means.size());
-  Points points = means;
-  for (const bool back : {false, true}) {
-    double sum = 0, weight = 0;
-    for (size_t k = 0; k < means.size(); ++k) {
-      const size_t i = back ? means.size() - 1 - k : k, before = back ? i + 1 : i - 1;
-      const double keep = k == 0 ? 0 : std::exp(-std::abs(means[i].first - means[before].first) / span);
-      sum *= keep;
-      weight *= keep;
-      if (back) points[i].second += sum, weights[i] += weight;
-      sum += means[i].second;
-      weight += 1;
-      if (!back) points[i].second = sum, weights[i] = weight;
+      points.push_back({static_cast<double>(bucket.last.step), value.mean()});
+  std::vector<Sums> around(points.size());
+  for (const int way : {-1, 1}) {
+    Sums sums;
+    for (size_t k = 0; k < points.size(); ++k) {
+      const size_t i = way < 0 ? k : points.size() - 1 - k, before = way < 0 ? i - 1 : i + 1;
+      const double gap = k == 0 ? 0 : std::abs(points[i].first - points[before].first);
+      sums.move(way * gap, std::exp(-gap / span));
+      around[i].add(sums);
+      sums.add({.w = 1, .wy = points[i].second});
     }
   }
-  for (size_t i = 0; i < points.size(); ++i) points[i].second /= weights[i];
+  for (size_t i = 0; i < points.size(); ++i) {
+    around[i].add({.w = 1, .wy = points[i].second});
+    const auto& [w, wd, wdd, wy, wdy] = around[i];
+    const double det = w * wdd - wd * wd;
+    points[i].second = det > 1e-9 * w * w * span * span ? (wdd * wy - wd * wdy) / det : wy / w;
+  }
   return points;
 }
 

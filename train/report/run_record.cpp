@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kDeepest = 4;           // lists and objects in one another: a line has two
-constexpr size_t kLongest = 16 << 20;     // bytes of a line
+constexpr int64_t kDeepest = 4;        // lists and objects in one another: a line has two
+constexpr size_t kLongest = 16 << 20;  // bytes of a line
 
 double number(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -149,7 +149,7 @@ void RunRecord::add_event(const Json& line, const std::string& type) {
   } else if (type == "stop") {
     state_ = text(line, "reason").empty() ? "finished" : text(line, "reason");
     message_ = cut(text(line, "message"), kMostSampleBytes);
-    event.text = state_ + (message_.empty() ? "" : ": " + message_);
+    event.text = state_ == "error" ? "error: " + message_ : state_;
   } else {
     return;  // of a later version: nothing here needs it
   }

@@ -98,10 +98,9 @@ void RunReport::follow() {
 void RunReport::write_page(bool goes_on) {
   record_.folder = folder_.string();
   if (record_.name.empty()) record_.name = fs::absolute(folder_).lexically_normal().filename().string();
-  write_file(folder_ / "report.html",
-             report_page({.runs = std::span(&record_, 1),
-                          .written = utc_time(),
-                          .reload_seconds = goes_on ? std::ceil(every_) : 0}));
+  write_file(folder_ / "report.html", report_page({.runs = std::span(&record_, 1),
+                                                   .written = utc_time(),
+                                                   .reload_seconds = goes_on ? std::ceil(every_) : 0}));
 }
 
 }  // namespace tessera
