@@ -137,7 +137,7 @@ std::optional<Config> config_of(const fs::path& checkpoint, std::string& notice)
   const fs::path path = checkpoint / kConfigFile;
   if (!fs::exists(path)) return std::nullopt;
   try {
-    return load_config(path, {});
+    return load_config(path, {}, true);  // the folder of train.init_from may be gone
   } catch (const Error& error) {
     notice = fmt::format("keys that changed since the checkpoint are not listed: {}", error.what());
     return std::nullopt;

@@ -13,9 +13,9 @@ struct TrainerOptions {
   std::string memory_profile;  // a folder to write a profile of the memory to (memory_profile.h); empty: none
 };
 
-// Trains and returns when the last step is done, or after SIGINT, SIGTERM or SIGHUP: then the current step is
-// finished, or dropped if it is long (stopping.h), and a checkpoint written; an evaluation or a sample that is
-// under way is left out, and made up for by a resume. A signal that comes more than a second later ends the
+// Trains and returns when the last step is done, or after SIGINT, SIGTERM or SIGHUP: then the current step
+// is finished, or dropped if it is long (stopping.h), and a checkpoint written; an evaluation or a sample that
+// is under way is left out, and made by a resume. A signal that comes more than a second later ends the
 // program at once. Error: everything that stops a run early.
 //
 // As one rank of `world`, which runs the same elsewhere: rank 0 prints and writes. config.ranks is

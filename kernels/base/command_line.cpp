@@ -122,7 +122,11 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       std::string wanted = text.substr(at + 8);
       const std::string type = option->get_type_name();
       if (wanted.starts_with('{')) wanted = "one of " + wanted.substr(1, wanted.rfind('}') - 1);
-      if (wanted.starts_with("range ")) wanted = "a number in the " + wanted;
+      if (wanted.starts_with("range ")) {  // of later versions: "range [1 - 65536]"
+        std::erase_if(wanted, [](char c) { return c == '[' || c == ']'; });
+        if (const size_t dash = wanted.find(" - "); dash != wanted.npos) wanted.replace(dash, 3, " to ");
+        wanted = "a number in the " + wanted;
+      }
       if (type.find("POSITIVE") != type.npos) wanted = "a positive number";
       if (type.find("NONNEGATIVE") != type.npos) wanted = "a number of at least 0";
       return fmt::format("{} wants {}, found {}", name, wanted, in_quotes(found));

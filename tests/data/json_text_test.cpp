@@ -52,9 +52,9 @@ TEST(JsonText, SizeIsBounded) {
 }
 
 TEST(JsonText, FaultsHaveAPlace) {
-  EXPECT_TRUE(error_of("{\n \"a\": nope}").starts_with("f.json:2:8: not JSON: syntax error"))
+  EXPECT_TRUE(error_of("{\n \"a\": nope}").starts_with("f.json:2:8: not JSON"))
       << error_of("{\n \"a\": nope}");
-  EXPECT_TRUE(error_of("").starts_with("f.json:1:1: not JSON: syntax error")) << error_of("");
+  EXPECT_TRUE(error_of("").starts_with("f.json:1:1: not JSON")) << error_of("");
   EXPECT_TRUE(error_of("{} {}").starts_with("f.json:1:4: not JSON")) << error_of("{} {}");
   EXPECT_TRUE(error_of("\"\xff\"").starts_with("f.json:1:2: not JSON")) << error_of("\"\xff\"");
   EXPECT_TRUE(error_of("[\n1,\n1e999 ]").starts_with("f.json:3:")) << error_of("[\n1,\n1e999 ]");

@@ -83,7 +83,7 @@ TEST_F(Prepare, RefusesWrongInputsBeforeItStarts) {
     expect_refusal({"--input", "a.txt", input, "--output", "d"}, words);
   };
   expect("missing.txt", {"missing.txt does not exist"});
-  expect("", {"'' does not exist"});
+  expect("", {"--input wants the name of a file, found an empty text"});
   expect(".", {"is a folder", "--input ./*.txt"});
   expect("e.txt", {"e.txt is empty"});
   expect("data.json", {"data.json is JSON", ".jsonl"});
@@ -125,7 +125,7 @@ TEST_F(Prepare, UnwritableOutput) {
   write("a.txt", "x");
   expect_refusal({"--input", "a.txt", "--output", "a.txt/d"},
                  {"cannot make the output folder", "Not a directory"});
-  expect_refusal({"--input", "a.txt", "--output", ""}, {"needs a name"});
+  expect_refusal({"--input", "a.txt", "--output", ""}, {"--output wants the name of a folder, found an empty text"});
   fs::create_directory(folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const Result result = testing::run_process(PREPARE_BINARY, {"--input", "a.txt", "--output", "locked/d"},

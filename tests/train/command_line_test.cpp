@@ -37,7 +37,8 @@ struct CommandLine : TrainProgram {
   }
 };
 
-constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare = PREPARE_BINARY;
+constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare = PREPARE_BINARY,
+                     *kReport = REPORT_BINARY;
 
 TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
   expect_error(kTrain, {"--confg", "small.yaml"},
@@ -49,6 +50,7 @@ TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
   expect_error(kBench, {"stp"}, {"there is no benchmark \"stp\"; did you mean step?"});
   expect_error(kBench, {"--config", "small.yaml", "step"},
                {"it follows the name of a benchmark, as in ./bench step --config"});
+  expect_error(kReport, {"out", "--outptu", "a.html"}, {"did you mean --output?"});
   expect_error(kPrepare, {"--inputs", "text.txt", "--output", "data"}, {"did you mean --input?"});
 }
 
@@ -103,7 +105,8 @@ TEST_F(CommandLine, ABareNameIsTheConfiguration) {
 TEST_F(CommandLine, VersionsNameTheCommitAndWhatIsBuiltIn) {
   for (const auto& [program, arguments] :
        {std::pair(kTrain, Words{"--version"}), std::pair(kBench, Words{"--version"}),
-        std::pair(kBench, Words{"step", "--version"}), std::pair(kPrepare, Words{"--version"})}) {
+        std::pair(kBench, Words{"step", "--version"}), std::pair(kPrepare, Words{"--version"}),
+        std::pair(kReport, Words{"--version"})}) {
     const ProcessResult result = run(program, arguments);
     EXPECT_EQ(result.status, 0) << result.error;
     const std::regex wanted(fs::path(program).filename().string() +
@@ -151,7 +154,7 @@ TEST_F(CommandLine, HelpHasExamplesAndLinesOf100Columns) {
   for (const auto& [program, arguments] :
        {std::pair(kTrain, Words{}), std::pair(kBench, Words{}), std::pair(kBench, Words{"step"}),
         std::pair(kBench, Words{"memory"}), std::pair(kBench, Words{"attention"}),
-        std::pair(kPrepare, Words{})}) {
+        std::pair(kPrepare, Words{}), std::pair(kReport, Words{})}) {
     Words all = arguments;
     all.push_back("--help");
     const ProcessResult result = run(program, all);
@@ -159,7 +162,7 @@ TEST_F(CommandLine, HelpHasExamplesAndLinesOf100Columns) {
     const std::string name = fs::path(program).filename().string();
     EXPECT_NE(result.out.find("Examples:\n  ./" + name), std::string::npos) << result.out;
     if (arguments.empty()) {
-      EXPECT_NE(result.out.find("Exit codes: 0"), std::string::npos) << result.out;
+      EXPECT_NE(result.out.find("Exit code"), std::string::npos) << result.out;
     }
     std::istringstream lines(result.out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;

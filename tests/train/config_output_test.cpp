@@ -65,6 +65,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.optimizer.warmup_steps = random_whole(random, 0, config.train.steps);
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
+    config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);
+    config.checkpoint.every = random_whole(random, 1, 1'000'000);
+    config.checkpoint.keep_every = config.checkpoint.every * random_whole(random, 0, 99);
     const std::string yaml = print_config(config);
     ASSERT_EQ(load_config(write("run.yaml", yaml), {}), config) << yaml;
   }
