@@ -20,7 +20,8 @@ struct World {
   int master_port = 0;                       // TCP, where rank 0 listens for the others
   std::string from;       // the launcher: kOwnLauncher, "torchrun", "Open MPI", "Slurm" or ""
   int listening_fd = -1;  // rank 0 under our own launcher: a socket that listens at the port
-  std::string secret;  // all ranks have the same; rank 0 ignores who doesn't say it. Empty: none is asked for
+  // All ranks have the same; rank 0 ignores connections without it. Empty: none is asked for.
+  std::string secret = {};
 
   bool own_launcher() const { return from == kOwnLauncher; }
 };
