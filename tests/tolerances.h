@@ -46,6 +46,10 @@ inline constexpr double kCudaF32AgainstPyTorch = 1e-4;
 // those of the weights themselves: 60 for a few blocks. A random walk of 60 roundings of 2^-9 is 1.5%; the largest of a
 // thousand elements lies four deviations out. The loss is a mean over many tokens, whose errors partly cancel.
 inline constexpr double kBf16ModelGradient = 4 * 7.75 * kRoundingBf16;  // 6%
+// With relu, whose slope jumps: a pre-activation that a dozen roundings, 0.7% of its deviation, carry across zero has
+// another slope. So have 0.8 x 0.4 x 0.7% of them, 0.22%: a sum of which a share s of the terms is wrong is wrong by
+// sqrt(s), 4.7%, and so in each of three blocks, of independent signs.
+inline constexpr double kBf16ReluGradient = kBf16ModelGradient + 1.73 * 0.047;  // 14%
 inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
 
 // Ranks add up in another order. The first loss is a mean of the same numbers, each rounded a few times; later

@@ -38,7 +38,8 @@ TEST_F(CudaVariants, LinearWithEveryActivation) {
                                    .pre_activation = pre.cuda,
                                    .activation = activation});
           });
-          expect_same(y, "y");
+          // Where cuBLASLt does not fuse it, the activation reads a pre-activation that was rounded before.
+          expect_same(y, "y", activation == Activation::kGelu ? 1 : 2);
           expect_same(pre, "pre_activation");
 
           const Twin dy = input(dtype, {N, O}), u = input(dtype, {N, C}, 2), dx = output(dtype, {N, C});
@@ -120,11 +121,13 @@ TEST_F(CudaVariants, ModelsAgreeWithTheCpu) {
         const std::string what = fmt::format("{} {} {}", variant.name, name_of(dtype), name_of(attention));
         const StepsResult gpu = run_steps(cuda().traits(), shape_of(variant, dtype, attention), 3, make);
         const bool f32 = dtype == DType::kF32;
+        const double allowed = f32                                      ? tolerance::kCudaF32AgainstPyTorch
+                               : variant.model.mlp == Activation::kRelu ? tolerance::kBf16ReluGradient
+                                                                        : tolerance::kBf16ModelGradient;
         double worst = 0;
         for (size_t i = 0; i < gpu.first_gradients.size(); ++i) {
           const double error = relative_error(gpu.first_gradients[i].tensor, cpu.first_gradients[i].tensor);
-          EXPECT_LT(error, f32 ? tolerance::kCudaF32AgainstPyTorch : tolerance::kBf16ModelGradient)
-              << what << " " << gpu.first_gradients[i].name;
+          EXPECT_LT(error, allowed) << what << " " << gpu.first_gradients[i].name;
           worst = std::max(worst, error);
         }
         for (size_t i = 0; i < gpu.losses.size(); ++i)
