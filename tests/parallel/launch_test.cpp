@@ -118,6 +118,16 @@ TEST_F(Launch, ForwardsSignals) {
   EXPECT_EQ(result(0).error, "");
 }
 
+// The kernel hands a signal to any thread that does not block it; libraries have threads of their own.
+TEST_F(Launch, ForwardsSignalsThatAnyThreadGets) {
+  launch({"thread", "launch:2", "limit:5", "catch", "join", "alone:a", "print:ready", "wait_signal",
+          "exchange:1", "leave", "print:done"});
+  printed(0, 2);
+  process(0).signal(SIGTERM);
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
+  EXPECT_EQ(count("done\n", result(0).out), 2) << result(0).out;
+}
+
 TEST_F(Launch, NothingOutlivesAKilledLauncher) {
   launch({"launch:3", "limit:30", "catch", "join", "alone:a", "pid", "hang"});
   std::vector<pid_t> pids;

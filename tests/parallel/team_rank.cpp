@@ -3,8 +3,9 @@
 //   of the team: join exchange:BYTES sum at:PLACE alone:PLACE poll:TEXT fail:TEXT leave
 //   of the process: sleep:SECONDS hang stop kill throw:TEXT exit:CODE catch wait_signal
 //   on its outputs: print:TEXT unflushed:TEXT error:TEXT show:VARIABLE pid environment
-// A word R@STEP is for rank R alone. `launch:N`, first, starts N ranks of this program instead; `no_exec`,
-// before it, takes the right to execute it from this program's file.
+// A word R@STEP is for rank R alone. `launch:N`, first, starts N ranks of this program instead. Before it,
+// `thread` gives the launcher another thread, and `no_exec` takes the right to execute it from this program's
+// file.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,9 +132,11 @@ int run(int argc, char** argv) {
     const std::string name = word.substr(0, colon), value = word.substr(std::min(colon + 1, word.size()));
     if (name == "no_exec" && !world)
       check(chmod("/proc/self/exe", 0600) == 0, "chmod failed");
+    else if (name == "thread" && !world)
+      std::thread([] { sleep_for(30); }).detach();
     else if (name == "launch" && !world)
       return launch(std::stoi(value), argv);
-    else if (name == "launch" || name == "no_exec")
+    else if (name == "launch" || name == "no_exec" || name == "thread")
       continue;
     else {
       if (world) script.world = *world;

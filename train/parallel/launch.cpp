@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +22,17 @@ namespace {
 
 constexpr double kGraceSeconds = 3;       // for the others to end by themselves after a rank ended badly
 constexpr size_t kLongestLine = 1 << 16;  // bytes; a longer one comes out in pieces
+
+// Signals come through a pipe that a handler writes to, whichever thread the kernel picks for it. Blocked
+// ones would go to a thread of a library's that does not block them, and end the program.
+int g_signals = -1;  // the writing end; it stays open, as a signal may come at any time
+
+void on_signal(int number) {
+  const int before = errno;
+  const char byte = static_cast<char>(number);
+  [[maybe_unused]] const ssize_t written = write(g_signals, &byte, 1);  // full: enough is waiting to be read
+  errno = before;
+}
 
 // The reading end of a rank's output.
 class LinePipe {
@@ -74,15 +84,19 @@ struct Process {
 class Launcher {
  public:
   Launcher(int ranks, char** argv) : listening_(listen_at("127.0.0.1", 0, Reach::kThisMachine)) {
-    sigset_t signals;
-    sigemptyset(&signals);
+    int ends[2];
+    check(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe for signals: {}",
+          std::strerror(errno));
+    signals_ = FileDescriptor(ends[0]);
+    g_signals = ends[1];
+    struct sigaction action {};
+    action.sa_handler = on_signal;  // until exec(), also in a rank: the launcher then hears of its signal
+    action.sa_flags = SA_RESTART;
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
       struct sigaction before {};
       sigaction(number, nullptr, &before);
-      if (before.sa_handler != SIG_IGN) sigaddset(&signals, number);  // nohup stays nohup
+      if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);  // nohup stays nohup
     }
-    sigprocmask(SIG_BLOCK, &signals, &signals_before_);
-    signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     try {
       for (int rank = 0; rank < ranks; ++rank) start(rank, ranks, argv);
     } catch (...) {
@@ -101,9 +115,8 @@ class Launcher {
       poll(events.data(), events.size(), 1000);
       for (Process& process : ranks_)
         for (LinePipe& pipe : process.output) pipe.pump();
-      signalfd_siginfo signal;
-      while (read(signals_.get(), &signal, sizeof signal) > 0)
-        if (signal.ssi_signo != SIGCHLD) send_all(static_cast<int>(signal.ssi_signo));
+      for (char number; read(signals_.get(), &number, 1) > 0;)
+        if (number != SIGCHLD) send_all(number);
       collect();
       if (bad_since_ && seconds_since(*bad_since_) > kGraceSeconds) kill_all();
     }
@@ -146,7 +159,6 @@ class Launcher {
   void become(int rank, int ranks, const Process& process, pid_t launcher) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);       // what the program leaves behind is whole at any time
     if (getppid() != launcher) _exit(127);  // it died before the line above
-    sigprocmask(SIG_SETMASK, &signals_before_, nullptr);
     dup2(process.output[0].writing_end(), STDERR_FILENO);
     if (rank != 0) dup2(process.output[1].writing_end(), STDOUT_FILENO);
     const auto set = [](const char* name, auto value) { setenv(name, fmt::format("{}", value).c_str(), 1); };
@@ -212,7 +224,6 @@ class Launcher {
 
   const std::string secret_ = random_secret();
   FileDescriptor listening_, signals_;
-  sigset_t signals_before_;  // they stay blocked here: one that comes late must not change the exit code
   std::vector<Process> ranks_;
   size_t running_ = 0;
   std::optional<Clock::time_point> bad_since_;
