@@ -69,6 +69,10 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
                        before.size() - (line_end == std::string_view::npos ? 0 : line_end + 1) + 1);
   };
 
+  // The parser would take a zero byte for the end of the text, and pass over what follows.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    fail("{}: not JSON: a zero byte", place(begin + zero + 1));
+
   int64_t depth = 0;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {

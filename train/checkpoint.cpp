@@ -39,6 +39,11 @@ std::string advice_on_space(const fs::path& folder, const TrainState& state) {
                      format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
 }
 
+std::string text_of(const FileChecksums& files) {
+  const nlohmann::ordered_json json{{"format", kChecksumsFormat}, {"files", json_of(files)}};
+  return json.dump(2) + "\n";
+}
+
 void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
   FileChecksums files;
   files[kWeightsFile] = write_params(state, pending / kWeightsFile, {Kept::kMaster});
@@ -47,7 +52,7 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model));
   files[kStateFile] = write_json(pending / kStateFile, json_of(run));
   if (!config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, config);
-  write_json(pending / kChecksumsFile, {{"format", kChecksumsFormat}, {"files", json_of(files)}});
+  write_file(pending / kChecksumsFile, text_of(files));
 }
 
 // Of one without checksums
@@ -138,6 +143,10 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
   FileChecksums files = read_checksums(json["files"], path.string());
   for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
     check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
+  const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
+  const std::string written = text_of(files);
+  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
+        "{} has other bytes than were written", path.string());
   return files;
 }
 

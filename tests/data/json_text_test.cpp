@@ -59,6 +59,9 @@ TEST(JsonText, FaultsHaveAPlace) {
   EXPECT_TRUE(error_of("\"\xff\"").starts_with("f.json:1:2: not JSON")) << error_of("\"\xff\"");
   EXPECT_TRUE(error_of("[\n1,\n1e999 ]").starts_with("f.json:3:")) << error_of("[\n1,\n1e999 ]");
   EXPECT_TRUE(error_of("nope", {.first_line = 12}).starts_with("f.json:12:2: not JSON"));
+  using namespace std::string_literals;
+  EXPECT_EQ(error_of("{}\n\0"s), "f.json:2:1: not JSON: a zero byte");
+  EXPECT_EQ(error_of("{\"a\": 1}\0 nope"s), "f.json:1:9: not JSON: a zero byte");
   EXPECT_LT(error_of("[" + std::string(1'000'000, '1') + "x").size(),
             500u);  // the token is not printed whole
 }

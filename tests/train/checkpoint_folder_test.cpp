@@ -113,6 +113,11 @@ TEST_F(CheckpointFolder, EveryFlippedBitIsFound) {
   }
   EXPECT_TRUE(check_undamaged(path));
   for (const FileVerdict& v : verify_checkpoint(path)) EXPECT_EQ(v.fault, "");
+  const std::string checksums = read_file(path / "checksums.json");
+  for (const std::string& changed : {checksums + " ", checksums.substr(0, checksums.size() - 1)}) {
+    write("step_00000007/checksums.json", changed);
+    expect_error([&] { check_undamaged(path); }, {"checksums.json", "other bytes"});
+  }
   fs::remove(path / "checksums.json");
   expect_error([&] { check_undamaged(path); }, {"checksums.json", "missing"});
 }
