@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/checksum.h"
 #include "data/token_stream.h"
+#include "kernels/base/checksum.h"
 
 namespace tessera {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
 
 namespace tessera {
 namespace {

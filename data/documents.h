@@ -14,7 +14,7 @@ struct DocumentSink {
   // file in pieces of about a MiB that end with a line wherever a piece has a line end, so that no word is
   // cut in two.
   std::function<void(std::string_view)> on_text;
-  std::function<void()> on_end;  // the document is complete
+  std::function<void()> on_end;               // the document is complete
   std::function<void(int64_t)> on_read = {};  // so many bytes of the input more are done with
 };
 

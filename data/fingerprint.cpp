@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "data/checksum.h"
-#include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "kernels/base/checksum.h"
+#include "kernels/base/json_text.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,8 @@
 #include "data/manifest.h"
 
-#include "data/file.h"
-#include "data/json_text.h"
 #include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "data/checksum.h"
+#include "kernels/base/checksum.h"
 
 namespace tessera {
 

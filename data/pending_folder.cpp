@@ -2,9 +2,9 @@
 
 #include <random>
 
-#include "data/file.h"
 #include "data/manifest.h"
 #include "kernels/base/check.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "data/checksum.h"
-#include "data/file.h"
+#include "kernels/base/checksum.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 
@@ -41,7 +41,7 @@ class ShardWriter {
   void finish();                                 // completes the last shard; required
 
   int64_t token_count() const { return token_count_; }
-  int64_t shard_count() const { return shard_count_; }  // begun or complete
+  int64_t shard_count() const { return shard_count_; }           // begun or complete
   const FileChecksums& checksums() const { return checksums_; }  // of the complete ones
 
  private:

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/file.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "model/formats/safetensors.h"
 #include "model/params.h"
-#include "train/safetensors.h"
 
 namespace tessera::testing {
 

@@ -5,11 +5,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/formats/gpt2.h"
+#include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
 #include "tests/support.h"
-#include "train/device.h"
-#include "train/formats/gpt2.h"
-#include "train/formats/weights.h"
-#include "train/safetensors.h"
+#include "train/run/checkpoint.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 

@@ -50,7 +50,7 @@ inline constexpr double kBf16ModelGradient = 4 * 7.75 * kRoundingBf16;  // 6%
 // another slope. So have 0.8 x 0.4 x 0.7% of them, 0.22%: a sum of which a share s of the terms is wrong is wrong by
 // sqrt(s), 4.7%, and so in each of three blocks, of independent signs.
 inline constexpr double kBf16ReluGradient = kBf16ModelGradient + 1.73 * 0.047;  // 14%
-inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;             // 0.4%
+inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;                     // 0.4%
 
 // Ranks add up in another order. The first loss is a mean of the same numbers, each rounded a few times; later
 // ones feel the roundings of earlier gradients, which AdamW makes larger where a gradient is near zero.

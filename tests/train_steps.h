@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tests/support.h"
-#include "train/device.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 

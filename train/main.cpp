@@ -8,13 +8,13 @@
 #include "kernels/base/process.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
+#include "train/launch/process_group.h"
 #include "train/memory/plan_command.h"
-#include "train/parallel/start.h"
-#include "train/parallel/team.h"
-#include "train/rank_options.h"
-#include "train/threads.h"
-#include "train/trainer.h"
-#include "train/verify_command.h"
+#include "train/run/rank_options.h"
+#include "train/run/start_ranks.h"
+#include "train/run/threads.h"
+#include "train/run/trainer.h"
+#include "train/run/verify_command.h"
 
 namespace {
 
@@ -62,9 +62,10 @@ int main(int argc, char** argv) {
                                      "--resume auto: start if there is none")
                             ->check(CLI::IsMember({"newest", "auto"}));
   std::string verified;
-  app.add_option("--verify", verified,
-                 "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
-                 "checksums, and exit")
+  app.add_option(
+         "--verify", verified,
+         "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
+         "checksums, and exit")
       ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
                                         "Remove the checkpoints that an earlier run left in the run's folder")
@@ -118,7 +119,8 @@ int main(int argc, char** argv) {
     if (!verified.empty()) return tessera::verify_command(verified);
     options.resume = !resume_word.empty();
     options.or_start = resume_word == "auto";
-    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
+    tessera::Config config =
+        tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
     if (print_config) {
       std::cout << tessera::print_config(config);
       return 0;

@@ -55,15 +55,6 @@ void MemoryLedger::Phase::end() {
   recording_ = nullptr;
 }
 
-std::string format_bytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (std::abs(value) >= 1024 && unit < 4) value /= 1024, ++unit;
-  return unit == 0 ? fmt::format("{} B", bytes)
-                   : fmt::format("{:.{}f} {}", value, value < 100 ? 1 : 0, kUnits[unit]);
-}
-
 std::string format_by_tag(const BytesByTag& bytes) {
   std::string text;
   for (int i = 0; i < kMemoryTags; ++i)

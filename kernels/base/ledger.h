@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/recording.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 
@@ -50,11 +51,11 @@ class MemoryLedger {
   int64_t current_bytes() const { return total_; }
   int64_t peak_bytes() const { return peak_total_; }
   const BytesByTag& current() const { return current_; }
-  const BytesByTag& at_peak() const { return at_peak_; }  // by tag, at the moment of the total's peak
+  const BytesByTag& at_peak() const { return at_peak_; }       // by tag, at the moment of the total's peak
   const std::string& peak_name() const { return peak_name_; }  // of the allocation that made the peak
   const BytesByTag& peak_of_each() const {
     return peak_of_each_;
-  }                                                         // each tag's own peak, at moments that may differ
+  }  // each tag's own peak, at moments that may differ
   const std::vector<Entry>& live() const { return live_; }  // oldest first
 
  private:
@@ -65,7 +66,6 @@ class MemoryLedger {
   std::string peak_name_;
 };
 
-std::string format_bytes(int64_t bytes);             // "24.3 GiB", "512 B"
 std::string format_by_tag(const BytesByTag& bytes);  // "weights 1.2 GiB, activations 512 MiB"; zeros left out
 
 }  // namespace tessera

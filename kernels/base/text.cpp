@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <ctime>
 #include <numeric>
 
 namespace tessera {
@@ -90,6 +93,35 @@ std::vector<std::string_view> nearest(std::span<const std::string_view> candidat
     least = std::min(least, d);
   }
   return found;
+}
+
+std::string utc_time() {
+  using namespace std::chrono;
+  const auto now = floor<milliseconds>(system_clock::now());
+  const std::time_t seconds = system_clock::to_time_t(now);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                     now.time_since_epoch().count() % 1000);
+}
+
+std::string format_ranks(int64_t ranks) { return ranks > 1 ? fmt::format("{} ranks x ", ranks) : ""; }
+
+std::string format_count(double value) {
+  std::string digits = fmt::format("{:.0f}", value);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3)
+    digits.insert(static_cast<size_t>(i), ",");
+  return digits;
+}
+
+std::string format_bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (std::abs(value) >= 1024 && unit < 4) value /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{} B", bytes)
+                   : fmt::format("{:.{}f} {}", value, value < 100 ? 1 : 0, kUnits[unit]);
 }
 
 }  // namespace tessera

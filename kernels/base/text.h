@@ -1,6 +1,7 @@
-// Words in messages: quoted, listed, and corrected.
+// Text in messages: words quoted, listed and corrected; figures and times.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -31,5 +32,10 @@ template <class Words>
 std::string did_you_mean(const Words& near) {
   return "did you mean " + join_words({near.begin(), near.end()}) + "?";
 }
+
+std::string utc_time();                   // now, "2026-01-31T12:34:56.789Z"
+std::string format_count(double value);   // "512,345"
+std::string format_ranks(int64_t ranks);  // "4 ranks x ", before a rank's share of a step; of one, ""
+std::string format_bytes(int64_t bytes);  // "24.3 GiB", "512 B"
 
 }  // namespace tessera

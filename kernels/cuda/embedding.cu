@@ -113,7 +113,8 @@ __global__ void add_crossing_runs_kernel(const int32_t* sorted_tokens, const flo
   const int32_t token = sorted_tokens[end - 1];
   if (sorted_tokens[end] != token) return;                     // nothing crosses
   if (first > 0 && sorted_tokens[first - 1] == token) return;  // it began in an earlier window
-  int low = end, high = N;  // the run ends between them: tokens before `low` are its own, from `high` on larger
+  int low = end,
+      high = N;  // the run ends between them: tokens before `low` are its own, from `high` on larger
   while (low < high) {
     const int middle = low + (high - low) / 2;
     sorted_tokens[middle] > token ? high = middle : low = middle + 1;

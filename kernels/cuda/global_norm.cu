@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPacksOfThread = 8;
 constexpr int64_t kMaxBlocks = 1024;  // of a tensor
-constexpr int kMaxTensors = 64;  // of a launch: a model has hundreds, most of them small
+constexpr int kMaxTensors = 64;       // of a launch: a model has hundreds, most of them small
 constexpr int kFinalThreads = 1024;
 
 struct TensorBatch {

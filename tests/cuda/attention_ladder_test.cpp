@@ -1,9 +1,9 @@
 // The rungs of the ladder that are called through the structs of attention.h: each against fp64, as the
 // benchmark calls it. The kernels of the row rung, which attn_forward() never chooses, at every size.
-#include "kernels/attention/ladder.h"
 #include "kernels/attention/row/row.h"
 #include "tests/cuda/attention_problem.h"
 #include "tests/process.h"
+#include "train/bench/ladder.h"
 
 namespace tessera::test {
 namespace {

@@ -1,5 +1,5 @@
 // Checksums, the shards and manifests that have them, and fingerprints of token streams.
-#include "data/checksum.h"
+#include "kernels/base/checksum.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // JSON that anyone may have written: limits, places of faults, ranges of numbers.
-#include "data/json_text.h"
+#include "kernels/base/json_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Files that the user names for a program to write: regular files appear whole, anything else stays what it
 // is.
-#include "data/output.h"
+#include "kernels/base/output.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

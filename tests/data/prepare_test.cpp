@@ -26,9 +26,11 @@ TEST_F(Prepare, EndsEveryDocument) {
   const FileChecksum shard = checksum_of_file(folder_ / "made/mine/train_000000.bin");
   EXPECT_EQ(read_file(folder_ / "made/mine/dataset.json"),
             "{\n  \"documents\": 5,\n  \"files\": {\n    \"train_000000.bin\": {\n      \"bytes\": 1070,\n"
-            "      \"xxh3_128\": \"" + shard.checksum + "\"\n    }\n  },\n"
-            "  \"format\": \"tessera-dataset-2\",\n  \"shards\": 1,\n"
-            "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
+            "      \"xxh3_128\": \"" +
+                shard.checksum +
+                "\"\n    }\n  },\n"
+                "  \"format\": \"tessera-dataset-2\",\n  \"shards\": 1,\n"
+                "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
   EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
 }
 
@@ -125,7 +127,8 @@ TEST_F(Prepare, UnwritableOutput) {
   write("a.txt", "x");
   expect_refusal({"--input", "a.txt", "--output", "a.txt/d"},
                  {"cannot make the output folder", "Not a directory"});
-  expect_refusal({"--input", "a.txt", "--output", ""}, {"--output wants the name of a folder, found an empty text"});
+  expect_refusal({"--input", "a.txt", "--output", ""},
+                 {"--output wants the name of a folder, found an empty text"});
   fs::create_directory(folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const Result result = testing::run_process(PREPARE_BINARY, {"--input", "a.txt", "--output", "locked/d"},

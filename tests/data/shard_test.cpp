@@ -104,11 +104,8 @@ TEST_F(Writer, AnAbandonedShardLeavesNothing) {
 
 TEST_F(Writer, RefusesWhatCannotBeWritten) {
   for (const int32_t token : {65536, -1}) {
-    expect_error(
-        [&] {
-          write_tokens({.folder = folder_}, {1, token});
-        },
-        {fmt::format("token {}", token), "16 bits"});
+    expect_error([&] { write_tokens({.folder = folder_}, {1, token}); },
+                 {fmt::format("token {}", token), "16 bits"});
   }
   for (const int64_t count : {int64_t{0}, int64_t{1} << 31}) {
     expect_error([&] { ShardWriter({.folder = folder_, .tokens_per_shard = count}); },

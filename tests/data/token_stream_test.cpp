@@ -91,8 +91,9 @@ TEST_F(Stream, TheManifestNamesTheTokenizerAndMustAgree) {
   expect("[]", {"not the manifest"});
   expect(R"({"format": "tessera-dataset-1"})", {"not the manifest", "tokenizer"});
   for (const char* number : {"1e+30", "1.5", "-1", "\"5\"", "null", "9223372036854775808"})
-    expect(fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "bytes", "vocab_size": {}}})", number),
-           {"not the manifest", "\"vocab_size\" wants a whole number", number});
+    expect(
+        fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "bytes", "vocab_size": {}}})", number),
+        {"not the manifest", "\"vocab_size\" wants a whole number", number});
   expect(std::string(200'000, '['), {"dataset.json:1:65", "more than 64 lists"});
   expect(
       R"({"format": "v9", "tokenizer": "bytes", "vocab_size": 257, "tokens": 3, "documents": 1, "shards": 1})",

@@ -261,9 +261,7 @@ TEST_F(AdamWOnCpu, RefusesWhatDoesNotFit) {
             "adamw: v wants bf16 [16] on cpu, found fp32 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.grad = half; }),
             "adamw: grad wants fp32 [16] on cpu, found bf16 [16] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) {
-              a.grad_norm = p.view({4, 4});
-            }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.grad_norm = p.view({4, 4}); }),
             "adamw: grad_norm wants fp32 [16] on cpu, found fp32 [4, 4] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.first_element = 4; }),
             "adamw: first_element wants a multiple of 8 of at least 0, found 4");

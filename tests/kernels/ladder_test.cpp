@@ -1,11 +1,11 @@
 // The ladder as data: who serves what, and formulas of traffic against counting. Needs no device.
-#include "kernels/attention/ladder.h"
+#include "train/bench/ladder.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "kernels/attention/traffic.h"
+#include "train/bench/traffic.h"
 
 namespace tessera::attention {
 namespace {

@@ -1,11 +1,10 @@
 // The launcher, as a user runs a program that calls it.
-#include "train/parallel/launch.h"
-
 #include <sched.h>
 
 #include <sstream>
 
 #include "tests/parallel/ranks.h"
+#include "train/launch/launcher.h"
 
 namespace tessera::testing {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "tests/data/support.h"
 #include "tests/process.h"
-#include "train/parallel/connection.h"
-#include "train/parallel/team.h"
+#include "train/launch/connection.h"
+#include "train/launch/process_group.h"
 
 namespace tessera::testing {
 

@@ -16,8 +16,8 @@
 #include <iostream>
 #include <thread>
 
-#include "train/parallel/launch.h"
-#include "train/parallel/team.h"
+#include "train/launch/launcher.h"
+#include "train/launch/process_group.h"
 
 namespace {
 

@@ -1,10 +1,9 @@
 // Ranks as real processes: they meet or refuse, exchange, and end together whatever happens to one of them.
-#include "train/parallel/team.h"
-
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "tests/parallel/ranks.h"
+#include "train/launch/process_group.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,5 +1,5 @@
 // What a launcher's environment says of the world.
-#include "train/parallel/world.h"
+#include "train/launch/world.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "tests/process.h"
 #include "tests/train/svg_support.h"
 #include "train/bench/attention_sweep.h"
-#include "train/bench/svg_plot.h"
+#include "train/plot/svg_plot.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,14 +1,14 @@
 // What lies in a folder of checkpoints: names, copies, damage, pruning; checksums; values that are not
 // finite.
-#include "train/checkpoint_folder.h"
+#include "train/run/checkpoint_folder.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/data/support.h"
 #include "tests/support.h"
-#include "train/checkpoint.h"
-#include "train/device.h"
+#include "train/run/checkpoint.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 namespace {

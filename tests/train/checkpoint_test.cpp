@@ -1,15 +1,15 @@
 // Checkpoints and safetensors: round trips, foreign and damaged files, full disks.
-#include "train/checkpoint.h"
+#include "train/run/checkpoint.h"
 
 #include <sys/resource.h>
 
 #include <csignal>
 #include <fstream>
 
+#include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
 #include "tests/support.h"
-#include "train/device.h"
-#include "train/formats/weights.h"
-#include "train/safetensors.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 namespace {

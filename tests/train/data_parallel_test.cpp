@@ -5,7 +5,7 @@
 
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
-#include "train/checkpoint.h"
+#include "train/run/checkpoint.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,11 +1,11 @@
 // config.json of a folder: what is taken over, what is refused, and that it sets the model of a
 // configuration.
+#include "model/formats/gpt2.h"
 #include "tests/data/support.h"
 #include "tests/gpt2_folder.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
-#include "train/device.h"
-#include "train/formats/gpt2.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 namespace {

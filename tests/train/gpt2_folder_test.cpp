@@ -1,12 +1,13 @@
 // The tensors of a folder: with either kind of names, in one file or several, and exactly those of the model.
 #include "tests/gpt2_folder.h"
 
+#include "model/formats/gpt2.h"
+#include "model/formats/weights.h"
 #include "tests/data/support.h"
 #include "tests/model_variants.h"
 #include "tests/support.h"
-#include "train/device.h"
-#include "train/formats/gpt2.h"
-#include "train/formats/weights.h"
+#include "train/run/checkpoint.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include "tests/process.h"
 #include "tests/tolerances.h"
 #include "tests/train/svg_support.h"
-#include "train/bench/svg_axis.h"
+#include "train/plot/svg_axis.h"
 
 namespace tessera::testing {
 namespace {
@@ -77,7 +77,7 @@ TEST(MemoryResults, WhatIsSavedIsThePeakOfThatName) {
 TEST(MemoryResults, AnythingButThePlannedMemoryIsAnError) {
   MemoryRow good = row(AttentionKind::kFlash, 1024, {.step = 4096, .attention = 512, .saved = 256});
   EXPECT_NO_THROW(check_as_planned(good));
-  for (int64_t StepMemory::*wrong : {&StepMemory::step, &StepMemory::attention, &StepMemory::saved}) {
+  for (int64_t StepMemory::* wrong : {&StepMemory::step, &StepMemory::attention, &StepMemory::saved}) {
     MemoryRow bad = good;
     bad.measured.*wrong += 256;
     try {
@@ -141,7 +141,8 @@ TEST(MemoryResults, SvgShowsSlopesAndEnds) {
   expect_parts(svg, {"&lt;made-up&gt;", ">naive: slope 2.00<", ">flash: slope 1.00<", ">naive<",
                      ">out of memory<", ">at N = 8192<", ">available: 8.0 GiB<", "Peak of the whole step",
                      ">8K<", "prefers-color-scheme:dark"});
-  EXPECT_EQ(svg.find("slope 0.00"), std::string::npos) << "a peak is a constant and a power of N, which has no slope";
+  EXPECT_EQ(svg.find("slope 0.00"), std::string::npos)
+      << "a peak is a constant and a power of N, which has no slope";
 }
 
 TEST(MemoryResults, SvgOfKindsThatNeverRanIsStillAFile) {

@@ -1,4 +1,4 @@
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "kernels/base/status_line.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {
@@ -32,7 +33,9 @@ TEST(MetricsFile, AResumedRunReadsAsIfItHadNeverStopped) {
   }
   EXPECT_EQ(lines(path), (std::vector<std::string>{R"({"step":1,"loss":0.1})", R"({"step":2,"loss":0.2})",
                                                    R"({"step":3,"loss":9.0})"}));
-  { MetricsFile anew(path, -1); }
+  {
+    MetricsFile anew(path, -1);
+  }
   EXPECT_TRUE(lines(path).empty());
   fs::remove(path);
 }

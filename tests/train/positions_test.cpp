@@ -1,5 +1,5 @@
 // Extended tables of positions, against sums done by hand.
-#include "train/formats/positions.h"
+#include "model/formats/positions.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // What a run says of itself: statuses at any width, the time that is left, steps that will take long.
-#include "train/progress.h"
+#include "train/run/progress.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/data/support.h"
-#include "train/run_log.h"
+#include "train/run/run_log.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 // Runs of several ranks that are stopped, refused, or lose a rank: one message, an exit code that tells, no
 // process that stays, and a last checkpoint to go on from.
 #include "tests/train_ranks.h"
-#include "train/parallel/connection.h"
+#include "train/launch/connection.h"
 
 namespace tessera::testing {
 namespace {

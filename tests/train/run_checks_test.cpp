@@ -1,5 +1,5 @@
 // Data, vocabulary and prompt are held against each other before a run starts.
-#include "train/run_checks.h"
+#include "train/run/run_checks.h"
 
 #include <gtest/gtest.h>
 

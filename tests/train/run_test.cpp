@@ -194,8 +194,8 @@ TEST_F(Run, LearnsRealText) {
   const ProcessResult result =
       train({"--set", "data.train=" + fs::absolute(text).string(), "--set", "train.steps=150", "--set",
              "train.tokens_per_step=1024", "--set", "train.micro_batch=auto", "--set", "evaluation.every=150",
-             "--set", "evaluation.at_start=false", "--set", "evaluation.sequences=32", "--set", "checkpoint.every=0", "--set",
-             "optimizer.learning_rate=4e-3"});
+             "--set", "evaluation.at_start=false", "--set", "evaluation.sequences=32", "--set",
+             "checkpoint.every=0", "--set", "optimizer.learning_rate=4e-3"});
   ASSERT_EQ(result.status, 0) << result.error;
   for (const std::string& line : losses("out")) {
     if (line.find("validation_loss") == std::string::npos) continue;

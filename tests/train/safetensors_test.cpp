@@ -1,5 +1,5 @@
 // The safetensors reader against headers that anyone may have written.
-#include "train/safetensors.h"
+#include "model/formats/safetensors.h"
 
 #include "tests/data/support.h"
 

@@ -1,4 +1,4 @@
-#include "train/sampler.h"
+#include "train/session/sampler.h"
 
 #include <gtest/gtest.h>
 

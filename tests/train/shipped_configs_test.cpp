@@ -4,7 +4,7 @@
 
 #include "kernels/attention/cudnn/cudnn.h"
 #include "train/memory/plan.h"
-#include "train/run_data.h"
+#include "train/run/run_data.h"
 
 namespace tessera {
 namespace {

@@ -4,11 +4,11 @@
 #include <cstdlib>
 
 #include "kernels/base/check.h"
+#include "model/formats/gpt2.h"
+#include "model/formats/safetensors.h"
 #include "tests/model_variants.h"
 #include "tests/train_program.h"
-#include "train/device.h"
-#include "train/formats/gpt2.h"
-#include "train/safetensors.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
-#include "train/bench/svg_plot.h"
+#include "train/plot/svg_plot.h"
 
 namespace tessera {
 namespace {

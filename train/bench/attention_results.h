@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention/ladder.h"
+#include "train/bench/ladder.h"
 
 namespace tessera {
 

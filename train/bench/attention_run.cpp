@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 #include "train/bench/attention_results.h"
-#include "train/device.h"
+#include "train/session/device.h"
 
 namespace tessera {
 namespace {

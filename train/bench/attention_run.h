@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention/ladder.h"
 #include "kernels/backend.h"
+#include "train/bench/ladder.h"
 
 namespace tessera {
 

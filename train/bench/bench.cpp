@@ -9,10 +9,10 @@
 #include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
-#include "train/parallel/start.h"
-#include "train/parallel/team.h"
-#include "train/rank_options.h"
-#include "train/threads.h"
+#include "train/launch/process_group.h"
+#include "train/run/rank_options.h"
+#include "train/run/start_ranks.h"
+#include "train/run/threads.h"
 
 namespace {
 

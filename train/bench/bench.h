@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/parallel/world.h"
+#include "train/launch/world.h"
 
 namespace tessera {
 

@@ -7,16 +7,16 @@
 #include <algorithm>
 #include <map>
 
-#include "data/output.h"
 #include "kernels/attention/cudnn/cudnn.h"
 #include "kernels/base/check.h"
+#include "kernels/base/output.h"
 #include "kernels/gemm_peak.h"
 #include "kernels/timer.h"
 #include "train/bench/attention_results.h"
 #include "train/bench/attention_run.h"
 #include "train/bench/attention_sweep.h"
 #include "train/bench/bench.h"
-#include "train/device.h"
+#include "train/session/device.h"
 
 namespace tessera {
 namespace {

@@ -5,14 +5,14 @@
 // tried; what runs must take just what was planned.
 #include <algorithm>
 
-#include "data/output.h"
 #include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/base/output.h"
 #include "train/bench/bench.h"
 #include "train/bench/memory_results.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/bench/time_steps.h"
-#include "train/device.h"
 #include "train/memory/plan.h"
+#include "train/session/device.h"
 
 namespace tessera {
 namespace {

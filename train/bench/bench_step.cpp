@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/output.h"
+#include "kernels/base/output.h"
+#include "kernels/base/text.h"
 #include "train/bench/bench.h"
 #include "train/bench/time_steps.h"
-#include "train/device.h"
-#include "train/metrics.h"
-#include "train/parallel/peers.h"
+#include "train/run/peers.h"
+#include "train/session/device.h"
 
 namespace tessera {
 namespace {

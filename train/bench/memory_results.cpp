@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "train/bench/svg_plot.h"
 #include "train/memory/plan.h"
+#include "train/plot/svg_plot.h"
 
 namespace tessera {
 namespace {
@@ -60,7 +60,7 @@ enum class Slopes { kShown, kHidden };
 
 // Slopes stand where the bytes are a power of N. A step's peak is a constant and a power: the slope of a
 // straight line through it would be no figure of anything.
-void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::*of,
+void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::* of,
                Slopes slopes) {
   for (const MemoryRow& row : results.rows) {
     SvgPlot::Line& line = plot.line(title, name_of(row.attention));
@@ -119,7 +119,7 @@ std::vector<AttentionKind> MemoryResults::kinds() const {
 }
 
 std::optional<PowerFit> fit_memory(const MemoryResults& results, AttentionKind kind,
-                                   int64_t StepMemory::*of) {
+                                   int64_t StepMemory::* of) {
   std::vector<std::pair<double, double>> points;
   for (const MemoryRow& row : results.rows)
     if (row.attention == kind && row.outcome == Outcome::kRan)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "train/bench/timed_backend.h"
-#include "train/train_state.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 

@@ -7,10 +7,10 @@
 #include <map>
 
 #include "kernels/base/check.h"
+#include "model/formats/gpt2.h"
 #include "train/config/config_fields.h"
 #include "train/config/config_keys.h"
 #include "train/config/config_yaml.h"
-#include "train/formats/gpt2.h"
 
 namespace tessera {
 namespace {
@@ -244,7 +244,8 @@ void Reader::check_across() const {
             checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
                                  : "which writes one only at the end");
   if (checkpoint.keep_best)
-    require(config_.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but", "evaluation.every");
+    require(config_.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but",
+            "evaluation.every");
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ struct Config {
   } sampling;
 
   struct Checkpoint {
-    int64_t every = 500;  // steps; 0: only at the end
-    int64_t keep = 2;     // the newest that are kept; 0: all
+    int64_t every = 500;     // steps; 0: only at the end
+    int64_t keep = 2;        // the newest that are kept; 0: all
     int64_t keep_every = 0;  // those of steps that are multiples of this are kept as well; 0: none
     bool keep_best = false;  // so is that of the lowest validation loss
     bool operator==(const Checkpoint&) const = default;

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/output.h"
-#include "train/html_page.h"
+#include "kernels/base/html_page.h"
+#include "kernels/base/output.h"
 #include "train/memory/memory_report.h"
 
 namespace tessera {

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "data/output.h"
+#include "kernels/base/output.h"
+#include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
-#include "train/metrics.h"
 
 namespace tessera {
 namespace {

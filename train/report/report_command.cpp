@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <set>
 
-#include "data/output.h"
 #include "kernels/base/check.h"
-#include "train/metrics.h"
+#include "kernels/base/output.h"
+#include "kernels/base/text.h"
+#include "train/report/metrics.h"
 #include "train/report/report_page.h"
 #include "train/report/report_svg.h"
 

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "kernels/base/check.h"
-#include "train/html_page.h"
+#include "kernels/base/html_page.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "train/bench/svg_plot.h"
+#include "train/plot/svg_plot.h"
 
 namespace tessera {
 namespace {

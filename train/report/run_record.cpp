@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "data/json_text.h"
 #include "kernels/base/check.h"
-#include "train/metrics.h"
+#include "kernels/base/json_text.h"
 #include "train/report/line_tail.h"
+#include "train/report/metrics.h"
 
 namespace tessera {
 namespace {

@@ -5,11 +5,11 @@
 #include <ctime>
 #include <utility>
 
-#include "data/file.h"
 #include "kernels/base/check.h"
-#include "train/metrics.h"
+#include "kernels/base/file.h"
+#include "kernels/base/text.h"
+#include "train/report/metrics.h"
 #include "train/report/report_page.h"
-#include "train/run_folder.h"
 
 namespace tessera {
 namespace {

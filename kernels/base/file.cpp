@@ -1,0 +1,103 @@
+#include "kernels/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+Descriptor::~Descriptor() {
+  if (fd >= 0) close(fd);
+}
+
+void MappedFile::Unmap::operator()(const std::byte* data) const {
+  munmap(const_cast<std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  // O_NONBLOCK: opening a named pipe must lead to the refusal below, not wait for a writer.
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  struct stat info = {};
+  if (file.fd < 0 || fstat(file.fd, &info) != 0) {
+    check(errno != ENOENT, "{} does not exist", path.string());
+    fail("cannot read {}: {}", path.string(), std::strerror(errno));
+  }
+  check(S_ISREG(info.st_mode), "{} is not a regular file, so it cannot be mapped into memory", path.string());
+  if (info.st_size == 0) return;  // mmap refuses a length of 0
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
+  check(data != MAP_FAILED, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
+  data_ = decltype(data_)(static_cast<const std::byte*>(data), Unmap{size});
+}
+
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_with_errno();
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!committed_) unlink(temporary_.c_str());
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  checksum_.update(bytes);
+  bytes_ += std::ssize(bytes);
+  write_here(bytes);
+}
+
+void OutputFile::write_here(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_with_errno();
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
+  if (lseek(fd_, 0, SEEK_SET) < 0) fail_with_errno();
+  write_here(bytes);
+  start_changed_ = true;
+  if (lseek(fd_, 0, SEEK_END) < 0) fail_with_errno();
+}
+
+FileChecksum OutputFile::commit() {
+  const FileChecksum written =
+      start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
+  // The content must be on disk before the name is: otherwise a crash could leave a named file full of zeros.
+  if (fsync(fd_) != 0) fail_with_errno();
+  if (close(std::exchange(fd_, -1)) != 0) fail_with_errno();
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
+  committed_ = true;
+  sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
+  return written;
+}
+
+void OutputFile::fail_with_errno() const {
+  fail("cannot write {}: {}", path_.string(), std::strerror(errno));
+}
+
+FileChecksum write_file(const std::filesystem::path& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  return file.commit();
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const Descriptor opened{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  // EINVAL: a file system on which folders cannot be synced; there is nothing to do better.
+  check(opened.fd >= 0 && (fsync(opened.fd) == 0 || errno == EINVAL), "cannot write to the folder {}: {}",
+        folder.string(), std::strerror(errno));
+}
+
+}  // namespace tessera

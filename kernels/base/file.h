@@ -1,0 +1,77 @@
+// Files of the data room: read through memory maps, written so that nothing half-written ever has its final
+// name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kernels/base/checksum.h"
+
+namespace tessera {
+
+// Of an open file; closes it.
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int opened) : fd(opened) {}
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+// A whole regular file, mapped read-only. Only the pages that are touched are read from disk.
+// Limit: should another program shorten the file while it is mapped, touching the lost part ends this program
+// with SIGBUS. Replace a file in use by a rename (as OutputFile does), never by truncating it.
+class MappedFile {
+ public:
+  // Error: missing, not readable, not a regular file.
+  explicit MappedFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_.get(), data_.get_deleter().size}; }
+
+ private:
+  struct Unmap {
+    size_t size;  // bytes
+    void operator()(const std::byte* data) const;
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<const std::byte, Unmap> data_{nullptr, Unmap{0}};  // null when the file is empty
+};
+
+// A file being written under `<path>.tmp`. commit() makes it durable and gives it its name, replacing what
+// had that name; an OutputFile destroyed without commit() removes what it wrote. Every call throws an Error
+// that names the file and the system's reason.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);            // appends
+  void overwrite_start(std::span<const std::byte> bytes);  // for a header known only at the end
+  FileChecksum commit();                                   // of the file as it now is
+
+ private:
+  void write_here(std::span<const std::byte> bytes);
+  [[noreturn]] void fail_with_errno() const;
+
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+  bool committed_ = false;
+  Checksum checksum_;  // of what passed write()
+  int64_t bytes_ = 0;
+  bool start_changed_ = false;  // after it had passed
+};
+
+// A whole text file through an OutputFile.
+FileChecksum write_file(const std::filesystem::path& path, std::string_view text);
+
+// Makes renames inside `folder` survive a crash. Error: naming the folder and the system's reason.
+void sync_folder(const std::filesystem::path& folder);
+
+}  // namespace tessera

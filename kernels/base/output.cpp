@@ -1,0 +1,84 @@
+#include "kernels/base/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/status_line.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A link is not followed here: /dev/stdout is one, to what may be a regular file.
+bool is_replaced(const std::string& path) {
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  return type == fs::file_type::regular || type == fs::file_type::not_found || type == fs::file_type::none;
+}
+
+// The descriptor of this process's stdout or stderr, if that is what `path` names: to open such a file once
+// more would write over what is printed.
+int standard_stream(const std::string& path) {
+  struct stat wanted = {}, stream = {};
+  if (stat(path.c_str(), &wanted) != 0) return -1;
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
+    if (fstat(fd, &stream) == 0 && stream.st_dev == wanted.st_dev && stream.st_ino == wanted.st_ino)
+      return fd;
+  return -1;
+}
+
+[[noreturn]] void fail_with_errno(const std::string& path) {
+  fail("cannot write {}: {}", path, std::strerror(errno));
+}
+
+void write_in_place(const std::string& path, std::string_view text) {
+  const int standard = standard_stream(path);
+  if (standard >= 0) {
+    std::fflush(nullptr);
+    if (!write_all(standard, text)) fail_with_errno(path);
+    return;
+  }
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) close(fd);
+    }
+  } file{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  if (file.fd < 0) fail_with_errno(path);
+  if (!write_all(file.fd, text)) fail_with_errno(path);
+  if (close(std::exchange(file.fd, -1)) != 0) fail_with_errno(path);
+}
+
+}  // namespace
+
+void check_writable(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  check(!fs::is_directory(path, error), "cannot write {}: it is a folder; name a file in it", path);
+  if (is_replaced(path)) {
+    OutputFile probe(path);
+  } else if (fs::exists(path, error)) {  // A pipe is not opened: its reader would take that for all there is.
+    if (access(path.c_str(), W_OK) != 0) fail_with_errno(path);
+  }
+}
+
+void write_output(const std::string& path, std::string_view text) {
+  if (path.empty()) return;
+  if (is_replaced(path)) {
+    write_file(path, text);
+  } else {
+    write_in_place(path, text);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,204 @@
+#include "model/formats/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/base/bf16.h"
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLongestHeader = 100'000'000;  // bytes, as the reference implementation has it
+
+float float_from_half(uint16_t half) {
+  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
+  const float magnitude = exponent == 0    ? std::ldexp(static_cast<float>(mantissa), -24)
+                          : exponent == 31 ? (mantissa ? std::nanf("") : INFINITY)
+                                           : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return half & 0x8000 ? -magnitude : magnitude;
+}
+
+// An exponent of ones is NaN or infinity. The test is on bits and without a branch, so that the loop
+// vectorises.
+void check_finite(std::span<const float> values, const std::string& name) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  int bad = 0;
+#pragma omp parallel for reduction(| : bad)
+  for (size_t i = 0; i < values.size(); ++i)
+    bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
+  if (!bad) return;
+  const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  fail(
+      "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
+      "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
+      name, first - values.begin(), *first);
+}
+
+std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+// A tensor's name from a header that anyone may have written
+std::string printable_name(const std::string& name) {
+  const std::string quoted = brief(json(name));
+  return quoted == '"' + name + '"' ? name : quoted;
+}
+
+std::vector<int64_t> shape_of(const json& value, const std::string& tensor) {
+  const auto shape = value.find("shape");
+  check(shape != value.end() && shape->is_array(), "{} wants a list \"shape\", found {}", tensor,
+        brief(value));
+  std::vector<int64_t> dims;
+  for (const json& dim : *shape)
+    dims.push_back(whole_number(json::object({{"shape", dim}}), "shape", tensor));
+  return dims;
+}
+
+std::pair<uint64_t, uint64_t> offsets_of(const json& value, const std::string& tensor) {
+  const auto offsets = value.find("data_offsets");
+  check(offsets != value.end() && offsets->is_array() && offsets->size() == 2,
+        "{} wants \"data_offsets\", a list of two numbers, found {}", tensor, brief(value));
+  const auto offset = [&](size_t i) {
+    const json number = json::object({{"data_offsets", (*offsets)[i]}});
+    return static_cast<uint64_t>(whole_number(number, "data_offsets", tensor));
+  };
+  const uint64_t begin = offset(0), end = offset(1);
+  check(begin <= end, "{} begins at byte {} and ends before it, at {}", tensor, begin, end);
+  return {begin, end};
+}
+
+uint64_t bytes_of(const std::vector<int64_t>& shape, const std::string& dtype, const std::string& tensor) {
+  static const std::map<std::string_view, uint64_t> kWidths = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
+      {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},     {"I32", 4},
+      {"F32", 4},  {"U64", 8}, {"I64", 8}, {"F64", 8},     {"C64", 8}};
+  const auto width = kWidths.find(dtype);
+  check(width != kWidths.end(), "{} has the unknown dtype {}", tensor, brief(json(dtype)));
+  uint64_t bytes = width->second;
+  for (const int64_t dim : shape)
+    check(!__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes),
+          "{} of {} {} takes more than 2^64 bytes", tensor, dtype, list(shape));
+  return bytes;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries)
+    : file_(path), entries_(std::move(entries)) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};  // transformers refuses a file without it
+  int64_t offset = 0;
+  for (const Entry& entry : entries_) {
+    json shape = json::array();
+    for (int i = 0; i < entry.shape.rank(); ++i) shape.push_back(entry.shape[i]);
+    const int64_t end = offset + entry.shape.numel() * static_cast<int64_t>(sizeof(float));
+    header[entry.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data that follows stays aligned to 8 bytes
+  const uint64_t length = text.size();
+  file_.write(std::as_bytes(std::span(&length, 1)));
+  file_.write(std::as_bytes(std::span(text)));
+}
+
+void SafetensorsWriter::write(std::span<const float> values) {
+  check(next_ < entries_.size() && static_cast<int64_t>(values.size()) == entries_[next_].shape.numel(),
+        "safetensors: {} values do not fit tensor {} of {}", values.size(), next_, entries_.size());
+  check_finite(values, entries_[next_].name);
+  file_.write(std::as_bytes(values));
+  ++next_;
+}
+
+FileChecksum SafetensorsWriter::commit() {
+  check(next_ == entries_.size(), "safetensors: {} of {} tensors were written", next_, entries_.size());
+  return file_.commit();
+}
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(path) {
+  const std::span<const std::byte> bytes = file_.bytes();
+  uint64_t length = 0;
+  check(bytes.size() >= sizeof(length), "{} is not a safetensors file: it has only {} bytes", path.string(),
+        bytes.size());
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  check(length <= bytes.size() - sizeof(length),
+        "{} is not a safetensors file, or it is truncated: its header wants {} bytes, the file has {}",
+        path.string(), length, bytes.size());
+  read_header(bytes.subspan(sizeof(length), length), bytes.subspan(sizeof(length) + length));
+}
+
+void SafetensorsReader::read_header(std::span<const std::byte> bytes, std::span<const std::byte> data) {
+  const std::string name = path().string(), what = name + " is not a safetensors file: its header";
+  const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  check(text.starts_with('{'), "{} does not begin with \"{{\"", what);
+  struct Range {
+    uint64_t begin, end;
+    std::string tensor;
+    auto operator<=>(const Range&) const = default;
+  };
+  std::vector<Range> ranges;
+  const json header = parse_json(text, what, {.bytes = kLongestHeader});
+  for (const auto& [key, value] : header.items()) {
+    if (key == "__metadata__") {
+      check(value.is_object(), "{}: __metadata__ wants an object, found {}", what, brief(value));
+      continue;
+    }
+    const std::string tensor = name + ": tensor " + printable_name(key);
+    Entry entry{.dtype = text_value(value, "dtype", tensor), .shape = shape_of(value, tensor), .bytes = {}};
+    const auto [begin, end] = offsets_of(value, tensor);
+    check(end <= data.size(), "{} is truncated: tensor {} ends at byte {} of the data, which has {}", name,
+          printable_name(key), end, data.size());
+    const uint64_t wanted = bytes_of(entry.shape, entry.dtype, tensor);
+    check(end - begin == wanted, "{} of {} {} takes {} bytes, its data_offsets [{}, {}] hold {}", tensor,
+          entry.dtype, list(entry.shape), wanted, begin, end, end - begin);
+    entry.bytes = data.subspan(begin, end - begin);
+    entries_[key] = std::move(entry);
+    ranges.push_back({begin, end, key});
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t at = 0;
+  for (const Range& range : ranges) {
+    const std::string tensor = printable_name(range.tensor);
+    check(range.begin >= at, "{}: tensor {} begins at byte {} of the data, where another ends only at {}",
+          name, tensor, range.begin, at);
+    check(range.begin == at, "{}: bytes {} to {} of the data, before tensor {}, belong to no tensor", name,
+          at, range.begin, tensor);
+    at = range.end;
+  }
+  check(at == data.size(), "{}: the last {} bytes belong to no tensor", name, data.size() - at);
+}
+
+void SafetensorsReader::check_readable(const std::string& name, const Shape& shape) const {
+  const auto found = entries_.find(name);
+  check(found != entries_.end(), "{} has no tensor {}", path().string(), name);
+  const Entry& entry = found->second;
+  bool same = static_cast<int>(entry.shape.size()) == shape.rank();
+  for (int i = 0; same && i < shape.rank(); ++i) same = entry.shape[static_cast<size_t>(i)] == shape[i];
+  check(same, "{}: tensor {} has shape {}, wanted {}", path().string(), name, list(entry.shape),
+        shape.to_string());
+  check(entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16",
+        "{}: tensor {} has dtype {}; F32, BF16 and F16 can be read", path().string(), name, entry.dtype);
+}
+
+void SafetensorsReader::read(const std::string& name, const Shape& shape, std::span<float> out) const {
+  check_readable(name, shape);
+  const Entry& entry = entries_.at(name);
+  const size_t width = entry.dtype == "F32" ? 4 : 2;
+  check(entry.bytes.size() == out.size() * width, "{}: tensor {} has {} values, wanted {}", path().string(),
+        name, entry.bytes.size() / width, out.size());
+  if (width == 4) {
+    std::memcpy(out.data(), entry.bytes.data(), entry.bytes.size());
+    return;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t half;
+    std::memcpy(&half, entry.bytes.data() + 2 * i, 2);
+    out[i] = entry.dtype == "BF16" ? float_from_bf16(half) : float_from_half(half);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// The safetensors file format: an 8-byte little-endian length, a JSON header with a dtype, a shape and two
+// offsets for every tensor, then the tensors' bytes. https://github.com/huggingface/safetensors, "Format".
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/file.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+// Writes fp32 tensors, in the order of the list given at the start. The file appears when commit() is called.
+// Error: disk full, no permission, a value that is NaN or infinite; nothing is left behind.
+class SafetensorsWriter {
+ public:
+  struct Entry {
+    std::string name;
+    Shape shape;
+  };
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries);
+  void write(
+      std::span<const float> values);  // the next tensor of the list; Error: another size than its shape's
+  FileChecksum commit();               // Error: tensors are missing
+
+ private:
+  OutputFile file_;
+  std::vector<Entry> entries_;
+  size_t next_ = 0;
+};
+
+// Reads F32, F16 and BF16 tensors as fp32. Error: not a safetensors file. Its tensors fill the file without
+// overlap or hole, and each has the bytes of its shape and dtype: so nothing in a file goes unread.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+
+  struct Entry {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::span<const std::byte> bytes;
+  };
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+
+  // Error: no such tensor, another shape, a dtype that is not read.
+  void check_readable(const std::string& name, const Shape& shape) const;
+  void read(const std::string& name, const Shape& shape, std::span<float> out) const;  // Error: as above
+
+ private:
+  void read_header(std::span<const std::byte> header, std::span<const std::byte> data);
+
+  MappedFile file_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace tessera

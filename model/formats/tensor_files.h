@@ -1,0 +1,32 @@
+// The tensors of a folder, in one file or in several.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/formats/safetensors.h"
+
+namespace tessera {
+
+// model.safetensors, or else the files that model.safetensors.index.json names. Error: neither, a file that
+// is missing or damaged, or an index that does not list exactly the tensors of its files.
+class TensorFiles {
+ public:
+  explicit TensorFiles(const std::filesystem::path& folder);
+
+  const std::map<std::string, const SafetensorsReader*>& tensors() const { return tensors_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  const SafetensorsReader& file_of(const std::string& name) const;  // Error: no file has it
+
+ private:
+  void read_index(const std::filesystem::path& index);
+
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<SafetensorsReader>> files_;
+  std::map<std::string, const SafetensorsReader*> tensors_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,121 @@
+#include "train/bench/traffic.h"
+
+#include <algorithm>
+
+namespace tessera::attention {
+namespace {
+
+// Bytes of the tensors of a problem.
+struct Sizes {
+  double row;     // D elements: a row of any tensor
+  double q;       // Q, and as large O, dO, dQ
+  double k;       // K, and as large V, dK, dV
+  double scalar;  // an fp32 number a query row: LSE, delta
+  double sums;    // dQ in fp32
+  double matrix;  // the N x N matrices of all heads
+  double seen;    // the share of a matrix that a mask lets through
+
+  explicit Sizes(const AttnProblem& p) {
+    const auto n = static_cast<double>(p.tokens), query_rows = static_cast<double>(p.batch * p.heads) * n;
+    const double element = p.dtype == ATTN_BF16 ? 2 : 4;
+    row = p.head_dim * element;
+    q = query_rows * row;
+    k = static_cast<double>(p.batch * p.kv_heads) * n * row;
+    scalar = 4 * query_rows;
+    sums = 4 * query_rows * p.head_dim;
+    matrix = query_rows * n * element;
+    seen = p.causal ? (n + 1) / (2 * n) : 1;
+  }
+};
+
+// Sum over tiles of `rows` queries of the keys that the tile walks, over all heads. By symmetry also the sum
+// over tiles of keys of the queries that see them.
+double rows_walked(const AttnProblem& p, int rows) {
+  const int64_t tiles = (p.tokens + rows - 1) / rows;
+  double walked = static_cast<double>(tiles) * static_cast<double>(p.tokens);
+  if (p.causal) {
+    walked =
+        static_cast<double>(tiles - 1) * static_cast<double>(tiles) / 2 * rows;  // all but the last are whole
+    walked += static_cast<double>(p.tokens);
+  }
+  return static_cast<double>(p.batch * p.heads) * walked;
+}
+
+}  // namespace
+
+Traffic naive_forward_traffic(const AttnProblem& p) {
+  const Sizes s(p);
+  // S = Q K^T;  softmax, in place: a row is read for its maximum, its sum, its result;  Y = P V
+  return {.read = s.q + s.k + s.seen * s.matrix + s.matrix + s.k,
+          .written = s.matrix + s.matrix + s.q,
+          .loaded = s.q + s.k + 3 * s.seen * s.matrix + s.matrix + s.k,
+          .stored = s.matrix + s.matrix + s.q};
+}
+
+Traffic naive_backward_traffic(const AttnProblem& p) {
+  const Sizes s(p);
+  // dV = P^T dY;  dP = dY V^T;  dS, over dP: P and dP are read for the sum and for the result;  dQ = dS K;
+  // dK = dS^T Q
+  const double products = (s.matrix + s.q) + (s.q + s.k) + (s.matrix + s.k) + (s.matrix + s.q);
+  const double written = s.k + s.matrix + s.matrix + s.q + s.k;
+  return {.read = products + 2 * s.seen * s.matrix,
+          .written = written,
+          .loaded = products + 4 * s.seen * s.matrix,
+          .stored = written};
+}
+
+Traffic fused_forward_traffic(const AttnProblem& p, int query_rows) {
+  const Sizes s(p);
+  return {.read = s.q + 2 * s.k,
+          .written = s.q + s.scalar,
+          .loaded = s.q + rows_walked(p, query_rows) * 2 * s.row,
+          .stored = s.q + s.scalar};
+}
+
+Traffic row_backward_traffic(const AttnProblem& p) {
+  const Sizes s(p);
+  const double queries_written = s.q + s.scalar, keys_written = 2 * s.k;
+  return {.read = (3 * s.q + 2 * s.k + s.scalar) + (2 * s.q + 2 * s.k + 2 * s.scalar),
+          .written = queries_written + keys_written,
+          .loaded = (3 * s.q + s.scalar + rows_walked(p, 1) * 2 * s.row) +
+                    (2 * s.k + rows_walked(p, 1) * (2 * s.row + 8)),
+          .stored = queries_written + keys_written};
+}
+
+Traffic tiled_backward_traffic(const AttnProblem& p, int rows) {
+  const Sizes s(p);
+  constexpr double kWarps = 8;  // each of them loads LSE and delta of every query that the keys kernel walks
+  const double written = s.scalar + 2 * s.k + s.q, delta_read = 2 * s.q;
+  return {.read = delta_read + (2 * s.q + 2 * s.k + 2 * s.scalar) * 2,
+          .written = written,
+          .loaded = delta_read + (2 * s.k + rows_walked(p, rows) * (2 * s.row + 8 * kWarps)) +
+                    (2 * s.q + 2 * s.scalar + rows_walked(p, rows) * 2 * s.row),
+          .stored = written};
+}
+
+Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, bool deterministic) {
+  const Sizes s(p);
+  const double walked = rows_walked(p, key_rows);  // query rows, each of which adds once to its dQ
+  const double sums_added = walked * 4 * p.head_dim;
+  // The kernel for row statistics reads O, dO, LSE and writes L, delta.
+  Traffic t{.read = (2 * s.q + s.scalar) + (2 * s.q + 2 * s.k + 2 * s.scalar),
+            .written = 2 * s.scalar + 2 * s.k + s.q,
+            .loaded = (2 * s.q + s.scalar) + (2 * s.k + walked * (2 * s.row + 8)),
+            .stored = 2 * s.scalar + 2 * s.k + s.q};
+  if (deterministic) {
+    // The first turn writes its sum, later ones read it and write it again, the last writes dQ itself.
+    const double passed_on = sums_added - s.sums;
+    t.loaded += passed_on;
+    t.stored += passed_on;
+    t.written += std::min(passed_on, s.sums);  // what L2 evicts in the end
+  } else {
+    // Zeroed before the kernel, added to in L2, and read by the kernel that rounds them.
+    t.read += 2 * s.sums;
+    t.written += 2 * s.sums;
+    t.loaded += s.sums;
+    t.stored += s.sums + sums_added;
+  }
+  return t;
+}
+
+}  // namespace tessera::attention

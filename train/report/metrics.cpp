@@ -1,0 +1,72 @@
+#include "train/report/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
+#include "kernels/base/status_line.h"
+
+namespace tessera {
+namespace {
+
+// Nothing where a crash, or somebody else, left no JSON.
+std::optional<nlohmann::json> parse_line(const std::string& line) {
+  try {
+    return parse_json(line, "metrics.jsonl");
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step) : path_(path) {
+  std::string kept;
+  std::ifstream earlier(path);
+  for (std::string line; keep_to_step >= 0 && std::getline(earlier, line);) {
+    const std::optional<nlohmann::json> json = parse_line(line);
+    if (!json || !json->is_object() || !json->contains("step") || !(*json)["step"].is_number_integer())
+      continue;
+    const int64_t step = (*json)["step"];
+    if (step > keep_to_step) continue;
+    kept += line + "\n";
+    if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
+  }
+  write_file(path, kept);
+  fd_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  check(fd_ >= 0, "cannot append to {}: {}", path.string(), std::strerror(errno));
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void MetricsFile::write(const nlohmann::ordered_json& line) {
+  const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const off_t end = lseek(fd_, 0, SEEK_END);
+  if (write_all(fd_, text)) return;
+  const int reason = errno;
+  // The beginning of a line would spoil the next one. If it cannot be taken away, a resume drops it.
+  if (end >= 0 && ftruncate(fd_, end) != 0) errno = reason;
+  fail("cannot append to {}: {}", path_.string(), std::strerror(reason));
+}
+
+void MetricsFile::sync() {
+  // EINVAL: what cannot be synced, such as a pipe
+  check(fsync(fd_) == 0 || errno == EINVAL, "cannot write {} to the disk: {}", path_.string(),
+        std::strerror(errno));
+}
+
+std::string type_of_metrics(const nlohmann::json& line) {
+  if (line.contains("type") && line["type"].is_string()) return line["type"];
+  return line.contains("validation_loss") ? "evaluation" : line.contains("sample") ? "sample" : "step";
+}
+
+}  // namespace tessera

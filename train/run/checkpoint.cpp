@@ -1,0 +1,224 @@
+#include "train/run/checkpoint.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
+#include "kernels/base/ledger.h"
+#include "model/formats/gpt2.h"
+#include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kChecksumsFormat = "tessera checksums 1";
+constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kModelFile = "config.json";
+
+const char* prefix_of(Kept kept) {
+  return kept == Kept::kFirstMoment ? "first_moment." : kept == Kept::kSecondMoment ? "second_moment." : "";
+}
+
+// Visits the parameters bucket by bucket, with their values on the device.
+template <class Visit>
+void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
+  const ParamLayout& layout = state.optimizer().layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b)
+    state.with_whole(kept, b, [&](const Tensor& bucket) {
+      for (const ParamPlace& place : layout.places)
+        if (place.bucket == b) visit(place.info, bucket.rows(place.first, place.info.shape.numel()));
+    });
+}
+
+// Every parameter's values of each kind, in the order of the buckets. Error: a value that is not finite.
+FileChecksum write_params(TrainState& state, const fs::path& path, const std::vector<Kept>& all) {
+  std::vector<std::string> prefixes;
+  for (const Kept kept : all) prefixes.push_back(prefix_of(kept));
+  WeightsWriter file(path, state.optimizer().layout(), prefixes);
+  for (const Kept kept : all)
+    for_each_value(state, kept, [&](const ParamInfo& info, const Tensor& tensor) {
+      Arena staging = Arena::host();
+      const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+      state.backend().copy(tensor, host);
+      state.backend().synchronize();
+      file.write(info, host);
+    });
+  return file.commit();
+}
+
+bool is_of(CheckpointPart part, const std::string& file) {
+  if (part == CheckpointPart::kWeights) return file == kWeightsFile;
+  return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
+}
+
+// What a checkpoint of this model takes, without the few kilobytes beside the tensors
+int64_t bytes_of_checkpoint(const TrainState& state) {
+  return state.shape().model.parameters() * int64_t{sizeof(float)} * std::ssize(kAllKept);
+}
+
+std::string advice_on_space(const fs::path& folder, const TrainState& state) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  const int64_t wanted = bytes_of_checkpoint(state);
+  if (error || space.available >= static_cast<uintmax_t>(wanted)) return "";
+  return fmt::format(" A checkpoint takes {}, {} are free: make room, or keep fewer with checkpoint.keep.",
+                     format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
+}
+
+std::string text_of(const FileChecksums& files) {
+  const nlohmann::ordered_json json{{"format", kChecksumsFormat}, {"files", json_of(files)}};
+  return json.dump(2) + "\n";
+}
+
+void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
+  FileChecksums files;
+  files[kWeightsFile] = write_params(state, pending / kWeightsFile, {Kept::kMaster});
+  files[kOptimizerFile] =
+      write_params(state, pending / kOptimizerFile, {Kept::kFirstMoment, Kept::kSecondMoment});
+  files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model));
+  files[kStateFile] = write_json(pending / kStateFile, json_of(run));
+  if (!config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, config);
+  write_file(pending / kChecksumsFile, text_of(files));
+}
+
+// Of one without checksums
+FileVerdict look_at_file(const fs::path& path) {
+  FileVerdict verdict{.path = path, .fault = "", .has_checksum = false};
+  try {
+    verdict.bytes = std::ssize(MappedFile(path).bytes());
+    if (path.extension() == ".safetensors") {
+      const SafetensorsReader file(path);
+    } else {
+      read_json(path);
+    }
+  } catch (const Error& error) {
+    verdict.fault = error.what();
+  }
+  return verdict;
+}
+
+// Reads all of every earlier one until one is whole.
+std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
+  const int64_t step = step_of_name(checkpoint.filename().string()).value_or(0);
+  std::vector<NamedCheckpoint> all = named_checkpoints(checkpoint.parent_path());
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (one->step >= step || one->standing != NamedCheckpoint::Standing::kCheckpoint) continue;
+    const std::vector<FileVerdict> verdicts = verify_checkpoint(one->path);
+    if (std::ranges::all_of(verdicts, [](const FileVerdict& v) { return v.fault.empty(); }))
+      return one->path.filename().string();
+  }
+  return "";
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
+                         const std::string& config) {
+  const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
+  if (state.rank() != 0) {  // its parts are wanted, in the order in which they are written
+    for (const Kept kept : kAllKept) for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
+    return final_path;
+  }
+  try {
+    fs::create_directories(folder);
+    remove_unfinished(folder);  // first: the space may be needed
+    fs::create_directory(pending);
+    write_files(pending, state, run, config);
+    sync_folder(pending);
+    give_name(pending, final_path);  // a run that was resumed may write the same step again
+    sync_folder(folder);
+    remove_unfinished(folder);
+  } catch (const std::exception& error) {
+    const std::string advice = advice_on_space(folder, state);
+    std::error_code ignored;
+    fs::remove_all(pending, ignored);
+    fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", run.step,
+         error.what(), folder.string(), advice);
+  }
+  return final_path;
+}
+
+RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
+  check_same_model(checkpoint, model);
+  return read_run_state(checkpoint);
+}
+
+void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
+  load_weights(folder, state.shape().model, state.writer(Kept::kMaster), extension);
+}
+
+void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
+  state.optimizer().clear(state.backend());  // what lies between parameters is in no file
+  load_weights(checkpoint, state);
+  const SafetensorsReader file(checkpoint / kOptimizerFile);
+  for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
+    for (const ParamPlace& place : state.optimizer().layout().places)
+      read_param(file, place, prefix_of(kept) + place.info.name, state.writer(kept));
+}
+
+FileChecksums written_checksums(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kChecksumsFile;
+  if (!fs::exists(path)) {
+    if (!fs::exists(checkpoint / kStateFile)) return {};  // another program's
+    const nlohmann::json state = read_json(checkpoint / kStateFile);
+    check(state.is_object() && state.value("format", nlohmann::json()) == kStateWithoutChecksums,
+          "{} is missing", path.string());
+    return {};
+  }
+  const nlohmann::json json = read_json(path);
+  const std::string format = text_value(json, "format", path.string());
+  check(format == kChecksumsFormat, "{} has the format {}, wanted \"{}\"", path.string(),
+        brief(json["format"]), kChecksumsFormat);
+  check(json.contains("files"), "{} lacks \"files\"", path.string());
+  FileChecksums files = read_checksums(json["files"], path.string());
+  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+    check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
+  const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
+  const std::string written = text_of(files);
+  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
+        "{} has other bytes than were written", path.string());
+  return files;
+}
+
+std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {
+  FileChecksums files;
+  try {
+    files = written_checksums(checkpoint);
+  } catch (const Error& error) {
+    return {{.path = checkpoint / kChecksumsFile, .fault = error.what()}};
+  }
+  std::vector<FileVerdict> verdicts;
+  if (files.empty())
+    for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+      verdicts.push_back(look_at_file(checkpoint / file));
+  else
+    verdicts = verify_files(checkpoint, files);
+  return verdicts;
+}
+
+bool check_undamaged(const fs::path& checkpoint, CheckpointPart part) {
+  std::vector<FileVerdict> verdicts;
+  try {
+    FileChecksums files = written_checksums(checkpoint);
+    if (files.empty()) return false;
+    std::erase_if(files, [&](const auto& file) { return !is_of(part, file.first); });
+    verdicts = verify_files(checkpoint, files);
+  } catch (const Error& error) {
+    verdicts.push_back({.path = checkpoint / kChecksumsFile, .fault = error.what()});
+  }
+  const auto bad = std::ranges::find_if(verdicts, [](const FileVerdict& v) { return !v.fault.empty(); });
+  if (bad == verdicts.end()) return true;
+  const std::string earlier = earlier_whole_checkpoint(checkpoint);
+  fail("{} is damaged: {}. {}", bad->path.string(), bad->fault,
+       earlier.empty()
+           ? "No earlier checkpoint is whole: start anew, or restore this one from a copy"
+           : fmt::format("{} is whole: to resume from it, move the damaged one away: mv {} {}.damaged",
+                         earlier, checkpoint.string(), checkpoint.string()));
+}
+
+}  // namespace tessera

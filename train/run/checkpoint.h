@@ -1,0 +1,55 @@
+// Checkpoints: a folder `step_00001000` that holds
+//   model.safetensors      fp32 weights, with Hugging Face's GPT-2 names and layouts
+//   config.json            Hugging Face's GPT2Config, so that transformers loads the folder
+//   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name
+//   state.json             the step, the data position, the seed, what they depend on (run_state.h)
+//   config.yaml            the run's configuration
+//   checksums.json         the size and the checksum of each of these files
+//
+// Moments are fp32 in the file whatever optimizer.moments is: bf16 goes to fp32 and back without loss, so a
+// run goes on bit for bit, and one with the other kind of moments can go on from it too.
+//
+// A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
+// whole; what later happens to its files is found by the checksums. Values that are not finite are never
+// saved. Any number of ranks may go on from a checkpoint.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kernels/base/checksum.h"
+#include "model/formats/positions.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/run/run_state.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+
+// Writes `folder`/step_N, with `config` as its config.yaml, and returns its path. Every rank calls it; the
+// first one writes. Error: disk full, no permission, weights or moments that are not finite; no other
+// checkpoint is touched.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, TrainState& state,
+                                      const RunState& run, const std::string& config = "");
+
+// Error: anything missing or malformed, or a checkpoint of another model, with both sizes.
+RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
+void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state);
+// The weights alone, of one of our checkpoints or of another program. Error: as check_weights.
+void load_weights(const std::filesystem::path& folder, TrainState& state,
+                  PositionExtension extension = PositionExtension::kNone);
+
+// What the checksums.json of a checkpoint says; nothing for one of the first format, and for weights that
+// another program wrote.
+// Error: it is malformed, or it is missing and state.json says that there was one.
+FileChecksums written_checksums(const std::filesystem::path& checkpoint);
+
+// Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
+std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);
+
+enum class CheckpointPart : uint8_t { kAll, kWithoutTensors, kWeights };
+// Returns false if the checkpoint has no checksums. Error: a file of this part is damaged; names it and the
+// newest earlier checkpoint that is whole, with what to do.
+bool check_undamaged(const std::filesystem::path& checkpoint, CheckpointPart part = CheckpointPart::kAll);
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+#include "train/run/checkpoint_folder.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
+#include "train/run/checkpoint.h"
+#include "train/run/run_state.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Standing = NamedCheckpoint::Standing;
+
+constexpr std::string_view kPrefix = "step_", kUnfinished = ".unfinished", kTemporary = ".tmp";
+constexpr std::string_view kReplaced = ".replaced", kRemoved = ".removed";
+
+bool is_file_of_ours(std::string_view name) {
+  if (name.ends_with(kTemporary)) name.remove_suffix(kTemporary.size());
+  return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end();
+}
+
+bool holds_only_our_files(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (!is_file_of_ours(entry.path().filename().string())) return false;
+  return true;
+}
+
+bool is_unfinished_name(std::string_view name) {
+  if (!name.ends_with(kUnfinished)) return false;
+  name.remove_suffix(kUnfinished.size());
+  for (const std::string_view part : {kReplaced, kRemoved})
+    if (name.ends_with(part)) {
+      name.remove_suffix(part.size());
+      break;
+    }
+  return step_of_name(name).has_value();
+}
+
+// Of a folder that has lost its name. A file of someone else's stays, and so then does the folder.
+void remove_our_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_file_of_ours(entry.path().filename().string())) files.push_back(entry.path());
+  for (const fs::path& file : files) fs::remove(file);
+  if (fs::is_empty(folder)) fs::remove(folder);
+}
+
+// The name goes first: a checkpoint that is half removed must not be taken for a whole one.
+void remove_checkpoint(const fs::path& checkpoint) {
+  if (!holds_only_our_files(checkpoint)) return;
+  const fs::path nameless = checkpoint.string() + std::string(kRemoved) + std::string(kUnfinished);
+  if (fs::exists(nameless)) remove_our_files(nameless);
+  fs::rename(checkpoint, nameless);
+  sync_folder(checkpoint.parent_path());
+  remove_our_files(nameless);
+}
+
+void inspect(NamedCheckpoint& found) {
+  try {
+    if (read_step(found.path) == found.step) return;
+    // A copy under another name is whole; where it is not, the step may be what was damaged.
+    const FileChecksums files = written_checksums(found.path);
+    const auto state = files.find(kStateFile);
+    const bool whole = state == files.end() || checksum_of_file(found.path / kStateFile) == state->second;
+    found.standing = whole ? Standing::kCopy : Standing::kDamaged;
+    found.why = fmt::format("its {} is of another step", kStateFile);
+  } catch (const std::exception& error) {
+    found.standing = Standing::kDamaged;
+    found.why = error.what();
+  }
+}
+
+std::vector<NamedCheckpoint> names_in(const fs::path& folder) {  // by step, not inspected
+  std::vector<NamedCheckpoint> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (const auto step = step_of_name(entry.path().filename().string()); step && entry.is_directory())
+      found.push_back({.step = *step, .path = entry.path()});
+  std::ranges::sort(found, {}, &NamedCheckpoint::step);
+  return found;
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+std::optional<int64_t> step_of_name(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const std::string_view digits = name.substr(kPrefix.size());
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  const bool ours = error == std::errc() && end == digits.data() + digits.size() && step > 0 &&
+                    name == checkpoint_name(step);  // no other way to write the number
+  return ours ? std::optional(step) : std::nullopt;
+}
+
+fs::path unfinished(const fs::path& checkpoint) { return checkpoint.string() + std::string(kUnfinished); }
+
+std::vector<NamedCheckpoint> named_checkpoints(const fs::path& folder) {
+  std::vector<NamedCheckpoint> found = names_in(folder);
+  for (NamedCheckpoint& one : found) inspect(one);
+  return found;
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
+  std::vector<NamedCheckpoint> all = names_in(folder);
+  for (; !all.empty(); all.pop_back()) {
+    inspect(all.back());
+    if (all.back().standing == Standing::kCheckpoint) return all.back().path;
+  }
+  return std::nullopt;
+}
+
+void prune_checkpoints(const fs::path& folder, const KeepRule& keep) {
+  if (keep.newest == 0) return;
+  std::vector<NamedCheckpoint> all = names_in(folder);
+  int64_t newer = 0;
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    const bool spared = (keep.every > 0 && one->step % keep.every == 0) || one->step == keep.best;
+    if (newer >= keep.newest && spared) continue;  // most of a long run's: not worth to be inspected
+    inspect(*one);
+    if (one->standing != Standing::kCheckpoint) continue;
+    if (newer++ >= keep.newest) remove_checkpoint(one->path);
+  }
+}
+
+void remove_checkpoints(const fs::path& folder) {
+  for (const NamedCheckpoint& one : named_checkpoints(folder))
+    if (one.standing != Standing::kCopy) remove_checkpoint(one.path);
+  remove_unfinished(folder);
+  if (fs::is_directory(folder) && fs::is_empty(folder)) fs::remove(folder);
+}
+
+void remove_unfinished(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_unfinished_name(entry.path().filename().string()) && entry.is_directory() && !entry.is_symlink())
+      found.push_back(entry.path());
+  for (const fs::path& path : found) remove_our_files(path);
+}
+
+void give_name(const fs::path& pending, const fs::path& checkpoint) {
+  if (!fs::exists(fs::symlink_status(checkpoint))) return fs::rename(pending, checkpoint);
+  NamedCheckpoint found{.step = step_of_name(checkpoint.filename().string()).value_or(0), .path = checkpoint};
+  bool ours = fs::is_directory(checkpoint) && !fs::is_symlink(checkpoint) && holds_only_our_files(checkpoint);
+  if (ours) {
+    inspect(found);
+    ours = found.standing != Standing::kCopy;
+  }
+  if (ours && renameat2(AT_FDCWD, pending.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) == 0)
+    return;
+  std::string aside = checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished);
+  for (int i = 1; !ours && (i == 1 || fs::exists(aside)); ++i)
+    aside = fmt::format("{}.found{}", checkpoint.string(), i == 1 ? "" : std::to_string(i));
+  fs::rename(checkpoint, aside);
+  fs::rename(pending, checkpoint);
+}
+
+}  // namespace tessera

@@ -1,0 +1,156 @@
+#include "train/run/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/ledger.h"
+#include "kernels/base/text.h"
+
+namespace tessera {
+namespace {
+
+// Steps of models of 100 million parameters and more reach 0.6 to 0.7 of the GEMM peak on both kinds of
+// device (README.md); smaller ones less, but their steps are short.
+constexpr double kShareOfPeak = 0.6;
+constexpr double kLongSeconds = 30;   // from here on a step is worth a notice
+constexpr double kShortSeconds = 20;  // what the notice suggests
+
+// The largest 1, 2, 4, 8, ... times `unit` that is at most `most`, and at least `unit`.
+int64_t power_of_two_units(double most, int64_t unit) {
+  int64_t units = unit;
+  while (static_cast<double>(2 * units) <= most) units *= 2;
+  return units;
+}
+
+std::string notice_of_step(const RunShape& shape, int64_t micro_batch, double seconds) {
+  const int64_t tokens = shape.tokens_per_step(), T = shape.sequence_length;
+  const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.ranks;
+  const double token_seconds = seconds / static_cast<double>(tokens);
+  const int64_t fewer = power_of_two_units(kShortSeconds / token_seconds, unit);
+  const std::string text = fmt::format("notice   a step, of {} tokens, will take about {} on this device",
+                                       format_count(static_cast<double>(tokens)), format_about(seconds));
+  if (fewer >= tokens) return text + "; a smaller model, or a shorter train.sequence_length, takes less";
+  const double then = token_seconds * static_cast<double>(fewer);
+  return fmt::format("{}; --set train.tokens_per_step={} makes it {}{}", text, fewer, format_about(then),
+                     then > kLongSeconds ? ", a smaller model or a shorter train.sequence_length less" : "");
+}
+
+}  // namespace
+
+int64_t evaluated_sequences(const Config& config, const RunData& data) {
+  return std::min(config.evaluation.sequences, data.validation().sequences_per_epoch());
+}
+
+std::vector<std::string> describe(const RunDescription& run) {
+  const RunShape& shape = run.shape;
+  const ModelConfig& model = shape.model;
+  const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  const std::string held_out =
+      run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch()))
+                           : "";
+  std::vector<std::string> lines{
+      fmt::format("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}",
+                  count(model.parameters()), model.layers, model.heads, model.channels, model.context,
+                  model.vocab_size),
+      fmt::format("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s", run.device.traits.name,
+                  name_of(shape.dtype), run.config.model.attention, run.peak_flops / 1e12,
+                  run.peak_flops < 1e13 ? 2 : 0),
+      fmt::format("data     {}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
+                  count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out)};
+  if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, "notice   " + run.device.notice);
+  if (run.config.data.train == "builtin")
+    lines.push_back(
+        "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
+        "file or on token shards");
+  if (!run.data.tokenizer() && run.config.sampling.every > 0)
+    lines.push_back("notice   these shards do not name their tokenizer, so there will be no samples of text");
+  lines.push_back(fmt::format("step     {} tokens: {}{} x {} sequences of {}; {} steps, folder {}",
+                              count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
+                              shape.micro_batch, shape.sequence_length, run.config.train.steps, run.folder));
+  return lines;
+}
+
+double expected_step_seconds(const RunShape& shape, double peak_flops) {
+  return static_cast<double>(shape.tokens_per_rank()) * shape.model.flops_per_token(shape.sequence_length) /
+         (kShareOfPeak * peak_flops);
+}
+
+double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences) {
+  const double per_rank = static_cast<double>(sequences) / static_cast<double>(shape.sequences_per_rank()) /
+                          static_cast<double>(shape.ranks);
+  return expected_step_seconds(shape, peak_flops) * per_rank / 3;  // a forward is a third of a step
+}
+
+std::vector<std::string> slowness_notices(const RunDescription& run) {
+  std::vector<std::string> notices;
+  const double step = expected_step_seconds(run.shape, run.peak_flops);
+  if (step > kLongSeconds) notices.push_back(notice_of_step(run.shape, run.config.train.micro_batch, step));
+  if (!run.data.evaluates()) return notices;
+  const int64_t validation_sequences = evaluated_sequences(run.config, run.data);
+  const double evaluation = expected_evaluation_seconds(run.shape, run.peak_flops, validation_sequences);
+  if (evaluation <= kLongSeconds) return notices;
+  const double sequences = static_cast<double>(validation_sequences) * kShortSeconds / evaluation;
+  const int64_t fewer = power_of_two_units(sequences, 1);
+  notices.push_back(fmt::format(
+      "notice   an evaluation, of {} sequences, will take about {}; --set evaluation.sequences={} makes it "
+      "{}{}",
+      validation_sequences, format_about(evaluation), fewer,
+      format_about(evaluation * static_cast<double>(fewer) / static_cast<double>(validation_sequences)),
+      run.config.evaluation.at_start ? ", --set evaluation.at_start=false omits the one before the first step"
+                                     : ""));
+  return notices;
+}
+
+std::string format_about(double seconds) {
+  return seconds < 90          ? fmt::format("{:.0f} s", std::max(1.0, seconds))
+         : seconds < 90 * 60.0 ? fmt::format("{:.0f} min", seconds / 60)
+                               : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+TimeLeft::TimeLeft(const Config& config)
+    : steps_(config.train.steps),
+      every_{1, config.evaluation.every, config.sampling.every,
+             config.checkpoint.every > 0 ? config.checkpoint.every : config.train.steps} {}
+
+void TimeLeft::took(Task task, double seconds) {
+  double& smoothed = seconds_[task];
+  smoothed = smoothed == 0 ? seconds : 0.9 * smoothed + 0.1 * seconds;
+}
+
+double TimeLeft::after(int64_t step) const {
+  double left = seconds_[kStep] * static_cast<double>(steps_ - step);
+  for (const Task task : {kEvaluation, kSample, kCheckpoint}) {
+    const int64_t every = every_[task];
+    if (every == 0) continue;
+    const int64_t due = steps_ / every - (step - 1) / every + (steps_ % every != 0);  // one more at the end
+    left += seconds_[task] * static_cast<double>(due);
+  }
+  return left;
+}
+
+std::vector<StatusPart> step_status(const StepFigures& f) {
+  const double steps = static_cast<double>(std::max<int64_t>(f.interval.steps, 1));
+  const double tokens_per_second =
+      static_cast<double>(f.tokens_per_step) * steps / std::max(f.interval.seconds, 1e-9);
+  const double mfu = tokens_per_second * f.flops_per_token / f.peak_flops;
+  return {{fmt::format("step {}/{}", f.step, f.steps), 1},
+          {fmt::format("loss {:.4f}", f.interval.loss / steps), 2},
+          {fmt::format("norm {:.2f}", f.grad_norm), 6},
+          {fmt::format("lr {:.2e}", f.learning_rate), 7},
+          {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
+          {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
+          {format_bytes(f.memory_bytes), 8},
+          {"ETA " + format_duration(f.seconds_left), 4}};
+}
+
+std::vector<StatusPart> task_status(const TaskFigures& task) {
+  const double done = static_cast<double>(task.done), total = static_cast<double>(task.total);
+  const double rate = done / std::max(task.seconds, 1e-9), left = (total - done) / std::max(rate, 1e-9);
+  return {{task.where, 1},
+          {fmt::format("{} {:.0f}%", task.what, 100 * done / total), 2},
+          {fmt::format("{} of {} {}", task.done, task.total, task.unit), 4},
+          {rate >= 1 ? fmt::format("{:.1f}/s", rate) : fmt::format("{:.1f} s each", 1 / rate), 5},
+          {format_duration(left) + " left", 3}};
+}
+
+}  // namespace tessera

@@ -1,0 +1,88 @@
+// What a run tells of itself while it trains: what it is about to do, how far it is, and how long it will
+// take.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status_line.h"
+#include "train/config/config.h"
+#include "train/run/run_data.h"
+#include "train/session/device.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+
+struct RunDescription {
+  const Config& config;
+  const RunShape& shape;
+  const DeviceChoice& device;
+  const RunData& data;
+  double peak_flops;  // of one device
+  std::string folder;
+};
+// The lines that a run begins with.
+std::vector<std::string> describe(const RunDescription& run);
+
+// The sequences of an evaluation, where the run evaluates.
+int64_t evaluated_sequences(const Config& config, const RunData& data);
+
+// Seconds of a step and of an evaluation, before there was one: from their arithmetic, and the share of the
+// GEMM peak that devices reach.
+double expected_step_seconds(const RunShape& shape, double peak_flops);
+double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences);
+
+// Of a step, an evaluation, that will take more than half a minute: how long it will take, and the keys that
+// make it shorter.
+std::vector<std::string> slowness_notices(const RunDescription& run);
+
+std::string format_about(double seconds);  // "20 s", "21 min", "2.5 h"
+
+// The time that the rest of a run takes, by what was measured so far. What was not measured yet counts as 0.
+class TimeLeft {
+ public:
+  enum Task { kStep, kEvaluation, kSample, kCheckpoint };
+  explicit TimeLeft(const Config& config);
+  void took(Task task, double seconds);
+  // With `step` just done, and what is due after it not yet.
+  double after(int64_t step) const;
+
+ private:
+  int64_t steps_;
+  std::array<int64_t, 4> every_;     // by task; 0: never
+  std::array<double, 4> seconds_{};  // smoothed
+};
+
+// The mean of the steps since the last printed line.
+struct Interval {
+  int64_t steps = 0;
+  double loss = 0, seconds = 0;  // sums
+  void add(double step_loss, double step_seconds) {
+    ++steps;
+    loss += step_loss;
+    seconds += step_seconds;
+  }
+};
+
+struct StepFigures {
+  int64_t step, steps;
+  Interval interval;
+  double grad_norm, learning_rate;
+  int64_t tokens_per_step;
+  double flops_per_token, peak_flops;  // the peak of all ranks together
+  int64_t memory_bytes;
+  double seconds_left;
+};
+std::vector<StatusPart> step_status(const StepFigures& figures);
+
+struct TaskFigures {
+  std::string where, what;
+  int64_t done, total;
+  std::string unit;
+  double seconds;  // since it began
+};
+// "step 3/100 | evaluation 19% | 12 of 64 sequences | 3.0/s | 0:17 left"
+std::vector<StatusPart> task_status(const TaskFigures& task);
+
+}  // namespace tessera

@@ -1,0 +1,194 @@
+#include "train/run/resume.h"
+
+#include <string_view>
+
+#include "kernels/base/check.h"
+#include "train/run/checkpoint.h"
+#include "train/run/schedule.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Meaning {
+  std::string_view key;  // or how several begin
+  std::string_view text;
+};
+
+// The first that fits holds. Keys that change nothing but what is printed or kept have none; what changes the
+// learning rate has a line of its own.
+constexpr Meaning kMeanings[] = {
+    {"device", "the losses agree to rounding only"},
+    {"model.attention", "the losses agree to rounding only"},
+    {"model.position_extension", "no effect: the weights are the checkpoint's"},
+    {"data.train", "the same tokens under another name"},
+    {"data.validation", "validation losses before and after may not compare"},
+    {"train.init_from", "no effect: the weights are the checkpoint's"},
+    {"train.steps", "where the run ends"},
+    {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
+    {"train.micro_batch", "the losses agree to rounding only"},
+    {"train.precision", "the losses agree to that precision only"},
+    {"train.reduce", "the losses agree to that precision only"},
+    {"train.classifier_chunk", "the losses agree to rounding only"},
+    {"train.deterministic", "whether a run can be repeated bit for bit from here on"},
+    {"optimizer.learning_rate", ""},
+    {"optimizer.min_learning_rate", ""},
+    {"optimizer.schedule", ""},
+    {"optimizer.warmup_steps", ""},
+    {"optimizer.decay_fraction", ""},
+    {"optimizer.moments", "the moments are rounded differently from here on"},
+    {"optimizer.", "from the next step on"},
+    {"evaluation.sequences", "validation losses before and after do not compare"},
+};
+
+std::string_view meaning_of(std::string_view key) {
+  for (const Meaning& meaning : kMeanings)
+    if (key == meaning.key || (meaning.key.ends_with('.') && key.starts_with(meaning.key)))
+      return meaning.text;
+  return "";
+}
+
+struct Line {
+  std::string_view key, value;
+};
+// Takes the next "key: value" off config_lines().
+Line next_line(std::string_view& lines) {
+  const std::string_view line = lines.substr(0, lines.find('\n'));
+  lines.remove_prefix(line.size() + 1);
+  const size_t colon = line.find(": ");
+  return {line.substr(0, colon), line.substr(colon + 2)};
+}
+
+// `step` optimizer steps are done.
+std::string learning_rate_change(const Config& was, const Config& now, int64_t step,
+                                 const std::vector<std::string_view>& keys) {
+  const double before = learning_rate_at(step - 1, was.train.steps, was.optimizer);
+  const double next = learning_rate_at(step, now.train.steps, now.optimizer);
+  if (next == learning_rate_at(step, was.train.steps, was.optimizer)) return "";
+  return fmt::format("the learning rate of step {} is {:.3g}; it was {:.3g} at step {}, before {} changed",
+                     step + 1, next, before, step, fmt::join(keys, ", "));
+}
+
+void refuse(const fs::path& checkpoint, const std::string& what) {
+  fail(
+      "{} {}: the order of the data would change. Restore it, or start anew from these weights with "
+      "train.init_from",
+      checkpoint.string(), what);
+}
+
+// Both have fingerprints.
+void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now) {
+  const DataFingerprint &old = *was.fingerprint, &data = *now.fingerprint;
+  if (const auto differs = difference(old.train, data.train)) {
+    check(was.data != "builtin" || now.data != "builtin",
+          "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
+          "{}. Resume with that build, or train on a file of your own with data.train",
+          checkpoint.string(), *differs);
+    fail(
+        "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start anew from "
+        "these weights with train.init_from",
+        checkpoint.string(), now.data, *differs);
+  }
+  check(old.train_range.first_token == data.train_range.first_token &&
+            old.train_range.token_count == data.train_range.token_count,
+        "{} was trained on {} tokens of {}, this run would train on {}: text that was held out would become "
+        "training text, or the other way round. Restore data.validation_fraction and data.validation, or "
+        "start anew from these weights with train.init_from",
+        checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
+}
+
+// Whether both evaluate on the same tokens, so that their losses compare.
+bool same_validation(const RunState& was, const RunState& now) {
+  if (!was.fingerprint || !now.fingerprint) return true;
+  const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
+  // A part of the training data is compared with that, and a run that does not evaluate has none.
+  return !old || !data || !difference(*old, *data);
+}
+
+std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                                         const std::optional<Config>& was_config, const Config& config) {
+  const auto same = [&](const char* key, const auto& before, const auto& present) {
+    if (before != present)
+      refuse(checkpoint, fmt::format("was made with {} {}, this run has {}", key, before, present));
+  };
+  same("train.seed", was.seed, now.seed);
+  same("train.sequence_length", was.sequence_length, now.sequence_length);
+  if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  std::vector<std::string> notices;
+  if (!was.fingerprint) {
+    same("data.train", was.data, now.data);
+    notices.push_back(
+        fmt::format("{} keeps no fingerprint of its data: only the name of data.train was compared",
+                    checkpoint.filename().string()));
+  } else if (now.fingerprint) {
+    check_same_tokens(checkpoint, was, now);
+    if (!same_validation(was, now))
+      notices.push_back(
+          "the validation data is not the checkpoint's: validation losses before and after do not "
+          "compare, and the best step is counted anew");
+  }
+  return notices;
+}
+
+// The configuration that a checkpoint holds; nothing where it has none, or one that this version cannot read,
+// which `notice` then says.
+std::optional<Config> config_of(const fs::path& checkpoint, std::string& notice) {
+  const fs::path path = checkpoint / kConfigFile;
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    return load_config(path, {}, true);  // the folder of train.init_from may be gone
+  } catch (const Error& error) {
+    notice = fmt::format("keys that changed since the checkpoint are not listed: {}", error.what());
+    return std::nullopt;
+  }
+}
+
+// A line for every key that changed; one for the learning rate, if they change it. `step` is the
+// checkpoint's.
+std::vector<std::string> changes(const Config& was, const Config& now, int64_t step) {
+  const std::string old_lines = config_lines(was), new_lines = config_lines(now);
+  std::string_view old_rest = old_lines, new_rest = new_lines;
+  std::vector<std::string> found;
+  std::vector<std::string_view> of_learning_rate;
+  while (!new_rest.empty()) {
+    const Line old = next_line(old_rest), line = next_line(new_rest);
+    if (old.value == line.value) continue;
+    const std::string_view meaning = meaning_of(line.key);
+    found.push_back(fmt::format("{}: {}, now {}{}{}", line.key, old.value, line.value,
+                                meaning.empty() ? "" : "; ", meaning));
+    const bool of_schedule = line.key.starts_with("optimizer.") && meaning.empty();
+    if (of_schedule || line.key == "train.steps") of_learning_rate.push_back(line.key);
+  }
+  const std::string rate = learning_rate_change(was, now, step, of_learning_rate);
+  if (!rate.empty()) found.push_back(rate);
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, const RunState& was,
+                                                 const RunState& now, const Config& config) {
+  std::string unread;
+  const std::optional<Config> was_config = config_of(checkpoint, unread);
+  std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
+  if (written_checksums(checkpoint).empty())
+    notices.push_back(
+        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
+                    "would not be noticed",
+                    checkpoint.filename().string()));
+  if (!unread.empty()) notices.push_back(unread);
+  if (!was_config) return notices;
+  for (const std::string& change : changes(*was_config, config, was.step))
+    notices.push_back("changed: " + change);
+  return notices;
+}
+
+std::optional<BestEvaluation> best_so_far(const fs::path& checkpoint, const RunState& was,
+                                          const RunState& now, const Config& config) {
+  if (!was.best || !same_validation(was, now)) return std::nullopt;
+  const bool there = fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
+  return there || !config.checkpoint.keep_best ? was.best : std::nullopt;
+}
+
+}  // namespace tessera

@@ -1,0 +1,102 @@
+#include "train/run/run_checks.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/text.h"
+
+namespace tessera {
+namespace {
+
+// Vocabularies are often padded to a multiple of this, for the GPU's sake.
+constexpr int64_t kPadding = 128;
+
+bool is_padded(int64_t vocab_size, int64_t tokens) {
+  return vocab_size >= tokens && vocab_size < tokens + kPadding;
+}
+
+std::string ids_of(const Tokenizer& tokenizer) {
+  return fmt::format("the tokenizer `{}` ({} ids)", tokenizer.name(), tokenizer.vocab_size());
+}
+
+void check_validation(const RunParts& run, std::vector<std::string>& notices) {
+  if (run.validation == nullptr) return;
+  const std::string &train = run.train.tokenizer(), &validation = run.validation->tokenizer();
+  if (train == validation) return;
+  const auto known = [](const std::string& name) {
+    return name.empty() ? std::string("a tokenizer that is not known")
+                        : fmt::format("the tokenizer `{}`", name);
+  };
+  const std::string what =
+      fmt::format("data.validation, {}, is encoded by {}, and data.train, {}, by {}",
+                  run.config.data.validation, known(validation), run.config.data.train, known(train));
+  check(train.empty() || validation.empty(),
+        "{}: its loss would say nothing. Prepare both with the same tokenizer, or hold out a part of "
+        "data.train "
+        "with --set data.validation=",
+        what);
+  notices.push_back(what + ": its loss says something only if they are the same");
+}
+
+void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
+  const Tokenizer& tokenizer = *run.tokenizer;
+  const int64_t tokens = tokenizer.vocab_size();
+  if (tokens == run.model.vocab_size) return;
+  const std::string what =
+      fmt::format("data.train, {}, is encoded by {}", run.config.data.train, ids_of(tokenizer));
+  const std::string& init_from = run.config.train.init_from;
+  check(init_from.empty() || run.resuming || is_padded(run.model.vocab_size, tokens),
+        "{}, and the model of train.init_from, {}, has a vocabulary of {}: its weights would be given ids of "
+        "another tokenizer. Train on shards of the model's own tokenizer (for GPT-2's, 50257 ids, those that "
+        "llm.c's scripts write: --set data.train='FOLDER/*_train_*.bin'), or train a model of your own from "
+        "random weights, without train.init_from, with --set model.vocab_size={}",
+        what, init_from, run.model.vocab_size, tokens);
+  if (run.model.vocab_size < tokens) {
+    notices.push_back(
+        fmt::format("{}, and model.vocab_size is {}: a token above {} in the data ends the run. --set "
+                    "model.vocab_size={} "
+                    "takes them all",
+                    what, run.model.vocab_size, run.model.vocab_size - 1, tokens));
+  } else if (is_padded(run.model.vocab_size, tokens)) {
+    notices.push_back(fmt::format("{}, and model.vocab_size is {}: the ids from {} on are padding", what,
+                                  run.model.vocab_size, tokens));
+  } else {
+    notices.push_back(
+        fmt::format("{}, and model.vocab_size is {}: most of the vocabulary is never used. --set "
+                    "model.vocab_size={} suits "
+                    "the data",
+                    what, run.model.vocab_size, tokens));
+  }
+}
+
+void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
+  const Config::Sampling& sampling = run.config.sampling;
+  if (sampling.every == 0) return;
+  const std::vector<int32_t> tokens = run.tokenizer->encode(sampling.prompt);
+  const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                [&](int32_t token) { return token < 0 || token >= run.model.vocab_size; });
+  if (bad != tokens.end())
+    fail(
+        "sampling.prompt {} has the token {} in place {}, and the model's vocabulary has {} tokens (0 to "
+        "{}). "
+        "Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
+        in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
+        run.model.vocab_size - 1, run.tokenizer->vocab_size());
+  if (const int64_t context = run.model.context; std::ssize(tokens) > context)
+    notices.push_back(fmt::format(
+        "sampling.prompt has {} tokens, and the model reads {} at most (model.context): the last {} count",
+        tokens.size(), context, context));
+}
+
+}  // namespace
+
+std::vector<std::string> check_run(const RunParts& run) {
+  std::vector<std::string> notices;
+  check_validation(run, notices);
+  if (run.tokenizer == nullptr) return notices;
+  check_vocabulary(run, notices);
+  check_prompt(run, notices);
+  return notices;
+}
+
+}  // namespace tessera

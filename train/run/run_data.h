@@ -1,0 +1,46 @@
+// RunData: the token streams that a configuration names, and the loaders and the tokenizer that go with them.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "train/config/config.h"
+#include "train/run/run_state.h"
+
+namespace tessera {
+
+class RunData {
+ public:
+  // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
+  // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data; it trains on
+  // what others would, and on all of it where that is too short to hold some out.
+  explicit RunData(const Config& config);
+  RunData(const RunData&) = delete;  // the loaders point into it
+  RunData& operator=(const RunData&) = delete;
+
+  const TokenStream& stream() const { return train_stream_; }
+  const TokenStream* validation_stream() const {  // null: a part of stream()
+    return validation_stream_ ? &*validation_stream_ : nullptr;
+  }
+  const Loader& train() const { return *train_; }
+  bool evaluates() const { return validation_.has_value(); }
+  const Loader& validation() const { return *validation_; }  // where it evaluates
+  DataFingerprint fingerprint() const;                       // reads some hundred kilobytes
+  // Verifies shards that have checksums, if they are not too many. Returns notices. Error: a damaged shard.
+  std::vector<std::string> verify() const;
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs
+
+ private:
+  TokenStream train_stream_;
+  std::optional<TokenStream> validation_stream_;  // if it is not a part of train_stream_
+  std::optional<Loader> train_, validation_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+// Where `data.train: builtin` finds its text: the corpus that the build put beside the program, or installed.
+std::filesystem::path builtin_corpus();
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// RunFolder: what lies in a run's folder when the run starts, and what the run does with it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/config/config.h"
+#include "train/run/run_lock.h"
+#include "train/run/trainer.h"
+
+namespace tessera {
+
+class RunFolder {
+ public:
+  // Looks, and removes nothing. Rank 0 `leads` and locks the folder, if it exists.
+  // Error: results of an earlier run and no word what to do with them, nothing to resume, a newer checkpoint
+  // that is damaged, another run in the folder, weights to start from that would be removed.
+  RunFolder(const Config& config, const TrainerOptions& options, bool leads);
+
+  const std::filesystem::path& path() const { return folder_; }
+  const std::filesystem::path& checkpoints() const { return checkpoints_; }
+  const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }  // to resume from
+
+  // For rank 0, when all is well: makes the folder, locks it, removes what --overwrite removes. Returns
+  // notices. Error: no permission, a run that has come meanwhile.
+  std::vector<std::string> take();
+
+ private:
+  void check_free(const Config& config) const;
+  void keep_metrics_aside(std::vector<std::string>& notices) const;
+
+  std::filesystem::path folder_, checkpoints_;
+  TrainerOptions options_;
+  std::optional<std::filesystem::path> latest_, checkpoint_;
+  std::optional<RunLock> lock_;
+};
+
+}  // namespace tessera

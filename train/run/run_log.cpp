@@ -1,0 +1,159 @@
+#include "train/run/run_log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/text.h"
+#include "train/memory/memory_report.h"
+#include "train/run/stop_signals.h"
+#include "train/session/sampler.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kQuietSeconds = 60;   // after which a log gets a line of what is under way
+constexpr int64_t kLabel = 9;          // columns of "notice   "
+constexpr double kWorthANotice = 1.1;  // times the peak that was told last
+
+}  // namespace
+
+RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
+    : config_(config), run_(run), line_(STDOUT_FILENO, kQuietSeconds, speaks), time_left_(config) {}
+
+void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step) {
+  metrics_.emplace(path, keep_to_step);
+  report_.emplace(config_, line_);
+}
+
+// A line of metrics.jsonl: what every line has, then the figures of its type.
+void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
+  if (!metrics_) return;
+  nlohmann::ordered_json line{{"type", type},
+                              {"step", run_.step},
+                              {"tokens", run_.data_position * run_.sequence_length},
+                              {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
+                              {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
+                              {"time", utc_time()}};
+  line.update(figures);
+  metrics_->write(line);
+}
+
+void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
+  shape_ = description.shape;
+  peak_flops_ = peak_told_ = description.peak_flops;
+  sequences_per_epoch_ = static_cast<double>(description.data.train().sequences_per_epoch());
+  if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabel);
+  for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabel);
+  for (const std::string& line : slowness_notices(description)) line_.print_wrapped(line, kLabel);
+  nlohmann::ordered_json figures{
+      {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
+      {"device", description.device.traits.name},
+      {"ranks", shape_.ranks},
+      {"parameters", shape_.model.parameters()},
+      {"tokens_per_step", shape_.tokens_per_step()},
+      {"sequence_length", shape_.sequence_length},
+      {"steps", config_.train.steps},
+      {"flops_per_token", shape_.model.flops_per_token(shape_.sequence_length)},
+      {"peak_flops", peak_flops_},
+      {"precision", name_of(shape_.dtype)},
+      {"attention", config_.model.attention},
+      {"dataset", description.data.stream().describe()}};
+  if (!resumed.empty()) figures["checkpoint"] = resumed.string();
+  record(resumed.empty() ? "start" : "resume", figures);
+  if (report_) report_->refresh();
+}
+
+void RunLog::step(const TrainState::StepResult& result, double learning_rate, double seconds,
+                  const MemoryLedger& ledger) {
+  if (!metrics_) return;
+  const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
+  const double flops_per_token = shape_.model.flops_per_token(shape_.sequence_length);
+  raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks));
+  const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks);
+  const int64_t memory = ledger.peak_bytes();
+  time_left_.took(TimeLeft::kStep, seconds);
+  interval_.add(result.loss, seconds);
+  record("step", {{"loss", result.loss},
+                  {"grad_norm", result.grad_norm},
+                  {"learning_rate", learning_rate},
+                  {"seconds", seconds},
+                  {"tokens_per_second", tokens_per_second},
+                  {"mfu", tokens_per_second * flops_per_token / peak_flops},
+                  {"memory_bytes", memory}});
+  if (memory > std::exchange(memory_told_, memory))
+    record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
+  report_->refresh();
+  const std::vector<StatusPart> status = step_status({.step = run_.step,
+                                                      .steps = config_.train.steps,
+                                                      .interval = interval_,
+                                                      .grad_norm = result.grad_norm,
+                                                      .learning_rate = learning_rate,
+                                                      .tokens_per_step = shape_.tokens_per_step(),
+                                                      .flops_per_token = flops_per_token,
+                                                      .peak_flops = peak_flops,
+                                                      .memory_bytes = memory,
+                                                      .seconds_left = time_left_.after(run_.step)});
+  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps) return line_.show(status);
+  line_.keep(status);
+  interval_ = {};
+}
+
+// A step cannot do more than the device can: what was measured for the peak was measured under load.
+void RunLog::raise_peak(double flops) {
+  peak_flops_ = std::max(peak_flops_, flops);
+  if (peak_flops_ < kWorthANotice * peak_told_) return;
+  line_.print_wrapped(
+      fmt::format("notice   step {} reached {:.3g} TFLOP/s, more than the GEMM peak of {:.3g} that was "
+                  "measured under load, as other programs used the device. MFU is now relative to {:.3g}",
+                  run_.step, flops / 1e12, peak_told_ / 1e12, flops / 1e12),
+      kLabel);
+  peak_told_ = flops;
+}
+
+void RunLog::under_way(int64_t step, const std::string& what, int64_t done, int64_t total,
+                       const std::string& unit, double seconds) {
+  if (!line_.due()) return;
+  line_.show(task_status({.where = fmt::format("step {}/{}", step, config_.train.steps),
+                          .what = what,
+                          .done = done,
+                          .total = total,
+                          .unit = unit,
+                          .seconds = seconds}));
+}
+
+void RunLog::evaluation(double loss, int64_t sequences, double seconds) {
+  time_left_.took(TimeLeft::kEvaluation, seconds);
+  record("evaluation",
+         {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
+  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
+                          loss, std::exp(loss), sequences));
+}
+
+void RunLog::sample(const std::string& text, double seconds) {
+  time_left_.took(TimeLeft::kSample, seconds);
+  record("sample", {{"prompt", config_.sampling.prompt}, {"sample", text}});
+  line_.print(fmt::format("--- sample after step {} ---\n{}{}\n---", run_.step,
+                          printable(config_.sampling.prompt), printable(text)));
+}
+
+void RunLog::checkpoint(const std::filesystem::path& path, double seconds, bool best) {
+  time_left_.took(TimeLeft::kCheckpoint, seconds);
+  nlohmann::ordered_json figures{{"path", path.string()}, {"seconds", seconds}};
+  if (best) figures["best"] = true;
+  record("checkpoint", figures);
+  sync();
+  line_.print_wrapped(
+      fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(), seconds), 2);
+}
+
+void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(number)}}); }
+
+void RunLog::stop(const char* reason, const std::string& message) {
+  record("stop", {{"reason", reason}, {"message", message}});
+  report_.reset();  // writes the page a last time
+}
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+#include "train/run/run_state.h"
+
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// The limits of the configuration's keys
+constexpr int64_t kMostSteps = 1'000'000'000, kMostSequencesOfAStep = 1'000'000'000;
+constexpr int64_t kMostBatch = 1'000'000, kMostTokens = 10'000'000, kMostRanks = 65536;
+
+json json_of(const TokenRange& range) { return {range.first_token, range.token_count}; }
+
+TokenRange read_range(const json& object, const std::string& key, const std::string& name, int64_t tokens) {
+  const auto found = object.find(key);
+  const bool pair = found != object.end() && found->is_array() && found->size() == 2 &&
+                    found->at(0).is_number_integer() && found->at(1).is_number_integer();
+  check(pair, "{}: \"{}\" wants two whole numbers", name, key);
+  const TokenRange range{found->at(0).get<int64_t>(), found->at(1).get<int64_t>()};
+  check(0 <= range.first_token && range.first_token < tokens && 1 <= range.token_count &&
+            range.token_count <= tokens - range.first_token,
+        "{}: \"{}\" is {} tokens from token {} on, of {}", name, key, range.token_count, range.first_token,
+        tokens);
+  return range;
+}
+
+DataFingerprint read_data(const json& object, const std::string& name) {
+  check(object.is_object() && object.contains("train"), "{}: the fingerprint of the data lacks \"train\"",
+        name);
+  DataFingerprint data{
+      .train = read_fingerprint(object["train"], name), .train_range = {}, .validation = std::nullopt};
+  data.train_range = read_range(object, "train_range", name, data.train.tokens);
+  if (object.contains("validation")) data.validation = read_fingerprint(object["validation"], name);
+  return data;
+}
+
+// Of either format that is known
+json read_known(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kStateFile;
+  json object = read_json(path);
+  const std::string format = text_value(object, "format", path.string());
+  check(format == kStateFormat || format == kStateWithoutChecksums,
+        "{} has the format {}; this program reads \"{}\" and \"{}\". Resume with the version of Tessera that "
+        "wrote it",
+        path.string(), brief(object["format"]), kStateFormat, kStateWithoutChecksums);
+  return object;
+}
+
+}  // namespace
+
+bool note_evaluation(RunState& run, double validation_loss) {
+  // There is no checkpoint before the first step.
+  if (run.step == 0 || !std::isfinite(validation_loss)) return false;
+  if (run.best && validation_loss >= run.best->validation_loss) return false;
+  run.best = {.step = run.step, .validation_loss = validation_loss};
+  return true;
+}
+
+nlohmann::ordered_json json_of(const RunState& s) {
+  nlohmann::ordered_json object = {{"format", kStateFormat},
+                                   {"step", s.step},
+                                   {"data_position", s.data_position},
+                                   {"seed", s.seed},
+                                   {"micro_batch", s.micro_batch},
+                                   {"sequence_length", s.sequence_length},
+                                   {"ranks", s.ranks},
+                                   {"device", s.device},
+                                   {"data", s.data}};
+  if (s.fingerprint) {
+    nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
+                                   {"train_range", json_of(s.fingerprint->train_range)}};
+    if (s.fingerprint->validation) data["validation"] = json_of(*s.fingerprint->validation);
+    object["data_fingerprint"] = data;
+  }
+  if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
+  return object;
+}
+
+int64_t read_step(const fs::path& checkpoint) {
+  return whole_number(read_known(checkpoint), "step", (checkpoint / kStateFile).string(), 1, kMostSteps);
+}
+
+RunState read_run_state(const fs::path& checkpoint) {
+  const std::string name = (checkpoint / kStateFile).string();
+  const json object = read_known(checkpoint);
+  const auto whole = [&](const char* key, int64_t at_least, int64_t at_most) {
+    return whole_number(object, key, name, at_least, at_most);
+  };
+  const int64_t step = whole("step", 1, kMostSteps);
+  RunState run{.step = step,
+               // A step consumes at least one sequence.
+               .data_position = whole("data_position", step, step * kMostSequencesOfAStep),
+               .seed = whole("seed", 0, std::numeric_limits<int64_t>::max()),
+               .micro_batch = whole("micro_batch", 1, kMostBatch),
+               .sequence_length = whole("sequence_length", 1, kMostTokens),
+               .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
+               .device = text_value(object, "device", name),
+               .data = text_value(object, "data", name)};
+  check(run.device == "cpu" || run.device == "cuda", "{}: \"device\" is {}, wanted cpu or cuda", name,
+        brief(object["device"]));
+  if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);
+  if (object.contains("best")) {
+    const json& best = object["best"];
+    run.best = {.step = whole_number(best, "step", name, 1, step), .validation_loss = 0};
+    check(best.contains("validation_loss") && best["validation_loss"].is_number(),
+          "{}: the best evaluation wants a number \"validation_loss\"", name);
+    run.best->validation_loss = best["validation_loss"].get<double>();
+  }
+  return run;
+}
+
+}  // namespace tessera

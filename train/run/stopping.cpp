@@ -1,0 +1,39 @@
+#include "train/run/stopping.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera {
+
+std::vector<double> Stopping::sum(std::initializer_list<double> mine) {
+  std::vector<double> values(mine);
+  for (const int number : kStopSignals) values.push_back(stop_signal() == number ? 1 : 0);
+  values = peers_.sum(values);
+  for (size_t i = 0; i < kStopSignals.size() && signal_ == 0; ++i) {
+    if (values[mine.size() + i] == 0) continue;
+    signal_ = kStopSignals[i];
+    on_signal_(signal_);
+  }
+  values.resize(mine.size());
+  return values;
+}
+
+bool Stopping::asked() {
+  sum({});
+  return signal_ != 0;
+}
+
+void Stopping::expect_step(int64_t micro_steps, double seconds) {
+  const double micro_step = std::max(seconds, 1e-6) / static_cast<double>(micro_steps);
+  micro_steps_ = micro_steps;
+  agree_every_ = std::max<int64_t>(1, static_cast<int64_t>(std::min(kPromptSeconds / micro_step, 1e9)));
+  set_stopping_point(seconds > kPromptSeconds && micro_steps > 1 ? "this micro-batch" : "this step");
+}
+
+bool Stopping::drops_step(int64_t done, double elapsed) {
+  if (done == micro_steps_) return false;
+  const bool asks = peers_.size() == 1 ? elapsed > kPromptSeconds : done % agree_every_ == 0;
+  return asks && asked();
+}
+
+}  // namespace tessera

@@ -1,0 +1,258 @@
+#include "train/run/train_loop.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "kernels/base/text.h"
+#include "train/memory/memory_profile.h"
+#include "train/memory/memory_report.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/run/resume.h"
+#include "train/run/schedule.h"
+#include "train/session/sampler.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position,
+                std::vector<int32_t>& tokens, std::vector<int32_t>& targets) {
+  const int64_t mine = shape.sequences_per_rank();
+  tokens.resize(static_cast<size_t>(shape.tokens_per_rank()));
+  targets.resize(tokens.size());
+  data.train().fetch(position + rank * mine, mine, tokens, targets);
+}
+
+TrainLoop::TrainLoop(const OpenRun& run)
+    : run_(run),
+      stopping_(run.peers, [this](int number) { run_.log.signal(number); }),
+      saved_(run.now.step) {}
+
+// The validation loss, the same at all ranks; nothing if a signal ended the evaluation.
+std::optional<double> TrainLoop::evaluate() {
+  Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Clock::time_point start = Clock::now();
+  const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
+  std::vector<int32_t> tokens, targets;
+  double sum = 0;
+  run_.peers.at("an evaluation");
+  set_stopping_point("this batch of the evaluation");
+  const int64_t batch = shape().micro_batch;
+  for (int64_t first = run_.peers.rank() * batch; first < total && !stop_signal();
+       first += run_.peers.size() * batch) {
+    const int64_t count = std::min(shape().micro_batch, total - first);
+    tokens.resize(static_cast<size_t>(count * T));
+    targets.resize(tokens.size());
+    run_.data.validation().fetch(first, count, tokens, targets);
+    sum += run_.state.evaluate(tokens, targets, count) * static_cast<double>(count);
+    run_.log.under_way(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
+  }
+  run_.log.line().clear();
+  const std::vector<double> all = stopping_.sum({sum});
+  if (stopping_.signal() != 0) return {};
+  const double loss = all[0] / static_cast<double>(total);
+  run_.log.evaluation(loss, total, seconds_since(start));
+  return loss;
+}
+
+void TrainLoop::sample() {
+  run_.peers.at("a sample", Pace::kAlone);
+  if (!run_.data.tokenizer() || !run_.peers.leads()) return;
+  Arena::Phase phase(run_.arena, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Clock::time_point start = Clock::now();
+  set_stopping_point("this token of the sample");
+  const std::optional<std::string> text = sample_text(
+      run_.state, *run_.data.tokenizer(), run_.config.sampling, static_cast<uint64_t>(run_.config.train.seed),
+      run_.now.step, [] { return stop_signal() != 0; });
+  if (text) run_.log.sample(*text, seconds_since(start));
+}
+
+void TrainLoop::save() {
+  Arena::Phase phase(run_.arena, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  run_.peers.at("a checkpoint", Pace::kAlone);
+  const Clock::time_point start = Clock::now();
+  set_stopping_point("this checkpoint");
+  run_.log.sync();  // first: where there is the checkpoint, there are the lines before it
+  saved_ = run_.now.step;
+  const fs::path path = save_checkpoint(run_.checkpoints, run_.state, run_.now, print_config(run_.config));
+  if (!run_.peers.leads()) return;
+  const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
+  prune_checkpoints(run_.checkpoints,
+                    {.newest = run_.config.checkpoint.keep,
+                     .every = run_.config.checkpoint.keep_every,
+                     .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt});
+  run_.log.checkpoint(path, seconds_since(start), keeps_best && run_.now.best->step == run_.now.step);
+}
+
+void TrainLoop::write_profile() {
+  write_memory_profile(
+      run_.profile, {.ledger = run_.arena.ledger(),
+                     .plan = run_.plan.memory.ledger,
+                     .reserved_bytes = run_.arena.reserved_bytes(),
+                     .device = run_.device.traits,
+                     .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
+                                        format_count(static_cast<double>(shape().model.parameters())),
+                                        run_.config.model.attention, shape().micro_steps, shape().micro_batch,
+                                        shape().sequence_length, name_of(shape().dtype))});
+}
+
+void TrainLoop::report_ranks() {
+  if (run_.peers.size() == 1) return;
+  std::string text = "memory at its peak, by rank:";
+  for (const double bytes : run_.peers.gather(static_cast<double>(run_.arena.ledger().peak_bytes())))
+    text += " " + format_bytes(static_cast<int64_t>(bytes));
+  run_.log.line().print(text);
+}
+
+// False: the step was dropped, as a signal came.
+bool TrainLoop::train_step(int64_t step) {
+  run_.peers.at(fmt::format("step {}", step));
+  const Clock::time_point start = Clock::now();
+  const double learning_rate = learning_rate_at(step - 1, run_.config.train.steps, run_.config.optimizer);
+  Arena::Phase phase(run_.arena, "step", step, Arena::Phase::kRecordFirstFew);
+  const auto goes_on = [&](int64_t done) {
+    run_.peers.at(fmt::format("step {}: after micro-batch {}", step, done));
+    const double elapsed = seconds_since(start);
+    if (elapsed > 1)
+      run_.log.under_way(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
+    return !stopping_.drops_step(done, elapsed);
+  };
+  if (!run_.state.step(run_.tokens, run_.targets, optimizer_config(run_.config), learning_rate, step,
+                       goes_on))
+    return false;
+  const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
+  fetch_step(run_.data, shape(), run_.peers.rank(), position, run_.tokens,
+             run_.targets);  // while the device works
+  TrainState::StepResult result = run_.state.finish_step();
+  const std::vector<double> all = stopping_.sum({result.loss, seconds_since(start)});
+  const double ranks = static_cast<double>(run_.peers.size());
+  result.loss = all[0] / ranks;
+  phase.end();
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    fail(
+        "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
+        "last "
+        "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
+        "(optimizer.max_grad_norm) usually helps",
+        step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
+  run_.now.step = step;
+  run_.now.data_position = position;
+  step_seconds_ = all[1] / ranks;
+  run_.log.step(result, learning_rate, seconds_since(start), run_.arena.ledger());
+  return true;
+}
+
+TrainLoop::Due TrainLoop::due_after(int64_t step) const {
+  const auto due = [&](int64_t every) {
+    return every > 0 && (step % every == 0 || step == run_.config.train.steps);
+  };
+  return {.evaluation = due(run_.config.evaluation.every),
+          .sample = due(run_.config.sampling.every) && run_.data.tokenizer(),
+          .checkpoint = due(run_.config.checkpoint.every)};
+}
+
+void TrainLoop::work(const Due& due) {
+  bool best = false;
+  if (due.evaluation)
+    if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_.now, *loss);
+  if (due.sample) sample();
+  // The best is saved even where its step is: its state.json has to tell that it is the best.
+  if ((due.checkpoint && run_.now.step > saved_) || (best && run_.config.checkpoint.keep_best)) save();
+  if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
+}
+
+// What comes before the next step: the evaluation of a fresh run; else what the checkpoint's step lacks, as a
+// signal ended it there.
+TrainLoop::Due TrainLoop::due_before_steps() {
+  if (run_.resumed.empty())
+    return {.evaluation = run_.config.evaluation.every > 0 && run_.config.evaluation.at_start};
+  const std::vector<double> had =
+      run_.peers.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
+  const Due all = due_after(run_.now.step);
+  const Due due{.evaluation = all.evaluation && had[0] == 0, .sample = all.sample && had[1] == 0};
+  if (run_.now.step == run_.config.train.steps && !due.evaluation && !due.sample)
+    run_.log.line().print_wrapped(
+        fmt::format(
+            "nothing is left to do: the run is at step {}, and train.steps is {}. A larger one, --set "
+            "train.steps=N, trains on",
+            run_.now.step, run_.config.train.steps),
+        2);
+  return due;
+}
+
+void TrainLoop::train_all() {
+  run_.log.begin({.config = run_.config,
+                  .shape = shape(),
+                  .device = run_.device,
+                  .data = run_.data,
+                  .peak_flops = run_.peak_flops,
+                  .folder = run_.folder.string()},
+                 run_.resumed);
+  for (const std::string& notice : run_.notices) run_.log.line().print_wrapped("notice   " + notice, 9);
+  catch_stop_signals(run_.peers.leads());
+  step_seconds_ = run_.peers.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
+                  static_cast<double>(run_.peers.size());
+  const Due due = due_before_steps();
+  if (!stopping_.asked()) work(due);
+  const int64_t first = run_.now.step + 1;
+  bool dropped = false;
+  for (int64_t step = first; step <= run_.config.train.steps && stopping_.signal() == 0; ++step) {
+    stopping_.expect_step(shape().micro_steps, step_seconds_);
+    dropped = !train_step(step);
+    if (dropped) break;
+    // Most of a profile is known now: a reader of a long run need not wait for its end.
+    if (!run_.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
+      Arena::Phase writing(run_.arena, "memory profile");
+      write_profile();
+    }
+    work(due_after(step));
+  }
+  if (dropped)
+    run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
+  if (run_.now.step > saved_) save();  // the last step, or the last before the signal
+  end();
+}
+
+void TrainLoop::end() {
+  if (run_.now.best)
+    run_.log.line().print(fmt::format("the lowest validation loss was {:.4f}, after step {}",
+                                      run_.now.best->validation_loss, run_.now.best->step));
+  run_.log.line().print(memory_table(run_.arena.ledger(), run_.arena.reserved_bytes(), run_.device.traits));
+  report_ranks();
+  if (!run_.profile.empty()) {
+    write_profile();
+    run_.log.line().print(fmt::format("memory profile: {}{}", (run_.profile / "memory.html").string(),
+                                      run_.peers.size() > 1 ? ", and so for each rank" : ""));
+  }
+  run_.peers.leave();
+  const int signal = stopping_.signal();
+  if (signal == 0) return run_.log.stop("finished", fmt::format("step {} is done", run_.now.step));
+  const std::string message =
+      fmt::format("stopped by a signal ({}); {}", name_of_signal(signal),
+                  run_.now.step > 0 ? fmt::format("--resume goes on from step {}", run_.now.step)
+                                    : "no step was finished, so there is nothing to resume: start it again");
+  run_.log.line().print(message);
+  run_.log.stop("signal", message);
+}
+
+void TrainLoop::run() {
+  try {
+    train_all();
+  } catch (const std::exception& error) {
+    try {
+      run_.log.stop("error", error.what());
+    } catch (const std::exception&) {  // the first error is the one to tell
+    }
+    throw;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,203 @@
+#include "train/run/trainer.h"
+
+#include <memory>
+#include <optional>
+
+#include "kernels/base/file.h"
+#include "model/formats/weights.h"
+#include "train/memory/memory_profile.h"
+#include "train/memory/plan_advice.h"
+#include "train/run/checkpoint.h"
+#include "train/run/peers.h"
+#include "train/run/resume.h"
+#include "train/run/run_checks.h"
+#include "train/run/run_data.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_log.h"
+#include "train/run/train_loop.h"
+#include "train/session/device.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Trainer {
+ public:
+  Trainer(const Config& config, const TrainerOptions& options, Peers& peers);
+  void run();
+
+ private:
+  const RunShape& shape() const { return plan_.shape; }
+  void take_shape(const fs::path* checkpoint);
+  void take_data(const fs::path* checkpoint);
+  void tell(const std::vector<std::string>& notices) {
+    notices_.insert(notices_.end(), notices.begin(), notices.end());
+  }
+  void obtain_memory(bool resuming);
+  void load_weights(const fs::path* checkpoint);
+
+  const Config& config_;
+  Peers& peers_;
+  fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
+  DeviceChoice device_;
+  std::optional<RunFolder> run_folder_;
+  std::optional<RunData> data_;
+  RunState run_, was_;                // was_: the checkpoint's, where there is one
+  std::vector<std::string> notices_;  // for rank 0 to print when the run starts
+  RunPlan plan_;
+  double peak_flops_ = 0;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Arena> arena_;
+  std::optional<TrainState> state_;
+  RunLog log_;
+  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the step that comes next
+  fs::path resumed_;                       // the checkpoint; empty: a fresh run
+};
+
+Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& peers)
+    : config_(config),
+      peers_(peers),
+      folder_(config.train.folder),
+      checkpoints_(folder_ / "checkpoints"),
+      profile_(options.memory_profile),
+      device_(choose_device(config.device, peers.local_rank())),
+      log_(config, run_, peers.leads()) {
+  peers_.check_same(name_of(device_.traits.device),
+                    "where to compute; name it with --set device=cuda or cpu");
+  peers_.check_same(options.or_start    ? "--resume auto"
+                    : options.resume    ? "--resume"
+                    : options.overwrite ? "--overwrite"
+                                        : "",
+                    "--resume or --overwrite: start all ranks with the same command");
+  run_folder_.emplace(config, options, peers_.leads());
+  const fs::path* checkpoint = run_folder_->checkpoint() ? &*run_folder_->checkpoint() : nullptr;
+  peers_.check_same(checkpoint ? checkpoint->string() : "none",
+                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
+
+  if (checkpoint) resumed_ = *checkpoint;
+  if (!checkpoint && !config.train.init_from.empty())  // before anything slow
+    notices_ = check_weights(config.train.init_from, model_config(config),
+                             position_extension(config.model.position_extension));
+  take_shape(checkpoint);
+  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any work is done
+  take_data(checkpoint);
+  // Data that cannot be read is refused before anything is obtained or written.
+  fetch_step(*data_, shape(), peers_.rank(), run_.data_position, tokens_, targets_);
+  if (!profile_.empty() && peers_.size() > 1) profile_ /= fmt::format("rank_{}", peers_.rank());
+  if (!profile_.empty()) prepare_profile_folder(profile_);
+  obtain_memory(checkpoint != nullptr);
+  load_weights(checkpoint);
+
+  if (!peers_.leads()) return;
+  tell(run_folder_->take());
+  write_file(folder_ / "config.yaml", print_config(config));
+  log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
+}
+
+// The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
+void Trainer::take_shape(const fs::path* checkpoint) {
+  if (checkpoint) {
+    check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
+    was_ = read_state(*checkpoint, model_config(config_));
+  }
+  const RunState& was = was_;
+  // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
+  const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
+  plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
+                   same_place ? was.micro_batch : 0);
+  run_ = {.step = was.step,
+          .data_position = was.data_position,
+          .seed = config_.train.seed,
+          .micro_batch = shape().micro_batch,
+          .sequence_length = shape().sequence_length,
+          .ranks = config_.ranks,
+          .device = name_of(device_.traits.device),
+          .data = config_.data.train};
+  if (!checkpoint) return;
+  check(was.step <= config_.train.steps,
+        "{} is at step {}, and train.steps is {}: nothing is left to do. --set train.steps=N with a larger N "
+        "trains on",
+        checkpoint->string(), was.step, config_.train.steps);
+}
+
+// Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
+void Trainer::take_data(const fs::path* checkpoint) {
+  peers_.at("the data", Pace::kAlone);
+  data_.emplace(config_);
+  run_.fingerprint = data_->fingerprint();
+  peers_.check_same(run_.fingerprint->train.sample,
+                    "a checksum of data.train: all ranks have to read the same data");
+  if (peers_.leads()) tell(data_->verify());
+  tell(check_run({.config = config_,
+                  .model = shape().model,
+                  .train = data_->stream(),
+                  .validation = data_->validation_stream(),
+                  .tokenizer = data_->tokenizer(),
+                  .resuming = checkpoint != nullptr}));
+  if (!checkpoint) return;
+  tell(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  run_.best = best_so_far(*checkpoint, was_, run_, config_);
+}
+
+void Trainer::obtain_memory(bool resuming) {
+  peers_.at("the setup");
+  backend_ = make_backend(device_.traits);
+  peak_flops_ = gemm_peak(*backend_);
+  Communicator* comm = peers_.connect(*backend_);
+  arena_.emplace(make_arena(device_.traits));
+  try {
+    arena_->reserve(plan_.peak());
+    if (!profile_.empty()) arena_->record();
+    Arena::Phase phase(*arena_, "setup");
+    state_.emplace(*backend_, *arena_, shape(), comm);
+  } catch (const OutOfMemory& error) {
+    // It was free when it was asked, but not in one piece, or another program has taken it since.
+    throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
+  }
+}
+
+void Trainer::load_weights(const fs::path* checkpoint) {
+  peers_.at("the weights", Pace::kAlone);
+  Arena::Phase phase(*arena_, "load weights");
+  if (checkpoint) {
+    if (peers_.leads()) check_undamaged(*checkpoint);
+    return load_checkpoint(*checkpoint, *state_);
+  }
+  state_->initialize(static_cast<uint64_t>(config_.train.seed));
+  if (config_.train.init_from.empty()) return;
+  const fs::path source = config_.train.init_from;
+  if (peers_.leads()) check_undamaged(source, CheckpointPart::kWeights);
+  tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
+}
+
+void Trainer::run() {
+  TrainLoop({.config = config_,
+             .peers = peers_,
+             .device = device_,
+             .plan = plan_,
+             .data = *data_,
+             .arena = *arena_,
+             .state = *state_,
+             .now = run_,
+             .log = log_,
+             .tokens = tokens_,
+             .targets = targets_,
+             .peak_flops = peak_flops_,
+             .folder = folder_,
+             .checkpoints = checkpoints_,
+             .profile = profile_,
+             .resumed = resumed_,
+             .notices = notices_})
+      .run();
+}
+
+}  // namespace
+
+void train(const Config& config, const TrainerOptions& options, const World& world) {
+  Peers peers(world, config);
+  std::optional<Trainer> trainer;
+  peers.guard([&] { trainer.emplace(config, options, peers).run(); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+#include "train/session/memory_limit.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "kernels/base/arena.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kLargestSize = 1 << 20;  // TiB; far beyond any device, and well within int64_t in bytes
+
+// Bytes of a unit in lower case; 0: unknown.
+double unit_bytes(std::string_view unit) {
+  if (unit.empty() || unit == "b") return 1;
+  constexpr std::string_view kPrefixes = "kmgt";
+  const size_t prefix = kPrefixes.find(unit[0]);
+  if (prefix == std::string_view::npos) return 0;
+  const auto power = static_cast<double>(prefix + 1);
+  const std::string_view rest = unit.substr(1);
+  return rest.empty() || rest == "i" || rest == "ib" ? std::pow(1024.0, power)
+         : rest == "b"                               ? std::pow(1000.0, power)
+                                                     : 0;
+}
+
+int64_t allowance(Device device, int64_t of_cuda, int64_t ranks) {
+  return device == Device::kCuda ? of_cuda + (ranks > 1 ? kAllowanceNccl : 0) : 0;
+}
+
+}  // namespace
+
+MemoryLimit MemoryLimit::shared_by(Device device, int64_t ranks) const {
+  MemoryLimit share = *this;
+  if (device == Device::kCpu) share.bytes /= ranks, share.total /= ranks;
+  return share;
+}
+
+MemoryLimit present_memory(Device device, int64_t ranks) {
+  const DeviceMemory memory = device_memory(device);
+  const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));
+  return {.bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours};
+}
+
+MemoryLimit given_memory(Device device, int64_t total, int64_t ranks) {
+  const int64_t not_ours = std::min(total, allowance(device, kAllowanceCuda, ranks));
+  return {.bytes = total - not_ours, .total = total, .not_ours = not_ours, .given = true};
+}
+
+int64_t parse_bytes(std::string_view text) {
+  constexpr const char* kWants =
+      "a size in bytes, such as 80GiB, 79.6GiB, 141GB, 80G (= 80GiB) or 85899345920";
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  std::string unit(end, text.data() + text.size());
+  if (unit.starts_with(' ')) unit.erase(0, 1);
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const double one = unit_bytes(unit);
+  check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is no size: wanted is {}", text,
+        kWants);
+  const double bytes = std::floor(number * one);
+  check(bytes >= 1, "\"{}\" is no memory: wanted is {}", text, kWants);
+  check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: wanted is {}", text,
+        kWants);
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+// Text from the model: one token at a time, drawn from the softmax of its logits.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "data/tokenizer.h"
+#include "train/config/config.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+
+// Draws an index with probability softmax(logits / temperature), among the `top_k` largest (0: all);
+// temperature 0 takes the largest. `uniform` in (0, 1) decides. Ties go to the lower index.
+int32_t draw_token(std::span<const float> logits, double temperature, int64_t top_k, double uniform);
+
+// The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
+// step) alone. Only tokens that the tokenizer knows are drawn. An empty prompt starts from the end-of-text
+// token. `stop` is asked before each token; where it says so there is no sample.
+std::optional<std::string> sample_text(TrainState& state, const Tokenizer& tokenizer,
+                                       const Config::Sampling& config, uint64_t seed, int64_t step,
+                                       const std::function<bool()>& stop = {});
+
+// For terminals and logs: control characters and bytes that are not UTF-8 appear as U+FFFD; newlines and tabs
+// stay.
+std::string printable(const std::string& text);
+
+}  // namespace tessera
