@@ -1,6 +1,5 @@
 // Tensors, the arena, the ledger, random numbers, bf16.
 #include "kernels/base/bf16.h"
-#include "kernels/gemm_peak.h"
 #include "tests/support.h"
 
 namespace tessera::testing {
@@ -140,15 +139,6 @@ TEST(Ledger, FormatsBytes) {
   EXPECT_EQ(format_bytes(512), "512 B");
   EXPECT_EQ(format_bytes(int64_t{3} << 29), "1.5 GiB");
   EXPECT_EQ(format_bytes(int64_t{300} << 20), "300 MiB");
-}
-
-TEST(GemmPeak, IsAPlausibleNumber) {
-  const std::unique_ptr<Backend> be = make_cpu_backend();
-  Arena arena = Arena::host();
-  const double flops = measure_gemm_flops(*be, arena);
-  EXPECT_GT(flops, 1e8);
-  EXPECT_LT(flops, 1e14);
-  EXPECT_EQ(arena.ledger().current_bytes(), 0);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "tests/parallel/ranks.h"
+#include "tests/train/launch/ranks.h"
 #include "train/launch/process_group.h"
 
 namespace tessera::testing {

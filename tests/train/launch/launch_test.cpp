@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "tests/parallel/ranks.h"
+#include "tests/train/launch/ranks.h"
 #include "train/launch/launcher.h"
 
 namespace tessera::testing {

@@ -9,7 +9,7 @@
 #include "tests/data/support.h"
 #include "tests/process.h"
 #include "tests/tolerances.h"
-#include "tests/train/svg_support.h"
+#include "tests/train/plot/svg_support.h"
 #include "train/plot/svg_axis.h"
 
 namespace tessera::testing {

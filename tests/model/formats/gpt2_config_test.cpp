@@ -2,7 +2,7 @@
 // configuration.
 #include "model/formats/gpt2.h"
 #include "tests/data/support.h"
-#include "tests/gpt2_folder.h"
+#include "tests/model/formats/gpt2_folder.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
 #include "train/session/device.h"

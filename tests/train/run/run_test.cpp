@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/shared_data.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -189,10 +190,10 @@ TEST_F(Run, PrintConfigIsAConfigurationAndHelpIsComplete) {
 
 // A corpus anyone knows: the model must learn more of it than how often each byte occurs.
 TEST_F(Run, LearnsRealText) {
-  const fs::path text = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
-  if (access(text.c_str(), R_OK) != 0) GTEST_SKIP() << text << " is absent or may not be read";
+  const auto [text, missing] = shared_data("tinyshakespeare.txt");
+  if (!missing.empty()) GTEST_SKIP() << missing;
   const ProcessResult result =
-      train({"--set", "data.train=" + fs::absolute(text).string(), "--set", "train.steps=150", "--set",
+      train({"--set", "data.train=" + text.string(), "--set", "train.steps=150", "--set",
              "train.tokens_per_step=1024", "--set", "train.micro_batch=auto", "--set", "evaluation.every=150",
              "--set", "evaluation.at_start=false", "--set", "evaluation.sequences=32", "--set",
              "checkpoint.every=0", "--set", "optimizer.learning_rate=4e-3"});

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/browser.h"
-#include "tests/train/svg_support.h"
+#include "tests/train/plot/svg_support.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {

@@ -8,7 +8,7 @@
 #include "kernels/base/check.h"
 #include "tests/data/support.h"
 #include "tests/process.h"
-#include "tests/train/svg_support.h"
+#include "tests/train/plot/svg_support.h"
 #include "train/bench/attention_sweep.h"
 #include "train/plot/svg_plot.h"
 
