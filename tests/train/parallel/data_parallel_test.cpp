@@ -6,6 +6,7 @@
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
 #include "train/run/checkpoint.h"
+#include "train/run/checkpoint_folder.h"
 
 namespace tessera::testing {
 namespace {

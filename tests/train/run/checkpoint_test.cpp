@@ -9,6 +9,7 @@
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "tests/support.h"
+#include "train/run/checkpoint_folder.h"
 #include "train/session/device.h"
 
 namespace tessera::testing {
