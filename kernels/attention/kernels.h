@@ -14,7 +14,8 @@ AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream);
 }  // namespace sm80
 
-namespace sm90 {  // bf16, wgmma and the copy engine: compute capability 9.0; built where 90a is among the architectures
+// bf16, wgmma and the copy engine: compute capability 9.0; built where 90a is among the architectures
+namespace sm90 {
 AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
