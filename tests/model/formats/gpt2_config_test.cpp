@@ -5,7 +5,7 @@
 #include "tests/model/formats/gpt2_folder.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
-#include "train/session/device.h"
+#include "train/session/from_config.h"
 
 namespace tessera::testing {
 namespace {
