@@ -12,16 +12,13 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 
 namespace tessera {
 namespace {
 
 constexpr const char* kFreshLine = "\r\x1b[K";
 constexpr double kSecondsBetweenShows = 0.1;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 struct Letter {
   size_t bytes;

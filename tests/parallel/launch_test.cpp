@@ -9,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-struct Launch : Ranks {
+struct Launch : RankScripts {
   // The launcher is process 0.
   void launch(Words script, const Words& environment = {}, const std::string& program = TEAM_RANK_BINARY) {
     Words clean = {"-u", "OMP_NUM_THREADS"};
@@ -24,7 +24,7 @@ struct Launch : Ranks {
 };
 
 TEST_F(Launch, RunsEveryRankAndPrefixesTheirOutput) {
-  launch({"launch:3", "join", "print:hello", "error:beware", "exchange:1000", "leave", "unflushed:end"});
+  launch({"launch:3", "join", "print:hello", "error:beware", "exchange:1000", "finish", "unflushed:end"});
   EXPECT_EQ(result(0).status, 0) << result(0).error;
   const std::string& out = result(0).out;
   EXPECT_EQ(count("hello\n", out), 3) << out;
@@ -37,12 +37,12 @@ TEST_F(Launch, RunsEveryRankAndPrefixesTheirOutput) {
 }
 
 TEST_F(Launch, AForgedHelloDoesNotEndTheRun) {
-  launch({"launch:2", "limit:5", "0@show:MASTER_PORT", "sleep:0.5", "join", "exchange:100", "leave"});
+  launch({"launch:2", "limit:5", "0@show:MASTER_PORT", "sleep:0.5", "join", "exchange:100", "finish"});
   const int port_of_run = std::stoi(printed(0, 1));
-  std::vector<Connection> strangers;
+  std::vector<Connection> others;
   for (const std::string& text : {hello(1, 2), hello(1, 3)}) {
-    strangers.push_back(stranger(port_of_run));
-    strangers.back().send(MessageKind::kHello, text);
+    others.push_back(connect_raw(port_of_run));
+    others.back().send(MessageKind::kHello, text);
   }
   EXPECT_EQ(result(0).status, 0) << result(0).error;
 }
@@ -57,7 +57,7 @@ TEST_F(Launch, TheSecretIsNotSeenInTheRanks) {
     EXPECT_EQ(out.at(at + std::string("TESSERA_SECRET=").size()), '\0');
 }
 
-TEST_F(Launch, AKilledRankIsToldOfOnceByTheLauncher) {
+TEST_F(Launch, AKilledRankIsReportedOnceByTheLauncher) {
   launch({"launch:3", "limit:2", "join", "1@kill", "exchange:1"});
   EXPECT_EQ(result(0).status, 128 + SIGKILL);
   expect_in("team_rank: error: rank 1 (pid ", result(0).error);
@@ -66,27 +66,27 @@ TEST_F(Launch, AKilledRankIsToldOfOnceByTheLauncher) {
   EXPECT_LT(seconds(), 5);
 }
 
-TEST_F(Launch, RankZeroKilledIsToldOfOnceByTheLauncher) {
+TEST_F(Launch, RankZeroKilledIsReportedOnceByTheLauncher) {
   launch({"launch:3", "limit:2", "join", "0@kill", "exchange:1"});
   EXPECT_EQ(result(0).status, 128 + SIGKILL);
   expect_in("rank 0 (pid ", result(0).error);
   EXPECT_EQ(count("\n", result(0).error), 1) << result(0).error;
 }
 
-TEST_F(Launch, ARankThatFailsSpeaksForItself) {
+TEST_F(Launch, ARankThatFailsReportsItsError) {
   launch({"launch:3", "limit:2", "join", "2@fail:no luck", "hang"});
   EXPECT_EQ(result(0).status, 1);
   EXPECT_EQ(result(0).error, "rank 2: team_rank: error: no luck\n");
 }
 
-TEST_F(Launch, ARankThatEndsBeforeTheMeetingEndsAll) {
+TEST_F(Launch, ARankThatEndsBeforeTheRendezvousEndsAll) {
   launch({"launch:3", "limit:20", "0@throw:no data", "join"});
   EXPECT_EQ(result(0).status, 1);
   EXPECT_EQ(result(0).error, "rank 0: team_rank: error: no data\n");
   EXPECT_LT(seconds(), 5);
 }
 
-TEST_F(Launch, ARankThatExitsWithoutAWordIsToldOf) {
+TEST_F(Launch, ARankThatExitsSilentlyIsReported) {
   launch({"launch:3", "limit:2", "join", "2@exit:0", "exchange:1"});
   EXPECT_EQ(result(0).status, 1);
   expect_in("rank 2 (pid ", result(0).error);
@@ -99,7 +99,7 @@ TEST_F(Launch, TheFirstBadExitCodeIsTheLaunchers) {
   EXPECT_EQ(result(0).status, 42);
 }
 
-TEST_F(Launch, WhoDoesNotEndIsKilledAfterThreeSeconds) {
+TEST_F(Launch, ARankThatDoesNotEndIsKilledAfterThreeSeconds) {
   launch({"launch:2", "limit:30", "1@throw:bad", "catch", "hang"});
   EXPECT_EQ(result(0).status, 1);
   EXPECT_EQ(result(0).error, "rank 1: team_rank: error: bad\n");
@@ -108,8 +108,8 @@ TEST_F(Launch, WhoDoesNotEndIsKilledAfterThreeSeconds) {
 }
 
 TEST_F(Launch, ForwardsSignals) {
-  launch({"launch:3", "limit:5", "catch", "join", "alone:a", "print:ready", "wait_signal", "exchange:1",
-          "leave", "print:done"});
+  launch({"launch:3", "limit:5", "catch", "join", "unlimited:a", "print:ready", "wait_signal", "exchange:1",
+          "finish", "print:done"});
   printed(0, 3);
   process(0).signal(SIGTERM);
   EXPECT_EQ(result(0).status, 0) << result(0).error;
@@ -119,8 +119,8 @@ TEST_F(Launch, ForwardsSignals) {
 
 // The kernel hands a signal to any thread that does not block it; libraries have threads of their own.
 TEST_F(Launch, ForwardsSignalsThatAnyThreadGets) {
-  launch({"thread", "launch:2", "limit:5", "catch", "join", "alone:a", "print:ready", "wait_signal",
-          "exchange:1", "leave", "print:done"});
+  launch({"thread", "launch:2", "limit:5", "catch", "join", "unlimited:a", "print:ready", "wait_signal",
+          "exchange:1", "finish", "print:done"});
   printed(0, 2);
   process(0).signal(SIGTERM);
   EXPECT_EQ(result(0).status, 0) << result(0).error;
@@ -128,7 +128,7 @@ TEST_F(Launch, ForwardsSignalsThatAnyThreadGets) {
 }
 
 TEST_F(Launch, NothingOutlivesAKilledLauncher) {
-  launch({"launch:3", "limit:30", "catch", "join", "alone:a", "pid", "hang"});
+  launch({"launch:3", "limit:30", "catch", "join", "unlimited:a", "pid", "hang"});
   std::vector<pid_t> pids;
   std::istringstream lines(printed(0, 3));
   for (std::string line; std::getline(lines, line);)
@@ -160,8 +160,8 @@ TEST_F(Launch, AProgramThatCannotBeRunAgainIsAnError) {
   EXPECT_EQ(result(0).status, 1);
   EXPECT_EQ(result(0).out, "");
   EXPECT_EQ(result(0).error,
-            "team_rank: error: cannot start rank 0 of 2: this program's file cannot be run again: Permission "
-            "denied\n");
+            "team_rank: error: cannot start rank 0 of 2: this program's file cannot be executed again: "
+            "Permission denied\n");
 }
 
 }  // namespace
