@@ -1,4 +1,5 @@
 // Ranks as real processes: the rendezvous succeeds or is refused, ranks exchange bytes, and all end together
+// whatever happens to one of them.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
