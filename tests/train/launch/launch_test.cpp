@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "tests/train/launch/ranks.h"
+#include "tests/train/launch/rank_scripts.h"
 #include "train/launch/launcher.h"
 
 namespace tessera::testing {
@@ -11,7 +11,8 @@ namespace {
 
 struct Launch : RankScripts {
   // The launcher is process 0.
-  void launch(Words script, const Words& environment = {}, const std::string& program = TEAM_RANK_BINARY) {
+  void launch(Words script, const Words& environment = {},
+              const std::string& program = SCRIPTED_RANK_BINARY) {
     Words clean = {"-u", "OMP_NUM_THREADS"};
     clean.insert(clean.end(), environment.begin(), environment.end());
     run(clean, program, script);
@@ -60,7 +61,7 @@ TEST_F(Launch, TheSecretIsNotSeenInTheRanks) {
 TEST_F(Launch, AKilledRankIsReportedOnceByTheLauncher) {
   launch({"launch:3", "limit:2", "join", "1@kill", "exchange:1"});
   EXPECT_EQ(result(0).status, 128 + SIGKILL);
-  expect_in("team_rank: error: rank 1 (pid ", result(0).error);
+  expect_in("scripted_rank: error: rank 1 (pid ", result(0).error);
   expect_in("was killed by signal 9 (SIGKILL)", result(0).error);
   EXPECT_EQ(count("\n", result(0).error), 1) << result(0).error;
   EXPECT_LT(seconds(), 5);
@@ -76,13 +77,13 @@ TEST_F(Launch, RankZeroKilledIsReportedOnceByTheLauncher) {
 TEST_F(Launch, ARankThatFailsReportsItsError) {
   launch({"launch:3", "limit:2", "join", "2@fail:no luck", "hang"});
   EXPECT_EQ(result(0).status, 1);
-  EXPECT_EQ(result(0).error, "rank 2: team_rank: error: no luck\n");
+  EXPECT_EQ(result(0).error, "rank 2: scripted_rank: error: no luck\n");
 }
 
 TEST_F(Launch, ARankThatEndsBeforeTheRendezvousEndsAll) {
   launch({"launch:3", "limit:20", "0@throw:no data", "join"});
   EXPECT_EQ(result(0).status, 1);
-  EXPECT_EQ(result(0).error, "rank 0: team_rank: error: no data\n");
+  EXPECT_EQ(result(0).error, "rank 0: scripted_rank: error: no data\n");
   EXPECT_LT(seconds(), 5);
 }
 
@@ -102,7 +103,7 @@ TEST_F(Launch, TheFirstBadExitCodeIsTheLaunchers) {
 TEST_F(Launch, ARankThatDoesNotEndIsKilledAfterThreeSeconds) {
   launch({"launch:2", "limit:30", "1@throw:bad", "catch", "hang"});
   EXPECT_EQ(result(0).status, 1);
-  EXPECT_EQ(result(0).error, "rank 1: team_rank: error: bad\n");
+  EXPECT_EQ(result(0).error, "rank 1: scripted_rank: error: bad\n");
   EXPECT_GT(seconds(), 2.9);
   EXPECT_LT(seconds(), 7);
 }
@@ -149,18 +150,18 @@ TEST_F(Launch, SharesTheProcessorsUnlessToldOtherwise) {
   launch({"launch:2", "show:OMP_NUM_THREADS"});
   const std::string share = std::to_string(std::max(1, CPU_COUNT(&processors) / 2));
   expect_in("rank 1: " + share + "\n", result(0).out);
-  run({"OMP_NUM_THREADS=5"}, TEAM_RANK_BINARY, {"launch:2", "show:OMP_NUM_THREADS"});
+  run({"OMP_NUM_THREADS=5"}, SCRIPTED_RANK_BINARY, {"launch:2", "show:OMP_NUM_THREADS"});
   expect_in("rank 1: 5\n", result(1).out);
 }
 
 TEST_F(Launch, AProgramThatCannotBeRunAgainIsAnError) {
   const std::filesystem::path copy = folder_ / "copy";
-  std::filesystem::copy_file(TEAM_RANK_BINARY, copy);
+  std::filesystem::copy_file(SCRIPTED_RANK_BINARY, copy);
   launch({"no_exec", "launch:2", "print:hello"}, {}, copy);
   EXPECT_EQ(result(0).status, 1);
   EXPECT_EQ(result(0).out, "");
   EXPECT_EQ(result(0).error,
-            "team_rank: error: cannot start rank 0 of 2: this program's file cannot be executed again: "
+            "scripted_rank: error: cannot start rank 0 of 2: this program's file cannot be executed again: "
             "Permission denied\n");
 }
 

@@ -1,10 +1,11 @@
 // Ranks as real processes: the rendezvous succeeds or is refused, ranks exchange bytes, and all end together
 // whatever happens to one of them.
+#include "train/launch/process_group.h"
+
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "tests/train/launch/ranks.h"
-#include "train/launch/process_group.h"
+#include "tests/train/launch/rank_scripts.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,4 +1,4 @@
-// Runs several processes of team_rank as the ranks of one world.
+// Runs several processes of scripted_rank as the ranks of one world.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class RankScripts : public InTempFolder {
                    "MASTER_ADDR=127.0.0.1",
                    "MASTER_PORT=" + std::to_string(port)};
     words.insert(words.end(), environment.begin(), environment.end());
-    run(words, TEAM_RANK_BINARY, script);
+    run(words, SCRIPTED_RANK_BINARY, script);
   }
   void start_all(int size, const Words& script) {
     for (int rank = 0; rank < size; ++rank) start(rank, size, script);

@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
     std::cout << "told: " << error.what() << std::endl;  // for the tests; a program says nothing
     return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "team_rank: error: " << error.what() << std::endl;
+    std::cerr << "scripted_rank: error: " << error.what() << std::endl;
     return 1;
   }
 }
