@@ -5,6 +5,8 @@
 #include "tests/gpt2_folder.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/session/device.h"
 
 namespace tessera::testing {

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <thread>
 
+#include "train/config/print_config.h"
+
 namespace tessera {
 namespace {
 
