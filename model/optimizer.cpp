@@ -28,7 +28,6 @@ void Optimizer::clear(Backend& be) {
 
 ParamSink Optimizer::writer(Backend& be, Kept kept) {
   return [this, &be, kept](const ParamPlace& place, const Tensor& values) {
-    if (kept == Kept::kMaster) be.copy(values, layout_.view(weights_.buckets, place));
     const Tensor& mine = this->kept(kept)[place.bucket];
     const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
     const int64_t first = std::max(place.first, begins),

@@ -38,7 +38,7 @@ class Optimizer {
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
   void clear(Backend& be);                   // weights, masters and moments to zero
-  ParamSink writer(Backend& be, Kept kept);  // takes values; masters are rounded into the weights, too
+  ParamSink writer(Backend& be, Kept kept);  // takes values, of which it keeps its part
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
   void measure(Backend& be, std::span<const Tensor> gradients);

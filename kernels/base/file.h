@@ -71,6 +71,9 @@ class OutputFile {
 // A whole text file through an OutputFile.
 FileChecksum write_file(const std::filesystem::path& path, std::string_view text);
 
+// Reads the whole file. Error: it cannot be read, with the system's reason.
+FileChecksum checksum_of_file(const std::filesystem::path& path);
+
 // Makes renames inside `folder` survive a crash. Error: naming the folder and the system's reason.
 void sync_folder(const std::filesystem::path& folder);
 

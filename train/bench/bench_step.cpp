@@ -7,6 +7,8 @@
 #include "train/bench/time_steps.h"
 #include "train/run/peers.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera {
 namespace {

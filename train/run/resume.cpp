@@ -6,6 +6,8 @@
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"
 #include "train/run/checkpoint.h"
+#include "train/run/checkpoint_files.h"
+#include "train/run/checkpoint_folder.h"
 #include "train/run/schedule.h"
 
 namespace tessera {

@@ -11,6 +11,7 @@
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
 #include "train/session/sampler.h"
+#include "train/session/from_config.h"
 
 namespace tessera {
 namespace {
@@ -53,7 +54,7 @@ std::optional<double> TrainLoop::evaluate() {
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
     run_.data.validation().fetch(first, count, tokens, targets);
-    sum += run_.state.evaluate(tokens, targets, count) * static_cast<double>(count);
+    sum += run_.state.session().evaluate(tokens, targets, count) * static_cast<double>(count);
     run_.log.under_way(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
   }
   run_.log.line().clear();
@@ -71,7 +72,7 @@ void TrainLoop::sample() {
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
   const std::optional<std::string> text = sample_text(
-      run_.state, *run_.data.tokenizer(), run_.config.sampling, static_cast<uint64_t>(run_.config.train.seed),
+      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling, static_cast<uint64_t>(run_.config.train.seed),
       run_.now.step, [] { return stop_signal() != 0; });
   if (text) run_.log.sample(*text, seconds_since(start));
 }

@@ -14,6 +14,7 @@
 #include "train/run/run_log.h"
 #include "train/run/stopping.h"
 #include "train/session/device.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 

@@ -17,6 +17,8 @@
 #include "train/run/run_log.h"
 #include "train/run/train_loop.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 namespace {
