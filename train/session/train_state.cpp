@@ -46,7 +46,7 @@ double mean(const std::vector<float>& values) {
 }  // namespace
 
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
-    : be_(be),
+    : stream_(be),
       arena_(arena),
       shape_(shape),
       alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
@@ -79,12 +79,11 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   const int64_t workspace =
       workspace_bytes(be.device(), std::max(shape.rows(), model.context), model.channels,
                       std::max(3 * model.channels, model.mlp_width));  // of qkv, and of the MLP
-  be.lend_workspace(
-      arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
+  stream_ = Stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
 }
 
 void TrainState::initialize(uint64_t seed) {
-  optimizer_.clear(be_);
+  optimizer_.clear(stream_);
   init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
@@ -96,7 +95,7 @@ Model TrainState::model_at(int64_t batch, int64_t tokens) const {
   model.plan = choose_attention({.kind = model_.plan.kind,
                                  .shape = shape,
                                  .dtype = shape_.dtype,
-                                 .device = be_.traits(),
+                                 .device = stream_.backend().traits(),
                                  .deterministic = shape_.deterministic});
   return model;
 }
@@ -106,8 +105,8 @@ bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> 
                       const std::function<bool(int64_t)>& goes_on) {
   check_ids("token", tokens, shape_.model.vocab_size);
   check_ids("target", targets, shape_.model.vocab_size);
-  be_.copy(on_host(tokens, tokens_.shape), tokens_);
-  be_.copy(on_host(targets, targets_.shape), targets_);
+  stream_.run(Copy{on_host(tokens, tokens_.shape), tokens_});
+  stream_.run(Copy{on_host(targets, targets_.shape), targets_});
   return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
 }
 
@@ -115,7 +114,7 @@ void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<bool(int64_t)>& goes_on) {
-  for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
+  for (const Tensor& bucket : grads_.buckets) stream_.run(FillZero{bucket});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
   const auto bucket_of = [&](int64_t layer) {
@@ -132,7 +131,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     const bool last = m + 1 == micro_steps;
-    train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
+    train_batch(stream_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
     if (goes_on && !goes_on(m + 1) && !last) return false;
@@ -155,14 +154,14 @@ void TrainState::reduce_gradients(size_t bucket) {
 void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {
   Arena::Phase phase(arena_, "optimizer");
   const bool sharded = shape_.parts() > 1;
-  optimizer_.measure(be_, reduced_);
+  optimizer_.measure(stream_, reduced_);
   if (sharded) {
     const Tensor norms = optimizer_.grad_norms();
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
     comm_->wait();
   }
   for (size_t b = 0; b < reduced_.size(); ++b) {
-    optimizer_.update(be_, b, reduced_[b], config, learning_rate, step);
+    optimizer_.update(stream_, b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
     gathered_[b] = comm_->begun();
@@ -185,9 +184,9 @@ void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(c
 TrainState::StepResult TrainState::finish_step() {
   std::vector<float> losses(static_cast<size_t>(losses_.numel()));
   std::vector<float> norms(static_cast<size_t>(optimizer_.grad_norms().numel()));
-  be_.copy(losses_, {losses.data(), DType::kF32, losses_.shape, Device::kCpu});
-  be_.copy(optimizer_.grad_norms(), {norms.data(), DType::kF32, optimizer_.grad_norms().shape, Device::kCpu});
-  be_.synchronize();
+  stream_.run(Copy{losses_, {losses.data(), DType::kF32, losses_.shape, Device::kCpu}});
+  stream_.run(Copy{optimizer_.grad_norms(), {norms.data(), DType::kF32, optimizer_.grad_norms().shape, Device::kCpu}});
+  stream_.synchronize();
   double squares = 0;
   for (const double norm : norms) squares += norm * norm;
   return {mean(losses), std::sqrt(squares)};
@@ -203,13 +202,13 @@ double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int
   const auto first_rows = [&](const Tensor& t) { return t.view({t.numel()}).rows(0, rows); };
   const Tensor device_tokens = first_rows(tokens_), device_targets = first_rows(targets_),
                device_losses = first_rows(losses_);
-  be_.copy(on_host(tokens, {rows}), device_tokens);
-  be_.copy(on_host(targets, {rows}), device_targets);
-  evaluate_batch(be_, arena_, model_at(count, T),
+  stream_.run(Copy{on_host(tokens, {rows}), device_tokens});
+  stream_.run(Copy{on_host(targets, {rows}), device_targets});
+  evaluate_batch(stream_, arena_, model_at(count, T),
                  {device_tokens.view({count, T}), device_targets.view({count, T})}, device_losses);
   std::vector<float> losses(static_cast<size_t>(rows));
-  be_.copy(device_losses, {losses.data(), DType::kF32, {rows}, Device::kCpu});
-  be_.synchronize();
+  stream_.run(Copy{device_losses, {losses.data(), DType::kF32, {rows}, Device::kCpu}});
+  stream_.synchronize();
   return mean(losses);
 }
 
@@ -221,15 +220,15 @@ std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens
   const int64_t T = static_cast<int64_t>(tokens.size());
   const Model model = model_at(1, T);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
-  be_.copy(on_host(tokens, {1, T}), device_tokens);
+  stream_.run(Copy{on_host(tokens, {1, T}), device_tokens});
   const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
-  forward(be_, model, device_tokens, saved);
+  forward(stream_, model, device_tokens, saved);
   const Shape logits_shape{1, shape_.model.padded_vocab()};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(be_, model, saved.norm.rows(T - 1, 1), logits);
+  logits_forward(stream_, model, saved.norm.rows(T - 1, 1), logits);
   std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
-  be_.copy(logits, {host.data(), DType::kF32, logits_shape, Device::kCpu});
-  be_.synchronize();
+  stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
+  stream_.synchronize();
   host.resize(static_cast<size_t>(shape_.model.vocab_size));
   return host;
 }

@@ -14,7 +14,7 @@
 #include <functional>
 #include <span>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 #include "model/optimizer.h"
 #include "model/transformer.h"
 #include "train/parallel/communicator.h"
@@ -53,7 +53,7 @@ class TrainState {
   TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr);
 
   void initialize(uint64_t seed);  // random weights, zero moments
-  ParamSink writer(Kept kept) { return optimizer_.writer(be_, kept); }
+  ParamSink writer(Kept kept) { return optimizer_.writer(stream_, kept); }
 
   // step(), evaluate() and next_token_logits() fail, before any kernel, on an id outside the vocabulary.
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
@@ -81,7 +81,7 @@ class TrainState {
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return comm_->rank(); }
-  Backend& backend() { return be_; }
+  const Stream& stream() const { return stream_; }
   const Model& model() const { return model_; }
   Optimizer& optimizer() { return optimizer_; }
   const Grads& grads() const { return grads_; }
@@ -93,7 +93,7 @@ class TrainState {
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
   Model model_at(int64_t batch, int64_t tokens) const;
 
-  Backend& be_;
+  Stream stream_;
   Arena& arena_;
   RunShape shape_;
   std::unique_ptr<Communicator> alone_;  // of one rank
