@@ -75,7 +75,7 @@ class FusedRun final : public AttentionRun {
       workspace_bytes_ = std::max(attention::cudnn_forward_workspace(p),
                                   attention::cudnn_backward_workspace(p, deterministic));
     } else {
-      workspace_bytes_ = static_cast<int64_t>(rung_->backward_workspace(p, arch()));
+      workspace_bytes_ = static_cast<int64_t>(rung_->family->backward_workspace(p));
     }
     const auto alloc = [&](const char* name, DType dtype, Shape shape) {
       return arena_.alloc(MemoryTag::kAttention, name, dtype, shape);
@@ -109,14 +109,14 @@ class FusedRun final : public AttentionRun {
     if (cudnn_) {
       cudnn_->forward(forward_, backward_.workspace, backward_.workspace_bytes, backend_.stream());
     } else {
-      succeed(rung_->forward(forward_, arch(), backend_.stream()));
+      succeed(attention::run_forward(*rung_->family, forward_, arch(), backend_.stream()));
     }
   }
   void backward() override {
     if (cudnn_) {
       cudnn_->backward(backward_, backend_.stream());
     } else {
-      succeed(rung_->backward(backward_, arch(), backend_.stream()));
+      succeed(attention::run_backward(*rung_->family, backward_, arch(), backend_.stream()));
     }
   }
 
@@ -168,7 +168,7 @@ void fill_random(Backend& backend, const Tensor& tensor) {
 
 DType Contender::dtype(Device device) const {
   if (device == Device::kCpu) return DType::kF32;
-  return rung ? rung->dtype : DType::kBF16;
+  return rung ? rung->dtype() : DType::kBF16;
 }
 
 std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& device) const {
@@ -185,8 +185,8 @@ std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& d
 
 double Contender::least_flops(Device device) const {
   if (device == Device::kCpu) return 1e10;
-  if (name == "row") return 5e12;
-  return name == "tiled" ? 1.2e13 : 3e13;
+  constexpr double kCudnn = 3e13;
+  return rung ? rung->least_flops : kCudnn;
 }
 
 std::vector<Contender> all_contenders(Device device) {
@@ -211,9 +211,10 @@ AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem&
 std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
                                                  const AttentionInputs& inputs, bool deterministic) {
   if (!contender.rung && !is_cudnn(contender))
-    return std::make_unique<BackendRun>(attention_kind(contender.name), backend, inputs, deterministic);
+    return std::make_unique<BackendRun>(parse_word<AttentionKind>("attention", contender.name), backend,
+                                        inputs, deterministic);
 #ifdef TESSERA_HAS_CUDA
-  if (is_cudnn(contender) || contender.rung->forward)
+  if (is_cudnn(contender) || contender.rung->family)
     return std::make_unique<FusedRun>(contender, backend, inputs, deterministic);
 #endif
   return std::make_unique<BackendRun>(AttentionKind::kNaive, backend, inputs, deterministic);

@@ -112,8 +112,9 @@ class Bench {
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
         if (contender.rung) {
-          cell.forward = contender.rung->forward_traffic(cell.problem);
-          cell.backward = contender.rung->backward_traffic(cell.problem, options_.deterministic);
+          cell.forward = contender.rung->forward_traffic(cell.problem, device_.arch);
+          cell.backward =
+              contender.rung->backward_traffic(cell.problem, device_.arch, options_.deterministic);
         }
         for (auto& timer : entries[i].timers) timer = make_timer(*backend_);
         for (int call = 0; call < kWarmupCalls; ++call) time_both(entries[i]);
@@ -182,7 +183,7 @@ void bench_attention(const BenchAttentionOptions& options) {
   check(options.group > 0, "--group wants a positive number, found {}", options.group);
   check_writable(options.json);
   check_writable(options.svg);
-  const DeviceTraits device = choose_device(options.device).traits;
+  const DeviceTraits device = choose_device(parse_word<DeviceRequest>("device", options.device)).traits;
   const AttentionResults results = Bench(options, device).run();
   const auto means = mean_ratios(results);
   if (!means.empty()) fmt::print("\ntimes as fast as cuDNN, geometric means: forward, backward\n");

@@ -9,7 +9,7 @@
 
 #include "train/memory/plan.h"
 #include "train/run/checkpoint.h"
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/run/run_data.h"
 #include "train/run/run_log.h"
 #include "train/run/stopping.h"
@@ -21,7 +21,7 @@ namespace tessera {
 // What the loop works on; it all outlives the loop.
 struct OpenRun {
   const Config& config;
-  Peers& peers;
+  RankGroup& ranks;
   const DeviceChoice& device;
   const RunPlan& plan;
   const RunData& data;
