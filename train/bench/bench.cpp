@@ -9,6 +9,8 @@
 #include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
 #include "train/launch/process_group.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"
@@ -178,8 +180,8 @@ int main(int argc, char** argv) {
     }
     if (*memory) tessera::bench_memory(config, memory_options);
     return 0;
-  } catch (const tessera::EndedWithOthers&) {
-    return tessera::kEndedWithOthers;
+  } catch (const tessera::PeerFailed&) {
+    return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "bench: error: " << error.what() << '\n';
     return 1;

@@ -1,0 +1,35 @@
+// How much of a launch's workspace each operation takes, device by device. Host arithmetic, so that a plan needs
+// no device. Operations that are not here take none.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tessera::cpu {
+
+// Gradient norm: partial sums of blocks, so many at a time.
+inline constexpr int64_t kNormBlocks = 4096;
+inline constexpr int64_t kNormBytes = kNormBlocks * static_cast<int64_t>(sizeof(double));
+
+}  // namespace tessera::cpu
+
+namespace tessera::cuda {
+
+inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+// cuBLASLt: NVIDIA asks for 32 MiB on Hopper; with less its choice of algorithms narrows.
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
+
+// Column sums (bias gradients, LayerNorm's parameters): a row of partial sums for each slab, at most so many.
+inline constexpr int64_t kMaxSlabs = 1056;  // 8 blocks on each of an H200's 132 multiprocessors
+inline int64_t column_partials_bytes(int64_t slabs, int64_t columns) { return slabs * columns * 4; }
+
+// Embedding backward: rows sorted by token, in windows that each leave up to two partial sums.
+inline constexpr int64_t kEmbeddingWindow = 32;
+inline int64_t embedding_sort_bytes(int64_t rows) { return (int64_t{4} << 20) + 16 * rows; }
+inline int64_t embedding_backward_bytes(int64_t rows, int64_t channels) {
+  const int64_t index = divide_up(rows * 4, 256) * 256;
+  return 3 * index + embedding_sort_bytes(rows) + divide_up(rows, kEmbeddingWindow) * 2 * channels * 4;
+}
+
+}  // namespace tessera::cuda

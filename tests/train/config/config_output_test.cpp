@@ -1,0 +1,175 @@
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+
+#include "tests/data/support.h"
+#include "train/config/config.h"
+#include "train/config/config_fields.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using ConfigOutput = InTempFolder;
+
+// A random value of each kind.
+using Random = std::mt19937_64;
+int64_t random_whole(Random& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+void randomize(Random& random, int64_t& member, const Whole& kind) {
+  const int64_t unit = kind.multiple_of;
+  member = random_whole(random, kind.at_least / unit, kind.at_most / unit) * unit;
+}
+void randomize(Random& random, double& member, const Number& kind) {
+  do {
+    member = std::ldexp(std::uniform_real_distribution<double>(0, 1)(random),
+                        static_cast<int>(random_whole(random, -40, 40)));
+  } while (member < kind.at_least.value_or(member) || member > kind.at_most.value_or(member) ||
+           member >= kind.below.value_or(HUGE_VAL));
+}
+template <class E>
+void randomize(Random& random, E& member, const OneOf<E>& kind) {
+  const auto last = static_cast<int64_t>(kind.values.size()) - 1;
+  member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
+}
+void randomize(Random& random, bool& member, const Flag&) { member = random() % 2 == 0; }
+void randomize(Random& random, std::string& member, const Text& kind) {
+  static const std::vector<std::string> pieces = {
+      "a",      "null",       "true",   "12",     " ",      "\n",     "\r",     "\t",
+      "\"",     "'",          ":",      ": ",     " #",     "#",      "\\",     "\\n",
+      "*",      "&",          "{",      "]",      ",",      "%",      "---\n",  "...\n",
+      "\u00e9", "\U0001F600", "\x7f",   "\x01",   "-",      "@",      "|\n",    "~",
+      "\x1b",   "\u0085",     "\u2028", "\u2029", "\ufeff", "\u00a0", "\u4e16", std::string(1, '\0')};
+  member.clear();
+  for (int64_t i = random_whole(random, kind.may_be_empty ? 0 : 1, 12); i > 0; --i)
+    member += pieces[random() % pieces.size()];
+}
+
+TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
+  Random random(1);
+  for (int i = 0; i < 300; ++i) {
+    Config config;
+    for_each_field(config, [&](std::string_view, auto& member, const auto& kind, auto) {
+      randomize(random, member, kind);
+    });
+    if (config.train.folder.empty()) config.train.folder = "x";
+    config.train.init_from.clear();  // a folder, which would have to exist
+    config.model.context = random_whole(random, 1, 1000);
+    config.train.sequence_length = random_whole(random, 0, config.model.context);
+    config.train.micro_batch = random_whole(random, 0, 100);
+    config.train.tokens_per_step = config.sequence_length() * std::max<int64_t>(1, config.train.micro_batch) *
+                                   random_whole(random, 1, 99);
+    config.model.heads = random_whole(random, 1, 1000);
+    config.model.channels = config.model.heads * 8 * random_whole(random, 1, 100);
+    config.optimizer.warmup_steps = random_whole(random, 0, config.train.steps);
+    config.optimizer.min_learning_rate =
+        std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
+    config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);
+    config.checkpoint.every = random_whole(random, 1, 1'000'000);
+    config.checkpoint.keep_every = config.checkpoint.every * random_whole(random, 0, 99);
+    const std::string yaml = print_config(config);
+    ASSERT_EQ(load_config(write("run.yaml", yaml), {}), config) << yaml;
+  }
+}
+
+TEST(Config, PrintsDocumentationAboveEveryKey) {
+  const std::string yaml = print_config(Config{});
+  for (const char* part :
+       {"\n\nmodel:\n  # ", "\n  # Transformer blocks (a whole number of at least 1)\n  layers: 12\n",
+        " (auto, cpu or cuda)\ndevice: auto\n", "\n  micro_batch: auto\n", "\n  prompt: \"\\n\"\n",
+        "\n  epsilon: 1.0e-08\n"})
+    EXPECT_NE(yaml.find(part), std::string::npos) << part << "\n" << yaml;
+}
+
+TEST_F(ConfigOutput, FindsConfigurations) {
+  fs::create_directories(folder_ / "beside");
+  fs::create_directories(folder_ / "above/small.yaml");
+  write("beside/small.yaml", "");
+  write("above/large.yaml", "");
+  write("here.yaml", "");
+  const std::vector<fs::path> folders = {folder_ / "absent", folder_ / "beside", folder_ / "above"};
+  const auto find = [&](const std::string& name) {
+    return find_config(name, folders).lexically_relative(folder_);
+  };
+  EXPECT_EQ(find("small"), "beside/small.yaml");
+  EXPECT_EQ(find("small.yaml"), "beside/small.yaml");
+  EXPECT_EQ(find("large.yaml"), "above/large.yaml");
+  EXPECT_EQ(find(folder_ / "here"), "here.yaml");
+  EXPECT_EQ(find(folder_ / "here.yaml"), "here.yaml");
+  expect_error(
+      [&] { find("tiny"); },
+      {fmt::format(
+          "there is no configuration \"tiny\". Tried: tiny, tiny.yaml, {0}/absent/tiny, "
+          "{0}/absent/tiny.yaml, "
+          "{0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. These ship with the "
+          "program: large, small",
+          folder_.string())});
+  const std::string folder = folder_ / "above/small.yaml";
+  expect_error([&] { find(folder); },
+               {fmt::format("no configuration \"{0}\". Tried: {0} (a folder). These ship", folder)});
+  expect_error([&] { find_config("tiny.yaml", {}); },
+               {"there is no configuration \"tiny.yaml\". Tried: tiny.yaml. No configurations ship beside "
+                "this program"});
+  const fs::path here = fs::current_path();
+  fs::current_path(folder_);
+  write("small.yaml", "");
+  const fs::path found = find_config("small", folders);
+  fs::current_path(here);
+  EXPECT_EQ(found, "small.yaml");
+}
+
+TEST(Config, LooksBesideAndAboveTheProgramAndWhereItIsInstalled) {
+  const auto folders = shipped_config_folders();
+  ASSERT_EQ(folders.size(), 3u);
+  EXPECT_EQ(folders[2], folders[1].parent_path() / "share/tessera/configs");
+  EXPECT_EQ(folders[0].filename(), "configs");
+  EXPECT_TRUE(fs::equivalent(folders[0].parent_path().parent_path(), folders[1].parent_path()));
+}
+
+TEST(ShippedConfigs, AllLoad) {
+  std::map<std::string, Config> configs;
+  for (const auto& entry : fs::directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "configs"))
+    if (entry.path().extension() == ".yaml") configs[entry.path().stem()] = load_config(entry.path(), {});
+  const auto is = [&](const std::string& name, int64_t layers, int64_t heads, int64_t channels, double rate) {
+    ASSERT_TRUE(configs.contains(name)) << name;
+    const Config& config = configs[name];
+    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, "flash"})) << name;
+    EXPECT_EQ(config.optimizer.learning_rate, rate) << name;
+    EXPECT_EQ(config.train.tokens_per_step, 524288) << name;
+    EXPECT_EQ(config.train.folder, "runs/" + name);
+  };
+  is("gpt2_small", 12, 12, 768, 6e-4);
+  is("gpt2_medium", 24, 16, 1024, 3e-4);
+  is("gpt2_large", 36, 20, 1280, 2.5e-4);
+  is("gpt2_xl", 48, 25, 1600, 2e-4);
+  ASSERT_TRUE(configs.contains("quickstart"));
+  EXPECT_EQ(configs["quickstart"].model.vocab_size, 257);
+}
+
+// docs/configuration.md shows every key as the program prints it. TESSERA_UPDATE_DOCS=1 makes this test write
+// it.
+TEST(Docs, ConfigurationIsUpToDate) {
+  const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "docs/configuration.md";
+  std::string text = read_file(path);
+  const std::string open = "\n```yaml\n", close = "```\n";
+  const size_t at = text.find(open);
+  ASSERT_NE(at, std::string::npos) << path << " has lost its yaml block";
+  const size_t begin = at + open.size(), end = text.find(close, begin);
+  ASSERT_NE(end, std::string::npos) << path << " does not close its yaml block";
+  const std::string wanted = print_config(Config{});
+  if (std::getenv("TESSERA_UPDATE_DOCS") != nullptr) {
+    std::ofstream(path, std::ios::binary) << text.replace(begin, end - begin, wanted);
+    return;
+  }
+  EXPECT_EQ(text.substr(begin, end - begin), wanted)
+      << path
+      << " is out of date; to write it anew, run this test with TESSERA_UPDATE_DOCS=1 in the environment";
+}
+
+}  // namespace
+}  // namespace tessera

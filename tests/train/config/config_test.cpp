@@ -1,0 +1,330 @@
+#include "train/config/config.h"
+
+#include <functional>
+#include <limits>
+
+#include "tests/data/support.h"
+#include "tests/root_rights.h"
+#include "train/config/load_config.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConfigFile : public InTempFolder {
+ protected:
+  Config load(std::string_view yaml, const std::vector<std::string>& overrides = {}) const {
+    return load_config(write("run.yaml", yaml), overrides);
+  }
+  // The message of the refusal, in which files of this test's folder go by their bare names.
+  std::string refusal_of(const std::function<void()>& call) const {
+    try {
+      call();
+    } catch (const Error& error) {
+      std::string message = error.what();
+      const std::string folder = folder_.string() + "/";
+      for (size_t at; (at = message.find(folder)) != std::string::npos;) message.erase(at, folder.size());
+      return message;
+    }
+    return "accepted";
+  }
+  std::string refusal(std::string_view yaml, const std::vector<std::string>& overrides = {}) const {
+    return refusal_of([&] { load(yaml, overrides); });
+  }
+  std::string refused_override(const std::string& text) const { return refusal("", {text}); }
+};
+
+TEST_F(ConfigFile, NothingIsTheDefaults) {
+  Config wanted;
+  wanted.train.folder = "runs/run";
+  for (const char* yaml :
+       {"", "\n\n", "# a comment\n", "---\n", "{}", "model:\n", "model:\n  # layers: 3\ntrain: {}\n"})
+    EXPECT_EQ(load(yaml), wanted) << yaml;
+}
+
+TEST_F(ConfigFile, ReadsEveryKindOfValue) {
+  const Config config = load(
+      "\xEF\xBB\xBF"
+      "device: cpu\r\n"
+      "model: {layers: 3, heads: 2, channels: 64, attention: \"naive\"}  # a flow map, quotes\r\n"
+      "data: {validation: 12}\r\n"
+      "train:\r\n"
+      "  folder: out/here\r\n"
+      "  micro_batch: auto\r\n"
+      "  deterministic: false\r\n"
+      "  seed: 9223372036854775807\r\n"
+      "optimizer:\r\n"
+      "  learning_rate: 5e-4\r\n"
+      "  min_learning_rate: .5e-4\r\n"
+      "  epsilon: +1E-9\r\n"
+      "sampling:\r\n"
+      "  prompt: 'it''s'\r\n");
+  EXPECT_EQ(config.device, DeviceRequest::kCpu);
+  EXPECT_EQ(config.model.layers, 3);
+  EXPECT_EQ(config.model.attention, AttentionKind::kNaive);
+  EXPECT_EQ(config.train.folder, "out/here");
+  EXPECT_EQ(config.data.validation, "12");
+  EXPECT_EQ(config.train.micro_batch, 0);
+  EXPECT_FALSE(config.train.deterministic);
+  EXPECT_EQ(config.train.seed, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(config.optimizer.learning_rate, 5e-4);
+  EXPECT_EQ(config.optimizer.min_learning_rate, 5e-5);
+  EXPECT_EQ(config.optimizer.epsilon, 1e-9);
+  EXPECT_EQ(config.sampling.prompt, "it's");
+}
+
+TEST_F(ConfigFile, OverridesWinAndTheLastWins) {
+  const std::vector<std::string> overrides = {"model.layers=4",
+                                              "train.sequence_length=512",
+                                              "model.layers=5",
+                                              "sampling.prompt=\"a\\n=b\"",
+                                              "train.sequence_length=auto",
+                                              "data.validation=folder/*_val_*.bin",
+                                              "train.init_from="};
+  const Config config = load("model:\n  layers: 3\ntrain:\n  init_from: x\n", overrides);
+  EXPECT_EQ(config.model.layers, 5);
+  EXPECT_EQ(config.train.sequence_length, 0);
+  EXPECT_EQ(config.sampling.prompt, "a\n=b");
+  EXPECT_EQ(config.data.validation, "folder/*_val_*.bin");
+  EXPECT_EQ(config.train.init_from, "");
+}
+
+TEST_F(ConfigFile, UnknownKeys) {
+  EXPECT_EQ(refusal("model:\n  layers: 2\n  atention: flash\n"),
+            "run.yaml:3:3: unknown key \"model.atention\"; did you mean \"model.attention\"?");
+  EXPECT_EQ(refusal("train:\n  learning_rate: 1\n"),
+            "run.yaml:2:3: unknown key \"train.learning_rate\"; did you mean \"optimizer.learning_rate\"?");
+  EXPECT_EQ(refusal("layers: 1\n"), "run.yaml:1:1: unknown key \"layers\"; did you mean \"model.layers\"?");
+  EXPECT_EQ(
+      refusal("train:\n  every: 1\n"),
+      "run.yaml:2:3: unknown key \"train.every\"; did you mean \"evaluation.every\", \"sampling.every\" or "
+      "\"checkpoint.every\"?");
+  EXPECT_EQ(refusal("optimizer:\n    beta: 1\n"),
+            "run.yaml:2:5: unknown key \"optimizer.beta\"; did you mean \"optimizer.beta1\" or "
+            "\"optimizer.beta2\"?");
+  EXPECT_EQ(refusal("checkpoint:\n  interval: 1\n"),
+            "run.yaml:2:3: unknown key \"checkpoint.interval\"; known: checkpoint.every, checkpoint.keep, "
+            "checkpoint.keep_every, checkpoint.keep_best");
+  EXPECT_EQ(refusal("\nmodle:\n  layers: 1\n"),
+            "run.yaml:2:1: unknown section \"modle\"; did you mean \"model\"?");
+  EXPECT_EQ(refusal("network:\n  layers: 1\n"),
+            "run.yaml:1:1: unknown section \"network\"; known: model, data, train, optimizer, evaluation, "
+            "sampling, checkpoint");
+  EXPECT_EQ(refusal("batch: 1\n"),
+            "run.yaml:1:1: unknown key \"batch\"; known: device, model, data, train, optimizer, evaluation, "
+            "sampling, checkpoint");
+  EXPECT_EQ(refusal("model.layers: 1\n"),
+            "run.yaml:1:1: in a file, \"model.layers\" is written as \"model:\" and, indented below it, "
+            "\"layers: ...\"");
+}
+
+TEST_F(ConfigFile, WholeNumbers) {
+  const auto layers = [&](const std::string& value) {
+    return refusal("device: cpu\nmodel:\n  layers: " + value + "\n");
+  };
+  const std::string wants = "run.yaml:3:11: model.layers wants a whole number of at least 1, found ";
+  EXPECT_EQ(layers("twelve"), wants + "\"twelve\"");
+  for (const char* number : {"0", "-3", "1.5", "12.0", "5e2"}) EXPECT_EQ(layers(number), wants + number);
+  for (const char* text :
+       {"012", "0x10", "1_000", "99999999999k", "1,5", "true", "+-3", "-+3", "+", "nan", ".inf"})
+    EXPECT_EQ(layers(text), wants + '"' + text + '"');
+  EXPECT_EQ(layers("-99999999999999999999"), wants + "-99999999999999999999");
+  EXPECT_EQ(layers("\"12\""), wants + "the text \"12\"");
+  EXPECT_EQ(layers("~"), wants + "nothing");
+  EXPECT_EQ(layers("[1, 2]"), wants + "a list");
+  EXPECT_EQ(layers("{a: 1}"), wants + "a map");
+  EXPECT_EQ(refusal("model:\n  layers:\n"),
+            "run.yaml:3:1: model.layers wants a whole number of at least 1, found nothing");
+  EXPECT_EQ(layers("10001"), "run.yaml:3:11: model.layers may be at most 10000, found 10001");
+  EXPECT_EQ(layers("99999999999999999999"),
+            "run.yaml:3:11: model.layers may be at most 10000, found 99999999999999999999");
+  EXPECT_EQ(refusal("model:\n  channels: 100\n"),
+            "run.yaml:2:13: model.channels wants a multiple of 8 of at least 8, found 100");
+  EXPECT_EQ(refusal("train:\n  micro_batch: -1\n"),
+            "run.yaml:2:16: train.micro_batch wants auto or a whole number of at least 1, found -1");
+  EXPECT_EQ(refusal("train:\n  steps: auto\n"),
+            "run.yaml:2:10: train.steps wants a whole number of at least 1, found \"auto\"");
+}
+
+TEST_F(ConfigFile, Numbers) {
+  const auto set = [&](const std::string& key, const std::string& value) {
+    return refused_override("optimizer." + key + "=" + value);
+  };
+  for (const char* text :
+       {"fast", "nan", ".nan", "inf", "-inf", ".inf", "1e999", "0x1p3", "1.5.2", "1e", "00.5", "5e-4s"}) {
+    EXPECT_EQ(set("learning_rate", text),
+              fmt::format("--set optimizer.learning_rate={0}: optimizer.learning_rate wants a "
+                          "number above 0, found \"{0}\"",
+                          text));
+  }
+  EXPECT_EQ(set("learning_rate", "0"),
+            "--set optimizer.learning_rate=0: optimizer.learning_rate wants a number above 0, found 0");
+  EXPECT_EQ(set("beta2", "1"),
+            "--set optimizer.beta2=1: optimizer.beta2 wants a number of at least 0 and below 1, found 1");
+  EXPECT_EQ(
+      set("beta1", "-0.1"),
+      "--set optimizer.beta1=-0.1: optimizer.beta1 wants a number of at least 0 and below 1, found -0.1");
+  EXPECT_EQ(set("weight_decay", "-1"),
+            "--set optimizer.weight_decay=-1: optimizer.weight_decay wants a number of at least 0, found -1");
+  EXPECT_EQ(refused_override("data.validation_fraction=0.51"),
+            "--set data.validation_fraction=0.51: data.validation_fraction wants a number above 0 and at "
+            "most 0.5, found 0.51");
+  EXPECT_EQ(refused_override("data.validation_fraction=0.5"), "accepted");
+}
+
+TEST_F(ConfigFile, WordsFlagsAndText) {
+  EXPECT_EQ(refusal("optimizer:\n  schedule: cosnie\n"),
+            "run.yaml:2:13: optimizer.schedule wants cosine, linear, constant or wsd, found \"cosnie\"; "
+            "did you mean cosine?");
+  EXPECT_EQ(refusal("device: gpu\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found \"gpu\"");
+  EXPECT_EQ(refusal("device: [cpu]\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found a list");
+  for (const char* text : {"yes", "True", "1", "on"}) {
+    const std::string found = text == std::string("1") ? "1" : fmt::format("\"{}\"", text);
+    EXPECT_EQ(refusal(fmt::format("data:\n  shuffle: {}\n", text)),
+              "run.yaml:2:12: data.shuffle wants true or false, found " + found);
+  }
+  EXPECT_EQ(refusal("data:\n  shuffle: \"true\"\n"),
+            "run.yaml:2:12: data.shuffle wants true or false, found the text \"true\"");
+  EXPECT_EQ(refusal("data:\n  train: \"\"\n"),
+            "run.yaml:2:10: data.train wants text that is not empty, found the text \"\"");
+  EXPECT_EQ(refusal("data:\n  train: null\n"),
+            "run.yaml:2:10: data.train wants text that is not empty, found nothing");
+  EXPECT_EQ(refusal("train:\n  folder: ~\n"),
+            "run.yaml:2:11: train.folder wants text, or \"\" for none, found nothing");
+  EXPECT_EQ(refusal("train:\n  folder: {a: b}\n"),
+            "run.yaml:2:11: train.folder wants text, found a map; put double quotes around the text");
+  EXPECT_EQ(
+      refusal("sampling:\n  prompt: \"\\N\"\n"),
+      "run.yaml:2:11: sampling.prompt wants UTF-8, found the text \"\x85\"");  // what yaml-cpp makes of \N
+}
+
+TEST_F(ConfigFile, Duplicates) {
+  EXPECT_EQ(refusal("model:\n  layers: 2\n  heads: 2\n  layers: 2\n"),
+            "run.yaml:4:3: \"model.layers\" is given twice; the first is at run.yaml:2:3");
+  EXPECT_EQ(refusal("model:\n  layers: 2\ndevice: cpu\nmodel:\n  heads: 2\n"),
+            "run.yaml:4:1: \"model\" is given twice; the first is at run.yaml:1:1");
+  EXPECT_EQ(refusal("model: {heads: 2, \"heads\": 2}\n"),
+            "run.yaml:1:19: \"model.heads\" is given twice; the first is at run.yaml:1:9");
+}
+
+TEST_F(ConfigFile, Shapes) {
+  EXPECT_EQ(refusal("- model\n"),
+            "run.yaml:1:1: a configuration is a map of sections, such as \"model:\", found a list");
+  EXPECT_EQ(refusal("# c\nlayers=12\n"),
+            "run.yaml:2:1: a configuration is a map of sections, such as \"model:\", found \"layers=12\"");
+  EXPECT_EQ(refusal("optimizer: adamw\n").substr(0, 60),
+            "run.yaml:1:12: optimizer is a section, whose keys (optimizer");
+  EXPECT_EQ(refusal("checkpoint: 3\n"),
+            "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, "
+            "checkpoint.keep, checkpoint.keep_every, checkpoint.keep_best) stand indented below it; found 3");
+  EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
+  EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
+  EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
+            "run.yaml:2:1: a second YAML document begins here; one is wanted");
+}
+
+TEST_F(ConfigFile, Syntax) {
+  EXPECT_EQ(refusal("model:\n  layers: a: b\n"), "run.yaml:2:12: not YAML: illegal map value");
+  EXPECT_EQ(refusal("model:\n  layers: [1, 2\n"), "run.yaml:3:1: not YAML: end of sequence flow not found");
+  EXPECT_EQ(refusal("model:\n\tlayers: 2\n"), "run.yaml:2:8: not YAML: illegal map value");
+  EXPECT_EQ(refusal("train:\n  folder: \"abc\n"), "run.yaml:3:1: not YAML: a quoted text is not closed");
+  EXPECT_EQ(refusal("train:\n  folder: 'abc"), "run.yaml:3:1: not YAML: a quoted text is not closed");
+  EXPECT_EQ(refusal("data:\n  train: *.bin\n"),
+            "run.yaml:2:10: not YAML: the referenced anchor is not defined; put double quotes around a text "
+            "with special characters");
+  EXPECT_EQ(refusal("data:\n  train: r\xE9sum\xE9.txt\n"),
+            "run.yaml:2:11: byte 0xe9 is not text; a configuration is UTF-8 without control characters");
+  EXPECT_EQ(refusal(std::string_view("data:\n  train: a\0b\n", 18)),
+            "run.yaml:2:11: byte 0x00 is not text; a configuration is UTF-8 without control characters");
+  for (const std::string bad : {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\xFF", "\x80"})
+    EXPECT_EQ(refusal(bad).substr(0, 20), "run.yaml:1:1: byte 0") << bad;
+  EXPECT_NE(refusal(std::string(100000, '[')), "accepted");  // and no overflow of the stack
+}
+
+TEST_F(ConfigFile, Files) {
+  const auto of = [&](const fs::path& path) { return refusal_of([&] { load_config(path, {}); }); };
+  EXPECT_EQ(of(folder_ / "missing.yaml"), "missing.yaml: cannot be read: No such file or directory");
+  fs::create_directory(folder_ / "folder.yaml");
+  EXPECT_EQ(of(folder_ / "folder.yaml"), "folder.yaml: this is a folder; name a YAML file in it");
+  const fs::path closed = write("closed.yaml", "");
+  fs::permissions(closed, fs::perms::none);
+  const testing::WithoutRightsOverFiles nobody;
+  EXPECT_EQ(of(closed), "closed.yaml: cannot be read: Permission denied");
+}
+
+TEST_F(ConfigFile, Overrides) {
+  EXPECT_EQ(refused_override("model.layers=twelve"),
+            "--set model.layers=twelve: model.layers wants a whole number of at least 1, found \"twelve\"");
+  EXPECT_EQ(refused_override("model.atention=flash"),
+            "--set model.atention=flash: unknown key \"model.atention\"; did you mean \"model.attention\"?");
+  EXPECT_EQ(refused_override("model.layers"),
+            "--set model.layers: no \"=\" found; write it as --set key=value, such as --set train.steps=100");
+  EXPECT_EQ(
+      refused_override("checkpoint=3"),
+      "--set checkpoint=3: checkpoint is a section; set one of its keys: checkpoint.every, checkpoint.keep, "
+      "checkpoint.keep_every, checkpoint.keep_best");
+  EXPECT_EQ(refused_override("=3").substr(0, 31), "--set =3: unknown key \"\"; known");
+  EXPECT_EQ(refused_override("train.steps="),
+            "--set train.steps=: train.steps wants a whole number of at least 1, found the text \"\"");
+  EXPECT_EQ(refused_override("train.steps= # x"),
+            "--set train.steps= # x: train.steps wants a whole number of at least 1, found nothing");
+  EXPECT_EQ(refused_override("data.train=a: b"),
+            "--set data.train=a: b: data.train wants text, found a map; put double quotes around the text");
+  EXPECT_EQ(refused_override("data.train=*.bin"),
+            "--set data.train=*.bin: not YAML: the referenced anchor is not defined; put double quotes "
+            "around a text with "
+            "special characters");
+  EXPECT_EQ(refused_override("data.train=\"*.bin\""), "accepted");
+  EXPECT_EQ(refused_override("data.train=\"a"),
+            "--set data.train=\"a: not YAML: a quoted text is not closed; put double "
+            "quotes around a text with special characters");
+  EXPECT_EQ(refused_override("sampling.prompt=a\nb"),
+            "--set sampling.prompt=a\nb: a line break in a value is written \\n within double quotes");
+  EXPECT_EQ(refused_override("sampling.prompt=\xFF"),
+            "--set sampling.prompt=\xFF: byte 0xff is not text; a configuration is UTF-8 without control "
+            "characters");
+}
+
+TEST_F(ConfigFile, SeveralKeys) {
+  EXPECT_EQ(refusal("model:\n  heads: 7\n"),
+            "run.yaml:2:10: model.heads 7 does not divide model.channels 768 (default); "
+            "the nearest that do are 6 and 8");
+  EXPECT_EQ(refusal("model:\n  channels: 16\n  heads: 11\n"),
+            "run.yaml:3:10: model.heads 11 does not divide model.channels 16 (run.yaml:2:13); the nearest "
+            "that do are 8 and 16");
+  EXPECT_EQ(refusal("model:\n  heads: 20\n  channels: 16\n"),
+            "run.yaml:2:10: model.heads 20 does not divide model.channels 16 (run.yaml:3:13); the nearest "
+            "that does is 16");
+  EXPECT_EQ(refusal("model:\n  heads: 12\n", {"model.channels=64"}),
+            "--set model.channels=64: model.heads 12 (run.yaml:2:10) does not divide model.channels 64; the "
+            "nearest that do "
+            "are 8 and 16");
+  EXPECT_EQ(refusal("model:\n  context: 128\ntrain:\n  sequence_length: 256\n"),
+            "run.yaml:4:20: train.sequence_length 256 is more than model.context 128 (run.yaml:2:12)");
+  EXPECT_EQ(refusal("train:\n  tokens_per_step: 1000\n", {"model.context=256"}),
+            "--set model.context=256: train.tokens_per_step 1000 (run.yaml:2:20) is no multiple of "
+            "model.context 256; the "
+            "nearest are 768 and 1024");
+  EXPECT_EQ(refusal("train:\n  sequence_length: 300\n  tokens_per_step: 100\n"),
+            "run.yaml:3:20: train.tokens_per_step 100 is no multiple of train.sequence_length 300 "
+            "(run.yaml:2:20); the least "
+            "is 300");
+  EXPECT_EQ(
+      refused_override("train.micro_batch=3"),
+      "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is no multiple of 1024 tokens x "
+      "train.micro_batch 3; the nearest are 522240 and 525312");
+  EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup_steps, 100);  // a short run only warms up
+  EXPECT_EQ(
+      refusal("optimizer:\n  min_learning_rate: 0.1\n"),
+      "run.yaml:2:22: optimizer.min_learning_rate 0.1 is more than optimizer.learning_rate 0.0006 (default)");
+}
+
+TEST_F(ConfigFile, FolderOfTheRun) {
+  EXPECT_EQ(load_config(write("my.run.yaml", ""), {}).train.folder, "runs/my.run");
+  EXPECT_EQ(load("train:\n  folder: here\n").train.folder, "here");
+  EXPECT_EQ(load("train:\n  folder: here\n", {"train.folder="}).train.folder, "runs/run");
+}
+
+}  // namespace
+}  // namespace tessera
