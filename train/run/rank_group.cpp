@@ -5,6 +5,8 @@
 #include <iterator>
 #include <thread>
 
+#include "train/parallel/make_communicator.h"
+
 namespace tessera {
 namespace {
 

@@ -6,7 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
 #include "train/launch/launcher.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +51,7 @@ World start_ranks(const std::string& device, const AskedRanks& asked, char** arg
   const Device kind = gpus > 0 ? Device::kCuda : Device::kCpu;
   const int64_t ranks = asked.count() > 0 ? asked.count() : default_ranks(device);
   if (ranks == 1) return {};
-  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}. {} 1 trains without it",
+  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}. {} 1 does not need it",
         ranks, why_not, option);
   std::exit(launch(static_cast<int>(ranks), argv));
 }
