@@ -13,16 +13,6 @@ constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width st
 
 }  // namespace
 
-const char* name_of(AttentionKind kind) {
-  return kind == AttentionKind::kNaive ? "naive" : kind == AttentionKind::kFlash ? "flash" : "cudnn";
-}
-
-AttentionKind attention_kind(std::string_view name) {
-  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn})
-    if (name == name_of(kind)) return kind;
-  fail("unknown attention \"{}\"; known: naive, flash, cudnn", name);
-}
-
 AttnProblem attn_problem(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   return {.dtype = plan.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,

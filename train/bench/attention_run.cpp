@@ -211,7 +211,8 @@ AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem&
 std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
                                                  const AttentionInputs& inputs, bool deterministic) {
   if (!contender.rung && !is_cudnn(contender))
-    return std::make_unique<BackendRun>(attention_kind(contender.name), backend, inputs, deterministic);
+    return std::make_unique<BackendRun>(parse_word<AttentionKind>("attention", contender.name), backend,
+                                        inputs, deterministic);
 #ifdef TESSERA_HAS_CUDA
   if (is_cudnn(contender) || contender.rung->family)
     return std::make_unique<FusedRun>(contender, backend, inputs, deterministic);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <thread>
 
+#include "train/config/print_config.h"
 #include "train/parallel/make_communicator.h"
 
 namespace tessera {

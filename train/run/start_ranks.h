@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "train/config/config.h"
 #include "train/launch/world.h"
 
 namespace tessera {
@@ -14,16 +14,15 @@ struct AskedRanks {
   int64_t count() const { return gpus > 0 ? gpus : ranks; }
 };
 // Error: --gpus with device cpu.
-void check_asked(const std::string& device, const AskedRanks& asked);
+void check_asked(DeviceRequest device, const AskedRanks& asked);
 
-// The number of ranks unless one is given: one for each visible GPU; one on the CPU. `device` is auto, cpu or
-// cuda.
-int64_t default_ranks(const std::string& device);
+// The number of ranks unless one is given: one for each visible GPU; one on the CPU.
+int64_t default_ranks(DeviceRequest device);
 
 // Returns in every rank of the run. If a launcher's environment describes a world, that is the run's; else it
 // has `asked` ranks, or default_ranks() if none were asked for. If there are several, this process starts
 // them, waits for them, and exits with launch()'s code. Error: more ranks than GPUs, --gpus without a GPU,
 // `asked` differs from the launcher's number, or as world_of_environment().
-World start_ranks(const std::string& device, const AskedRanks& asked, char** argv);
+World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv);
 
 }  // namespace tessera

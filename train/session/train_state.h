@@ -33,9 +33,9 @@ class TrainState {
 
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
   // counts from 1. Error, before any kernel: an id outside the vocabulary.
-  // `goes_on` is told how many micro-steps were enqueued. Where it returns false before the last one, the step
-  // is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on
-  // that, as the last micro-step exchanges gradients.
+  // `goes_on` is told how many micro-steps were enqueued. Where it returns false before the last one, the
+  // step is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree
+  // on that, as the last micro-step exchanges gradients.
   bool step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& goes_on = {});
   // A step's allocations, for a plan: its micro-steps take the same and give it back, so one stands for all.
