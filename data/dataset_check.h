@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/token_stream.h"
-#include "kernels/base/checksum.h"
+#include "kernels/base/file_checksums.h"
 
 namespace tessera {
 

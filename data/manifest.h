@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/base/checksum.h"
+#include "kernels/base/file_checksums.h"
 
 namespace tessera {
 

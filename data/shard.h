@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/checksum.h"
+#include "kernels/base/file_checksums.h"
 #include "kernels/base/file.h"
 
 namespace tessera {

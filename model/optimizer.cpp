@@ -28,7 +28,6 @@ void Optimizer::clear(const Stream& stream) {
 
 ParamSink Optimizer::writer(const Stream& stream, Kept kept) {
   return [this, stream, kept](const ParamPlace& place, const Tensor& values) {
-    if (kept == Kept::kMaster) stream.run(Copy{values, layout_.view(weights_.buckets, place)});
     const Tensor& mine = this->kept(kept)[place.bucket];
     const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
     const int64_t first = std::max(place.first, begins),

@@ -38,7 +38,7 @@ class Optimizer {
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
   void clear(const Stream& stream);  // weights, masters and moments to zero
-  // Takes values; masters are rounded into the weights, too.
+  // Takes values, of which it keeps its part.
   ParamSink writer(const Stream& stream, Kept kept);
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().

@@ -3,6 +3,8 @@
 
 #include "tests/support.h"
 #include "train/session/device.h"
+#include "train/session/memory_plan.h"
+#include "train/session/train_state.h"
 
 namespace tessera::testing {
 
@@ -71,12 +73,12 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   TrainState state(be, arena, shape, comm);
   state.initialize(5);
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
-  const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
-  const std::vector<int32_t> prompt(static_cast<size_t>(longest), 1);
+  const std::vector<int32_t> prompt(static_cast<size_t>(shape.session().longest_sample()), 1);
   state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
   state.finish_step();
-  state.evaluate(tokens, tokens, shape.micro_batch);
-  state.next_token_logits(prompt);
+  const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
+  state.session().evaluate(batch, batch, shape.micro_batch);
+  state.session().next_token_logits(prompt);
   for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -79,14 +80,12 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   }
   const AttnProblem problem = attn_problem(plan);
   const AttnStatus status = attn_supports(&problem, request.device.arch);
-  check(status == ATTN_OK,
-        "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves "
-        "head dims 64 "
-        "and 128 in bf16 and 16, 32, 64, 128 in fp32, on compute capability 8.0 and up; head dim = channels "
-        "/ heads. "
-        "model.attention=naive serves every size",
-        s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
-        request.device.arch % 10, attn_status_text(status));
+  check(
+      status == ATTN_OK,
+      "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves {}; "
+      "head dim = channels / heads. model.attention=naive serves every size",
+      s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
+      request.device.arch % 10, attn_status_text(status), attention::what_is_served());
   plan.backward_workspace_bytes =
       static_cast<int64_t>(attn_backward_workspace(&problem, request.device.arch, request.deterministic));
   return plan;

@@ -1,26 +1,12 @@
 #include "kernels/base/checksum.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
-#include "kernels/base/check.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json_text.h"
+#include <fmt/format.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace tessera {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kBytes = "bytes";
-constexpr const char* kDigits = "xxh3_128";
 
 std::string digits_of(const XXH128_hash_t& hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
@@ -43,70 +29,6 @@ std::string Checksum::digits() const { return digits_of(XXH3_128bits_digest(&sta
 
 std::string checksum_of(std::span<const std::byte> bytes) {
   return digits_of(XXH3_128bits(bytes.data(), bytes.size()));
-}
-
-// With read() rather than a memory map: a sector that cannot be read is then an error, not a SIGBUS.
-FileChecksum checksum_of_file(const fs::path& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  const auto fail_with_errno = [&] { fail("cannot read {}: {}", path.string(), std::strerror(errno)); };
-  if (file.fd < 0) fail_with_errno();
-  posix_fadvise(file.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  std::vector<std::byte> buffer(size_t{1} << 20);
-  Checksum checksum;
-  int64_t bytes = 0;
-  while (true) {
-    const ssize_t count = read(file.fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_with_errno();
-    if (count == 0) return {bytes, checksum.digits()};
-    checksum.update(std::span(buffer).first(static_cast<size_t>(count)));
-    bytes += count;
-  }
-}
-
-nlohmann::json json_of(const FileChecksums& files) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const auto& [name, file] : files) json[name] = {{kBytes, file.bytes}, {kDigits, file.checksum}};
-  return json;
-}
-
-FileChecksums read_checksums(const nlohmann::json& json, const std::string& name) {
-  check(json.is_object(), "{}: checksums are an object with a name for each file, found {}", name,
-        brief(json));
-  FileChecksums files;
-  for (const auto& [file, entry] : json.items()) {
-    const FileChecksum found{whole_number(entry, kBytes, name), text_value(entry, kDigits, name)};
-    const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
-    check(found.checksum.size() == 32 && std::ranges::all_of(found.checksum, is_digit),
-          "{}: the checksum of {} wants 32 hexadecimal digits, found {}", name, brief(file), brief(entry));
-    check(!file.empty() && file.find('/') == std::string::npos && file != "..",
-          "{}: checksums are of files beside it, found {}", name, brief(file));
-    files[file] = found;
-  }
-  return files;
-}
-
-std::vector<FileVerdict> verify_files(const fs::path& folder, const FileChecksums& files) {
-  std::vector<FileVerdict> verdicts;
-  for (const auto& [name, wanted] : files) {
-    FileVerdict verdict{.path = folder / name, .bytes = wanted.bytes, .fault = ""};
-    try {
-      std::error_code error;
-      const auto size = static_cast<int64_t>(fs::file_size(verdict.path, error));
-      if (error) {
-        verdict.fault = error == std::errc::no_such_file_or_directory ? "it is missing" : error.message();
-      } else if (size != wanted.bytes) {
-        verdict.fault = fmt::format("it has {} bytes, {} were written", size, wanted.bytes);
-      } else if (const FileChecksum found = checksum_of_file(verdict.path); found != wanted) {
-        verdict.fault =
-            fmt::format("its checksum is {}, that of what was written {}", found.checksum, wanted.checksum);
-      }
-    } catch (const Error& error) {
-      verdict.fault = error.what();
-    }
-    verdicts.push_back(std::move(verdict));
-  }
-  return verdicts;
 }
 
 }  // namespace tessera

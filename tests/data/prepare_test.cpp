@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/data/prepare_process.h"
+#include "tests/shared_data.h"
 
 namespace tessera {
 namespace {
@@ -177,10 +178,9 @@ TEST_F(Prepare, AnInterruptLeavesNothing) {
 }
 
 TEST_F(Prepare, TinyShakespeare) {
-  const fs::path path = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
-  if (access(path.c_str(), R_OK) != 0) GTEST_SKIP() << path << " is absent or may not be read";
-  EXPECT_EQ(run({"--input", fs::absolute(path).string(), "--output", "d", "--shard-tokens", "500000"}).status,
-            0);
+  const auto [path, missing] = testing::shared_data("tinyshakespeare.txt");
+  if (!missing.empty()) GTEST_SKIP() << missing;
+  EXPECT_EQ(run({"--input", path.string(), "--output", "d", "--shard-tokens", "500000"}).status, 0);
   EXPECT_TRUE(fs::exists(folder_ / "d/train_000002.bin"));
   EXPECT_EQ(text_of("d"), read_file(path) + "|");
 }

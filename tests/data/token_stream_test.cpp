@@ -6,6 +6,7 @@
 
 #include "tests/data/support.h"
 #include "tests/root_rights.h"
+#include "tests/shared_data.h"
 
 namespace tessera {
 namespace {
@@ -144,8 +145,8 @@ TEST_F(Stream, UnreadablePaths) {
 }
 
 TEST(TinyShakespeare, IsReadInPlace) {
-  const fs::path path = fs::path(TESSERA_SHARED_DATA) / "tinyshakespeare.txt";
-  if (access(path.c_str(), R_OK) != 0) GTEST_SKIP() << path << " is absent or may not be read";
+  const auto [path, missing] = testing::shared_data("tinyshakespeare.txt");
+  if (!missing.empty()) GTEST_SKIP() << missing;
   auto stream = TokenStream::open(path);
   stream.require_tokens_below(257);
   EXPECT_EQ(stream.size(), 1'115'394);

@@ -218,9 +218,9 @@ TEST(Vocabulary, IdsOutsideItAreRefusedBeforeAnyKernel) {
     expect_refused("target " + found, [&] { state.step(good, bad, kTestOptimizer, 1e-3, 1); });
     const auto batch = [&](const std::vector<int32_t>& ids) { return std::span(ids).subspan(10, 15); };
     const std::string in_batch = fmt::format("{} (number 8 of 15)", id);
-    expect_refused("token " + in_batch, [&] { state.evaluate(batch(bad), batch(good), 1); });
-    expect_refused("target " + in_batch, [&] { state.evaluate(batch(good), batch(bad), 1); });
-    expect_refused("token " + in_batch, [&] { state.next_token_logits(batch(bad)); });
+    expect_refused("token " + in_batch, [&] { state.session().evaluate(batch(bad), batch(good), 1); });
+    expect_refused("target " + in_batch, [&] { state.session().evaluate(batch(good), batch(bad), 1); });
+    expect_refused("token " + in_batch, [&] { state.session().next_token_logits(batch(bad)); });
   }
   state.step(good, good, kTestOptimizer, 1e-3, 1);
   EXPECT_TRUE(std::isfinite(state.finish_step().loss));

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/bench/ladder.h"
+#include "train/bench/traffic.h"
 
 namespace tessera {
 

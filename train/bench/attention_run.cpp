@@ -48,12 +48,12 @@ class BackendRun final : public AttentionRun {
   }
   void backward() override {
     stream_.run(AttentionBackward{.plan = plan_,
-                                 .qkv = qkv_,
-                                 .y = out_,
-                                 .saved = saved_,
-                                 .dy = dout_,
-                                 .dqkv = dqkv_,
-                                 .workspace = workspace_});
+                                  .qkv = qkv_,
+                                  .y = out_,
+                                  .saved = saved_,
+                                  .dy = dout_,
+                                  .dqkv = dqkv_,
+                                  .workspace = workspace_});
   }
 
  private:
@@ -67,7 +67,8 @@ class BackendRun final : public AttentionRun {
 // Through the structs of attention.h: the fused rungs, and cuDNN.
 class FusedRun final : public AttentionRun {
  public:
-  FusedRun(const Contender& contender, const Stream& stream, const AttentionInputs& inputs, bool deterministic)
+  FusedRun(const Contender& contender, const Stream& stream, const AttentionInputs& inputs,
+           bool deterministic)
       : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
     const AttnProblem& p = inputs.problem;
     if (is_cudnn(contender)) {
@@ -75,7 +76,7 @@ class FusedRun final : public AttentionRun {
       workspace_bytes_ = std::max(attention::cudnn_forward_workspace(p),
                                   attention::cudnn_backward_workspace(p, deterministic));
     } else {
-      workspace_bytes_ = static_cast<int64_t>(rung_->backward_workspace(p, arch()));
+      workspace_bytes_ = static_cast<int64_t>(rung_->family->backward_workspace(p));
     }
     const auto alloc = [&](const char* name, DType dtype, Shape shape) {
       return arena_.alloc(MemoryTag::kAttention, name, dtype, shape);
@@ -109,14 +110,14 @@ class FusedRun final : public AttentionRun {
     if (cudnn_) {
       cudnn_->forward(forward_, backward_.workspace, backward_.workspace_bytes, stream_.queue());
     } else {
-      succeed(rung_->forward(forward_, arch(), stream_.queue()));
+      succeed(attention::run_forward(*rung_->family, forward_, arch(), stream_.queue()));
     }
   }
   void backward() override {
     if (cudnn_) {
       cudnn_->backward(backward_, stream_.queue());
     } else {
-      succeed(rung_->backward(backward_, arch(), stream_.queue()));
+      succeed(attention::run_backward(*rung_->family, backward_, arch(), stream_.queue()));
     }
   }
 
@@ -168,7 +169,7 @@ void fill_random(const Stream& stream, const Tensor& tensor) {
 
 DType Contender::dtype(Device device) const {
   if (device == Device::kCpu) return DType::kF32;
-  return rung ? rung->dtype : DType::kBF16;
+  return rung ? rung->dtype() : DType::kBF16;
 }
 
 std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& device) const {
@@ -185,8 +186,8 @@ std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& d
 
 double Contender::least_flops(Device device) const {
   if (device == Device::kCpu) return 1e10;
-  if (name == "row") return 5e12;
-  return name == "tiled" ? 1.2e13 : 3e13;
+  constexpr double kCudnn = 3e13;
+  return rung ? rung->least_flops : kCudnn;
 }
 
 std::vector<Contender> all_contenders(Device device) {
@@ -213,7 +214,7 @@ std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, con
   if (!contender.rung && !is_cudnn(contender))
     return std::make_unique<BackendRun>(attention_kind(contender.name), stream, inputs, deterministic);
 #ifdef TESSERA_HAS_CUDA
-  if (is_cudnn(contender) || contender.rung->forward)
+  if (is_cudnn(contender) || contender.rung->family)
     return std::make_unique<FusedRun>(contender, stream, inputs, deterministic);
 #endif
   return std::make_unique<BackendRun>(AttentionKind::kNaive, stream, inputs, deterministic);

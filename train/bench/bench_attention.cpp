@@ -115,8 +115,9 @@ class Bench {
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
         if (contender.rung) {
-          cell.forward = contender.rung->forward_traffic(cell.problem);
-          cell.backward = contender.rung->backward_traffic(cell.problem, options_.deterministic);
+          cell.forward = contender.rung->forward_traffic(cell.problem, device_.arch);
+          cell.backward =
+              contender.rung->backward_traffic(cell.problem, device_.arch, options_.deterministic);
         }
         for (auto& timer : entries[i].timers) timer = make_timer(stream_);
         for (int call = 0; call < kWarmupCalls; ++call) time_both(entries[i]);

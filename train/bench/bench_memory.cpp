@@ -13,6 +13,8 @@
 #include "train/bench/time_steps.h"
 #include "train/memory/plan.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/session/device.h"
+#include "train/session/from_config.h"
 #include "train/session/memory_limit.h"
-#include "train/session/train_state.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera {
 

@@ -9,16 +9,13 @@
 #include "model/formats/gpt2.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
+#include "train/run/checkpoint_files.h"
+#include "train/run/checkpoint_folder.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kChecksumsFormat = "tessera checksums 1";
-constexpr const char* kWeightsFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kModelFile = "config.json";
 
 const char* prefix_of(Kept kept) {
   return kept == Kept::kFirstMoment ? "first_moment." : kept == Kept::kSecondMoment ? "second_moment." : "";
@@ -70,11 +67,6 @@ std::string advice_on_space(const fs::path& folder, const TrainState& state) {
                      format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
 }
 
-std::string text_of(const FileChecksums& files) {
-  const nlohmann::ordered_json json{{"format", kChecksumsFormat}, {"files", json_of(files)}};
-  return json.dump(2) + "\n";
-}
-
 void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
   FileChecksums files;
   files[kWeightsFile] = write_params(state, pending / kWeightsFile, {Kept::kMaster});
@@ -83,7 +75,7 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model));
   files[kStateFile] = write_json(pending / kStateFile, json_of(run));
   if (!config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, config);
-  write_file(pending / kChecksumsFile, text_of(files));
+  write_file(pending / kChecksumsFile, checksums_text(files));
 }
 
 // Of one without checksums
@@ -159,30 +151,6 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
     for (const ParamPlace& place : state.optimizer().layout().places)
       read_param(file, place, prefix_of(kept) + place.info.name, state.writer(kept));
-}
-
-FileChecksums written_checksums(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / kChecksumsFile;
-  if (!fs::exists(path)) {
-    if (!fs::exists(checkpoint / kStateFile)) return {};  // another program's
-    const nlohmann::json state = read_json(checkpoint / kStateFile);
-    check(state.is_object() && state.value("format", nlohmann::json()) == kStateWithoutChecksums,
-          "{} is missing", path.string());
-    return {};
-  }
-  const nlohmann::json json = read_json(path);
-  const std::string format = text_value(json, "format", path.string());
-  check(format == kChecksumsFormat, "{} has the format {}, wanted \"{}\"", path.string(),
-        brief(json["format"]), kChecksumsFormat);
-  check(json.contains("files"), "{} lacks \"files\"", path.string());
-  FileChecksums files = read_checksums(json["files"], path.string());
-  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
-    check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
-  const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
-  const std::string written = text_of(files);
-  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
-        "{} has other bytes than were written", path.string());
-  return files;
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

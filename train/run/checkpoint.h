@@ -18,9 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/checksum.h"
+#include "kernels/base/file_checksums.h"
 #include "model/formats/positions.h"
-#include "train/run/checkpoint_folder.h"
 #include "train/run/run_state.h"
 #include "train/session/train_state.h"
 
@@ -38,11 +37,6 @@ void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state)
 // The weights alone, of one of our checkpoints or of another program. Error: as check_weights.
 void load_weights(const std::filesystem::path& folder, TrainState& state,
                   PositionExtension extension = PositionExtension::kNone);
-
-// What the checksums.json of a checkpoint says; nothing for one of the first format, and for weights that
-// another program wrote.
-// Error: it is malformed, or it is missing and state.json says that there was one.
-FileChecksums written_checksums(const std::filesystem::path& checkpoint);
 
 // Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
 std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);

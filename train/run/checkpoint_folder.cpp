@@ -8,9 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
-#include "kernels/base/json_text.h"
-#include "train/run/checkpoint.h"
-#include "train/run/run_state.h"
+#include "train/run/checkpoint_files.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,6 @@
 // touched, and no folder that holds a file which a run does not write.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -14,12 +13,6 @@
 #include <vector>
 
 namespace tessera {
-
-inline constexpr const char* kChecksumsFile = "checksums.json";
-inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
-inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
-    "model.safetensors", "optimizer.safetensors", "config.json", "config.yaml",
-    "state.json",        "checksums.json"};
 
 std::string checkpoint_name(int64_t step);                                  // step_00001000
 std::optional<int64_t> step_of_name(std::string_view name);                 // nothing: not a name of ours

@@ -10,7 +10,7 @@
 #include "train/config/config.h"
 #include "train/run/run_data.h"
 #include "train/session/device.h"
-#include "train/session/train_state.h"
+#include "train/session/run_shape.h"
 
 namespace tessera {
 

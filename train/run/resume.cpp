@@ -4,6 +4,8 @@
 
 #include "kernels/base/check.h"
 #include "train/run/checkpoint.h"
+#include "train/run/checkpoint_files.h"
+#include "train/run/checkpoint_folder.h"
 #include "train/run/schedule.h"
 
 namespace tessera {

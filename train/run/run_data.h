@@ -15,8 +15,8 @@ namespace tessera {
 class RunData {
  public:
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
-  // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data; it trains on
-  // what others would, and on all of it where that is too short to hold some out.
+  // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data;
+  // it trains on what others would, and on all of it where that is too short to hold some out.
   explicit RunData(const Config& config);
   RunData(const RunData&) = delete;  // the loaders point into it
   RunData& operator=(const RunData&) = delete;

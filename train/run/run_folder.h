@@ -8,7 +8,7 @@
 
 #include "train/config/config.h"
 #include "train/run/run_lock.h"
-#include "train/run/trainer.h"
+#include "train/run/trainer_options.h"
 
 namespace tessera {
 

@@ -3,20 +3,14 @@
 
 #include "train/config/config.h"
 #include "train/launch/world.h"
+#include "train/run/trainer_options.h"
 
 namespace tessera {
 
-struct TrainerOptions {
-  bool resume = false;         // go on from the newest checkpoint of train.folder
-  bool or_start = false;       // with resume: start where there is no checkpoint
-  bool overwrite = false;      // remove the checkpoints that an earlier run left in train.folder
-  std::string memory_profile;  // a folder to write a profile of the memory to (memory_profile.h); empty: none
-};
-
 // Trains and returns when the last step is done, or after SIGINT, SIGTERM or SIGHUP: then the current step
-// is finished, or dropped if it is long (stopping.h), and a checkpoint written; an evaluation or a sample that
-// is under way is left out, and made by a resume. A signal that comes more than a second later ends the
-// program at once. Error: everything that stops a run early.
+// is finished, or dropped if it is long (stopping.h), and a checkpoint written; an evaluation or a sample
+// that is under way is left out, and made by a resume. A signal that comes more than a second later ends
+// the program at once. Error: everything that stops a run early.
 //
 // As one rank of `world`, which runs the same elsewhere: rank 0 prints and writes. config.ranks is
 // world.size. What stops a run of several ranks early ends the process (see Team).

@@ -7,6 +7,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
 #include "train/run/checkpoint.h"
+#include "train/run/checkpoint_files.h"
+#include "train/run/checkpoint_folder.h"
 
 namespace tessera {
 namespace {

@@ -1,0 +1,20 @@
+#include "kernels/gemm_peak.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support.h"
+
+namespace tessera::testing {
+namespace {
+
+TEST(GemmPeak, IsAPlausibleNumber) {
+  const CpuStream cpu;
+  Arena arena = Arena::host();
+  const double flops = measure_gemm_flops(cpu, arena);
+  EXPECT_GT(flops, 1e8);
+  EXPECT_LT(flops, 1e14);
+  EXPECT_EQ(arena.ledger().current_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::testing

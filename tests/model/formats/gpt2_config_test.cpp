@@ -1,0 +1,265 @@
+// config.json of a folder: what is taken over, what is refused, and that it sets the model of a
+// configuration.
+#include "model/formats/gpt2.h"
+#include "tests/data/support.h"
+#include "tests/model/formats/gpt2_folder.h"
+#include "tests/model_variants.h"
+#include "train/config/config.h"
+#include "train/session/from_config.h"
+
+namespace tessera::testing {
+namespace {
+
+using nlohmann::json;
+
+constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
+
+struct GPT2Config : InTempFolder {
+  ModelConfig read(const json& fields) const {
+    write_fields(folder_, fields);
+    return read_gpt2_config(folder_).model;
+  }
+  ModelConfig read_with(const json& more) const {
+    json fields = gpt2_fields(kTiny);
+    fields.update(more);
+    return read(fields);
+  }
+  void refused(const json& more, std::initializer_list<std::string_view> words) const {
+    expect_error([&] { read_with(more); }, words);
+  }
+};
+
+TEST_F(GPT2Config, AbsentFieldsAreTransformersDefaults) {
+  EXPECT_EQ(read({{"model_type", "gpt2"}}), (ModelConfig{.vocab_size = 50257,
+                                                         .context = 1024,
+                                                         .layers = 12,
+                                                         .heads = 12,
+                                                         .channels = 768,
+                                                         .mlp_width = 3072,
+                                                         .tied = true,
+                                                         .mlp = Activation::kGelu,
+                                                         .norm_epsilon = 1e-5f,
+                                                         .scale_attention = true,
+                                                         .scale_attention_by_layer = false}));
+}
+
+TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
+  EXPECT_EQ(read_with(json::object()), kTiny);
+  EXPECT_EQ(read_with({{"n_inner", nullptr}}).mlp_width, 96);
+  EXPECT_EQ(read_with({{"n_inner", 40},
+                       {"activation_function", "relu"},
+                       {"layer_norm_epsilon", 1e-3},
+                       {"tie_word_embeddings", false},
+                       {"scale_attn_weights", false},
+                       {"scale_attn_by_inverse_layer_idx", true}}),
+            (ModelConfig{.vocab_size = 61,
+                         .context = 16,
+                         .layers = 2,
+                         .heads = 2,
+                         .channels = 24,
+                         .mlp_width = 40,
+                         .tied = false,
+                         .mlp = Activation::kRelu,
+                         .norm_epsilon = 1e-3f,
+                         .scale_attention = false,
+                         .scale_attention_by_layer = true}));
+  const std::map<std::string, Activation> names{{"gelu_new", Activation::kGelu},
+                                                {"gelu_pytorch_tanh", Activation::kGelu},
+                                                {"gelu", Activation::kGeluExact},
+                                                {"relu", Activation::kRelu}};
+  for (const auto& [name, activation] : names)
+    EXPECT_EQ(read_with({{"activation_function", name}}).mlp, activation) << name;
+}
+
+TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
+  EXPECT_EQ(read({{"model_type", "gpt2"},
+                  {"vocab_size", 61},
+                  {"max_position_embeddings", 16},
+                  {"num_hidden_layers", 2},
+                  {"num_attention_heads", 2},
+                  {"hidden_size", 24}}),
+            kTiny);
+  EXPECT_EQ(read_with({{"hidden_size", 24}, {"n_ctx", 1024}}), kTiny);
+  refused({{"hidden_size", 32}}, {"config.json: n_embd is 24 and hidden_size is 32"});
+}
+
+TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
+  refused({{"model_type", "llama"}}, {"config.json", "model_type is \"llama\"; Tessera computes \"gpt2\""});
+  refused({{"model_type", 5}}, {"\"model_type\" wants a text, found 5"});
+  for (const char* name : {"gelu_fast", "silu", "quick_gelu", "swish", "tanh"})
+    refused({{"activation_function", name}},
+            {"\"activation_function\" is \"" + std::string(name), "Tessera computes \"gelu_new\""});
+  refused({{"add_cross_attention", true}}, {"\"add_cross_attention\" is true"});
+  refused({{"is_encoder_decoder", true}}, {"\"is_encoder_decoder\" is true"});
+  refused({{"pruned_heads", {{"0", {1}}}}}, {"\"pruned_heads\" is {\"0\":[1]}"});
+  refused({{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "float32"});
+  refused({{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\"", "code of its own"});
+  refused({{"rope_theta", 1e4}}, {"the field \"rope_theta\" is not known", "remove it from a copy"});
+  refused({{"layer_norm_eps", 1e-3}}, {"the field \"layer_norm_eps\" is not known"});
+}
+
+TEST_F(GPT2Config, ValuesHaveKindsAndRanges) {
+  for (const json& value : {json(1e30), json(1.5), json(-1), json(0), json("2"), json(nullptr), json(12.0),
+                            json(9223372036854775808u), json(2'000'000'000)})
+    for (const char* field : {"n_layer", "n_embd", "vocab_size", "n_positions", "n_head"})
+      refused({{field, value}}, {"\"" + std::string(field) + "\" wants a whole number"});
+  refused({{"n_inner", 0}}, {"\"n_inner\" wants a whole number"});
+  for (const json& value : {json(0), json(-1e-5), json("x"), json(nullptr), json(2)})
+    refused({{"layer_norm_epsilon", value}}, {"\"layer_norm_epsilon\" wants a number above 0"});
+  for (const char* field : {"tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"})
+    refused({{field, 1}}, {"\"" + std::string(field) + "\" wants true or false, found 1"});
+  write("config.json", "{\"model_type\": \"gpt2\", \"n_layer\": 2,\n\"n_layer\": 3}");
+  expect_error([&] { read_gpt2_config(folder_); }, {"config.json:2:9: the key \"n_layer\" is given twice"});
+  write("config.json", "[]");
+  expect_error([&] { read_gpt2_config(folder_); }, {"wanted a JSON object"});
+}
+
+TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
+  // What transformers 4 and 5 save for a GPT-2, and what the model hub's gpt2 has
+  EXPECT_EQ(read_with(json::parse(R"({
+    "_name_or_path": "gpt2", "_commit_hash": "ab", "architectures": ["GPT2LMHeadModel"],
+    "add_cross_attention": false, "attn_pdrop": 0.1, "bos_token_id": 50256, "dtype": "float32",
+    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "n_ctx": 16, "pad_token_id": null,
+    "pruned_heads": {}, "quantization_config": null, "reorder_and_upcast_attn": true, "resid_pdrop": 0.1,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+    "summary_type": "cls_index", "summary_use_proj": true, "task_specific_params":
+    {"text-generation": {"do_sample": true, "max_length": 50}}, "torch_dtype": "float32",
+    "transformers_version": "4.40.0", "use_cache": true, "output_past": true, "num_labels": 3,
+    "id2label": {"0": "A"}, "not_known_but_null": null})")),
+            kTiny);
+  EXPECT_NO_THROW(read_gpt2_config(TESSERA_SOURCE_DIR "/tests/fixtures/gpt2_reference"));
+}
+
+TEST_F(GPT2Config, DropoutIsNoticed) {
+  const auto notices = [&](const json& more) {
+    read_with(more);
+    return read_gpt2_config(folder_).notices;
+  };
+  const json none{{"attn_pdrop", 0.0}, {"embd_pdrop", 0}, {"resid_pdrop", 0.0}};
+  EXPECT_TRUE(notices(none).empty());
+  json one = none;
+  one["resid_pdrop"] = 0.25;
+  ASSERT_EQ(notices(one).size(), 1u);
+  EXPECT_NE(notices(one)[0].find("asks for dropout (resid_pdrop 0.25); Tessera trains without"),
+            std::string::npos);
+  EXPECT_NE(notices(json::object()).at(0).find("attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1"),
+            std::string::npos);
+}
+
+TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
+  std::vector<Variant> all = variants_of(kTiny);
+  all.push_back({"plain", kTiny});
+  for (const Variant& variant : all) {
+    const json fields = json::parse(hugging_face_config(variant.model).dump());
+    EXPECT_EQ(read(fields), variant.model) << variant.name;
+    EXPECT_TRUE(read_gpt2_config(folder_).notices.empty());
+  }
+  const std::string plain = hugging_face_config(kTiny).dump();
+  for (const char* part :
+       {"\"layer_norm_epsilon\":1e-05", "\"n_inner\":96", "\"activation_function\":\"gelu_new\"",
+        "\"tie_word_embeddings\":true", "\"scale_attn_weights\":true",
+        "\"scale_attn_by_inverse_layer_idx\":false", "\"architectures\":[\"GPT2LMHeadModel\"]"})
+    EXPECT_NE(plain.find(part), std::string::npos) << part << "\n" << plain;
+}
+
+TEST_F(GPT2Config, AnotherModelIsRefusedInEveryField) {
+  write_fields(folder_, json::parse(hugging_face_config(kTiny).dump()));
+  EXPECT_NO_THROW(check_same_model(folder_, kTiny));
+  for (const Variant& variant : variants_of(kTiny))
+    if (variant.name != "all") {
+      try {
+        check_same_model(folder_, variant.model);
+        ADD_FAILURE() << variant.name;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("this configuration wants model."), std::string::npos);
+      }
+    }
+  expect_error([&] { check_same_model(folder_, variants_of(kTiny).back().model); },
+               {"its n_inner is 96, this configuration wants model.mlp_width=72",
+                "its activation_function is gelu", "model.norm_epsilon=0.001", "tie_word_embeddings is true",
+                "scale_attn_weights is true", "scale_attn_by_inverse_layer_idx is false"});
+}
+
+// ---- train.init_from in a configuration ----
+
+struct InitFrom : InTempFolder {
+  std::string folder = (folder_ / "weights").string();
+  std::string set = "train.init_from=" + folder;
+
+  InitFrom() {
+    std::filesystem::create_directories(folder);
+    write_fields(folder, json::parse(hugging_face_config(variants_of(kTiny).back().model).dump()));
+  }
+  Config load(std::string_view yaml, std::vector<std::string> overrides, bool resume = false) const {
+    return load_config(write("run.yaml", yaml), overrides, resume);
+  }
+  void refused(std::string_view yaml, const std::vector<std::string>& overrides,
+               std::initializer_list<std::string_view> words) const {
+    expect_error([&] { load(yaml, overrides); }, words);
+  }
+};
+
+TEST_F(InitFrom, AloneSetsTheModel) {
+  const ModelConfig wanted = variants_of(kTiny).back().model;
+  const Config config = load("train:\n  tokens_per_step: 64\n", {set});
+  EXPECT_EQ(model_config(config), wanted);
+  EXPECT_EQ(config.sequence_length(), 16);
+  // What is printed, as into a run's config.yaml, holds the values and reads back.
+  const std::string yaml = print_config(config);
+  EXPECT_NE(yaml.find("\n  layers: 2\n"), std::string::npos) << yaml;
+  EXPECT_EQ(load(yaml, {}), config);
+}
+
+TEST_F(InitFrom, AKeyThatAgreesIsFine) {
+  write_gpt2(folder, kTiny);
+  const char* yaml =
+      "model: {layers: 2, heads: 2, channels: 24, context: 16, vocab_size: 61, mlp_width: auto, "
+      "norm_epsilon: 0.00001, mlp: gelu}\ntrain: {tokens_per_step: 64}\n";
+  EXPECT_EQ(model_config(load(yaml, {set})), kTiny);
+  EXPECT_EQ(model_config(load("", {set, "train.tokens_per_step=64", "model.mlp_width=96"})), kTiny);
+}
+
+TEST_F(InitFrom, AKeyThatContradictsIsRefusedWithBothValues) {
+  refused("model:\n  layers: 12\n  heads: 2\n", {set, "model.norm_epsilon=1e-5"},
+          {"run.yaml:2:11: model.layers is 12, and n_layer is 2; ",
+           "model.norm_epsilon (--set model.norm_epsilon=1e-5) is 1.0e-05, and layer_norm_epsilon is 0.001",
+           "/weights/config.json", "leave model.layers, model.norm_epsilon out",
+           "--config finetune.yaml --set " + set});
+  refused("", {"model.mlp_width=auto", set}, {"model.mlp_width is 96, and n_inner is 72"});
+  refused("", {"model.tied=true", set}, {"model.tied is true, and tie_word_embeddings is false"});
+  refused("", {"model.context=8", set},
+          {"model.context is 8, and n_positions is 16", "set train.sequence_length"});
+  refused("", {"model.context=32", set},
+          {"model.context is 32, and n_positions is 16", "model.position_extension=interpolate"});
+  refused("", {"model.context=8", "model.position_extension=repeat", set}, {"model.context is 8"});
+  EXPECT_EQ(load("", {"model.context=32", "model.position_extension=repeat", "train.tokens_per_step=64", set})
+                .model.context,
+            32);
+}
+
+TEST_F(InitFrom, WhatCannotBeReadIsRefusedAtTheKey) {
+  refused("train:\n  init_from: nowhere\n", {}, {"run.yaml:2:14: train.init_from: nowhere is not a folder"});
+  std::filesystem::create_directories(folder_ / "run/checkpoints");
+  refused("", {"train.init_from=" + (folder_ / "run").string()},
+          {"has no config.json", "one of the folders in", "run/checkpoints"});
+  json fields = gpt2_fields(kTiny);
+  fields["n_embd"] = 28;
+  write_fields(folder, fields);
+  refused("", {set}, {"config.json: n_embd: model.channels wants a multiple of 8", "28"});
+  fields["n_embd"] = 24;
+  fields["n_head"] = 5;
+  write_fields(folder, fields);
+  refused("", {set}, {"config.json: n_head: model.heads 5 does not divide model.channels 24"});
+}
+
+TEST_F(InitFrom, ARunThatGoesOnDoesNotNeedTheFolder) {
+  const Config config = load("train:\n  tokens_per_step: 64\n", {set});
+  write_fields(folder, gpt2_fields(kTiny));
+  EXPECT_EQ(load(print_config(config), {}, true), config);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(load(print_config(config), {}, true), config);
+  expect_error([&] { load(print_config(config), {}); }, {"is not a folder"});
+}
+
+}  // namespace
+}  // namespace tessera::testing

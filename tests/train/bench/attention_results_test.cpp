@@ -1,0 +1,201 @@
+// What ./bench attention tells of made-up figures, and how it refuses.
+#include "train/bench/attention_results.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kernels/base/check.h"
+#include "tests/data/support.h"
+#include "tests/process.h"
+#include "tests/train/plot/svg_support.h"
+#include "train/bench/attention_sweep.h"
+#include "train/plot/svg_plot.h"
+
+namespace tessera::testing {
+namespace {
+
+AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double backward_ms) {
+  AttentionCell made;
+  made.rung = rung;
+  made.problem = {.dtype = ATTN_BF16,
+                  .batch = 2,
+                  .tokens = tokens,
+                  .heads = 8,
+                  .kv_heads = 8,
+                  .head_dim = 64,
+                  .causal = 1,
+                  .scale = 0.125f};
+  made.forward_ms = forward_ms;
+  made.backward_ms = backward_ms;
+  made.saved_bytes = 1 << 20;
+  made.workspace_bytes = 3 << 20;
+  return made;
+}
+
+AttentionResults made_up() {
+  AttentionResults results{.device = "a <made-up> GPU",
+                           .cudnn = "9.9.9",
+                           .gemm_peak = 1e12,
+                           .deterministic = true,
+                           .repeats = 3,
+                           .cells = {}};
+  results.cells = {cell("hopper", 1024, 1, 4), cell("cudnn", 1024, 2, 2), cell("hopper", 2048, 2, 4),
+                   cell("cudnn", 2048, 1, 8), cell("row", 4096, 0, 0)};
+  results.cells.back().why_not = "too long";
+  results.cells[0].forward = {.read = 3e9, .written = 1e9, .loaded = 8e9, .stored = 1e9};
+  return results;
+}
+
+TEST(AttentionResults, FlopsAreFourTimesBHNND) {
+  AttnProblem p = cell("hopper", 1024, 1, 1).problem;
+  EXPECT_DOUBLE_EQ(attention_flops(p, false), 0.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64);
+  p.causal = 0;
+  EXPECT_DOUBLE_EQ(attention_flops(p, true), 2.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64);
+}
+
+TEST(AttentionResults, MeanRatiosAreGeometricOverProblemsOfBoth) {
+  const auto means = mean_ratios(made_up());
+  ASSERT_EQ(means.size(), 1u) << "neither the yardstick nor what was not measured has one";
+  EXPECT_DOUBLE_EQ(means.at("hopper").forward, 1.0);   // 2 and 1/2
+  EXPECT_DOUBLE_EQ(means.at("hopper").backward, 1.0);  // 1/2 and 2
+  EXPECT_EQ(means.at("hopper").problems, 2);
+}
+
+TEST(AttentionResults, TableTellsFiguresAndWhyThereAreNone) {
+  const AttentionResults results = made_up();
+  const std::string table = problem_table(std::span(results.cells).first(2), results.gemm_peak);
+  for (const char* part : {"2 x 1024 tokens, 8 heads of 64, causal", "x cudnn", "2.00", "0.50", "1.0 MiB",
+                           "3.0 MiB", "4 GB", "moves fwd"})
+    EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
+  const std::string missing = problem_table(std::span(results.cells).last(1), results.gemm_peak);
+  EXPECT_NE(missing.find("too long"), std::string::npos) << missing;
+  EXPECT_EQ(missing.find("x cudnn"), std::string::npos) << missing;
+}
+
+TEST(AttentionResults, JsonHoldsEveryCell) {
+  const auto json = nlohmann::json::parse(to_json(made_up()).dump());
+  ASSERT_EQ(json["cells"].size(), 5u);
+  const auto& first = json["cells"][0];
+  EXPECT_EQ(first["rung"], "hopper");
+  EXPECT_EQ(first["mask"], "causal");
+  EXPECT_DOUBLE_EQ(first["forward"]["ms"], 1);
+  EXPECT_DOUBLE_EQ(first["forward"]["ratio_to_cudnn"], 2);
+  EXPECT_DOUBLE_EQ(first["forward"]["tflops"], 0.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64 / 1e9);
+  EXPECT_DOUBLE_EQ(first["forward"]["device_bytes_read"], 3e9);
+  EXPECT_FALSE(first["backward"].contains("device_bytes_read"));
+  EXPECT_EQ(json["cells"][4]["not_measured"], "too long");
+  EXPECT_FALSE(json["cells"][4].contains("forward"));
+  EXPECT_EQ(json["geometric_mean_of_ratios_to_cudnn"]["hopper"]["problems"], 2);
+}
+
+TEST(AttentionResults, SvgHasAPanelForEachDirectionAndEscapes) {
+  const std::string svg = to_svg(made_up());
+  expect_sound_svg(svg);
+  for (const char* part : {"head dim 64, causal, forward", "head dim 64, causal, backward", "&lt;made-up&gt;",
+                           "prefers-color-scheme:dark", ">hopper<", ">cudnn<", ">2K<"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  EXPECT_EQ(svg.find(">row<"), std::string::npos) << "not measured";
+}
+
+// The heights of the horizontal lines of a kind: "g" of ticks, "v" of levels.
+std::vector<std::string> heights(const std::string& svg, const std::string& kind) {
+  std::vector<std::string> found;
+  const std::string begin = "<path class=\"" + kind + "\" d=\"M";
+  for (size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
+    const size_t y = svg.find(' ', at + begin.size()) + 1;
+    found.push_back(svg.substr(y, svg.find('H', y) - y));
+  }
+  return found;
+}
+
+TEST(AttentionResults, SvgHasTheGemmPeakAndOneScaleInAllPanels) {
+  AttentionResults results = made_up();
+  results.gemm_peak = 804e12;
+  const std::string svg = to_svg(results);
+  expect_sound_svg(svg);
+  const std::vector<std::string> levels = heights(svg, "v"), ticks = heights(svg, "g");
+  ASSERT_EQ(levels.size(), 2u) << "one in each panel";
+  EXPECT_EQ(levels[0], levels[1]);
+  ASSERT_EQ(ticks.size() % 2, 0u);
+  for (size_t i = 0; i < ticks.size() / 2; ++i) EXPECT_EQ(ticks[i], ticks[i + ticks.size() / 2]);
+  EXPECT_NE(svg.find("GEMM peak: 804 TFLOP/s"), std::string::npos);
+  EXPECT_NE(svg.find(">1000<"), std::string::npos) << "the scale reaches the peak";
+  EXPECT_NE(svg.find(">0<"), std::string::npos) << "and begins at zero";
+}
+
+TEST(SvgPlot, OfNothingOrOnePointIsStillAFile) {
+  expect_sound_svg(SvgPlot{}.draw());
+  SvgPlot one{.title = "t", .x_label = "x", .y_label = "y", .panels = {}};
+  one.line("panel", "line").points.push_back({1024, 3});
+  const std::string svg = one.draw();
+  expect_sound_svg(svg);
+  EXPECT_NE(svg.find("<circle"), std::string::npos);
+}
+
+TEST(AttentionShapes, AreFourNumbers) {
+  EXPECT_EQ(parse_attention_shape("64,1024,12,64"), (std::vector<int64_t>{64, 1024, 12, 64}));
+  for (const char* wrong : {"", "1", "1,2,3", "1,2,3,4,5", "1,2,x,4", "1,2,-3,4", "1,2,0,4", "1,,3,4",
+                            "1,2,3,4,", "1,2,3,99999999999"})
+    EXPECT_THROW(parse_attention_shape(wrong), Error) << wrong;
+}
+
+struct BenchAttention : InTempFolder {
+  ProcessResult bench(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "attention");
+    return run_process(BENCH_BINARY, arguments, {.folder = folder_});
+  }
+};
+
+TEST_F(BenchAttention, MeasuresBothKindsOnTheCpu) {
+  const ProcessResult result =
+      bench({"--device", "cpu", "--seq-lens", "16,64", "--head-dims", "16", "--channels", "32", "--tokens",
+             "64", "--repeats", "1", "--shape", "1,24,2,8", "--json", "a.json", "--svg", "a.svg"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  for (const char* part : {"4 x 16 tokens, 2 heads of 16, causal", "1 x 64 tokens, 2 heads of 16, full",
+                           "1 x 24 tokens, 2 heads of 8", "naive", "flash"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+  std::ifstream file(folder_ / "a.json");
+  const auto json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["cells"].size(), 12u);
+  for (const auto& made : json["cells"]) EXPECT_GT(made["backward"]["ms"], 0) << made;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "a.svg"));
+}
+
+TEST_F(BenchAttention, SkipsWhatWouldTakeTooLong) {
+  const ProcessResult result = bench({"--device", "cpu", "--seq-lens", "4096", "--tokens", "4096", "--masks",
+                                      "full", "--head-dims", "64", "--longest-ms", "1"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("skipped: over --longest-ms 1\n"), std::string::npos) << result.out;
+}
+
+TEST_F(BenchAttention, RefusesLoudly) {
+  const auto refused = [&](const std::vector<std::string>& arguments, const char* part) {
+    std::vector<std::string> all{"--device", "cpu"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const ProcessResult result = bench(all);
+    EXPECT_NE(result.status, 0) << result.out;
+    EXPECT_NE(result.error.find(part), std::string::npos)
+        << "wanted: " << part << "\nfound:  " << result.error;
+  };
+  refused({"--rungs", "hopper"}, "there are naive, flash");
+  refused({"--masks", "window"}, "known: causal, full");
+  refused({"--shape", "1,2,3"}, "B,N,H,D");
+  refused({"--head-dims", "60"}, "no multiple of head dim 60");
+  refused({"--group", "3"}, "--group 3 does not divide");
+  for (const char* lengths : {"0", ""}) refused({"--seq-lens", lengths}, "--seq-lens");
+  refused({"--seq-lens", "16", "--repeats", "1", "--head-dims", "64", "--json", "no/such/folder/a.json"},
+          "cannot write");
+}
+
+TEST_F(BenchAttention, HelpNamesEveryOption) {
+  const ProcessResult help = bench({"--help"});
+  EXPECT_EQ(help.status, 0);
+  for (const char* part :
+       {"--rungs", "--head-dims", "--masks", "--seq-lens", "--tokens", "--channels", "--group", "--shape",
+        "--repeats", "--deterministic", "--longest-ms", "--json", "--svg"})
+    EXPECT_NE(help.out.find(part), std::string::npos) << part;
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,109 @@
+// The ladder as data: who serves what, and formulas of traffic against counting. Needs no device.
+#include "train/bench/ladder.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tessera::attention {
+namespace {
+
+AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, int64_t kv_heads = 4) {
+  return {.dtype = dtype,
+          .batch = 2,
+          .tokens = tokens,
+          .heads = 4,
+          .kv_heads = kv_heads,
+          .head_dim = 64,
+          .causal = causal,
+          .scale = 0.125f};
+}
+constexpr double kQ = 2 * 4 * 64 * 2;  // bytes a token of Q in problem()
+
+TEST(Ladder, HasFiveRungsWithNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const Rung& rung : ladder()) names.insert(rung.name);
+  EXPECT_EQ(names, (std::set<std::string>{"naive", "row", "tiled", "tensor_cores", "hopper"}));
+}
+
+TEST(Ladder, SaysWhatItDoesNotServe) {
+  const DeviceTraits cpu{}, ampere{Device::kCuda, 80, "A100"}, hopper{Device::kCuda, 90, "H200"};
+  for (const Rung& rung : ladder()) {
+    const std::string name = rung.name;
+    const AttnDtype dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+    const std::string fine = rung.family && !rung.family->built() ? "not built" : "";
+    EXPECT_EQ(rung.why_not(problem(100, true, dtype), cpu), "needs a GPU");
+    EXPECT_EQ(rung.why_not(problem(100, true, dtype), ampere), name == "hopper" ? "needs sm90" : fine)
+        << name;
+    const AttnProblem grouped = problem(100, true, dtype, 2), long_one = problem(100'000, true, dtype);
+    EXPECT_EQ(rung.why_not(grouped, hopper), name == "naive" ? "grouped heads" : fine) << name;
+    EXPECT_EQ(rung.why_not(long_one, hopper), name == "row" ? "too long" : fine) << name;
+    AttnProblem odd = problem(100, true, dtype);
+    odd.head_dim = 48;
+    EXPECT_EQ(rung.why_not(odd, hopper), name == "naive" ? "" : "head dim") << name;
+  }
+}
+
+// Every query row of every head, one by one
+double pairs(const AttnProblem& p) {
+  double count = 0;
+  for (int64_t i = 0; i < p.tokens; ++i) count += static_cast<double>(p.causal ? i + 1 : p.tokens);
+  return count * static_cast<double>(p.batch * p.heads);
+}
+
+TEST(Traffic, OfARowIsWhatItsLoopsLoad) {
+  for (const bool causal : {true, false}) {
+    const AttnProblem p = problem(37, causal);
+    const double n = 37, rows = 2 * 4 * n;
+    const Traffic forward = fused_forward_traffic(p, 1), backward = row_backward_traffic(p);
+    EXPECT_DOUBLE_EQ(forward.loaded, n * kQ + pairs(p) * 2 * 128);
+    EXPECT_DOUBLE_EQ(forward.read, 3 * n * kQ);
+    EXPECT_DOUBLE_EQ(forward.written, n * kQ + 4 * rows);
+    EXPECT_DOUBLE_EQ(backward.loaded,
+                     3 * n * kQ + 4 * rows + pairs(p) * 256 + 2 * n * kQ + pairs(p) * (256 + 8));
+    EXPECT_DOUBLE_EQ(backward.stored, 3 * n * kQ + 4 * rows);
+  }
+}
+
+TEST(Traffic, OfTilesIsLessByTheirRows) {
+  for (const bool causal : {true, false}) {
+    const AttnProblem p = problem(4096, causal);
+    const double by_row = fused_forward_traffic(p, 1).loaded, by_tile = fused_forward_traffic(p, 128).loaded;
+    EXPECT_NEAR(by_row / by_tile, 128, causal ? 8 : 3);
+    EXPECT_EQ(fused_forward_traffic(p, 1).read, fused_forward_traffic(p, 128).read);
+  }
+  EXPECT_LT(tiled_backward_traffic(problem(4096, true), 64).loaded,
+            row_backward_traffic(problem(4096, true)).loaded / 20);
+}
+
+TEST(Traffic, OfNaiveGrowsWithTheSquareAndOfTheOthersDoesNot) {
+  for (const Rung& rung : ladder()) {
+    const AttnDtype dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+    const auto growth = [&](auto&& traffic) {
+      const Traffic small = traffic(problem(4096, false, dtype)),
+                    large = traffic(problem(8192, false, dtype));
+      return (large.read + large.written) / (small.read + small.written);
+    };
+    const double forward = growth([&](const AttnProblem& p) { return rung.forward_traffic(p, kHopper); });
+    const double backward =
+        growth([&](const AttnProblem& p) { return rung.backward_traffic(p, kHopper, true); });
+    const bool naive = std::string(rung.name) == "naive";
+    EXPECT_NEAR(forward, naive ? 4 : 2, naive ? 0.1 : 1e-9) << rung.name;
+    EXPECT_NEAR(backward, naive ? 4 : 2, naive ? 0.1 : 0.01) << rung.name;
+  }
+}
+
+TEST(Traffic, OfAFixedOrderPassesSumsOn) {
+  const AttnProblem p = problem(1024, false);
+  const Traffic fixed = tensor_core_backward_traffic(p, 128, true),
+                any = tensor_core_backward_traffic(p, 128, false);
+  const double sums = 1024 * kQ * 2;                      // dQ in fp32
+  EXPECT_DOUBLE_EQ(any.stored - fixed.stored, 2 * sums);  // zeros, and the eighth of eight additions
+  EXPECT_DOUBLE_EQ(fixed.loaded - any.loaded,
+                   7 * sums - sums);                  // additions in L2 load nothing, the last kernel once
+  const AttnProblem short_one = problem(100, false);  // one key block: nothing is passed on
+  EXPECT_DOUBLE_EQ(tensor_core_backward_traffic(short_one, 128, true).stored, 100 * kQ * 3 + 2 * 4 * 800);
+}
+
+}  // namespace
+}  // namespace tessera::attention

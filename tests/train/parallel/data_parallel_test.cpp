@@ -1,0 +1,125 @@
+// A step of several ranks is the step of one.
+#include "tests/data_parallel.h"
+
+#include <filesystem>
+
+#include "tests/model_variants.h"
+#include "tests/tolerances.h"
+#include "train/run/checkpoint.h"
+#include "train/run/checkpoint_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DataParallel : ::testing::Test {
+  void SetUp() override {
+    std::string why_not;
+    if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  }
+};
+
+constexpr int kSteps = 50;
+
+void expect_the_losses_of_one(int size, bool shard, const ModelConfig& model = kSharedModel) {
+  on_ranks(size, [&](const Ranks& ranks) {
+    RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
+    alone.model = shape.model = model;
+    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = kSteps});
+    EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
+    std::string weights;
+    const SharedRun shared{
+        .shape = shape, .steps = kSteps, .after = [&](TrainState& state) { weights = weight_bytes(state); }};
+    const std::vector<double> ours = run_shared(ranks, shared);
+    EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
+    EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
+    for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
+    const std::string before = weights;
+    EXPECT_EQ(run_shared(ranks, shared), ours) << "twice the same run";
+    EXPECT_TRUE(weights == before);
+  });
+}
+
+TEST_F(DataParallel, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(2, true); }
+TEST_F(DataParallel, ThreeRanksWithShardedOptimizer) { expect_the_losses_of_one(3, true); }
+TEST_F(DataParallel, FourRanksWithShardedOptimizer) { expect_the_losses_of_one(4, true); }
+TEST_F(DataParallel, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(2, false); }
+TEST_F(DataParallel, FourRanksWithWholeOptimizers) { expect_the_losses_of_one(4, false); }
+TEST_F(DataParallel, ThreeRanksWithEveryVariantAtOnce) {
+  expect_the_losses_of_one(3, true, variants_of(kSharedModel).back().model);
+}
+
+// After every step, not only at the end: an error that later steps repair would go unseen.
+TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {
+  on_ranks(3, [](const Ranks& ranks) {
+    for (int step = 1; step <= 4; ++step)
+      run_shared(ranks, {.shape = shared_shape(3), .steps = step, .after = [&](TrainState& state) {
+                           const std::string mine = weight_bytes(state);
+                           for (const std::string& theirs : ranks.exchange(mine))
+                             EXPECT_TRUE(theirs == mine) << step;
+                         }});
+  });
+}
+
+TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
+  for (const int ranks : {2, 4, 8}) {
+    const MemoryLedger one = plan_memory(shared_shape(1), {}), many = plan_memory({.model = kSharedModel,
+                                                                                   .micro_batch = 1,
+                                                                                   .micro_steps = 1,
+                                                                                   .sequence_length = 17,
+                                                                                   .ranks = ranks},
+                                                                                  {});
+    const auto optimizer = [](const MemoryLedger& ledger) {
+      return static_cast<double>(ledger.at_peak()[static_cast<int>(MemoryTag::kOptimizer)]);
+    };
+    EXPECT_NEAR(optimizer(many) * ranks / optimizer(one), 1, 0.1) << ranks;  // padding of so small a model
+  }
+}
+
+TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
+  on_ranks(2, [](const Ranks& ranks) {
+    for (const bool shard : {true, false}) {
+      const std::unique_ptr<Backend> be = make_cpu_backend();
+      const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
+      expect_ledger_is_plan(*be, comm.get(), shared_shape(2, shard));
+    }
+  });
+}
+
+// Three steps by some ranks, a checkpoint, and three more by others: as one rank would have gone on.
+void expect_resuming(int before, int after, DType moments = DType::kF32) {
+  const auto shape = [&](int ranks) {
+    RunShape shape = shared_shape(ranks);
+    shape.moments = moments;
+    return shape;
+  };
+  fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);
+  on_ranks(before, [&](const Ranks& ranks) {
+    run_shared(ranks, {.shape = shape(before), .steps = 3, .after = [&](TrainState& state) {
+                         save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
+                       }});
+  });
+  const auto resume = [&](const Ranks& ranks) {
+    const std::vector<double> whole = run_shared({}, {.shape = shape(1), .steps = 6});
+    const std::vector<double> rest = run_shared(
+        ranks, {.shape = shape(ranks.size), .first_step = 3, .steps = 3, .before = [&](TrainState& state) {
+                  load_checkpoint(*latest_checkpoint(folder), state);
+                }});
+    EXPECT_LT(largest_difference(rest, {whole[3], whole[4], whole[5]}), tolerance::kLossesOfRanks);
+  };
+  if (after == 1) {
+    if (!std::getenv("TESSERA_TEST_RANK")) resume({});
+  } else {
+    on_ranks(after, resume);
+  }
+  if (!std::getenv("TESSERA_TEST_RANK")) fs::remove_all(folder);
+}
+
+TEST_F(DataParallel, ACheckpointOfFourContinuesOnOne) { expect_resuming(4, 1); }
+TEST_F(DataParallel, ACheckpointOfFourContinuesOnTwo) { expect_resuming(4, 2); }
+TEST_F(DataParallel, ACheckpointOfTwoContinuesOnThree) { expect_resuming(2, 3); }
+TEST_F(DataParallel, MomentsInBf16AreTheSameHoweverTheyAreShared) { expect_resuming(3, 2, DType::kBF16); }
+
+}  // namespace
+}  // namespace tessera::testing

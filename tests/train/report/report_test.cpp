@@ -1,0 +1,284 @@
+// report.html of a run, the program report, and how the page does in a browser.
+#include <gtest/gtest.h>
+
+#include "tests/browser.h"
+#include "tests/train/plot/svg_support.h"
+#include "tests/train_program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct ReportOfARun : TrainProgram {
+  ReportOfARun()
+      : TrainProgram(
+            "device: cpu\n"
+            "model:\n  vocab_size: 257\n  context: 16\n  layers: 1\n  heads: 1\n  channels: 16\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 8\n  tokens_per_step: 32\n"
+            "evaluation:\n  every: 4\n  sequences: 4\n"
+            "sampling:\n  every: 4\n  tokens: 5\n  prompt: \"</script>\"\n"
+            "checkpoint:\n  every: 4\n") {}
+
+  std::string text(const std::string& name) const {
+    std::ifstream file(folder / name);
+    std::stringstream all;
+    all << file.rdbuf();
+    return all.str();
+  }
+  json data_of(const std::string& page) const {
+    const std::string all = text(page), begin = "id=\"report\">";
+    const size_t at = all.find(begin);
+    EXPECT_NE(at, std::string::npos) << page;
+    return json::parse(all.substr(at + begin.size(), all.find("</script>", at) - at - begin.size()));
+  }
+  ProcessResult report(const std::vector<std::string>& arguments) const {
+    return run_process(REPORT_BINARY, arguments, {.folder = folder});
+  }
+};
+
+TEST_F(ReportOfARun, HoldsItsCurvesAtTheEnd) {
+  ASSERT_EQ(train({}).status, 0);
+  const json page = data_of("out/report.html"), run = page["runs"][0];
+  EXPECT_EQ(page["reload_seconds"], 0) << "the run has ended: the page stays as it is";
+  EXPECT_EQ(run["name"], "out");
+  EXPECT_EQ(run["curves"]["step"], json({1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(run["curves"]["tokens"].back(), 8 * 32);
+  EXPECT_EQ(run["evaluations"]["step"], json({0, 4, 8}));
+  EXPECT_EQ(run["state"], "finished");
+  EXPECT_EQ(run["facts"]["steps"], 8);
+  EXPECT_GT(run["memory"]["weights"], 0);
+  std::string kinds;
+  for (const json& event : run["events"]) kinds += event["kind"].get<std::string>() + " ";
+  EXPECT_EQ(kinds, "start checkpoint checkpoint stop ");
+  EXPECT_EQ(run["samples"].size(), 2u);
+  EXPECT_EQ(run["samples"][0]["prompt"], "</script>");
+  std::ifstream metrics(folder / "out/metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const json one = json::parse(line);
+    if (!one.contains("loss")) continue;
+    const json& drawn = run["curves"]["loss"]["mean"][one["step"].get<size_t>() - 1];
+    EXPECT_NEAR(drawn.get<double>(), one["loss"].get<double>(), 1e-5);
+  }
+}
+
+TEST_F(ReportOfARun, ChangesNoBitAndCanBeLeftOut) {
+  ASSERT_EQ(train({}).status, 0);
+  ASSERT_EQ(train({"--set", "train.folder=plain", "--set", "train.report=false"}).status, 0);
+  EXPECT_FALSE(fs::exists(folder / "plain/report.html"));
+  EXPECT_EQ(losses("out"), losses("plain"));
+}
+
+TEST_F(ReportOfARun, ThatCannotBeWrittenIsANoticeAndNotTheEnd) {
+  fs::create_directories(folder / "out/report.html/in the way");
+  const ProcessResult result = train({"--set", "train.steps=4"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  const size_t at = result.out.find("no report: cannot write out/report.html");
+  EXPECT_NE(at, std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("no report:", at + 1), std::string::npos) << "said once";
+}
+
+TEST_F(ReportOfARun, IsThereWhileItGoesOn) {
+  Process running(
+      TRAIN_BINARY,
+      {"--config", "small.yaml", "--set", "train.steps=1000000", "--set", "evaluation.every=0", "--set",
+       "sampling.every=0", "--set", "checkpoint.every=0", "--set", "train.log_every=100000"},
+      {.folder = folder});
+  for (int i = 0; i < 600 && !fs::exists(folder / "out/report.html"); ++i) usleep(50'000);
+  ASSERT_TRUE(fs::exists(folder / "out/report.html"));
+  EXPECT_GE(data_of("out/report.html")["reload_seconds"], 10) << "the page loads itself anew";
+  running.signal(SIGTERM);
+  EXPECT_EQ(running.finish().status, 0);
+  const json page = data_of("out/report.html");
+  EXPECT_EQ(page["reload_seconds"], 0);
+  EXPECT_GT(page["runs"][0]["last"]["step"], 0);
+}
+
+// Does what a reader does: every x axis and scale, a pointer over every chart, a selection, and back.
+constexpr const char* kReader = R"(<script>
+const seen = [];
+const sound = () => { for (const e of document.querySelectorAll("svg *"))
+  for (const a of e.attributes) if (/NaN|undefined|Infinity/.test(a.value)) throw Error(`${e.tagName} ${a.name}=${a.value}`);
+};
+for (const x of ["seconds", "tokens", "step"])
+  for (const scale of ["log", "linear"])
+    for (const smooth of ["0", "5", "auto"])
+      for (const outliers of ["1", ""]) {
+        choose({ x, scale, smooth, outliers });
+        sound();
+      }
+charts.forEach((chart, i) => {
+  const svg = $(`chart_${i}`), box = svg.getBoundingClientRect();
+  const middle = { clientX: box.left + box.width / 2, clientY: box.top + 50 };
+  svg.dispatchEvent(new PointerEvent("pointermove", middle));
+  if ($("tip").hidden) throw Error("no tip on " + chart.title);
+  if (i === 0) seen.push("tip: " + $("tip").textContent);
+  svg.dispatchEvent(new PointerEvent("pointerleave"));
+});
+const drawn = () => $("chart_0").querySelector("path.raw").getAttribute("d");
+const before = drawn();
+choose({ from: "2", to: "5" });
+sound();
+seen.push("zoomed: " + (before !== drawn()) + " " + !$("whole").hidden + " " +
+  location.hash.includes("from=2"));
+$("whole").click();
+seen.push("back: " + (before === drawn()));
+const samples = document.querySelectorAll("#samples article");
+seen.push("samples: " + samples.length + " " + samples[0].textContent.startsWith("step"));
+seen.push("validation: " + document.querySelectorAll("#chart_0 circle").length);
+seen.push("runs: " + document.querySelectorAll("#runs_rows tr").length);
+const marked = [...document.querySelectorAll("#chart_0 [data-event]")];
+seen.push("marks: " + marked.map((e) => e.dataset.event).join(" "));
+seen.push("state: " + $("state").textContent);
+element(document.body, "div", { id: "seen" }, seen.join("; "));
+</script>)";
+
+struct PageInABrowser : ReportOfARun {
+  // What kReader saw on the page.
+  std::string seen(const std::string& browser, const std::string& page) {
+    std::string tried = text(page);
+    tried.replace(
+        tried.find("<main>"), 0,
+        "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
+    tried.replace(tried.rfind("</body>"), 0, kReader);
+    write("tried.html", tried);
+    const ProcessResult result = open_in_browser(browser, folder, "tried.html");
+    EXPECT_EQ(result.status, 0) << result.error;
+    const size_t error = result.out.find("data-error=\"");
+    EXPECT_EQ(error, std::string::npos) << result.out.substr(std::min(error, result.out.size()), 200);
+    const size_t at = result.out.find("<div id=\"seen\">");
+    EXPECT_NE(at, std::string::npos) << result.out.substr(0, 2000);
+    return at == std::string::npos ? "" : result.out.substr(at, 2000);
+  }
+  static void expect(const std::string& found, std::initializer_list<const char*> parts) {
+    for (const char* part : parts)
+      EXPECT_NE(found.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << found;
+  }
+};
+
+// Like what a run writes, with every type of line.
+std::string metrics_of_a_run(const std::string& name, double floor) {
+  std::string lines =
+      R"({"type":"start","step":0,"tokens":0,"elapsed":0,"time":"2026-01-31T10:00:00.000Z","name":")" + name +
+      R"(","steps":9,"parameters":1000,"device":"CPU","ranks":1,"tokens_per_step":32,"sequence_length":16})"
+      "\n";
+  for (int step = 1; step <= 9; ++step) {
+    const std::string place = R"("step":)" + std::to_string(step) + R"(,"tokens":)" +
+                              std::to_string(32 * step) + R"(,"elapsed":)" + std::to_string(2 * step);
+    lines += R"({"type":"step",)" + place + R"(,"loss":)" +
+             (step == 4 ? "null" : std::to_string(floor + 5.0 / step)) +
+             R"(,"grad_norm":1.5,"learning_rate":0.001,"seconds":2,)"
+             R"("tokens_per_second":16,"mfu":0.25,"memory_bytes":4096})"
+             "\n";
+    if (step == 1)
+      lines += R"({"type":"memory",)" + place +
+               R"(,"bytes_by_tag":{"weights":3000,"data":1096}})"
+               "\n";
+    if (step % 3 == 0)
+      lines += R"({"type":"evaluation",)" + place + R"(,"validation_loss":)" +
+               std::to_string(floor + 5.5 / step) + "}\n" + R"({"type":"sample",)" + place +
+               R"(,"prompt":"</script>","sample":"<b>bold</b>"})"
+               "\n" +
+               R"({"type":"checkpoint",)" + place +
+               R"(,"path":"c/step_3","seconds":1})"
+               "\n";
+    if (step == 5)
+      lines += R"({"type":"signal",)" + place +
+               R"(,"signal":"SIGTERM"})"
+               "\n" +
+               R"({"type":"stop",)" + place +
+               R"(,"reason":"signal","message":""})"
+               "\n" +
+               R"({"type":"resume",)" + place + R"(,"name":")" + name +
+               R"(","steps":9,"checkpoint":"c/step_5"})"
+               "\n";
+  }
+  return lines + R"({"type":"stop","step":9,"tokens":288,"elapsed":19,"reason":"finished","message":""})"
+                 "\n";
+}
+
+TEST_F(PageInABrowser, OfOneRunWorks) {
+  const std::string browser = find_browser();
+  if (browser.empty()) GTEST_SKIP() << "no chromium on the PATH";
+  fs::create_directories(folder / "a");
+  write("a/metrics.jsonl", metrics_of_a_run("mine", 1));
+  ASSERT_EQ(report({"a"}).status, 0);
+  expect(seen(browser, "a/report.html"),
+         {"tip: step 5, 160 tokens, 10 s", "zoomed: true true true", "back: true", "samples: 3 true",
+          "validation: 3", "runs: 0", "marks: start checkpoint signal stop resume checkpoint checkpoint stop",
+          "state: finished"});
+}
+
+TEST_F(PageInABrowser, OfSeveralRunsWorks) {
+  const std::string browser = find_browser();
+  if (browser.empty()) GTEST_SKIP() << "no chromium on the PATH";
+  for (const char* name : {"a", "b"}) {
+    fs::create_directories(folder / name);
+    write(std::string(name) + "/metrics.jsonl", metrics_of_a_run(name, name[0] == 'a' ? 1 : 2));
+  }
+  ASSERT_EQ(report({"a", "b", "--output", "both.html"}).status, 0);
+  expect(seen(browser, "both.html"), {"tip: step 5", "a, training", "b, validation", "zoomed: true",
+                                      "validation: 6", "runs: 2", "samples: 3"});
+}
+
+struct ReportProgram : ReportOfARun {
+  ReportProgram() {
+    for (const char* name : {"x/a", "y/a", "b"}) {
+      fs::create_directories(folder / name);
+      write(std::string(name) + "/metrics.jsonl", metrics_of_a_run("", name[0] == 'x' ? 1 : 2));
+    }
+  }
+};
+
+TEST_F(ReportProgram, WritesWhatItIsTold) {
+  const ProcessResult both = report({"x/a", "b", "--output", "c.html", "--svg", "c.svg"});
+  ASSERT_EQ(both.status, 0) << both.error;
+  for (const char* part :
+       {"validation loss", "a  ", "b  ", "1.6111", "2.6111 at 9", "written: c.html, c.svg"})
+    EXPECT_NE(both.out.find(part), std::string::npos) << part << "\n" << both.out;
+  EXPECT_EQ(data_of("c.html")["runs"].size(), 2u);
+  expect_sound_svg(text("c.svg"));
+  for (const char* part :
+       {">2 runs<", ">a<", ">b<", "Gradient norm", "Learning rate", "stroke-dasharray=\"5 4\""})
+    EXPECT_NE(text("c.svg").find(part), std::string::npos) << part;
+
+  ASSERT_EQ(report({"b/metrics.jsonl", "--svg", "b.svg"}).status, 0);
+  EXPECT_EQ(data_of("b/report.html")["runs"][0]["name"], "b");
+  expect_sound_svg(text("b.svg"));
+  EXPECT_NE(text("b.svg").find(">validation<"), std::string::npos);
+  ASSERT_EQ(report({"b", "x/a"}).status, 0);
+  EXPECT_TRUE(fs::exists(folder / "compare.html"));
+}
+
+TEST_F(ReportProgram, TellsRunsOfTheSameNameApart) {
+  ASSERT_EQ(report({"x/a", "y/a"}).status, 0);
+  const json page = data_of("compare.html");
+  EXPECT_EQ(page["runs"][0]["name"], "x/a");
+  EXPECT_EQ(page["runs"][1]["name"], "y/a");
+}
+
+TEST_F(ReportProgram, RefusesLoudly) {
+  const auto refused = [&](const std::vector<std::string>& arguments,
+                           std::initializer_list<const char*> parts) {
+    const ProcessResult result = report(arguments);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_TRUE(result.error.starts_with("report: error: ")) << result.error;
+    for (const char* part : parts)
+      EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
+  };
+  refused({}, {"name the folder of a run", "./report runs/quickstart"});
+  refused({"none"}, {"none", "does not exist", "metrics.jsonl"});
+  refused({"b", "--outptu", "c.html"}, {"--outptu", "did you mean --output?"});
+  refused({"b", "--output", "no/such/folder/c.html"}, {"cannot write no/such/folder/c.html"});
+  write("b/metrics.jsonl", "nothing of a run\n");
+  refused({"b"}, {"b/metrics.jsonl", "no training step"});
+  const ProcessResult help = report({"--help"});
+  EXPECT_EQ(help.status, 0);
+  for (const char* part : {"--output", "--svg", "./report runs/a runs/b --output compare.html"})
+    EXPECT_NE(help.out.find(part), std::string::npos) << part;
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,203 @@
+// Checkpoints and safetensors: round trips, foreign and damaged files, full disks.
+#include "train/run/checkpoint.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
+#include "tests/support.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/session/device.h"
+#include "train/session/train_state.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
+
+template <class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& message, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+}
+
+struct Checkpoint : ::testing::Test {
+  fs::path folder = fs::temp_directory_path() / ("tessera_checkpoint_test_" + std::to_string(getpid()));
+  std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  TrainState state{*be, arena, {.model = kTiny, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8}};
+  RunState run{.step = 120,
+               .data_position = 4711,
+               .seed = 9,
+               .micro_batch = 1,
+               .sequence_length = 8,
+               .device = "cpu",
+               .data = "builtin"};
+
+  void SetUp() override {
+    fs::create_directories(folder);
+    state.initialize(3);
+    const std::vector<int32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+    state.step(tokens, tokens,
+               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
+               1);
+    state.finish_step();
+  }
+  void TearDown() override { fs::remove_all(folder); }
+  fs::path save() { return save_checkpoint(folder, state, run); }
+};
+
+TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
+  const fs::path path = save();
+  EXPECT_EQ(path.filename(), "step_00000120");
+  Arena other_arena = Arena::host();
+  TrainState other(*be, other_arena, state.shape());
+  other.initialize(77);  // also what lies between parameters
+  load_checkpoint(path, other);
+  for (const Kept kept : kAllKept) {
+    const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
+    for (size_t i = 0; i < left.size(); ++i)
+      EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
+  }
+  const RunState read = read_state(path, kTiny);
+  EXPECT_EQ(read.step, 120);
+  EXPECT_EQ(read.data_position, 4711);
+  EXPECT_EQ(read.data, "builtin");
+}
+
+TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
+  EXPECT_FALSE(latest_checkpoint(folder));
+  for (const int64_t step : {5, 20, 100}) run.step = step, save();
+  fs::create_directories(folder / "step_00000999.unfinished");
+  EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000100");
+  prune_checkpoints(folder, {});
+  EXPECT_TRUE(fs::exists(folder / "step_00000005"));
+  prune_checkpoints(folder, {.newest = 2});
+  EXPECT_FALSE(fs::exists(folder / "step_00000005"));
+  EXPECT_TRUE(fs::exists(folder / "step_00000020"));
+  run.step = 120, save();
+  EXPECT_FALSE(fs::exists(folder / "step_00000999.unfinished"));  // left by a run that was killed
+}
+
+TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
+  const fs::path path = save();
+  ModelConfig other = kTiny;
+  other.layers = 3;
+  expect_parts(error_of([&] { read_state(path, other); }),
+               {"another model", "n_layer is 2", "wants model.layers=3"});
+  RunShape shape = state.shape();
+  shape.model = other;
+  Arena other_arena = Arena::host();
+  TrainState unlike(*be, other_arena, shape);
+  expect_parts(error_of([&] { load_weights(path, unlike); }), {"another model"});
+}
+
+TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
+  const fs::path path = save();
+  const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
+  Arena same_arena = Arena::host();
+  TrainState same(*be, same_arena, state.shape());
+  load_weights(path, same, PositionExtension::kInterpolate);
+  EXPECT_EQ(same.session().next_token_logits(prompt), state.session().next_token_logits(prompt)) << "nothing was extended";
+
+  RunShape shape = state.shape();
+  shape.model.context = 61;  // 16 positions over 61: every fourth is one of them
+  Arena long_arena = Arena::host();
+  TrainState extended(*be, long_arena, shape);
+  expect_parts(error_of([&] { load_weights(path, extended); }),
+               {"n_positions is 16", "wants model.context=61"});
+  load_weights(path, extended, PositionExtension::kInterpolate);
+  const Params weights = extended.optimizer().masters();
+  const std::span<float> before = floats(state.optimizer().masters().position_table),
+                         after = floats(weights.position_table);
+  for (int64_t i = 0; i < 61; ++i) {
+    for (int64_t c = 0; c < kTiny.channels; ++c) {
+      const auto below = static_cast<size_t>(i / 4 * kTiny.channels + c),
+                 above = static_cast<size_t>(std::min<int64_t>(i / 4 + 1, 15) * kTiny.channels + c);
+      const float share = static_cast<float>(i % 4) / 4;
+      ASSERT_NEAR(after[i * kTiny.channels + c], (1 - share) * before[below] + share * before[above], 1e-7)
+          << i;
+    }
+  }
+  EXPECT_EQ(relative_error(weights.token_table, state.optimizer().masters().token_table), 0);
+
+  shape.model.context = 9;
+  Arena short_arena = Arena::host();
+  TrainState shorter(*be, short_arena, shape);
+  expect_parts(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
+               {"n_positions is 16", "wants model.context=9"});
+}
+
+TEST_F(Checkpoint, DamageIsNamed) {
+  const fs::path path = save();
+  fs::resize_file(path / "optimizer.safetensors", 5000);
+  expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
+  std::ofstream(path / "state.json") << "{\"step\": ";
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
+  std::ofstream(path / "state.json") << std::string(200'000, '[');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:65: more than 64 lists"});
+  std::ofstream(path / "model.safetensors") << "hello";
+  expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
+  std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: more than 64 lists"});
+  fs::remove(path / "config.json");
+  expect_parts(error_of([&] { read_state(path, kTiny); }), {"has no config.json"});
+  expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
+}
+
+// A limit on the size of files stands in for a full disk: write() fails in the same place.
+TEST_F(Checkpoint, AFullDiskLeavesTheEarlierCheckpointsAndNothingElse) {
+  run.step = 10;
+  save();
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{8192, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  run.step = 20;
+  const std::string message = error_of([&] { save(); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  expect_parts(message, {"checkpoint of step 20 was not written", "model.safetensors", "File too large",
+                         "Earlier checkpoints"});
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1);
+  EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000010");
+  EXPECT_EQ(read_state(*latest_checkpoint(folder), kTiny).step, 10);
+}
+
+TEST(Safetensors, ReadsHalfPrecision) {
+  const fs::path path = fs::temp_directory_path() / ("tessera_half_" + std::to_string(getpid()));
+  const std::string header =
+      R"({"b":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"h":{"dtype":"F16","shape":[3],"data_offsets":[4,10]}})";
+  const uint64_t length = header.size();
+  const uint16_t data[5] = {0x3F80, 0xC000, 0x3C00, 0x0001, 0xFC00};  // bf16 1, -2; half 1, 2^-24, -inf
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), 8);
+  file << header;
+  file.write(reinterpret_cast<const char*>(data), sizeof(data));
+  file.close();
+  const SafetensorsReader reader(path);
+  std::vector<float> b(2), h(3);
+  reader.read("b", {2}, b);
+  reader.read("h", {3}, h);
+  EXPECT_EQ(b, (std::vector<float>{1, -2}));
+  EXPECT_EQ(h, (std::vector<float>{1, 0x1p-24f, -INFINITY}));
+  expect_parts(error_of([&] { reader.read("b", {3}, h); }), {"tensor b has shape [2], wanted [3]"});
+  expect_parts(error_of([&] { reader.read("c", {3}, h); }), {"has no tensor c"});
+  fs::remove(path);
+}
+
+}  // namespace
+}  // namespace tessera::testing

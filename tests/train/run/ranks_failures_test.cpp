@@ -1,0 +1,243 @@
+// Runs of several ranks that are stopped, refused, or lose a rank: one message, an exit code that tells, no
+// process that stays, and a last checkpoint to go on from.
+#include "tests/train_ranks.h"
+#include "train/launch/connection.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// A run that goes on until something ends it, under the program's own launcher.
+struct RanksThatEnd : TrainRanks {
+  static inline const Words kEndless =
+      sets({"train.steps=100000", "optimizer.schedule=constant", "evaluation.every=0", "sampling.every=0",
+            "checkpoint.every=5", "checkpoint.keep=2", "train.time_limit=2"});
+
+  // Once it is past its second checkpoint.
+  void start(int ranks) {
+    process.emplace(TRAIN_BINARY,
+                    with({"--config", "small.yaml", "--ranks", std::to_string(ranks)}, kEndless),
+                    Process::Options{.folder = folder});
+    wait_for_steps("out", 12);
+    const std::string launcher = std::to_string(process->pid());
+    std::ifstream children("/proc/" + launcher + "/task/" + launcher + "/children");
+    for (pid_t pid = 0; children >> pid;) pids.push_back(pid);
+    ASSERT_EQ(pids.size(), static_cast<size_t>(ranks));
+    began = Clock::now();
+  }
+
+  ProcessResult end() {
+    const ProcessResult result = process->finish();
+    seconds = std::chrono::duration<double>(Clock::now() - began).count();
+    for (const pid_t pid : pids) {
+      for (int i = 0; i < 200 && !is_gone(pid); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE(is_gone(pid)) << pid;
+    }
+    return result;
+  }
+
+  // As one rank alone, which reads every byte of the checkpoint.
+  void goes_on() const {
+    const int step = checkpoints("out").back();
+    trains(with(kEndless, {"--resume", "--ranks", "1", "--set", "train.steps=" + std::to_string(step + 1)}));
+    EXPECT_EQ(checkpoints("out").back(), step + 1);
+  }
+
+  std::optional<Process> process;
+  std::vector<pid_t> pids;  // by rank
+  Clock::time_point began;
+  double seconds = 0;
+};
+
+TEST_F(RanksThatEnd, ASignalEndsAllAfterOneStep) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    fs::remove_all(folder / "out");
+    pids.clear();
+    start(3);
+    process->signal(number);
+    const ProcessResult result = end();
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_EQ(result.error, "");
+    const size_t said = result.out.find("stopped by a signal");
+    ASSERT_NE(said, std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find("stopped by a signal", said + 1), std::string::npos) << result.out;
+    const int step = checkpoints("out").back();
+    EXPECT_EQ(values("out", "loss").size(), static_cast<size_t>(step));
+    // What comes next is what would have come.
+    const Words further =
+        with(kEndless, {"--ranks", "3", "--set", "train.steps=" + std::to_string(step + 3)});
+    trains(with(further, {"--resume"}));
+    trains(with(further, {"--overwrite", "--set", "train.folder=whole"}));
+    EXPECT_EQ(losses("out"), losses("whole"));
+  }
+}
+
+TEST_F(RanksThatEnd, ASignalToOneRankCountsForAll) {
+  start(3);
+  kill(pids[2], SIGTERM);
+  EXPECT_EQ(end().status, 0);
+  EXPECT_EQ(values("out", "loss").size(), static_cast<size_t>(checkpoints("out").back()));
+}
+
+TEST_F(RanksThatEnd, ARankThatIsKilledEndsAll) {
+  for (const size_t victim : {0, 1, 2}) {
+    fs::remove_all(folder / "out");
+    pids.clear();
+    start(3);
+    kill(pids[victim], SIGKILL);
+    const ProcessResult result = end();
+    EXPECT_EQ(result.status, 128 + SIGKILL);
+    expect_one_message(result.error,
+                       {"train: error: rank " + std::to_string(victim) + " (pid ", "was killed by signal 9"});
+    EXPECT_LT(seconds, 5);
+    goes_on();
+  }
+}
+
+TEST_F(RanksThatEnd, ARankThatIsStoppedEndsAll) {
+  start(3);
+  kill(pids[1], SIGSTOP);
+  const ProcessResult result = end();
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error,
+                     {"rank 0: train: error: rank 1 (pid ", "has not answered for 2 s", "stopped"});
+  EXPECT_LT(seconds, 9);
+  goes_on();
+}
+
+TEST_F(RanksThatEnd, NothingOutlivesTheLauncher) {
+  start(3);
+  process->signal(SIGKILL);
+  EXPECT_EQ(end().status, -1);
+  EXPECT_LT(seconds, 3);
+  goes_on();
+}
+
+TEST_F(RanksThatEnd, AFullDiskLosesNothingEarlier) {
+  trains(by(2, "out", {"train.steps=4"}));
+  const ProcessResult result = train(with(by(2, "out", {"train.steps=8"}), {"--resume"}), 16384);
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error, {"rank 0: train: error: the checkpoint of step 8 was not written",
+                                    "model.safetensors", "are whole"});
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out/checkpoints"), fs::directory_iterator{}), 1);
+  goes_on();
+}
+
+TEST_F(RanksThatEnd, ALossThatIsNotFiniteIsToldOnce) {
+  const ProcessResult result = train(by(3, "out",
+                                        {"optimizer.learning_rate=1e30", "optimizer.min_learning_rate=1e30",
+                                         "optimizer.warmup_steps=0", "optimizer.max_grad_norm=0"}));
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error, {"train: error: step ", "optimizer.learning_rate"});
+}
+
+TEST_F(RanksThatEnd, RefusalsAreToldOnce) {
+  const auto refuses = [&](const Words& words, const Words& parts) {
+    const ProcessResult result = train(words);
+    EXPECT_EQ(result.status, 1);
+    expect_one_message(result.error, parts);
+  };
+  refuses(with(by(3, "out"), {"--resume"}), {"there is nothing to resume"});
+  refuses(by(3, "out", {"data.train=missing.txt"}), {"missing.txt"});
+  refuses(by(2, "out", {"model.heads=3"}), {"train: error: ", "model.heads"});  // by the launcher itself
+  refuses(by(5, "out"), {"5 ranks cannot share", "Set it to 640 or 800, or start fewer with --ranks 4"});
+  refuses(by(4, "out", {"train.micro_batch=4"}), {"Set it to 512 or 1024, or start fewer with --ranks 3"});
+  refuses(by(4, "out", {"train.tokens_per_step=64"}), {"Set it to 128, or start fewer with --ranks 2"});
+  EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
+  for (const auto& [ranks, tokens] : {std::pair(5, "640"), {5, "800"}, {4, "128"}})
+    trains(with(by(ranks, "out", {"train.steps=1", std::string("train.tokens_per_step=") + tokens}),
+                {"--overwrite"}));
+  refuses(by(3, "out"), {"out holds checkpoints of an earlier run", "--resume", "--overwrite"});
+  EXPECT_EQ(train({"--ranks", "0"}).status, 1);
+}
+
+// Two processes that somebody started by hand, with torchrun's variables.
+struct RanksByHand : TrainRanks {
+  int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));  // free, when it is asked
+
+  void start(int rank, const Words& more = {}) {
+    const std::string number = std::to_string(rank), own = "process_" + std::to_string(processes.size());
+    fs::create_directory(folder / own);
+    const Words common = sets({"data.train=" + (folder / "text.txt").string(),
+                               "train.folder=" + (folder / "out").string(), "train.steps=5"});
+    processes.emplace_back(
+        "/usr/bin/env",
+        with(with({"RANK=" + number, "WORLD_SIZE=2", "LOCAL_RANK=" + number, "LOCAL_WORLD_SIZE=2",
+                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), TRAIN_BINARY, "--config",
+                   (folder / "small.yaml").string()},
+                  common),
+             more),
+        Process::Options{.folder = folder / own});
+  }
+  std::vector<ProcessResult> end() {
+    std::vector<ProcessResult> results;
+    for (Process& process : processes) results.push_back(process.finish());
+    processes.clear();
+    return results;
+  }
+
+  std::vector<Process> processes;
+};
+
+TEST_F(RanksByHand, TrainAndGoOn) {
+  for (const Words& more : {Words{}, Words{"--resume", "--set", "train.steps=8"}}) {
+    start(1, more), start(0, more);
+    const std::vector<ProcessResult> results = end();
+    for (const ProcessResult& result : results) EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_EQ(results[0].out, "") << "only rank 0 speaks";
+    EXPECT_NE(results[1].out.find("2 ranks x "), std::string::npos) << results[1].out;
+  }
+  EXPECT_EQ(values("out", "loss").size(), 8u);
+}
+
+TEST_F(RanksByHand, AnotherSettingIsRefusedByItsKey) {
+  start(0), start(1, {"--set", "train.seed=7"});
+  const std::vector<ProcessResult> results = end();
+  EXPECT_EQ(results[0].status, 1);
+  expect_one_message(results[0].error, {"train: error: rank 1 (pid ", "another configuration",
+                                        "`train.seed: 7` where rank 0 has `train.seed: 1337`"});
+  EXPECT_EQ(results[1].status, 3);
+  EXPECT_EQ(results[1].error, "");
+}
+
+TEST_F(RanksByHand, AnotherSwitchIsRefused) {
+  start(0), start(1);
+  for (const ProcessResult& result : end()) ASSERT_EQ(result.status, 0) << result.error;
+  start(0, {"--resume"}), start(1, {"--overwrite"});
+  std::string errors;
+  for (const ProcessResult& result : end()) {
+    EXPECT_TRUE(result.status == 1 || result.status == 3) << result.status;
+    errors += result.error;
+  }
+  expect_one_message(errors, {"rank 0 has \"--resume\", rank 1 has \"--overwrite\"", "the same command"});
+  EXPECT_EQ(checkpoints("out"), std::vector{5});
+}
+
+TEST_F(RanksByHand, ARankThatNeverComesIsNamed) {
+  start(0);
+  const ProcessResult result = end()[0];
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error, {"rank 1 did not join at 127.0.0.1:" + std::to_string(port), "3 s"});
+}
+
+TEST_F(RanksByHand, APortThatIsTakenIsNamed) {
+  const Descriptor other = listen_at("127.0.0.1", port, Reach::kThisMachine);
+  start(0);
+  const ProcessResult result = end()[0];
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error,
+                     {"cannot listen at 127.0.0.1:" + std::to_string(port), "another MASTER_PORT"});
+}
+
+TEST_F(RanksByHand, AnotherNumberOfRanksIsRefused) {
+  start(0, {"--ranks", "3"});
+  const ProcessResult result = end()[0];
+  EXPECT_EQ(result.status, 1);
+  expect_one_message(result.error, {"--ranks 3 was asked for, but torchrun has started 2"});
+}
+
+}  // namespace
+}  // namespace tessera::testing

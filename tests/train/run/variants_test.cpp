@@ -1,0 +1,144 @@
+// Runs of every variant of GPT-2: checkpoints keep what the variant is, and transformers computes the same.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/base/check.h"
+#include "model/formats/gpt2.h"
+#include "model/formats/safetensors.h"
+#include "tests/model_variants.h"
+#include "tests/train_program.h"
+#include "train/session/from_config.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr ModelConfig kSmall{.vocab_size = 257, .context = 32, .layers = 2, .heads = 2, .channels = 32};
+
+struct VariantRun : TrainProgram {
+  VariantRun()
+      : TrainProgram(
+            "device: cpu\n"
+            "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 32\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 8\n  tokens_per_step: 256\n  micro_batch: 4\n"
+            "optimizer:\n  learning_rate: 1e-2\n  min_learning_rate: 1e-3\n  warmup_steps: 2\n"
+            "evaluation:\n  every: 4\n  sequences: 4\n"
+            "sampling:\n  every: 8\n  tokens: 8\n"
+            "checkpoint:\n  every: 4\n  keep: 0\n") {}
+
+  // What a user sets to get the variant.
+  static std::vector<std::string> settings(const ModelConfig& model) {
+    std::vector<std::string> all;
+    const auto set = [&](const std::string& setting) { all.insert(all.end(), {"--set", setting}); };
+    for_each_gpt2_field(model, [&](const char*, const char* key, const auto& member) {
+      set(fmt::format("{}={}", key, setting_of(member)));
+    });
+    return all;
+  }
+  static std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+};
+
+TEST_F(VariantRun, SettingsAreTheModel) {
+  for (const Variant& variant : variants_of(kSmall)) {
+    std::vector<std::string> overrides;
+    for (const std::string& word : settings(variant.model))
+      if (word != "--set") overrides.push_back(word);
+    EXPECT_EQ(model_config(load_config(folder / "small.yaml", overrides)), variant.model) << variant.name;
+  }
+  const auto refused_by = [&](const std::string& setting) -> std::string {
+    try {
+      load_config(folder / "small.yaml", {{setting}});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_NE(refused_by("model.mlp=swish").find("gelu, gelu_exact or relu"), std::string::npos);
+  EXPECT_NE(refused_by("model.mlp_width=12").find("multiple of 8"), std::string::npos);
+  EXPECT_NE(refused_by("model.norm_epsilon=0").find("at least 1e-12"), std::string::npos);
+}
+
+// With its weights, moments and config.json; from the middle to the end by the same bits, and as init_from.
+TEST_F(VariantRun, ACheckpointResumesBitForBit) {
+  const Variant variant = variants_of(kSmall).back();  // all at once
+  const ProcessResult run = train(settings(variant.model));
+  ASSERT_EQ(run.status, 0) << run.error;
+  const fs::path last = folder / "out/checkpoints/step_00000008";
+  EXPECT_EQ(read_gpt2_config(last).model, variant.model);
+  const SafetensorsReader weights(last / "model.safetensors"), moments(last / "optimizer.safetensors");
+  std::vector<float> head(static_cast<size_t>(kSmall.vocab_size * kSmall.channels)), table = head;
+  weights.read("lm_head.weight", {kSmall.vocab_size, kSmall.channels}, head);
+  weights.read("transformer.wte.weight", {kSmall.vocab_size, kSmall.channels}, table);
+  EXPECT_NE(head, table);
+  EXPECT_TRUE(moments.contains("first_moment.lm_head.weight"));
+
+  fs::copy(folder / "out", folder / "cut", fs::copy_options::recursive);
+  fs::remove_all(folder / "cut/checkpoints/step_00000008");
+  const ProcessResult resumed =
+      train(joined(settings(variant.model), {"--resume", "--set", "train.folder=cut"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.error;
+  EXPECT_EQ(losses("out"), losses("cut"));
+
+  // The folder says what the model is: the file's own sizes serve, and no setting is needed.
+  write("from.yaml",
+        "device: cpu\ndata:\n  train: text.txt\n"
+        "train:\n  init_from: out/checkpoints/step_00000008\n  folder: again\n  steps: 1\n"
+        "  tokens_per_step: 256\n  micro_batch: 4\n"
+        "optimizer:\n  learning_rate: 1e-9\n  min_learning_rate: 1e-9\n  warmup_steps: 0\n"
+        "evaluation:\n  every: 1\n  sequences: 4\nsampling:\n  every: 0\n");
+  const ProcessResult again = run_process(TRAIN_BINARY, {"--config", "from.yaml"}, {.folder = folder});
+  ASSERT_EQ(again.status, 0) << again.error;
+  const auto validation = [&](const std::string& name) {
+    double loss = 0;
+    for (const std::string& line : losses(name))
+      if (line.find("validation_loss") != std::string::npos) loss = std::stod(line.substr(line.rfind(' ')));
+    return loss;
+  };
+  EXPECT_NEAR(validation("again") / validation("out"), 1, 1e-5);
+}
+
+TEST_F(VariantRun, ACheckpointOfAnotherVariantIsRefused) {
+  ASSERT_EQ(train({"--set", "train.steps=1"}).status, 0);
+  for (const Variant& variant : variants_of(kSmall)) {
+    SCOPED_TRACE(variant.name);
+    const ProcessResult result = train(joined(settings(variant.model), {"--resume"}));
+    EXPECT_NE(result.status, 0);
+    EXPECT_NE(result.error.find("another model"), std::string::npos) << result.error;
+  }
+}
+
+// transformers opens the checkpoint's folder and computes the loss that the run recorded.
+TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
+  const char* python = std::getenv("TESSERA_PYTHON");
+  const std::string program = python ? python : "/usr/bin/python3";
+  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
+    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
+  std::vector<Variant> all = variants_of(kSmall);
+  all.insert(all.begin(), {"plain", kSmall});
+  for (const Variant& variant : all) {
+    SCOPED_TRACE(variant.name);
+    const ProcessResult run = train(joined(
+        settings(variant.model), {"--set", "data.validation=held_out.txt", "--set",
+                                  "evaluation.sequences=1000", "--set", "train.folder=" + variant.name}));
+    ASSERT_EQ(run.status, 0) << run.error;
+    std::string loss;
+    for (const std::string& line : losses(variant.name))
+      if (line.starts_with("8 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
+    const ProcessResult result =
+        run_process(program,
+                    {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
+                     variant.name + "/checkpoints/step_00000008", "held_out.txt", "32", loss},
+                    {.folder = folder});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,48 @@
+#include "train/run/checkpoint_files.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kChecksumsFormat = "tessera checksums 1";
+
+}  // namespace
+
+std::string checksums_text(const FileChecksums& files) {
+  const nlohmann::ordered_json json{{"format", kChecksumsFormat}, {"files", json_of(files)}};
+  return json.dump(2) + "\n";
+}
+
+FileChecksums written_checksums(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kChecksumsFile;
+  if (!fs::exists(path)) {
+    if (!fs::exists(checkpoint / kStateFile)) return {};  // another program's
+    const nlohmann::json state = read_json(checkpoint / kStateFile);
+    check(state.is_object() && state.value("format", nlohmann::json()) == kStateWithoutChecksums,
+          "{} is missing", path.string());
+    return {};
+  }
+  const nlohmann::json json = read_json(path);
+  const std::string format = text_value(json, "format", path.string());
+  check(format == kChecksumsFormat, "{} has the format {}, wanted \"{}\"", path.string(),
+        brief(json["format"]), kChecksumsFormat);
+  check(json.contains("files"), "{} lacks \"files\"", path.string());
+  FileChecksums files = read_checksums(json["files"], path.string());
+  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+    check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
+  const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
+  const std::string written = checksums_text(files);
+  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
+        "{} has other bytes than were written", path.string());
+  return files;
+}
+
+}  // namespace tessera
