@@ -8,8 +8,8 @@
 //   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
 //   overwritten.
 //   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.
-//   Statistics and sums
-//     are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is rounded once.
+//     Statistics and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is
+//     rounded once.
 //   - CUDA enqueues on one stream and returns; copy() to host memory and synchronize() wait.
 //   - Same arguments, same bits, unless AttentionPlan::deterministic is off.
 // Errors: a shape, dtype or device that does not fit is an Error naming the field.

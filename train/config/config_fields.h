@@ -39,12 +39,10 @@ void for_each_field(C& config, Visit&& visit) {
         "Attention also divides them by the number of the block, from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},
         "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
-        "NVIDIA's "
-        "fused kernels, bf16 on a GPU");
+        "NVIDIA's fused kernels, bf16 on a GPU");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "Where train.init_from has fewer positions than model.context: refuse; stretch its table; repeat it; "
-        "or "
-        "repeat it with copies that overlap");
+        "or repeat it with copies that overlap");
 
   auto& data = config.data;
   visit("data.train", data.train, Text{.may_be_empty = false},
@@ -61,8 +59,7 @@ void for_each_field(C& config, Visit&& visit) {
         "Where the run writes its configuration, metrics and checkpoints; \"\": runs/<name of this file>");
   visit("train.init_from", train.init_from, Text{},
         "A folder with config.json and model.safetensors to start from, which also sets what describes the "
-        "model; "
-        "\"\": random weights");
+        "model; \"\": random weights");
   visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
         "Tokens of an optimizer step; a multiple of the sequence length");

@@ -198,8 +198,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
           : " For shorter sequences, set train.sequence_length: the table of positions is not cut.";
   fail(
       "{}: {} in {}. train.init_from sets what describes the model: leave {} out.{} The configuration "
-      "finetune "
-      "has none of these keys: ./train --config finetune.yaml --set train.init_from={}",
+      "finetune has none of these keys: ./train --config finetune.yaml --set train.init_from={}",
       where, differences, (weights / "config.json").string(), keys, advice, weights.string());
 }
 

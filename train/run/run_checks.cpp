@@ -32,8 +32,7 @@ void check_validation(const RunParts& run, std::vector<std::string>& notices) {
                   run.config.data.validation, known(validation), run.config.data.train, known(train));
   check(train.empty() || validation.empty(),
         "{}: its loss would say nothing. Prepare both with the same tokenizer, or hold out a part of "
-        "data.train "
-        "with --set data.validation=",
+        "data.train with --set data.validation=",
         what);
   notices.push_back(what + ": its loss says something only if they are the same");
 }
@@ -54,8 +53,7 @@ void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
   if (run.model.vocab_size < tokens) {
     notices.push_back(
         fmt::format("{}, and model.vocab_size is {}: a token above {} in the data ends the run. --set "
-                    "model.vocab_size={} "
-                    "takes them all",
+                    "model.vocab_size={} takes them all",
                     what, run.model.vocab_size, run.model.vocab_size - 1, tokens));
   } else if (is_padded(run.model.vocab_size, tokens)) {
     notices.push_back(fmt::format("{}, and model.vocab_size is {}: the ids from {} on are padding", what,
@@ -63,8 +61,7 @@ void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
   } else {
     notices.push_back(
         fmt::format("{}, and model.vocab_size is {}: most of the vocabulary is never used. --set "
-                    "model.vocab_size={} suits "
-                    "the data",
+                    "model.vocab_size={} suits the data",
                     what, run.model.vocab_size, tokens));
   }
 }
@@ -78,8 +75,7 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
   if (bad != tokens.end())
     fail(
         "sampling.prompt {} has the token {} in place {}, and the model's vocabulary has {} tokens (0 to "
-        "{}). "
-        "Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
+        "{}). Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
         in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
         run.model.vocab_size - 1, run.tokenizer->vocab_size());
   if (const int64_t context = run.model.context; std::ssize(tokens) > context)

@@ -58,8 +58,8 @@ RunFolder::RunFolder(const Config& config, const TrainerOptions& options, bool l
 void RunFolder::check_free(const Config& config) const {
   if (options_.overwrite) {
     check(config.train.init_from.empty() || !lies_in(config.train.init_from, checkpoints_),
-          "train.init_from is {}, which --overwrite would remove. Start in another folder with "
-          "--set train.folder=NAME, or copy these weights out of {} first",
+          "train.init_from is {}, which --overwrite would remove. Start in another folder with --set "
+          "train.folder=NAME, or copy these weights out of {} first",
           config.train.init_from, folder_.string());
     return;
   }

@@ -142,8 +142,7 @@ bool TrainLoop::train_step(int64_t step) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     fail(
         "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
-        "last "
-        "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
+        "last checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
         "(optimizer.max_grad_norm) usually helps",
         step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
   run_.now.step = step;
