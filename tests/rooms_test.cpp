@@ -1,34 +1,107 @@
-// The walls between the rooms, held up by reading the sources.
+// The walls between the rooms, and how long a function, a comment and a line of prose may be: held up by
+// reading the sources.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <regex>
+#include <set>
 #include <sstream>
+#include <string>
 #include <vector>
 
 namespace {
 
 namespace fs = std::filesystem;
 
+// Which other folders the files of a folder may include. The rooms are in the order in which they rest on one
+// another: each may include earlier ones alone.
+struct Room {
+  std::string folder;
+  std::vector<std::string> may_include;
+};
+const std::vector<Room> kRooms{
+    {"kernels/base", {}},
+    {"kernels/attention", {"kernels/base"}},
+    {"kernels/attention/common", {"kernels/base", "kernels/attention"}},
+    {"kernels/attention/row", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/f32", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/sm80", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/sm90", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/cudnn", {"kernels/base", "kernels/attention"}},
+    {"kernels", {"kernels/base", "kernels/attention"}},
+    {"kernels/cpu", {"kernels/base", "kernels"}},
+    {"kernels/cuda",
+     {"kernels/base", "kernels", "kernels/attention", "kernels/attention/common", "kernels/attention/cudnn"}},
+    {"model", {"kernels/base", "kernels", "kernels/attention"}},
+    {"model/formats", {"kernels/base", "model"}},
+    {"data", {"kernels/base"}},
+    {"train/config", {"kernels/base", "model", "model/formats"}},
+    {"train/launch", {"kernels/base"}},
+    {"train/parallel", {"kernels/base", "kernels", "kernels/cuda"}},
+    {"train/session",
+     {"kernels/base", "kernels", "model", "model/formats", "data", "train/config", "train/parallel"}},
+    {"train/plot", {"kernels/base"}},
+    {"train/memory", {"kernels/base", "kernels", "model", "train/config", "train/session"}},
+    {"train/report", {"kernels/base", "train/config", "train/plot"}},
+    {"train/run",
+     {"kernels/base", "kernels", "model", "model/formats", "data", "train/config", "train/launch",
+      "train/parallel", "train/session", "train/memory", "train/report"}},
+    {"train/bench",
+     {"kernels/base", "kernels", "kernels/attention", "kernels/attention/cudnn", "kernels/attention/row",
+      "model", "train/config", "train/launch", "train/session", "train/plot", "train/memory", "train/run"}},
+    {"train", {"kernels/base", "train/config", "train/launch", "train/memory", "train/run"}},
+};
+
+// What still breaks these rules. Each entry is "from -> to" and is to go.
+const std::set<std::string> kArrowsToGo{
+    "kernels -> kernels/cuda",
+    "kernels/attention -> kernels/attention/cudnn",
+};
+const std::set<std::string> kFilesInCirclesToGo{
+    "train/bench/ladder",        "train/bench/traffic",        "train/parallel/communicator",
+    "train/parallel/transports", "train/config/config",        "train/config/config_fields",
+    "train/config/config_keys",  "train/launch/process_group", "train/launch/rendezvous",
+    "train/launch/watchdog",
+};
+
+const std::set<std::string> kLongFunctionsToGo{
+    // each is the file of one
+    "kernels/attention/sm80/backward.cuh", "kernels/attention/sm90/backward.cuh",
+    "train/config/config_fields.h", "train/main.cpp", "train/bench/bench.cpp"};
+
 struct Source {
   std::string path, text;  // path relative to the project
 };
 
-std::vector<Source> sources() {
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<Source> sources(const std::vector<std::string>& folders = {"kernels", "model", "data", "train"}) {
   std::vector<Source> found;
   const fs::path root = TESSERA_SOURCE_DIR;
-  for (const char* room : {"kernels", "model", "data", "train"})
-    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+  for (const std::string& folder : folders)
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
-      std::ifstream file(entry.path());
-      std::stringstream text;
-      text << file.rdbuf();
-      found.push_back({fs::relative(entry.path(), root).string(), text.str()});
+      found.push_back({fs::relative(entry.path(), root).string(), text_of(entry.path())});
     }
   EXPECT_GT(found.size(), 40u);
   return found;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 // Every source that matches `pattern` must be one of `allowed` (prefixes of paths).
@@ -65,14 +138,251 @@ TEST(Rooms, TheCommunicatorAloneKnowsHowRanksCommunicate) {
   expect_only_in(R"(#include\s*<gloo/)", {"train/parallel/gloo_communicator.cpp"});
 }
 
-TEST(Rooms, NobodyCallsUpwards) {
-  expect_only_in(R"(#include "train/)", {"train/"});
-  expect_only_in(R"(#include "model/)", {"model/", "train/"});
-  expect_only_in(R"(#include "data/)", {"data/", "train/"});
-  for (const Source& source : sources()) {  // data stands alone but for what every room may use
-    if (!source.path.starts_with("data/")) continue;
-    const std::string text = std::regex_replace(source.text, std::regex(R"(#include "kernels/base/)"), "");
-    EXPECT_EQ(text.find("#include \"kernels/"), std::string::npos) << source.path;
+// From a node to those that it rests on.
+using Graph = std::map<std::string, std::set<std::string>>;
+
+// One circle of the graph as "a -> b -> a", or nothing.
+std::string circle_in(const Graph& graph) {
+  std::vector<std::string> path;
+  std::set<std::string> done;
+  const std::function<std::string(const std::string&)> walk = [&](const std::string& node) -> std::string {
+    if (const auto first = std::ranges::find(path, node); first != path.end()) {
+      std::string circle;
+      for (auto at = first; at != path.end(); ++at) circle += *at + " -> ";
+      return circle + node;
+    }
+    if (!done.insert(node).second || !graph.contains(node)) return "";
+    path.push_back(node);
+    for (const std::string& next : graph.at(node))
+      if (std::string circle = walk(next); !circle.empty()) return circle;
+    path.pop_back();
+    return "";
+  };
+  for (const auto& [node, nexts] : graph)
+    if (std::string circle = walk(node); !circle.empty()) return circle;
+  return "";
+}
+
+std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+// The project's own files that a source includes.
+std::vector<std::string> includes_of(const Source& source) {
+  static const std::regex include(R"re((?:^|\n)[ \t]*#[ \t]*include[ \t]*"([^"]+)")re");
+  std::vector<std::string> found;
+  for (std::sregex_iterator at(source.text.begin(), source.text.end(), include), end; at != end; ++at) {
+    const std::string path = (*at)[1];
+    if (path.find('/') != std::string::npos) found.push_back(path);  // the others are made by the build
+  }
+  return found;
+}
+
+TEST(Rooms, EveryIncludeIsInTheTable) {
+  std::map<std::string, std::set<std::string>> allowed;
+  for (const Room& room : kRooms) {
+    for (const std::string& other : room.may_include)
+      EXPECT_TRUE(allowed.contains(other))
+          << room.folder << " may include " << other << ", which comes after it";
+    allowed[room.folder] = {room.may_include.begin(), room.may_include.end()};
+  }
+  std::set<std::string> arrows_to_go = kArrowsToGo;
+  for (const Source& source : sources()) {
+    const std::string from = folder_of(source.path);
+    EXPECT_TRUE(allowed.contains(from)) << from << " is not in the table of rooms";
+    for (const std::string& path : includes_of(source)) {
+      const std::string to = folder_of(path);
+      if (from == to || allowed[from].contains(to)) continue;
+      const std::string arrow = from + " -> " + to;
+      arrows_to_go.erase(arrow);
+      EXPECT_TRUE(kArrowsToGo.contains(arrow)) << source.path << " includes " << path;
+    }
+  }
+  for (const std::string& arrow : arrows_to_go) ADD_FAILURE() << arrow << " is gone: strike it off the list";
+}
+
+// A header and the file of its definitions are one.
+TEST(Rooms, FilesHaveNoCircle) {
+  Graph graph;
+  for (const Source& source : sources()) {
+    const std::string from = fs::path(source.path).replace_extension().string();
+    for (const std::string& path : includes_of(source)) {
+      const std::string to = fs::path(path).replace_extension().string();
+      if (from != to) graph[from].insert(to);
+    }
+  }
+  Graph known;  // only among those that are to go
+  for (const std::string& from : kFilesInCirclesToGo)
+    for (const std::string& to : kFilesInCirclesToGo)
+      if (graph.contains(from) && graph[from].contains(to)) known[from].insert(to);
+  EXPECT_EQ(circle_in(known).empty(), kFilesInCirclesToGo.empty()) << "strike the files off the list";
+  for (const auto& [from, nexts] : known)
+    for (const std::string& to : nexts) graph[from].erase(to);
+  EXPECT_EQ(circle_in(graph), "");
+}
+
+TEST(Rooms, FoldersHaveNoCircle) {
+  Graph graph;
+  for (const Source& source : sources())
+    for (const std::string& path : includes_of(source)) {
+      const std::string from = folder_of(source.path), to = folder_of(path);
+      if (from != to && !kArrowsToGo.contains(from + " -> " + to)) graph[from].insert(to);
+    }
+  EXPECT_EQ(circle_in(graph), "");
+}
+
+TEST(Rooms, LinkTargetsHaveNoCircle) {
+  static const std::regex command(
+      R"((target_link_libraries|target_sources|add_library)\s*\(\s*(\w+)([^()]*(?:\([^()]*\)[^()]*)*)\))");
+  static const std::regex target(R"(\btessera_\w+)");
+  Graph graph;
+  for (const char* room : {"kernels", "kernels/attention/cudnn", "model", "data", "train"}) {
+    std::string text;
+    for (const std::string& line : lines_of(text_of(fs::path(TESSERA_SOURCE_DIR) / room / "CMakeLists.txt")))
+      text += line.substr(0, line.find('#')) + "\n";
+    for (std::sregex_iterator at(text.begin(), text.end(), command), end; at != end; ++at) {
+      const std::string name = (*at)[2], words = (*at)[3];
+      for (std::sregex_iterator other(words.begin(), words.end(), target); other != end; ++other)
+        graph[name].insert(other->str());
+    }
+  }
+  EXPECT_GT(graph.size(), 10u);
+  EXPECT_TRUE(graph["tessera_run"].contains("tessera_launch")) << "the CMakeLists.txt are read wrongly";
+  EXPECT_EQ(circle_in(graph), "");
+}
+
+// The same text with blanks for comments, strings, characters and preprocessor lines.
+std::string code_of(const std::string& text) {
+  std::string code = text;
+  const auto blank = [&](size_t first, size_t last) {
+    for (size_t i = first; i < last && i < code.size(); ++i)
+      if (code[i] != '\n') code[i] = ' ';
+  };
+  const auto end_of_line = [&](size_t at) { return std::min(text.find('\n', at), text.size()); };
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    const size_t line_start = i == 0 ? 0 : text.rfind('\n', i - 1) + 1;
+    if (text.compare(i, 2, "//") == 0) {
+      end = end_of_line(i);
+    } else if (text.compare(i, 2, "/*") == 0) {
+      end = text.find("*/", i) + 2;
+    } else if (text[i] == '#' && text.find_first_not_of(" \t", line_start) == i) {
+      end = end_of_line(i);
+      while (end < text.size() && text[end - 1] == '\\') end = end_of_line(end + 1);
+    } else if (text.compare(i, 2, "R\"") == 0) {
+      const size_t open = text.find('(', i);
+      const std::string close = ")" + text.substr(i + 2, open - i - 2) + "\"";
+      end = text.find(close, open) + close.size();
+    } else if (text[i] == '"' || (text[i] == '\'' && (i == 0 || !std::isalnum(text[i - 1])))) {
+      while (end < text.size() && text[end] != text[i]) end += text[end] == '\\' ? 2 : 1;
+      ++end;
+    } else {
+      i = end;
+      continue;
+    }
+    blank(i, end);
+    i = end;
+  }
+  return code;
+}
+
+struct Function {
+  std::string head;  // what stands before its brace
+  int64_t first_line, lines;
+};
+
+// Of a source in the layout of clang-format: a body's brace has a blank before it, a value's has none.
+std::vector<Function> functions_of(const std::string& text) {
+  static const std::regex scope(R"(^(inline\s+)?(namespace|extern)\b)");
+  static const std::regex type(R"(^(template\s*<[^{}()]*>\s*)?(class|struct|union|enum)\b)");
+  enum class Kind { kScope, kFunction, kOther };
+  std::vector<Kind> open;
+  std::vector<Function> found;
+  const std::string code = code_of(text);
+  std::string head;
+  int64_t line = 1, head_line = 1, in_function = 0;  // braces that are open there
+  for (size_t i = 0; i < code.size(); ++i) {
+    const char c = code[i];
+    if (c == '\n') ++line;
+    if (in_function > 0) {
+      in_function += c == '{' ? 1 : c == '}' ? -1 : 0;
+      if (in_function == 0) found.back().lines = line - found.back().first_line + 1;
+      continue;
+    }
+    if (c == '{') {
+      const bool value = i == 0 || !std::isspace(code[i - 1]) || head.ends_with("= ");
+      const bool is_type = std::regex_search(head, type) && head.find(") ") == std::string::npos;
+      if (value) {
+        open.push_back(Kind::kOther);
+        continue;
+      }
+      if (!is_type && !std::regex_search(head, scope) && head.find('(') != std::string::npos) {
+        found.push_back({head, head_line, 0});
+        in_function = 1;
+      } else {
+        open.push_back(Kind::kScope);
+      }
+      head.clear();
+    } else if (c == '}') {
+      const bool value = !open.empty() && open.back() == Kind::kOther;
+      if (!open.empty()) open.pop_back();
+      if (!value) head.clear();
+    } else if (c == ';') {
+      head.clear();
+    } else if (!head.empty() || !std::isspace(c)) {
+      if (head.empty()) head_line = line;
+      head += c == '\n' ? ' ' : c;
+    }
+  }
+  EXPECT_EQ(in_function, 0) << "the braces do not match";
+  return found;
+}
+
+TEST(Rooms, NoFunctionIsLongerThanAHundredLines) {
+  size_t count = 0;
+  for (const Source& source : sources({"kernels", "model", "data", "train", "tests"})) {
+    int long_ones = 0;
+    for (const Function& function : functions_of(source.text)) {
+      ++count;
+      if (function.lines > 100 && kLongFunctionsToGo.contains(source.path) && ++long_ones == 1) continue;
+      EXPECT_LE(function.lines, 100) << source.path << ":" << function.first_line << ": " << function.head;
+    }
+    EXPECT_TRUE(long_ones > 0 || !kLongFunctionsToGo.contains(source.path))
+        << source.path << ": strike it off the list";
+  }
+  EXPECT_GT(count, 1500u) << "functions are not found";
+}
+
+int64_t columns_of(const std::string& line) {  // characters, in UTF-8
+  return std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+TEST(Rooms, ProseEndsBeforeColumn110) {
+  const fs::path root = TESSERA_SOURCE_DIR;
+  std::vector<fs::path> pages{root / "README.md"};
+  for (const auto& entry : fs::recursive_directory_iterator(root / "docs"))
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  for (const fs::path& page : pages) {
+    bool code = false;
+    int64_t number = 0;
+    for (const std::string& line : lines_of(text_of(page))) {
+      ++number;
+      const size_t first = line.find_first_not_of(' ');
+      if (first == std::string::npos) continue;
+      if (line.compare(first, 3, "```") == 0) code = !code;
+      if (code || line[first] == '|') continue;  // code, and the rows of tables
+      EXPECT_LE(columns_of(line), 110) << fs::relative(page, root).string() << ":" << number;
+    }
+  }
+}
+
+TEST(Rooms, CommentsEndBeforeColumn110) {
+  for (const Source& source : sources({"kernels", "model", "data", "train", "tests"})) {
+    const std::vector<std::string> lines = lines_of(source.text), code = lines_of(code_of(source.text));
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const size_t comment = lines[i].find("//");
+      if (comment == std::string::npos || code[i].find_first_not_of(' ', comment) != std::string::npos)
+        continue;
+      EXPECT_LE(columns_of(lines[i]), 110) << source.path << ":" << i + 1;
+    }
   }
 }
 

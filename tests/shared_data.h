@@ -1,4 +1,5 @@
-// Real inputs, too large for this repository. The environment variable TESSERA_SHARED_DATA names their folder.
+// Real inputs, too large for this repository. The environment variable TESSERA_SHARED_DATA names their
+// folder.
 #pragma once
 
 #include <unistd.h>

@@ -18,15 +18,15 @@ inline double of_operation(DType dtype) {
 }
 
 // The mean of `count` elements in bf16 that have been rounded at random so many times, relative. One rounding
-// is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of that.
-// Roundings add up like a random walk, other elements average them out; five deviations.
+// is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of
+// that. Roundings add up like a random walk, other elements average them out; five deviations.
 inline double of_mean_at_random(int64_t roundings, int64_t count) {
   return 5 * 0x1p-8 * std::sqrt(static_cast<double>(roundings) / static_cast<double>(count));
 }
 
-// A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum that is no
-// larger, and the rounding errors of those before add less than one rounding more. A rounding is twice as large,
-// relatively, just above a power of two as just below.
+// A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum
+// that is no larger, and the rounding errors of those before add less than one rounding more. A rounding is
+// twice as large, relatively, just above a power of two as just below.
 inline double of_sum(DType dtype, int terms) {
   return terms * 2 * (dtype == DType::kBF16 ? kRoundingBf16 : kRoundingF32);
 }
@@ -42,18 +42,20 @@ inline constexpr double kCpuAttention = 320 * kRoundingF32;
 // The whole model on CUDA in fp32: the same depth, with longer sums in other orders.
 inline constexpr double kCudaF32AgainstPyTorch = 1e-4;
 
-// The whole model in bf16. A gradient of the first layer has passed about 12 roundings a block, forward and backward, and
-// those of the weights themselves: 60 for a few blocks. A random walk of 60 roundings of 2^-9 is 1.5%; the largest of a
-// thousand elements lies four deviations out. The loss is a mean over many tokens, whose errors partly cancel.
+// The whole model in bf16. A gradient of the first layer has passed about 12 roundings a block, forward and
+// backward, and those of the weights themselves: 60 for a few blocks. A random walk of 60 roundings of 2^-9
+// is 1.5%; the largest of a thousand elements lies four deviations out. The loss is a mean over many
+// tokens, whose errors partly cancel.
 inline constexpr double kBf16ModelGradient = 4 * 7.75 * kRoundingBf16;  // 6%
-// With relu, whose slope jumps: a pre-activation that a dozen roundings, 0.7% of its deviation, carry across zero has
-// another slope. So have 0.8 x 0.4 x 0.7% of them, 0.22%: a sum of which a share s of the terms is wrong is wrong by
-// sqrt(s), 4.7%, and so in each of three blocks, of independent signs.
+// With relu, whose slope jumps: a pre-activation that a dozen roundings, 0.7% of its deviation, carry
+// across zero has another slope. So have 0.8 x 0.4 x 0.7% of them, 0.22%: a sum of which a share s of the
+// terms is wrong is wrong by sqrt(s), 4.7%, and so in each of three blocks, of independent signs.
 inline constexpr double kBf16ReluGradient = kBf16ModelGradient + 1.73 * 0.047;  // 14%
 inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;                     // 0.4%
 
-// Ranks add up in another order. The first loss is a mean of the same numbers, each rounded a few times; later
-// ones feel the roundings of earlier gradients, which AdamW makes larger where a gradient is near zero.
+// Ranks add up in another order. The first loss is a mean of the same numbers, each rounded a few times;
+// later ones feel the roundings of earlier gradients, which AdamW makes larger where a gradient is near
+// zero.
 inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 
 // The exponent of a fit through an exact power: some ten logarithms up to 40, each rounded to fp64, over a
@@ -69,8 +71,8 @@ namespace tessera::tolerance::attention {
 // One rounding to bf16: 2^-9 of a number just below a power of two, 2^-8 of one just above. A largest
 // element may be either.
 inline constexpr double kOneRounding = 2 * kRoundingBf16;
-// O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one), and O
-// when it is stored.
+// O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one),
+// and O when it is stored.
 inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
 // Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and
 // for the terms that a gradient sums, which are larger than the sum.

@@ -141,8 +141,8 @@ int main(int argc, char** argv) {
     config.ranks = world.size;
     tessera::train(config, options, world);
     return 0;
-  } catch (const tessera::EndedWithOthers&) {
-    return tessera::kEndedWithOthers;
+  } catch (const tessera::PeerFailed&) {
+    return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "train: error: " << error.what() << '\n';
     return 1;

@@ -12,24 +12,38 @@
 
 namespace tessera {
 
-size_t utf8_prefix(std::string_view text) {
+std::optional<CodePoint> first_code_point(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    const int ones =
-        std::countl_one(static_cast<unsigned char>(lead));  // 0: ASCII; 1: no beginning; else the length
-    if (ones == 1 || ones > 4) return i;
-    const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
-    uint32_t code = lead & (0x7Fu >> ones);
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) return i;
-      code = code << 6 | (byte(i + k) & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
-    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
-    i += length;
+  const int ones = std::countl_one(static_cast<unsigned char>(byte(0)));
+  if (text.empty() || ones == 1 || ones > 4) return {};  // 0: ASCII; 1: no first byte; else the length
+  const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
+  uint32_t code = byte(0) & (0x7Fu >> ones);
+  for (size_t k = 1; k < length; ++k) {
+    if ((byte(k) & 0xC0) != 0x80) return {};
+    code = code << 6 | (byte(k) & 0x3F);
   }
-  return text.size();
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
+  if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  return CodePoint{.code = code, .bytes = length};
+}
+
+size_t utf8_prefix(std::string_view text) {
+  size_t end = 0;
+  while (const std::optional<CodePoint> next = first_code_point(text.substr(end))) end += next->bytes;
+  return end;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::optional<CodePoint> next = first_code_point(text);
+    const bool shown = next && (next->code >= 0x20 || next->code == '\n' || next->code == '\t') &&
+                       (next->code < 0x7F || next->code >= 0xA0);
+    const size_t bytes = next ? next->bytes : 1;
+    out += shown ? text.substr(0, bytes) : "\uFFFD";
+    text.remove_prefix(bytes);
+  }
+  return out;
 }
 
 std::string in_quotes(std::string_view text) {

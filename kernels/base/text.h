@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,8 +11,18 @@
 
 namespace tessera {
 
+struct CodePoint {
+  uint32_t code;
+  size_t bytes;  // that encode it
+};
+// The code point that `text` begins with; none if its first bytes are not well-formed UTF-8.
+std::optional<CodePoint> first_code_point(std::string_view text);
+
 // The number of bytes before the first that is not part of well-formed UTF-8.
 size_t utf8_prefix(std::string_view text);
+
+// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs stay.
+std::string printable(std::string_view text);
 
 // `text` in double quotes, on one line, with control characters escaped: also a YAML scalar.
 std::string in_quotes(std::string_view text);

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Writes parameters as Hugging Face lays them out. `prefixes` lead the names: every parameter comes once for each of
-// them, in the order of the prefixes, and within one in the order of the buckets.
+// Writes parameters as Hugging Face lays them out. `prefixes` lead the names: every parameter comes once
+// for each of them, in the order of the prefixes, and within one in the order of the buckets.
 class WeightsWriter {
  public:
   WeightsWriter(const std::filesystem::path& path, const ParamLayout& layout,

@@ -20,22 +20,22 @@ struct Result {
 
 struct Attention : ::testing::Test {
   HostTensors make;
-  std::unique_ptr<Backend> be = make_cpu_backend();
+  CpuStream cpu;
 
   Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
              const cpu::FlashTile* tile = nullptr) {
     Result r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
     const Tensor workspace = make.poisoned({plan.backward_workspace_bytes / 4});
-    const AttentionForwardOp forward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved};
-    const AttentionBackwardOp backward{.plan = plan,
-                                       .qkv = qkv,
-                                       .y = r.y,
-                                       .saved = r.saved,
-                                       .dy = dy,
-                                       .dqkv = r.dqkv,
-                                       .workspace = workspace};
-    tile ? cpu::flash_attention_forward(forward, *tile) : be->attention_forward(forward);
-    tile ? cpu::flash_attention_backward(backward, *tile) : be->attention_backward(backward);
+    const AttentionForward forward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved};
+    const AttentionBackward backward{.plan = plan,
+                                     .qkv = qkv,
+                                     .y = r.y,
+                                     .saved = r.saved,
+                                     .dy = dy,
+                                     .dqkv = r.dqkv,
+                                     .workspace = workspace};
+    tile ? cpu::flash_attention_forward(forward, *tile) : cpu.run(forward);
+    tile ? cpu::flash_attention_backward(backward, *tile) : cpu.run(backward);
     return r;
   }
 };
@@ -82,7 +82,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
       const Result r = run(plan, qkv, dy);
       const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape);
       expect_gradient(qkv, r.dqkv, [&] {
-        be->attention_forward({.plan = plan, .qkv = qkv, .y = y, .saved = saved});
+        cpu.run(AttentionForward{.plan = plan, .qkv = qkv, .y = y, .saved = saved});
         return dot(y, dy);
       });
     }

@@ -179,8 +179,8 @@ int main(int argc, char** argv) {
     }
     if (*memory) tessera::bench_memory(config, memory_options);
     return 0;
-  } catch (const tessera::EndedWithOthers&) {
-    return tessera::kEndedWithOthers;
+  } catch (const tessera::PeerFailed&) {
+    return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "bench: error: " << error.what() << '\n';
     return 1;

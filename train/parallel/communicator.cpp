@@ -1,5 +1,6 @@
 #include "train/parallel/communicator.h"
 
+#include "kernels/stream.h"
 #include "kernels/base/check.h"
 #include "train/parallel/transports.h"
 
@@ -49,17 +50,17 @@ void check_sums(const Field& sums, const Field& summand, Device device) {
 // One rank: what the others would add or give is nothing.
 class Alone final : public Communicator {
  public:
-  explicit Alone(Backend& backend) : Communicator(backend.device(), 0, 1), backend_(backend) {}
+  explicit Alone(Backend& backend) : Communicator(backend.device(), 0, 1), stream_(backend) {}
 
  private:
   void run(const AllReduce&) override {}
   void run(const ReduceScatter& a) override { copy(a.whole, a.part); }
   void run(const AllGather& a) override { copy(a.part, a.whole); }
   void copy(const Tensor& from, const Tensor& to) {
-    if (from.data != to.data) backend_.copy(from, to);
+    if (from.data != to.data) stream_.run(Copy{from, to});
   }
 
-  Backend& backend_;
+  Stream stream_;
 };
 
 class PlanCommunicator final : public Communicator {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/base/file.h"
+#include "kernels/base/descriptor.h"
 
 namespace tessera {
 

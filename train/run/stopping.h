@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/run/stop_signals.h"
 
 namespace tessera {
@@ -20,14 +20,14 @@ class Stopping {
   static constexpr double kPromptSeconds = 2;
 
   // `on_signal` is called once, when the ranks have agreed on a signal.
-  Stopping(Peers& peers, std::function<void(int)> on_signal)
-      : peers_(peers), on_signal_(std::move(on_signal)) {}
+  Stopping(RankGroup& ranks, std::function<void(int)> on_signal)
+      : ranks_(ranks), on_signal_(std::move(on_signal)) {}
 
   int signal() const { return signal_; }  // that the ranks stop for; 0: none yet
 
   // All ranks call these, in the same order. A signal that came to one of them counts for all.
   bool asked();
-  std::vector<double> sum(std::initializer_list<double> mine);  // as Peers::sum(), and asks on the way
+  std::vector<double> sum(std::initializer_list<double> mine);  // as RankGroup::sum(), and asks on the way
 
   // The next step: its micro-batches, and the seconds that it will take, the same at all ranks.
   void expect_step(int64_t micro_steps, double seconds);
@@ -35,7 +35,7 @@ class Stopping {
   bool drops_step(int64_t done, double elapsed);
 
  private:
-  Peers& peers_;
+  RankGroup& ranks_;
   std::function<void(int)> on_signal_;
   int signal_ = 0;
   int64_t micro_steps_ = 1, agree_every_ = 1;  // micro-batches

@@ -1,8 +1,8 @@
 #include "train/run/train_loop.h"
 
-#include <chrono>
 #include <cmath>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/text.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
@@ -17,12 +17,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 }  // namespace
 
 void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position,
@@ -35,7 +29,7 @@ void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_
 
 TrainLoop::TrainLoop(const OpenRun& run)
     : run_(run),
-      stopping_(run.peers, [this](int number) { run_.log.signal(number); }),
+      stopping_(run.ranks, [this](int number) { run_.log.signal(number); }),
       saved_(run.now.step) {}
 
 // The validation loss, the same on all ranks; nothing if a signal stopped the evaluation.
@@ -45,11 +39,11 @@ std::optional<double> TrainLoop::evaluate() {
   const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
   std::vector<int32_t> tokens, targets;
   double sum = 0;
-  run_.peers.at("an evaluation");
+  run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
   const int64_t batch = shape().micro_batch;
-  for (int64_t first = run_.peers.rank() * batch; first < total && !stop_signal();
-       first += run_.peers.size() * batch) {
+  for (int64_t first = run_.ranks.rank() * batch; first < total && !stop_signal();
+       first += run_.ranks.size() * batch) {
     const int64_t count = std::min(shape().micro_batch, total - first);
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
@@ -66,8 +60,8 @@ std::optional<double> TrainLoop::evaluate() {
 }
 
 void TrainLoop::sample() {
-  run_.peers.at("a sample", Pace::kAlone);
-  if (!run_.data.tokenizer() || !run_.peers.leads()) return;
+  run_.ranks.enter_phase("a sample", Timeout::kNone);
+  if (!run_.data.tokenizer() || !run_.ranks.is_rank_0()) return;
   Arena::Phase phase(run_.arena, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
@@ -79,13 +73,13 @@ void TrainLoop::sample() {
 
 void TrainLoop::save() {
   Arena::Phase phase(run_.arena, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  run_.peers.at("a checkpoint", Pace::kAlone);
+  run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this checkpoint");
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
   const fs::path path = save_checkpoint(run_.checkpoints, run_.state, run_.now, print_config(run_.config));
-  if (!run_.peers.leads()) return;
+  if (!run_.ranks.is_rank_0()) return;
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
   prune_checkpoints(run_.checkpoints,
                     {.newest = run_.config.checkpoint.keep,
@@ -108,21 +102,21 @@ void TrainLoop::write_profile() {
 }
 
 void TrainLoop::report_ranks() {
-  if (run_.peers.size() == 1) return;
+  if (run_.ranks.size() == 1) return;
   std::string text = "memory at its peak, by rank:";
-  for (const double bytes : run_.peers.gather(static_cast<double>(run_.arena.ledger().peak_bytes())))
+  for (const double bytes : run_.ranks.gather(static_cast<double>(run_.arena.ledger().peak_bytes())))
     text += " " + format_bytes(static_cast<int64_t>(bytes));
   run_.log.line().print(text);
 }
 
 // False: a signal arrived, and the step was dropped.
 bool TrainLoop::train_step(int64_t step) {
-  run_.peers.at(fmt::format("step {}", step));
+  run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
   const double learning_rate = learning_rate_at(step - 1, run_.config.train.steps, run_.config.optimizer);
   Arena::Phase phase(run_.arena, "step", step, Arena::Phase::kRecordFirstFew);
   const auto continues = [&](int64_t done) {
-    run_.peers.at(fmt::format("step {}: after micro-batch {}", step, done));
+    run_.ranks.enter_phase(fmt::format("step {}: after micro-batch {}", step, done));
     const double elapsed = seconds_since(start);
     if (elapsed > 1)
       run_.log.progress(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
@@ -132,11 +126,11 @@ bool TrainLoop::train_step(int64_t step) {
                        continues))
     return false;
   const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
-  fetch_step(run_.data, shape(), run_.peers.rank(), position, run_.tokens,
+  fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.tokens,
              run_.targets);  // while the device works
   TrainState::StepResult result = run_.state.finish_step();
   const std::vector<double> all = stopping_.sum({result.loss, seconds_since(start)});
-  const double ranks = static_cast<double>(run_.peers.size());
+  const double ranks = static_cast<double>(run_.ranks.size());
   result.loss = all[0] / ranks;
   phase.end();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
@@ -177,7 +171,7 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   if (run_.resumed.empty())
     return {.evaluation = run_.config.evaluation.every > 0 && run_.config.evaluation.at_start};
   const std::vector<double> had =
-      run_.peers.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
+      run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
   const Due due{.evaluation = all.evaluation && had[0] == 0, .sample = all.sample && had[1] == 0};
   if (run_.now.step == run_.config.train.steps && !due.evaluation && !due.sample)
@@ -199,9 +193,9 @@ void TrainLoop::train_all() {
                   .folder = run_.folder.string()},
                  run_.resumed);
   for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
-  catch_stop_signals(run_.peers.leads());
-  step_seconds_ = run_.peers.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
-                  static_cast<double>(run_.peers.size());
+  catch_stop_signals(run_.ranks.is_rank_0());
+  step_seconds_ = run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
+                  static_cast<double>(run_.ranks.size());
   const Due due = due_before_steps();
   if (!stopping_.asked()) work(due);
   const int64_t first = run_.now.step + 1;
@@ -232,9 +226,9 @@ void TrainLoop::end() {
   if (!run_.profile.empty()) {
     write_profile();
     run_.log.line().print(fmt::format("memory profile: {}{}", (run_.profile / "memory.html").string(),
-                                      run_.peers.size() > 1 ? ", and one for each other rank" : ""));
+                                      run_.ranks.size() > 1 ? ", and one for each other rank" : ""));
   }
-  run_.peers.leave();
+  run_.ranks.finish();
   const int signal = stopping_.signal();
   if (signal == 0) return run_.log.stop("finished", fmt::format("step {} is done", run_.now.step));
   const std::string message = fmt::format(

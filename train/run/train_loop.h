@@ -8,7 +8,7 @@
 
 #include "train/memory/plan.h"
 #include "train/run/checkpoint.h"
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/run/run_data.h"
 #include "train/run/run_log.h"
 #include "train/run/stopping.h"
@@ -20,7 +20,7 @@ namespace tessera {
 // What the loop works on; all of it outlives the loop.
 struct OpenRun {
   const Config& config;
-  Peers& peers;
+  RankGroup& ranks;
   const DeviceChoice& device;
   const RunPlan& plan;
   const RunData& data;

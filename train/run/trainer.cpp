@@ -9,7 +9,7 @@
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint.h"
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
 #include "train/run/run_data.h"
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 class Trainer {
  public:
-  Trainer(const Config& config, const TrainerOptions& options, Peers& peers);
+  Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks);
   void run();
 
  private:
@@ -41,7 +41,7 @@ class Trainer {
   void load_weights(const fs::path* checkpoint);
 
   const Config& config_;
-  Peers& peers_;
+  RankGroup& ranks_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
   std::optional<RunFolder> run_folder_;
@@ -58,24 +58,24 @@ class Trainer {
   fs::path resumed_;                       // the checkpoint; empty: a fresh run
 };
 
-Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& peers)
+Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks)
     : config_(config),
-      peers_(peers),
+      ranks_(ranks),
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
-      device_(choose_device(config.device, peers.local_rank())),
-      log_(config, run_, peers.leads()) {
-  peers_.check_same(name_of(device_.traits.device),
+      device_(choose_device(config.device, ranks.local_rank())),
+      log_(config, run_, ranks.is_rank_0()) {
+  ranks_.check_same(name_of(device_.traits.device),
                     "where to compute; name it with --set device=cuda or cpu");
-  peers_.check_same(options.or_start    ? "--resume auto"
+  ranks_.check_same(options.or_start    ? "--resume auto"
                     : options.resume    ? "--resume"
                     : options.overwrite ? "--overwrite"
                                         : "",
                     "--resume or --overwrite: start all ranks with the same command");
-  run_folder_.emplace(config, options, peers_.leads());
+  run_folder_.emplace(config, options, ranks_.is_rank_0());
   const fs::path* checkpoint = run_folder_->checkpoint() ? &*run_folder_->checkpoint() : nullptr;
-  peers_.check_same(checkpoint ? checkpoint->string() : "none",
+  ranks_.check_same(checkpoint ? checkpoint->string() : "none",
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
 
   if (checkpoint) resumed_ = *checkpoint;
@@ -85,13 +85,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& pee
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any slow work
   take_data(checkpoint);
   // Data that cannot be read is refused before any memory is allocated or any file is written.
-  fetch_step(*data_, shape(), peers_.rank(), run_.data_position, tokens_, targets_);
-  if (!profile_.empty() && peers_.size() > 1) profile_ /= fmt::format("rank_{}", peers_.rank());
+  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, tokens_, targets_);
+  if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   obtain_memory(checkpoint != nullptr);
   load_weights(checkpoint);
 
-  if (!peers_.leads()) return;
+  if (!ranks_.is_rank_0()) return;
   add_notices(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
@@ -106,7 +106,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   const RunState& was = was_;
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was.device == device_.traits.device && was.ranks == config_.ranks;
-  plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
+  plan_ = plan_run(config_, device_.traits, ranks_.memory_limit(device_.traits.device),
                    same_place ? was.micro_batch : 0);
   run_ = {.step = was.step,
           .data_position = was.data_position,
@@ -125,12 +125,12 @@ void Trainer::take_shape(const fs::path* checkpoint) {
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
-  peers_.at("the data", Pace::kAlone);
+  ranks_.enter_phase("the data", Timeout::kNone);
   data_.emplace(config_);
   run_.fingerprint = data_->fingerprint();
-  peers_.check_same(run_.fingerprint->train.sample,
+  ranks_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
-  if (peers_.leads()) add_notices(data_->verify());
+  if (ranks_.is_rank_0()) add_notices(data_->verify());
   add_notices(check_run({.config = config_,
                          .model = shape().model,
                          .train = data_->stream(),
@@ -143,10 +143,10 @@ void Trainer::take_data(const fs::path* checkpoint) {
 }
 
 void Trainer::obtain_memory(bool resuming) {
-  peers_.at("the setup");
+  ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  Communicator* comm = peers_.connect(*backend_);
+  Communicator* comm = ranks_.make_communicator(*backend_);
   arena_.emplace(make_arena(device_.traits));
   try {
     arena_->reserve(plan_.peak());
@@ -161,22 +161,22 @@ void Trainer::obtain_memory(bool resuming) {
 }
 
 void Trainer::load_weights(const fs::path* checkpoint) {
-  peers_.at("the weights", Pace::kAlone);
+  ranks_.enter_phase("the weights", Timeout::kNone);
   Arena::Phase phase(*arena_, "load weights");
   if (checkpoint) {
-    if (peers_.leads()) check_undamaged(*checkpoint);
+    if (ranks_.is_rank_0()) check_undamaged(*checkpoint);
     return load_checkpoint(*checkpoint, *state_);
   }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (peers_.leads()) check_undamaged(source, CheckpointPart::kWeights);
+  if (ranks_.is_rank_0()) check_undamaged(source, CheckpointPart::kWeights);
   tessera::load_weights(source, *state_, config_.model.position_extension);
 }
 
 void Trainer::run() {
   TrainLoop({.config = config_,
-             .peers = peers_,
+             .ranks = ranks_,
              .device = device_,
              .plan = plan_,
              .data = *data_,
@@ -198,9 +198,9 @@ void Trainer::run() {
 }  // namespace
 
 void train(const Config& config, const TrainerOptions& options, const World& world) {
-  Peers peers(world, config);
+  RankGroup ranks(world, config);
   std::optional<Trainer> trainer;
-  peers.guard([&] { trainer.emplace(config, options, peers).run(); });
+  ranks.guard([&] { trainer.emplace(config, options, ranks).run(); });
 }
 
 }  // namespace tessera

@@ -50,23 +50,4 @@ std::optional<std::string> sample_text(Session& session, const Tokenizer& tokeni
   return tokenizer.decode(std::span(tokens).subspan(prompt));
 }
 
-std::string printable(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t length = byte < 0x80                   ? 1
-                          : byte >= 0xC2 && byte < 0xE0 ? 2
-                          : byte >= 0xE0 && byte < 0xF0 ? 3
-                          : byte >= 0xF0 && byte < 0xF5 ? 4
-                                                        : 0;
-    bool valid = length > 0 && i + length <= text.size() &&
-                 (length > 1 || byte >= 0x20 || byte == '\n' || byte == '\t') && byte != 0x7F;
-    for (size_t k = 1; valid && k < length; ++k)
-      valid = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    out += valid ? text.substr(i, length) : "\uFFFD";
-    i += valid ? length : 1;
-  }
-  return out;
-}
-
 }  // namespace tessera

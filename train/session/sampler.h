@@ -22,8 +22,4 @@ std::optional<std::string> sample_text(Session& session, const Tokenizer& tokeni
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop = {});
 
-// For terminals and logs: control characters and bytes that are not UTF-8 appear as U+FFFD; newlines and tabs
-// stay.
-std::string printable(const std::string& text);
-
 }  // namespace tessera
