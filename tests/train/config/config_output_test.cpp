@@ -105,9 +105,8 @@ TEST_F(ConfigOutput, FindsConfigurations) {
       [&] { find("tiny"); },
       {fmt::format(
           "there is no configuration \"tiny\". Tried: tiny, tiny.yaml, {0}/absent/tiny, "
-          "{0}/absent/tiny.yaml, "
-          "{0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. These ship with the "
-          "program: large, small",
+          "{0}/absent/tiny.yaml, {0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. "
+          "These ship with the program: large, small",
           folder_.string())});
   const std::string folder = folder_ / "above/small.yaml";
   expect_error([&] { find(folder); },

@@ -69,7 +69,7 @@ TEST_F(Signals, AStepOfManyMinutesIsAnnouncedAndStopped) {
     const ProcessResult result = process.finish();
     EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count(), 30);
     EXPECT_EQ(result.status, 0) << result.error;
-    for (const char* part : {"notice   a step, of 4,194,304 tokens, will take about",
+    for (const char* part : {"notice   a step of 4,194,304 tokens will take about",
                              "--set train.tokens_per_step=", "step 1 is not finished; it is dropped",
                              "stopped by a signal", "nothing to resume"})
       EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
