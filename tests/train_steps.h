@@ -3,6 +3,8 @@
 
 #include "tests/support.h"
 #include "train/session/device.h"
+#include "train/session/memory_plan.h"
+#include "train/session/train_state.h"
 
 namespace tessera::testing {
 
@@ -20,14 +22,14 @@ struct StepsResult {
 inline constexpr OptimizerConfig kTestOptimizer{
     .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1};
 
-inline std::vector<NamedTensor> on_host(Backend& be, const Params& params, const ModelConfig& model,
+inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& params, const ModelConfig& model,
                                         HostTensors& make) {
   std::vector<NamedTensor> tensors;
   for_each_param(params, model, [&](const ParamInfo& info, const Tensor& t) {
     tensors.push_back({info.name, make.poisoned(info.shape)});
-    be.copy(t, tensors.back().tensor);
+    stream.run(Copy{t, tensors.back().tensor});
   });
-  be.synchronize();
+  stream.synchronize();
   return tensors;
 }
 
@@ -47,9 +49,9 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
     const TrainState::StepResult r = state.finish_step();
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);
-    if (i == 0) result.first_gradients = on_host(*be, state.grads(), shape.model, make);
+    if (i == 0) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(*be, state.optimizer().masters(), shape.model, make);
+  result.weights = on_host(state.stream(), state.optimizer().masters(), shape.model, make);
   return result;
 }
 
@@ -71,12 +73,12 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   TrainState state(be, arena, shape, comm);
   state.initialize(5);
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
-  const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
-  const std::vector<int32_t> prompt(static_cast<size_t>(longest), 1);
+  const std::vector<int32_t> prompt(static_cast<size_t>(shape.session().longest_sample()), 1);
   state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
   state.finish_step();
-  state.evaluate(tokens, tokens, shape.micro_batch);
-  state.next_token_logits(prompt);
+  const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
+  state.session().evaluate(batch, batch, shape.micro_batch);
+  state.session().next_token_logits(prompt);
   for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});

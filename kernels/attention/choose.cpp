@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -11,16 +12,6 @@ namespace {
 constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width still fit a core's L2 cache
 
 }  // namespace
-
-const char* name_of(AttentionKind kind) {
-  return kind == AttentionKind::kNaive ? "naive" : kind == AttentionKind::kFlash ? "flash" : "cudnn";
-}
-
-AttentionKind attention_kind(std::string_view name) {
-  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn})
-    if (name == name_of(kind)) return kind;
-  fail("unknown attention \"{}\"; known: naive, flash, cudnn", name);
-}
 
 AttnProblem attn_problem(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
@@ -69,7 +60,8 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
           s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
           request.device.arch % 10, refusal != nullptr ? refusal : "");
     plan.forward_workspace_bytes = attention::cudnn_forward_workspace(problem);
-    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(problem, request.deterministic);
+    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(
+        problem, attention::cudnn_sums(request.device.arch, request.deterministic));
     return plan;
   }
   if (request.device.device == Device::kCpu) {
@@ -79,14 +71,12 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   }
   const AttnProblem problem = attn_problem(plan);
   const AttnStatus status = attn_supports(&problem, request.device.arch);
-  check(status == ATTN_OK,
-        "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves "
-        "head dims 64 "
-        "and 128 in bf16 and 16, 32, 64, 128 in fp32, on compute capability 8.0 and up; head dim = channels "
-        "/ heads. "
-        "model.attention=naive serves every size",
-        s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
-        request.device.arch % 10, attn_status_text(status));
+  check(
+      status == ATTN_OK,
+      "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves {}; "
+      "head dim = channels / heads. model.attention=naive serves every size",
+      s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
+      request.device.arch % 10, attn_status_text(status), attention::what_is_served());
   plan.backward_workspace_bytes =
       static_cast<int64_t>(attn_backward_workspace(&problem, request.device.arch, request.deterministic));
   return plan;

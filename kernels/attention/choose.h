@@ -6,20 +6,12 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_kind.h"
 #include "kernels/base/tensor.h"
 
 namespace tessera {
-
-enum class AttentionKind : uint8_t {
-  kNaive,  // the N x N probabilities are stored: GEMM, masked softmax, GEMM
-  kFlash,  // our fused kernels: one log-sum-exp per row is stored
-  kCudnn,  // NVIDIA's fused kernels, as a yardstick; the same is stored
-};
-const char* name_of(AttentionKind kind);
-AttentionKind attention_kind(std::string_view name);  // fails on an unknown name, listing the known
 
 struct AttentionShape {
   int64_t batch, tokens, heads, head_dim;

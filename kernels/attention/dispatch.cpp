@@ -1,8 +1,9 @@
-// attn_forward, attn_backward: refuse what cannot be met, then choose the family of kernels. No CUDA headers.
+// attn_forward, attn_backward: refuse what cannot be met, then call the first family that can. No CUDA headers;
+// without CUDA there is none.
 #include <cfloat>
 #include <initializer_list>
 
-#include "kernels/attention/kernels.h"
+#include "kernels/attention/family.h"
 
 namespace tessera::attention {
 namespace {
@@ -22,6 +23,19 @@ bool aligned(const AttnProblem& p, std::initializer_list<const AttnTensor*> tens
   return true;
 }
 
+AttnStatus check(const AttnForward& f) {
+  const bool good = aligned(f.problem, {&f.q, &f.k, &f.v, &f.out}) && aligned(f.lse, sizeof(float));
+  return good ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+}
+
+AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
+  if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
+    return ATTN_BAD_ALIGNMENT;
+  if (!aligned(f.lse, sizeof(float))) return ATTN_BAD_ALIGNMENT;
+  if (f.workspace == nullptr || f.workspace_bytes < workspace_bytes) return ATTN_NO_WORKSPACE;
+  return aligned(f.workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+}
+
 // With a scale of 0 a masked score, -inf, would become NaN; with the smallest that there is, it stays, and
 // the others vanish.
 template <class Call>  // AttnForward or AttnBackward
@@ -30,52 +44,43 @@ Call with_positive_scale(Call call) {
   return call;
 }
 
-// Compute capabilities whose CTAs get 163 KB of shared memory or more; the others get 99.
-bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >= 90 && arch < 120); }
-
-AttnStatus forward_bf16(const AttnForward& f, [[maybe_unused]] int arch, CUstream_st* stream) {
-#ifdef TESSERA_ATTENTION_SM90
-  if (arch == 90) {
-    return f.problem.head_dim == 64 ? sm90::forward_64(f, stream) : sm90::forward_128(f, stream);
+const Family* chosen(const AttnProblem& p, int arch) {
+  for (const Family* family : families()) {
+    if (!family->by_name_only && family->built() && supports(*family, p, arch) == ATTN_OK) return family;
   }
-#endif
-  return f.problem.head_dim == 64 ? sm80::forward_64(f, stream) : sm80::forward_128(f, stream);
-}
-
-AttnStatus backward_bf16(const AttnBackward& f, int arch, CUstream_st* stream) {
-#ifdef TESSERA_ATTENTION_SM90
-  if (arch == 90)
-    return f.problem.head_dim == 64 ? sm90::backward_64(f, stream) : sm90::backward_128(f, stream);
-#endif
-  if (f.problem.head_dim == 64) return sm80::backward_64(f, stream);
-  return large_shared_memory(arch) ? sm80::backward_128(f, stream) : sm80::backward_128_small(f, stream);
+  return nullptr;
 }
 
 }  // namespace
+
+AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream) {
+  AttnStatus status = supports(family, args.problem, arch);
+  if (status == ATTN_OK) status = family.built() ? check(args) : ATTN_BAD_ARCH;
+  return status == ATTN_OK ? family.forward(with_positive_scale(args), arch, stream) : status;
+}
+
+AttnStatus run_backward(const Family& family, const AttnBackward& args, int arch, CUstream_st* stream) {
+  AttnStatus status = supports(family, args.problem, arch);
+  if (status == ATTN_OK)
+    status = family.built() ? check(args, family.backward_workspace(args.problem)) : ATTN_BAD_ARCH;
+  return status == ATTN_OK ? family.backward(with_positive_scale(args), arch, stream) : status;
+}
+
 }  // namespace tessera::attention
 
 using namespace tessera::attention;
 
 extern "C" AttnStatus attn_forward(const AttnForward* args, int arch, CUstream_st* stream) {
-  const AttnForward f = with_positive_scale(*args);
-  const AttnStatus status = attn_supports(&f.problem, arch);
-  if (status != ATTN_OK) return status;
-  if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out}) || !aligned(f.lse, sizeof(float)))
-    return ATTN_BAD_ALIGNMENT;
-  return f.problem.dtype == ATTN_F32 ? f32::forward(f, stream) : forward_bf16(f, arch, stream);
+  if (const AttnStatus status = attn_supports(&args->problem, arch); status != ATTN_OK) return status;
+  const Family* family = chosen(args->problem, arch);
+  return family != nullptr ? run_forward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
 }
 
 extern "C" AttnStatus attn_backward(const AttnBackward* args, int arch, CUstream_st* stream) {
-  const AttnBackward f = with_positive_scale(*args);
-  const AttnStatus status = attn_supports(&f.problem, arch);
-  if (status != ATTN_OK) return status;
-  if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
-    return ATTN_BAD_ALIGNMENT;
-  if (!aligned(f.lse, sizeof(float))) return ATTN_BAD_ALIGNMENT;
-  if (f.workspace == nullptr ||
-      f.workspace_bytes < attn_backward_workspace(&f.problem, arch, f.deterministic)) {
-    return ATTN_NO_WORKSPACE;
-  }
-  if (!aligned(f.workspace, kWorkspaceAlignment)) return ATTN_BAD_ALIGNMENT;
-  return f.problem.dtype == ATTN_F32 ? f32::backward(f, stream) : backward_bf16(f, arch, stream);
+  if (const AttnStatus status = attn_supports(&args->problem, arch); status != ATTN_OK) return status;
+  // What attn_backward_workspace() says may be more than the family that runs here needs.
+  const size_t workspace = attn_backward_workspace(&args->problem, arch, args->deterministic);
+  if (const AttnStatus status = check(*args, workspace); status != ATTN_OK) return status;
+  const Family* family = chosen(args->problem, arch);
+  return family != nullptr ? run_backward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
 }

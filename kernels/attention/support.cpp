@@ -1,71 +1,111 @@
-// The answers of attention.h that need no device. Also linked where there is no CUDA.
+// The families, and the answers of attention.h that need no device. Also linked where there is no CUDA.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <vector>
 
-#include "kernels/attention/attention.h"
-#include "kernels/attention/workspace.h"
+#include "kernels/attention/family.h"
 
 namespace tessera::attention {
 namespace {
 
-constexpr int kLowestArch = 80;
-// What a grid can count: heads and batch in its y and z, and in x up to 2^31 - 1 CTAs, each of at least 8
-// rows of a tensor. Rows of a head are counted in int.
-constexpr int64_t kMostTokens = int64_t{1} << 30, kMostHeads = 65535, kMostRows = int64_t{1} << 33;
+constexpr int64_t kMostHeads = 65535;  // and batches: a grid's y and z
 
-bool head_dim_served(AttnDtype dtype, int head_dim) {
-  if (dtype == ATTN_BF16) return head_dim == 64 || head_dim == 128;
-  return head_dim == 16 || head_dim == 32 || head_dim == 64 || head_dim == 128;
-}
-
-bool shape_served(const AttnProblem& p) {
+bool shape_served(const Family& family, const AttnProblem& p) {
   if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0) return false;
   if (p.heads % p.kv_heads != 0) return false;
-  if (p.batch > kMostHeads || p.tokens > kMostTokens || p.heads > kMostHeads) return false;
-  constexpr int64_t kPadding = sm80::BackwardWorkspace::kRowPadding;
-  const int64_t padded_tokens = (p.tokens + kPadding - 1) / kPadding * kPadding;
-  return p.batch * p.heads <= kMostRows / padded_tokens;
+  if (p.batch > kMostHeads || p.heads > kMostHeads || p.tokens > family.most_tokens) return false;
+  const int64_t padding = family.row_padding;
+  const int64_t padded_tokens = (p.tokens + padding - 1) / padding * padding;
+  return p.batch * p.heads <= family.most_rows / padded_tokens;
+}
+
+// "head dims 64 and 128 in bf16, ..."
+std::string served_head_dims() {
+  std::map<AttnDtype, std::vector<int>> head_dims;
+  for (const Family* family : families()) {
+    if (family->by_name_only) continue;
+    std::vector<int>& known = head_dims[family->dtype];
+    for (const int head_dim : family->head_dims)
+      if (std::find(known.begin(), known.end(), head_dim) == known.end()) known.push_back(head_dim);
+  }
+  std::string text = "head dims";
+  for (auto& [dtype, sizes] : head_dims) {
+    std::sort(sizes.begin(), sizes.end());
+    for (size_t i = 0; i < sizes.size(); ++i)
+      text += (i == 0 ? " " : i + 1 < sizes.size() ? ", " : " and ") + std::to_string(sizes[i]);
+    text += dtype == ATTN_BF16 ? " in bf16," : " in fp32,";
+  }
+  text.pop_back();
+  return text;
+}
+
+std::string served_archs() {
+  int lowest = kAnyLaterArch;
+  for (const Family* family : families())
+    if (!family->by_name_only) lowest = std::min(lowest, family->lowest_arch);
+  return "compute capability " + std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
+         " or higher";
 }
 
 }  // namespace
+
+std::span<const Family* const> families() {
+  static constexpr const Family* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily, &row::kFamily};
+  return kFamilies;
+}
+
+AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
+  if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
+  if (p.dtype != family.dtype || std::ranges::find(family.head_dims, p.head_dim) == family.head_dims.end())
+    return ATTN_BAD_HEAD_DIM;
+  if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
+  return std::isfinite(p.scale) && p.scale >= 0 ? ATTN_OK : ATTN_BAD_SHAPE;
+}
+
+std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
+
 }  // namespace tessera::attention
 
 using namespace tessera::attention;
 
 extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
-  const AttnProblem& p = *problem;
-  if (arch < kLowestArch) return ATTN_BAD_ARCH;
-  if (p.dtype != ATTN_BF16 && p.dtype != ATTN_F32) return ATTN_BAD_HEAD_DIM;
-  if (!head_dim_served(p.dtype, p.head_dim)) return ATTN_BAD_HEAD_DIM;
-  if (!shape_served(p)) return ATTN_BAD_SHAPE;
-  return std::isfinite(p.scale) && p.scale >= 0 ? ATTN_OK : ATTN_BAD_SHAPE;
+  AttnStatus reason = ATTN_BAD_ARCH;  // of the family that comes closest: arch, then head dim, then shape
+  for (const Family* family : families()) {
+    if (family->by_name_only) continue;
+    const AttnStatus status = supports(*family, *problem, arch);
+    if (status == ATTN_OK) return ATTN_OK;
+    if (reason == ATTN_BAD_ARCH || status == ATTN_BAD_SHAPE) reason = status;
+  }
+  return reason;
 }
 
 extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, int /*deterministic*/) {
-  const AttnProblem& p = *problem;
-  if (attn_supports(problem, arch) != ATTN_OK) return 0;
-  if (p.dtype == ATTN_F32) return f32::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens).bytes;
-  size_t bytes = sm80::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens, p.head_dim).bytes;
-  // Whether the Hopper kernels were built is not asked here: enough for them and for those that stand in.
-  if (arch == 90) {
-    bytes = std::max(bytes, sm90::BackwardWorkspace(nullptr, p.batch, p.heads, p.tokens, p.head_dim).bytes);
+  // Enough for every family that serves the problem: which of them were built is not asked here.
+  size_t bytes = 0;
+  for (const Family* family : families()) {
+    if (!family->by_name_only && supports(*family, *problem, arch) == ATTN_OK)
+      bytes = std::max(bytes, family->backward_workspace(*problem));
   }
   return bytes;
 }
 
 extern "C" const char* attn_status_text(AttnStatus status) {
+  static const std::string head_dim = "no kernel serves this head_dim; served are " + served_head_dims(),
+                           arch =
+                               "no kernel serves this compute capability: " + served_archs() + " is needed";
   switch (status) {
     case ATTN_OK:
       return "ok";
     case ATTN_BAD_HEAD_DIM:
-      return "no kernel serves this head_dim: bf16 takes 64 and 128, fp32 takes 16, 32, 64 and 128";
+      return head_dim.c_str();
     case ATTN_BAD_SHAPE:
       return "batch, tokens, heads must be positive and fit the grid; kv_heads must divide heads; scale must "
              "be finite and not negative";
     case ATTN_BAD_ALIGNMENT:
       return "pointers and strides must be multiples of 16 bytes, the workspace of 256";
     case ATTN_BAD_ARCH:
-      return "no kernel serves this compute capability: 8.0 or higher is needed";
+      return arch.c_str();
     case ATTN_NO_WORKSPACE:
       return "the workspace is missing or smaller than attn_backward_workspace() says";
     case ATTN_LAUNCH_FAILED:

@@ -1,8 +1,10 @@
-// What the backward keeps in its workspace. Plain C++: the size is asked for on machines without CUDA.
+// What a backward keeps in its workspace. Plain C++: the size is asked for on machines without CUDA.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/attention/attention.h"
 
 namespace tessera::attention {
 
@@ -25,67 +27,11 @@ class Carver {
   size_t used_ = 0;
 };
 
-namespace sm80 {
-
-// Rows are padded to whole query tiles: the main kernel copies row statistics without asking where N ends.
-struct BackwardWorkspace {
-  static constexpr int kRowPadding = 64;  // a multiple of every kBlockQ
-
-  BackwardWorkspace(void* memory, int64_t batch, int64_t heads, int64_t tokens, int head_dim) {
+// Of a family that needs delta alone
+struct DeltaWorkspace {
+  DeltaWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
-    padded_tokens = (tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
-    const auto rows = static_cast<size_t>(batch * heads * padded_tokens);
-    log2_sum_exp = carver.take<float>(rows);
-    delta = carver.take<float>(rows);
-    dq = carver.take<float>(rows * static_cast<size_t>(head_dim));
-    counters = carver.take<uint32_t>(rows / kSmallestBlockQ + 1);
-    bytes = carver.used();
-  }
-
-  static constexpr int kSmallestBlockQ = 32;
-  int64_t padded_tokens;
-  float* log2_sum_exp;  // [B, H, padded N]: LSE log2(e), +inf past N, where the probabilities thus become 0
-  float* delta;         // [B, H, padded N]: rowsum(dO o O), 0 past N
-  float* dq;            // [B, H, query tile, kBlockQ D]: sums in the order of the main kernel's registers
-  uint32_t* counters;   // [0]: the next ticket; [1 + tile]: key blocks that have added to a query tile
-  size_t bytes;
-};
-
-}  // namespace sm80
-
-namespace sm90 {
-
-// Rows are padded to whole query tiles: the copy engine brings row statistics without asking where N ends.
-struct BackwardWorkspace {
-  static constexpr int kRowPadding = 128;  // a multiple of every kBlockQ
-  static constexpr int kSmallestBlockQ = 64;
-  static constexpr int kPartsPerTile = 2;  // each of one warpgroup, with a counter of its own
-
-  BackwardWorkspace(void* memory, int64_t batch, int64_t heads, int64_t tokens, int head_dim) {
-    Carver carver(memory);
-    const int64_t padded_tokens = (tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
-    const auto rows = static_cast<size_t>(batch * heads * padded_tokens);
-    row_statistics = carver.take<float>(rows * 2);
-    dq = carver.take<float>(rows * static_cast<size_t>(head_dim));
-    counters = carver.take<uint32_t>(rows / kSmallestBlockQ * kPartsPerTile + 1);
-    bytes = carver.used();
-  }
-
-  float* row_statistics;  // [B, H, query tile, 2, kBlockQ]: LSE log2(e), +inf past N, where the probabilities
-                          // thus become 0; and delta = rowsum(dO o O), 0 past N
-  float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
-  uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
-  size_t bytes;
-};
-
-}  // namespace sm90
-
-namespace f32 {
-
-struct BackwardWorkspace {
-  BackwardWorkspace(void* memory, int64_t batch, int64_t heads, int64_t tokens) {
-    Carver carver(memory);
-    delta = carver.take<float>(static_cast<size_t>(batch * heads * tokens));
+    delta = carver.take<float>(static_cast<size_t>(p.batch * p.heads * p.tokens));
     bytes = carver.used();
   }
 
@@ -93,6 +39,10 @@ struct BackwardWorkspace {
   size_t bytes;
 };
 
-}  // namespace f32
+// The size of a workspace, as a Family gives it
+template <class Workspace>
+size_t workspace_bytes(const AttnProblem& p) {
+  return Workspace(nullptr, p).bytes;
+}
 
 }  // namespace tessera::attention

@@ -15,38 +15,33 @@
 
 namespace tessera {
 
-Descriptor::~Descriptor() {
-  if (fd >= 0) close(fd);
-}
-
 void MappedFile::Unmap::operator()(const std::byte* data) const {
   munmap(const_cast<std::byte*>(data), size);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // O_NONBLOCK: opening a named pipe must lead to the refusal below, not wait for a writer.
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
-  if (file.fd < 0 || fstat(file.fd, &info) != 0) {
+  if (!file.is_open() || fstat(file.get(), &info) != 0) {
     check(errno != ENOENT, "{} does not exist", path.string());
     fail("cannot read {}: {}", path.string(), std::strerror(errno));
   }
   check(S_ISREG(info.st_mode), "{} is not a regular file, so it cannot be mapped into memory", path.string());
   if (info.st_size == 0) return;  // mmap refuses a length of 0
   const size_t size = static_cast<size_t>(info.st_size);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   check(data != MAP_FAILED, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   data_ = decltype(data_)(static_cast<const std::byte*>(data), Unmap{size});
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail_with_errno();
+  file_ = Descriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file_.is_open()) fail_with_errno();
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ >= 0) close(fd_);
   if (!committed_) unlink(temporary_.c_str());
 }
 
@@ -58,7 +53,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 
 void OutputFile::write_here(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_with_errno();
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -66,18 +61,18 @@ void OutputFile::write_here(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
-  if (lseek(fd_, 0, SEEK_SET) < 0) fail_with_errno();
+  if (lseek(file_.get(), 0, SEEK_SET) < 0) fail_with_errno();
   write_here(bytes);
   start_changed_ = true;
-  if (lseek(fd_, 0, SEEK_END) < 0) fail_with_errno();
+  if (lseek(file_.get(), 0, SEEK_END) < 0) fail_with_errno();
 }
 
 FileChecksum OutputFile::commit() {
   const FileChecksum written =
       start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
   // The content must be on disk before the name is: otherwise a crash could leave a named file full of zeros.
-  if (fsync(fd_) != 0) fail_with_errno();
-  if (close(std::exchange(fd_, -1)) != 0) fail_with_errno();
+  if (fsync(file_.get()) != 0) fail_with_errno();
+  if (!file_.close()) fail_with_errno();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   committed_ = true;
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
@@ -96,15 +91,15 @@ FileChecksum write_file(const std::filesystem::path& path, std::string_view text
 
 // With read() rather than a memory map: a sector that cannot be read is then an error, not a SIGBUS.
 FileChecksum checksum_of_file(const std::filesystem::path& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto fail_with_errno = [&] { fail("cannot read {}: {}", path.string(), std::strerror(errno)); };
-  if (file.fd < 0) fail_with_errno();
-  posix_fadvise(file.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  if (!file.is_open()) fail_with_errno();
+  posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   std::vector<std::byte> buffer(size_t{1} << 20);
   Checksum checksum;
   int64_t bytes = 0;
   while (true) {
-    const ssize_t count = read(file.fd, buffer.data(), buffer.size());
+    const ssize_t count = read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_with_errno();
     if (count == 0) return {bytes, checksum.digits()};
@@ -114,10 +109,10 @@ FileChecksum checksum_of_file(const std::filesystem::path& path) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const Descriptor opened{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: a file system on which folders cannot be synced; there is nothing to do better.
-  check(opened.fd >= 0 && (fsync(opened.fd) == 0 || errno == EINVAL), "cannot write to the folder {}: {}",
-        folder.string(), std::strerror(errno));
+  check(opened.is_open() && (fsync(opened.get()) == 0 || errno == EINVAL),
+        "cannot write to the folder {}: {}", folder.string(), std::strerror(errno));
 }
 
 }  // namespace tessera

@@ -1,5 +1,4 @@
-// Files of the data room: read through memory maps, written so that nothing half-written ever has its final
-// name.
+// Files: read through memory maps, written so that nothing half-written ever has its final name.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +9,9 @@
 #include <string_view>
 
 #include "kernels/base/checksum.h"
+#include "kernels/base/descriptor.h"
 
 namespace tessera {
-
-// Of an open file; closes it.
-struct Descriptor {
-  int fd = -1;
-  explicit Descriptor(int opened) : fd(opened) {}
-  ~Descriptor();
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
 
 // A whole regular file, mapped read-only. Only the pages that are touched are read from disk.
 // Limit: should another program shorten the file while it is mapped, touching the lost part ends this program
@@ -61,7 +52,7 @@ class OutputFile {
   [[noreturn]] void fail_with_errno() const;
 
   std::filesystem::path path_, temporary_;
-  int fd_ = -1;
+  Descriptor file_;
   bool committed_ = false;
   Checksum checksum_;  // of what passed write()
   int64_t bytes_ = 0;

@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/descriptor.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_line.h"
 
@@ -48,15 +48,8 @@ void write_in_place(const std::string& path, std::string_view text) {
     if (!write_all(standard, text)) fail_with_errno(path);
     return;
   }
-  struct Descriptor {
-    int fd;
-    ~Descriptor() {
-      if (fd >= 0) close(fd);
-    }
-  } file{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-  if (file.fd < 0) fail_with_errno(path);
-  if (!write_all(file.fd, text)) fail_with_errno(path);
-  if (close(std::exchange(file.fd, -1)) != 0) fail_with_errno(path);
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open() || !write_all(file.get(), text) || !file.close()) fail_with_errno(path);
 }
 
 }  // namespace

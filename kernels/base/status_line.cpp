@@ -9,9 +9,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {
@@ -19,26 +22,17 @@ namespace {
 constexpr const char* kFreshLine = "\r\x1b[K";
 constexpr double kSecondsBetweenShows = 0.1;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 struct Letter {
   size_t bytes;
   int columns;
 };
 
-// The letter that `text` begins with; a byte that is no UTF-8 counts as one.
+// The letter that `text` begins with; a byte that is not UTF-8 counts as one.
 Letter first_letter(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t bytes = byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : byte(0) >= 0xC2 ? 2 : 1;
-  if (bytes == 1 || bytes > text.size()) return {1, 1};
-  uint32_t code = byte(0) & (0xFFu >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {1, 1};
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  const auto within = [&](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  const std::optional<CodePoint> point = first_code_point(text);
+  if (!point) return {1, 1};
+  const auto [code, bytes] = *point;
+  const auto within = [code = code](uint32_t first, uint32_t last) { return code >= first && code <= last; };
   if (within(0x300, 0x36F) || within(0x200B, 0x200F) || within(0x20D0, 0x20FF) || within(0xFE00, 0xFE0F))
     return {bytes, 0};
   const bool wide = within(0x1100, 0x115F) || within(0x2E80, 0xA4CF) || within(0xAC00, 0xD7A3) ||
@@ -75,6 +69,10 @@ int64_t columns_of(std::string_view text) {
     text.remove_prefix(letter.bytes);
   }
   return columns;
+}
+
+std::string labelled(std::string_view label, std::string_view text) {
+  return fmt::format("{:<{}}{}", label, kLabelColumns, text);
 }
 
 std::string fit_status(const std::vector<StatusPart>& parts, int64_t columns) {
@@ -132,7 +130,7 @@ bool write_all(int fd, std::string_view text) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {  // whoever shares the terminal or the pipe made it so
+    } else if (errno == EAGAIN) {  // another process that shares the terminal or the pipe set O_NONBLOCK
       pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&ready, 1, 1000);
     } else if (errno != EINTR) {
@@ -160,7 +158,7 @@ void StatusLine::write(const std::string& text) {
   const int reason = errno;
   if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG) speaks_ = in_place_ = open_ = false;
   if (std::exchange(said_, true)) return;
-  write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program goes on "
+  write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program continues "
                                        "without what it would print there\n",
                                        program_invocation_short_name,
                                        fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
@@ -193,6 +191,10 @@ void StatusLine::print(std::string_view text) {
 
 void StatusLine::print_wrapped(std::string_view text, int64_t indent) {
   print(in_place_ ? wrap(text, columns_of_terminal(fd_) - 1, indent) : std::string(text));
+}
+
+void StatusLine::print_labelled(std::string_view label, std::string_view text) {
+  print_wrapped(labelled(label, text), kLabelColumns);
 }
 
 void StatusLine::clear() {

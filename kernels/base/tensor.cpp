@@ -6,20 +6,6 @@ namespace tessera {
 
 size_t size_of(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
 
-const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "fp32";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kI32:
-      return "int32";
-  }
-  return "unknown dtype";
-}
-
-const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
-
 Shape::Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
   check(dims.size() <= kMaxRank, "a shape has at most {} dimensions, found {}", kMaxRank, dims.size());
   int i = 0;

@@ -12,24 +12,38 @@
 
 namespace tessera {
 
-size_t utf8_prefix(std::string_view text) {
+std::optional<CodePoint> first_code_point(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    const int ones =
-        std::countl_one(static_cast<unsigned char>(lead));  // 0: ASCII; 1: no beginning; else the length
-    if (ones == 1 || ones > 4) return i;
-    const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
-    uint32_t code = lead & (0x7Fu >> ones);
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) return i;
-      code = code << 6 | (byte(i + k) & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
-    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return i;
-    i += length;
+  const int ones = std::countl_one(static_cast<unsigned char>(byte(0)));
+  if (text.empty() || ones == 1 || ones > 4) return {};  // 0: ASCII; 1: no first byte; else the length
+  const size_t length = ones == 0 ? 1 : static_cast<size_t>(ones);
+  uint32_t code = byte(0) & (0x7Fu >> ones);
+  for (size_t k = 1; k < length; ++k) {
+    if ((byte(k) & 0xC0) != 0x80) return {};
+    code = code << 6 | (byte(k) & 0x3F);
   }
-  return text.size();
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // of a length; below it is overlong
+  if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
+  return CodePoint{.code = code, .bytes = length};
+}
+
+size_t utf8_prefix(std::string_view text) {
+  size_t end = 0;
+  while (const std::optional<CodePoint> next = first_code_point(text.substr(end))) end += next->bytes;
+  return end;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::optional<CodePoint> next = first_code_point(text);
+    const bool shown = next && (next->code >= 0x20 || next->code == '\n' || next->code == '\t') &&
+                       (next->code < 0x7F || next->code >= 0xA0);
+    const size_t bytes = next ? next->bytes : 1;
+    out += shown ? text.substr(0, bytes) : "\uFFFD";
+    text.remove_prefix(bytes);
+  }
+  return out;
 }
 
 std::string in_quotes(std::string_view text) {
@@ -93,6 +107,26 @@ std::vector<std::string_view> nearest(std::span<const std::string_view> candidat
     least = std::min(least, d);
   }
   return found;
+}
+
+std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, std::string_view word) {
+  return nearest(candidates, word.size(),
+                 [&](std::string_view candidate) { return edit_distance(word, candidate); });
+}
+
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& near,
+                         const std::vector<std::string_view>& known) {
+  if (near.empty())
+    return fmt::format("unknown {} {}; known: {}", what, in_quotes(word), fmt::join(known, ", "));
+  std::vector<std::string> quoted;
+  for (const std::string_view candidate : near) quoted.push_back(in_quotes(candidate));
+  return fmt::format("unknown {} {}; {}", what, in_quotes(word), did_you_mean(quoted));
+}
+
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& known) {
+  return unknown_word(what, word, nearest(known, word), known);
 }
 
 std::string utc_time() {

@@ -1,6 +1,5 @@
 // The rungs of the ladder that are called through the structs of attention.h: each against fp64, as the
 // benchmark calls it. The kernels of the row rung, which attn_forward() never chooses, at every size.
-#include "kernels/attention/row/row.h"
 #include "tests/cuda/attention_problem.h"
 #include "tests/process.h"
 #include "train/bench/ladder.h"
@@ -13,16 +12,16 @@ using attention::Rung;
 class RungProblem final : public Problem {
  public:
   RungProblem(const Rung& rung, const AttentionCase& c, Packing packing, const Inputs& inputs)
-      : Problem(c, rung.dtype == DType::kBF16, packing, inputs, device_arch()), rung_(rung) {}
+      : Problem(c, rung.dtype() == DType::kBF16, packing, inputs, device_arch()), rung_(rung) {}
 
   void enqueue(bool deterministic, cudaStream_t stream) const override {
     const AttnForward f = forward();
     AttnBackward g = backward(deterministic);
-    const size_t wanted = rung_.backward_workspace(g.problem, device_arch());
+    const size_t wanted = rung_.family->backward_workspace(g.problem);
     EXPECT_LE(wanted, g.workspace_bytes);
     g.workspace_bytes = wanted;
-    for (AttnStatus status :
-         {rung_.forward(f, device_arch(), stream), rung_.backward(g, device_arch(), stream)})
+    for (AttnStatus status : {attention::run_forward(*rung_.family, f, device_arch(), stream),
+                              attention::run_backward(*rung_.family, g, device_arch(), stream)})
       EXPECT_EQ(status, ATTN_OK) << attn_status_text(status);
   }
 
@@ -37,7 +36,7 @@ const Rung& rung_named(std::string_view name) {
 }
 
 Errors errors_on(const Rung& rung, const AttentionCase& c, Packing packing, bool deterministic) {
-  const Inputs inputs(c, rung.dtype == DType::kBF16);
+  const Inputs inputs(c, rung.dtype() == DType::kBF16);
   const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
   RungProblem problem(rung, c, packing, inputs);
   return errors_of(problem.run(deterministic), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0);
@@ -51,7 +50,7 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
     for (int head_dim : {64, 128}) {
       for (bool causal : {true, false}) {
         const AttentionCase c = {2, 300, 4, 2, head_dim, causal, 1 / std::sqrt(head_dim)};
-        const AttnProblem p = {.dtype = rung.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+        const AttnProblem p = {.dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
                                .batch = c.batch,
                                .tokens = c.tokens,
                                .heads = c.heads,
@@ -60,13 +59,12 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
                                .causal = causal,
                                .scale = static_cast<float>(c.scale)};
         const std::string why_not = rung.why_not(p, device);
-        if (!rung.forward || !why_not.empty())
-          continue;  // naive is an operation of the Backend: ops_test.cpp
+        if (!rung.family || !why_not.empty()) continue;  // naive is an operation of the Backend: ops_test.cpp
         for (bool deterministic : {true, false}) {
           SCOPED_TRACE(::testing::Message()
                        << rung.name << ", head dim " << head_dim << (causal ? ", causal" : ", full"));
           expect_within(errors_on(rung, c, Packing::kPackedQkv, deterministic),
-                        limits(rung.dtype == DType::kBF16));
+                        limits(rung.dtype() == DType::kBF16));
         }
       }
     }
@@ -119,7 +117,7 @@ TEST_F(AttentionLadder, RowGivesTheSameBits) {
 
 // 96 KB of scores: as long as shared memory allows, and where it must be asked for
 TEST_F(AttentionLadder, RowAtItsLongest) {
-  for (int64_t tokens : {int64_t{10'240}, int64_t{11'900}, attention::row::kMostTokens}) {
+  for (int64_t tokens : {int64_t{10'240}, int64_t{11'900}, attention::row::kFamily.most_tokens}) {
     for (int head_dim : {64, 128}) {
       const AttentionCase c = {1, tokens, 1, 1, head_dim, true, 1 / std::sqrt(head_dim)};
       const Inputs inputs(c, true);

@@ -1,7 +1,5 @@
 // The communicator on CUDA: as many ranks as there are GPUs, each a process; and NCCL itself with a single
 // rank.
-#include "train/parallel/communicator.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "kernels/base/random.h"
 #include "tests/cuda/twin.h"
 #include "tests/rank_processes.h"
+#include "train/parallel/make_communicator.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -113,7 +112,7 @@ class CudaCommunicator : public CudaTest {
         const Tensor whole = output(dtype, {ranks.size * count}).cuda;
         const Tensor again = output(dtype, {ranks.size * count}).cuda;
         const Tensor slice = again.rows(ranks.rank * count, count);
-        cuda().copy(part.cuda, slice);
+        cuda().run(Copy{part.cuda, slice});
         communicator.all_gather({.part = part.cuda, .whole = whole});
         communicator.all_gather({.part = slice, .whole = again});
         communicator.wait();
@@ -137,11 +136,11 @@ class CudaCommunicator : public CudaTest {
     const Tensor y = output(DType::kF32, {kWidth, kWidth}).cuda;
     communicator.take_waited_seconds();
     for (int i = 0; i < 20; ++i)
-      cuda().linear_forward({.x = x, .weight = weight, .y = y});  // some milliseconds
-    cuda().copy(late.cuda, part);
+      cuda().run(LinearForward{.x = x, .weight = weight, .y = y});  // some milliseconds
+    cuda().run(Copy{late.cuda, part});
     communicator.all_gather({.part = part, .whole = whole});
     communicator.wait();
-    cuda().copy(whole, read);
+    cuda().run(Copy{whole, read});
     communicator.synchronize();
     const std::vector<float> got = floats_of(read);
     for (size_t i = 0; i < got.size(); ++i)
@@ -221,7 +220,7 @@ TEST_F(CudaCommunicator, RefusesTwoRanksOnOneGpu) {
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
     const auto backend = make_cuda_backend();
     const std::string message = message_of([&] { make_communicator(*backend, ranks); });
-    EXPECT_NE(message.find("ranks 0 and 1 are on the same GPU"), std::string::npos) << message;
+    EXPECT_NE(message.find("ranks 0 and 1 use the same GPU"), std::string::npos) << message;
   });
 }
 

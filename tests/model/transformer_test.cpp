@@ -169,8 +169,8 @@ TEST(Evaluation, IsTheLossThatTrainingSeesAndLeavesNoTrace) {
   const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
   const auto inputs = all.first(all.size() - 1), targets = all.last(all.size() - 1);
   const size_t half = inputs.size() / 2;
-  const double evaluated = (state.evaluate(inputs.first(half), targets.first(half), 3) +
-                            state.evaluate(inputs.last(half), targets.last(half), 3)) /
+  const double evaluated = (state.session().evaluate(inputs.first(half), targets.first(half), 3) +
+                            state.session().evaluate(inputs.last(half), targets.last(half), 3)) /
                            2;
   const int64_t before = arena.ledger().current_bytes();
   state.step(inputs, targets,
@@ -191,13 +191,13 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
   const std::span<const int32_t> all(tokens.as<int32_t>(), 38);
   double sum = 0;
   for (size_t n = 1; n <= 37; ++n) {
-    const std::vector<float> logits = state.next_token_logits(all.first(n));
+    const std::vector<float> logits = state.session().next_token_logits(all.first(n));
     ASSERT_EQ(logits.size(), 61u);
     double normalizer = 0;
     for (const float l : logits) normalizer += std::exp(static_cast<double>(l));
     sum += std::log(normalizer) - logits[static_cast<size_t>(all[n])];
   }
-  EXPECT_NEAR(sum / 37, state.evaluate(all.first(37), all.last(37), 1), 1e-5);
+  EXPECT_NEAR(sum / 37, state.session().evaluate(all.first(37), all.last(37), 1), 1e-5);
 }
 
 TEST(Memory, ThePlanIsTheStep) {

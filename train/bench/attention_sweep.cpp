@@ -49,7 +49,7 @@ std::vector<Contender> contenders_of(const std::vector<std::string>& names, cons
   for (const Contender& contender : all) known += (known.empty() ? "" : ", ") + contender.name;
   if (names.empty()) {
     if (device.device == Device::kCpu) return all;
-    const std::string best = device.arch == 90 ? "hopper" : "tensor_cores";
+    const std::string best = attention::best_rung(device.arch).name;
     for (const Contender& contender : all)
       if (contender.name == best || contender.name == kYardstick) chosen.push_back(contender);
     return chosen;

@@ -9,6 +9,8 @@
 #include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
 #include "train/launch/process_group.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"
@@ -149,10 +151,9 @@ int main(int argc, char** argv) {
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper) "
-      "and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, share of "
-      "the GEMM "
-      "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
+      "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
+      "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
+      "memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, attention_options, attention_seq_lens);
   attention->footer(
@@ -178,8 +179,8 @@ int main(int argc, char** argv) {
     }
     if (*memory) tessera::bench_memory(config, memory_options);
     return 0;
-  } catch (const tessera::EndedWithOthers&) {
-    return tessera::kEndedWithOthers;
+  } catch (const tessera::PeerFailed&) {
+    return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "bench: error: " << error.what() << '\n';
     return 1;

@@ -5,16 +5,18 @@
 #include "kernels/base/text.h"
 #include "train/bench/bench.h"
 #include "train/bench/time_steps.h"
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera {
 namespace {
 
-void measure_step(const Config& config, const BenchStepOptions& options, Peers& peers) {
-  if (peers.leads()) check_writable(options.json);
-  const DeviceTraits device = choose_device(config.device, peers.local_rank()).traits;
-  RunShape shape = run_shape(config, device, 0, peers.memory_limit(device.device));
+void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
+  if (ranks.is_rank_0()) check_writable(options.json);
+  const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
+  RunShape shape = run_shape(config, device, 0, ranks.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.ranks = 1;
@@ -22,24 +24,23 @@ void measure_step(const Config& config, const BenchStepOptions& options, Peers& 
   const double peak = gemm_peak(*be);
   const int64_t planned = plan_memory(shape, device).peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
-  Communicator* comm = peers.connect(*be);
+  Communicator* comm = ranks.make_communicator(*be);
   // All ranks at the same time, as they share power and memory of a machine. The slowest counts.
-  const auto measure = [&](Backend& backend, const RunShape& of, const TimedSteps& steps) {
+  const auto measure = [&](const RunShape& of, const TimedSteps& steps) {
     Arena arena = make_arena(device);
     arena.reserve(plan_memory(of, device).peak_bytes());
-    return time_steps(backend, arena, of, optimizer, steps);
+    return time_steps(*be, arena, of, optimizer, steps);
   };
-  const StepTimes one = measure(*be, alone, {.warmup = options.warmup, .steps = options.steps});
-  const std::vector<double> ones = peers.gather(one.median());
+  const StepTimes one = measure(alone, {.warmup = options.warmup, .steps = options.steps});
+  const std::vector<double> ones = ranks.gather(one.median());
   const StepTimes all =
-      comm ? measure(*be, shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
-  const std::vector<double> waited = peers.gather(all.waited);
-  OpTimes times;
+      comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
+  const std::vector<double> waited = ranks.gather(all.waited);
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
-  const std::unique_ptr<Backend> timed = make_timed_backend(*be, times);
-  measure(*timed, alone, {.warmup = 1, .steps = timed_steps, .times = &times});
-  peers.leave();
-  if (!peers.leads()) return;
+  OpTimer timer(*be);
+  measure(alone, {.warmup = 1, .steps = timed_steps, .timer = &timer});
+  ranks.finish();
+  if (!ranks.is_rank_0()) return;
 
   const double median = all.median();
   const double slowest_alone = *std::max_element(ones.begin(), ones.end());
@@ -69,8 +70,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, Peers& 
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
   double sum = 0;
-  for (const auto& [op, time] : times) sum += time.seconds;
-  std::vector<std::pair<std::string, OpTime>> rows(times.begin(), times.end());
+  for (const auto& [op, time] : timer.times()) sum += time.seconds;
+  std::vector<std::pair<std::string, OpTime>> rows(timer.times().begin(), timer.times().end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   fmt::print("  by operation, each waited for, a step{}\n", shape.ranks > 1 ? " of one rank alone" : "");
@@ -104,8 +105,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, Peers& 
 }  // namespace
 
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world) {
-  Peers peers(world, config);
-  peers.guard([&] { measure_step(config, options, peers); });
+  RankGroup ranks(world, config);
+  ranks.guard([&] { measure_step(config, options, ranks); });
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The formulas behind Traffic (ladder.h), one function a method.
+// Bytes that attention moves, by formula: one function a method.
 //
 // Checked with Nsight Compute on an H200, kernel by kernel and with empty caches, at B 4, H 12, D 64, causal,
 // N 1024 and 4096: `read` is right within 3%, but for the main backward kernel of the tensor cores (up to 10%
@@ -6,9 +6,19 @@
 // (6% more). Less than `written` was written by the end of a kernel: up to 45 MB of results were still in L2.
 #pragma once
 
-#include "train/bench/ladder.h"
+#include "kernels/attention/attention.h"
 
 namespace tessera::attention {
+
+// Of one call. Two readings, because caches decide which is true:
+//   read, written    device memory, if a kernel reads each input once and writes each output once: all that
+//                    is read again within a kernel comes from L2, nothing between kernels does
+//   loaded, stored   what the kernels ask for, whoever answers: L1, L2 or device memory. What cuBLASLt reads
+//                    again within a product is not known here and not counted.
+struct Traffic {
+  double read = 0, written = 0;
+  double loaded = 0, stored = 0;
+};
 
 Traffic naive_forward_traffic(const AttnProblem& p);
 Traffic naive_backward_traffic(const AttnProblem& p);

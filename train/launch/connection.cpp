@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint32_t kMagic = 0x41535354;  // "TSSA": whoever does not begin with it speaks something else
+constexpr uint32_t kMagic = 0x41535354;  // "TSSA": begins every message of this protocol
 
 struct Header {
   uint32_t magic, kind;
@@ -28,14 +28,15 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// Null and `why` when the name is not known.
+// Null, and `why`, if the name cannot be resolved.
 Addresses resolve(const std::string& address, int port, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   const int result = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (result != 0) why = fmt::format("the name {} is not known ({})", address, gai_strerror(result));
+  if (result != 0)
+    why = fmt::format("the host name {} cannot be resolved ({})", address, gai_strerror(result));
   return Addresses(list);
 }
 
@@ -48,19 +49,16 @@ void set_any(sockaddr& address) {
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {
+Connection::Connection(Descriptor socket) : socket_(std::move(socket)) {
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   const int yes = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
 void Connection::send(MessageKind kind, std::string_view body) {
-  check(body.size() <= kMostMessageBytes, "a message of {} bytes to another rank; at most {} go in one",
-        body.size(), kMostMessageBytes);
+  check(body.size() <= kMaxMessageBytes,
+        "cannot send a message of {} bytes to another rank; at most {} bytes fit into one", body.size(),
+        kMaxMessageBytes);
   const Header header{.magic = kMagic, .kind = static_cast<uint32_t>(kind), .bytes = body.size()};
   out_.append(reinterpret_cast<const char*>(&header), sizeof header).append(body);
   flush();
@@ -74,7 +72,7 @@ void Connection::flush() {
     else if (errno == EAGAIN)
       return;
     else if (errno != EINTR)
-      break;  // broken: what the other side sent before can still be read, and then its end
+      break;  // broken: what the other end sent before can still be read, then the end of the stream
   }
   out_.clear();
   sent_ = 0;
@@ -102,8 +100,8 @@ std::optional<Message> Connection::next() {
   const std::string_view rest = std::string_view(in_).substr(taken_);
   Header header{.magic = kMagic, .kind = 0, .bytes = 0};
   std::memcpy(&header, rest.data(), std::min(rest.size(), sizeof header));
-  if (header.magic != kMagic || header.bytes > most_bytes_) ended_ = stranger_ = true;
-  if (stranger_ || rest.size() < sizeof header || rest.size() - sizeof header < header.bytes) return {};
+  if (header.magic != kMagic || header.bytes > max_bytes_) ended_ = protocol_error_ = true;
+  if (protocol_error_ || rest.size() < sizeof header || rest.size() - sizeof header < header.bytes) return {};
   taken_ += sizeof header + header.bytes;
   return Message{static_cast<MessageKind>(header.kind),
                  std::string(rest.substr(sizeof header, header.bytes))};
@@ -115,28 +113,29 @@ pollfd Connection::events() const {
           .revents = 0};
 }
 
-FileDescriptor listen_at(const std::string& address, int port, Reach reach) {
+Descriptor listen_at(const std::string& address, int port, Reach reach) {
   std::string why;
   const Addresses addresses = resolve(address, port, why);
   check(addresses != nullptr,
         "rank 0 cannot listen at {}:{}: {}. Set MASTER_ADDR to the name of rank 0's machine", address, port,
         why);
   if (reach == Reach::kNetwork) set_any(*addresses->ai_addr);
-  FileDescriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);  // not held up by a run that has ended
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes,
+             sizeof yes);  // a run that has just ended does not hold the port
   if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0)
     return fd;
   const int error = errno;
   const char* advice = error == EADDRINUSE
-                           ? "Another program, perhaps another run, holds the port: end that or set "
-                             "another MASTER_PORT"
-                           : "MASTER_ADDR must be rank 0's machine and MASTER_PORT a port that "
+                           ? "Another program, perhaps another run, uses the port. Stop it or set another "
+                             "MASTER_PORT"
+                           : "MASTER_ADDR must be rank 0's machine, and MASTER_PORT a port that "
                              "programs may use";
   fail("rank 0 cannot listen at {}:{}: {}. {}", address, port, std::strerror(error), advice);
 }
 
-int port_of(const FileDescriptor& listening) {
+int port_of(const Descriptor& listening) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &size);
@@ -144,8 +143,8 @@ int port_of(const FileDescriptor& listening) {
                                             : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
 
-std::optional<Connection> accept_from(const FileDescriptor& listening) {
-  FileDescriptor fd(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+std::optional<Connection> accept_from(const Descriptor& listening) {
+  Descriptor fd(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (fd.get() < 0) return {};
   return Connection(std::move(fd));
 }
@@ -154,7 +153,7 @@ Attempt connect_to(const std::string& address, int port, double seconds) {
   Attempt attempt;
   const Addresses addresses = resolve(address, port, attempt.why);
   for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
-    FileDescriptor fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Descriptor fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int error = connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
       pollfd writable{.fd = fd.get(), .events = POLLOUT, .revents = 0};

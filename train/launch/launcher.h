@@ -5,13 +5,14 @@ namespace tessera {
 
 // Runs this program once more for every rank, with the same arguments and with torchrun's variables set, so
 // that world_of_environment() finds a world there; waits for all, and returns the exit code: 0 if every rank
-// ended with 0, else that of the rank that failed first, or 128 plus the number of the signal that killed it.
+// exited with 0, else that of the first rank that failed, or 128 plus the number of the signal that killed
+// it.
 //
-//   - stderr of every rank, and stdout of all but rank 0, come out line by line behind "rank 3: ".
-//   - SIGINT and SIGTERM go on to all ranks.
-//   - When a rank ends badly, the others end by their Team, or are killed after 3 s. A rank that exits says
-//   why
-//     itself; of one that a signal kills, or that ends before the others without a word, the launcher tells.
+//   - stderr of every rank, and stdout of all but rank 0, are printed line by line behind "rank 3: ".
+//   - SIGINT and SIGTERM are forwarded to all ranks.
+//   - When a rank fails, the watchdogs of the others end them, or the launcher kills them after 3 s. A rank
+//     that exits prints its own error; if a signal kills it, or it ends early without an error, the launcher
+//     prints one.
 //   - Ranks do not outlive the launcher: if it is killed, they are.
 //   - TESSERA_SECRET, new random bytes, lets rank 0 tell its ranks from other programs.
 //   - OMP_NUM_THREADS, unless it is set, shares this machine's processors among the ranks.

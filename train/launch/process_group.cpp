@@ -2,42 +2,47 @@
 
 #include <cstring>
 
+#include "train/launch/rendezvous.h"
 #include "train/launch/watchdog.h"
 
 namespace tessera {
 
-Team::Team(std::unique_ptr<Watch> watch) : watch_(std::move(watch)) {}
-Team::~Team() = default;
+ProcessGroup::ProcessGroup(std::unique_ptr<Watchdog> watchdog) : watchdog_(std::move(watchdog)) {}
+ProcessGroup::~ProcessGroup() = default;
 
-std::unique_ptr<Team> Team::join(const World& world, const Introduction& introduction,
-                                 double time_limit_seconds) {
+std::unique_ptr<ProcessGroup> ProcessGroup::join(const World& world, const RunIdentity& run,
+                                                 double time_limit_seconds) {
   check(time_limit_seconds > 0, "the time limit for the other ranks is {} s; it must be more than 0",
         time_limit_seconds);
-  return std::unique_ptr<Team>(new Team(
-      std::make_unique<Watch>(world, meet(world, introduction, time_limit_seconds), time_limit_seconds)));
+  return std::unique_ptr<ProcessGroup>(new ProcessGroup(
+      std::make_unique<Watchdog>(world, rendezvous(world, run, time_limit_seconds), time_limit_seconds)));
 }
 
-const World& Team::world() const { return watch_->world(); }
+const World& ProcessGroup::world() const { return watchdog_->world(); }
 
-std::vector<std::string> Team::exchange(std::string_view mine) { return watch_->exchange(mine); }
+std::vector<std::string> ProcessGroup::exchange(std::string_view mine) { return watchdog_->exchange(mine); }
 
-std::vector<double> Team::sum(std::span<const double> mine) {
+std::vector<double> ProcessGroup::sum(std::span<const double> mine) {
   const std::vector<std::string> all =
       exchange({reinterpret_cast<const char*>(mine.data()), mine.size_bytes()});
   std::vector<double> total(mine.size()), theirs(mine.size());
   for (size_t rank = 0; rank < all.size(); ++rank) {
     check(all[rank].size() == mine.size_bytes(),
-          "rank {} sums {} numbers and rank {} {}; all must sum as many", world().rank, mine.size(), rank,
-          all[rank].size() / sizeof(double));
+          "rank {} sums {} numbers and rank {} sums {}; all ranks must sum the same count", world().rank,
+          mine.size(), rank, all[rank].size() / sizeof(double));
     std::memcpy(theirs.data(), all[rank].data(), all[rank].size());
     for (size_t i = 0; i < total.size(); ++i) total[i] = rank == 0 ? theirs[i] : total[i] + theirs[i];
   }
   return total;
 }
 
-void Team::at(std::string_view what, Pace pace) { watch_->at(what, pace); }
-void Team::set_poll(std::function<std::string()> poll) { watch_->set_poll(std::move(poll)); }
-void Team::fail(std::string_view message) { watch_->fail(message); }
-void Team::leave() { watch_->leave(); }
+void ProcessGroup::enter_phase(std::string_view name, Timeout timeout) {
+  watchdog_->enter_phase(name, timeout);
+}
+void ProcessGroup::set_health_check(std::function<std::string()> check) {
+  watchdog_->set_health_check(std::move(check));
+}
+void ProcessGroup::fail(std::string_view error) { watchdog_->fail(error); }
+void ProcessGroup::finish() { watchdog_->finish(); }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The ranks of one run: they meet, exchange bytes, watch one another, and end together.
+// The processes of one run, one for each rank: they exchange bytes, watch one another, and end together.
 #pragma once
 
 #include <functional>
@@ -9,82 +9,63 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "train/launch/messages.h"
+#include "train/launch/peer_failed.h"
 #include "train/launch/world.h"
 
 namespace tessera {
 
-// The exit code of a rank that ends only because another rank, or the launcher, has said why the run ends.
-inline constexpr int kEndedWithOthers = 3;
+class Watchdog;
 
-// Thrown by Team::join() where rank 0 refuses the meeting and says so itself: print nothing, exit with
-// kEndedWithOthers. what() is what rank 0 says.
-class EndedWithOthers : public Error {
- public:
-  using Error::Error;
-};
-
-// What every rank must have in common.
-struct Introduction {
-  std::string build;   // names the program's version
-  std::string config;  // lines of `key: value`
-};
-
-enum class Pace {
-  kTogether,  // every rank gets on from here within the time limit once another has
-  kAlone      // this rank may take as long as it needs: a checkpoint, a sample
-};
-
-// All ranks hold a Team from join() to leave(). A thread of its own holds the connections to rank 0 open and
-// ends the process, wherever its main thread is (in a kernel, in a collective, in exchange()), when
+// Every rank holds a ProcessGroup from join() to finish(). Its watchdog, a thread, keeps a connection to rank
+// 0 open and ends the process, wherever the main thread is (in a kernel, a collective, exchange()), when
 //   - another rank fails, or its process ends (rank 0 sees its connection close);
-//   - another rank's process does not answer for the time limit (stopped, or its machine is gone);
-//   - a rank stays behind the others for the time limit in a place of Pace::kTogether;
-//   - all stay in the same such place for 24 times the limit.
+//   - another rank's process sends no heartbeat for the time limit (stopped, or its machine is down);
+//   - a rank is a straggler: behind the others for the time limit, in a phase with Timeout::kLimit;
+//   - all ranks stay in the same such phase for 24 times the limit.
 // Within the limit and a few seconds all ranks have ended, by _exit() after stdout is flushed: files that get
-// their names when they are whole stay whole. One rank prints one message to stderr and exits with 1: the one
-// that failed, or else rank 0, or, when rank 0 is lost, rank 1 and the first rank of each other machine.
-// Under our own launcher, which sees how processes end, it tells of lost ones. The rest exit with
-// kEndedWithOthers.
-class Team {
+// their names when they are whole stay whole. One rank prints one error to stderr and exits with 1: the one
+// that failed; else rank 0; when rank 0 is lost, rank 1 and the first rank of each other machine. Under our
+// own launcher, which sees how processes end, the launcher prints it. The rest exit with kExitPeerFailed.
+class ProcessGroup {
  public:
-  // Rank 0 listens at the master's port, the others connect, all within the limit, which is that of the watch
-  // too. Error, at every rank: a rank that never came, one that came twice, another world size, build or
-  // configuration, a port that is taken, a master that cannot be reached or is another program. Connections
-  // that do not speak this protocol are ignored.
-  static std::unique_ptr<Team> join(const World& world, const Introduction& introduction,
-                                    double time_limit_seconds);
-  // Without leave(): the others end, as this rank's process is about to.
-  ~Team();
+  // The rendezvous: rank 0 listens at the master's port, the others connect, all within the time limit, which
+  // is the watchdog's too. Error, at every rank: a rank is missing, came twice, or has another world size,
+  // build or configuration; the port is taken; the master cannot be reached or is another program.
+  // Connections that do not speak this protocol are ignored.
+  static std::unique_ptr<ProcessGroup> join(const World& world, const RunIdentity& run,
+                                            double time_limit_seconds);
+  // Without finish(): the others end, as this rank's process is about to.
+  ~ProcessGroup();
 
   const World& world() const;
 
   // The bytes of every rank, in the order of ranks. All ranks call it, in the same order among the calls of
-  // exchange(), sum(), at() and leave(). At most kMostMessageBytes (connection.h) together.
+  // exchange(), sum(), enter_phase() and finish(). At most kMaxMessageBytes (connection.h) together.
   std::vector<std::string> exchange(std::string_view mine);
   // The sums over the ranks, element by element, added in the order of ranks in double: equal bits at every
-  // rank. As many numbers everywhere.
+  // rank. All ranks give the same number of elements.
   std::vector<double> sum(std::span<const double> mine);
 
-  // This rank has come to `what` ("step 12: micro-batch 3"). All ranks pass the same places in the same
-  // order, those of rank 0 alone too. Costs a lock. Name a place just before whatever waits for the other
-  // ranks: who hangs before it is seen when the others have passed it.
-  void at(std::string_view what, Pace pace);
+  // This rank enters the phase `name` ("step 12: micro-batch 3"). All ranks enter the same phases in the same
+  // order, also those in which only rank 0 works. Costs a lock. Enter a phase just before what waits for the
+  // other ranks: a rank that hangs before it is found when the others have entered it.
+  void enter_phase(std::string_view name, Timeout timeout);
 
-  // `poll` is called about once a second by the team's thread, until it is replaced or leave(); a text that
-  // is not empty (an asynchronous error of NCCL) fails as fail() does. It must return within a second or so.
-  void set_poll(std::function<std::string()> poll);
+  // `check` is called about once a second by the watchdog's thread, until it is replaced or finish(); a text
+  // that is not empty (an asynchronous error of NCCL) fails as fail() does. It must return within a second.
+  void set_health_check(std::function<std::string()> check);
 
-  // Ends this process and the others: this rank's message is printed, unless the run ends for another cause
-  // already. Call it where the program would print an error and exit.
-  [[noreturn]] void fail(std::string_view message);
+  // Ends this process and the others. Prints the error, unless the run already ends for another one. Call it
+  // where the program would print an error and exit.
+  [[noreturn]] void fail(std::string_view error);
 
-  // After success: waits until all ranks are here; the watch goes on until then, and then ends.
-  void leave();
+  // After success: waits, watched, until all ranks are here; then stops the watchdog.
+  void finish();
 
  private:
-  class Watch;
-  explicit Team(std::unique_ptr<Watch> watch);
-  std::unique_ptr<Watch> watch_;
+  explicit ProcessGroup(std::unique_ptr<Watchdog> watchdog);
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace tessera

@@ -1,32 +1,19 @@
-// How the ranks of a run meet, before they are a Team.
+// How the ranks of a run find one another, before they are a process group.
 #pragma once
 
-#include <chrono>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "train/launch/connection.h"
-#include "train/launch/process_group.h"
+#include "train/launch/messages.h"
+#include "train/launch/world.h"
 
 namespace tessera {
 
-using Clock = std::chrono::steady_clock;
-
-inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// The body of a message. Bytes that are not UTF-8, as a host's name may hold, are replaced.
-using Json = nlohmann::json;
-inline std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-inline constexpr double kFarewellSeconds = 1;  // for the others to hear of a refusal or an ending
+inline constexpr double kDrainSeconds = 1;  // in which the others receive a refusal or a shutdown
 
 // Another rank, as this process knows it.
-struct Member {
+struct Peer {
   int rank;
   std::string name;  // for people: "rank 2 (pid 4711 on node7)"
   Connection connection;
@@ -34,7 +21,7 @@ struct Member {
 
 std::string name_of_this_process(const World& world);
 
-// At rank 0 all others, in the order of ranks; elsewhere rank 0 alone. Errors: see Team::join().
-std::vector<Member> meet(const World& world, const Introduction& introduction, double time_limit_seconds);
+// At rank 0 all others, in the order of ranks; elsewhere rank 0 alone. Errors: see ProcessGroup::join().
+std::vector<Peer> rendezvous(const World& world, const RunIdentity& run, double time_limit_seconds);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Messages beside a status line that another process draws on the same terminal.
+// Messages on a terminal where another process draws a status line.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// What to write before a line of text: on a terminal it takes the place of the status that stands there.
+// What to write before a line of text: on a terminal it erases the status line.
 inline std::string fresh_line(int fd) { return draws_in_place(fd) ? "\r\x1b[K" : ""; }
 
 }  // namespace tessera

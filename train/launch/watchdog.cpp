@@ -9,13 +9,15 @@
 #include <cstdio>
 #include <cstring>
 
+#include "kernels/base/check.h"
+#include "train/launch/peer_failed.h"
 #include "train/launch/terminal.h"
 
 namespace tessera {
 namespace {
 
-constexpr double kStandstillLimits = 24;  // limits without progress anywhere, after which the run ends
-constexpr double kVerdictSeconds = 2;     // for rank 0 to answer a rank that fails
+constexpr double kStallLimits = 24;          // time limits without progress at any rank, until the run ends
+constexpr double kShutdownReplySeconds = 2;  // for rank 0 to answer a rank that fails
 
 // The bytes of every rank, each behind its length.
 std::string pack(const std::vector<std::string>& all) {
@@ -27,19 +29,24 @@ std::string pack(const std::vector<std::string>& all) {
   return packed;
 }
 
-std::vector<std::string> unpack(std::string_view packed) {
+// Error: the lengths do not add up, or there are not `count` of them.
+std::vector<std::string> unpack(std::string_view packed, int count) {
   std::vector<std::string> all;
   while (!packed.empty()) {
     uint64_t bytes = 0;
+    check(packed.size() >= sizeof bytes, "an exchange that ends within a length");
     std::memcpy(&bytes, packed.data(), sizeof bytes);
-    all.emplace_back(packed.substr(sizeof bytes, bytes));
-    packed.remove_prefix(sizeof bytes + bytes);
+    packed.remove_prefix(sizeof bytes);
+    check(bytes <= packed.size(), "an exchange that is cut off");
+    all.emplace_back(packed.substr(0, bytes));
+    packed.remove_prefix(bytes);
   }
+  check(all.size() == static_cast<size_t>(count), "an exchange of {} ranks, not {}", all.size(), count);
   return all;
 }
 
-// The main thread may hold any lock, or wait for ever, as may whoever reads stdout: nothing here waits for
-// them. `error`: empty where another rank has said it.
+// The main thread may hold any lock, or wait forever, and so may whoever reads stdout: nothing here waits for
+// them. `error`: empty if another rank reports it.
 [[noreturn]] void end_process(int code, const std::string& error) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(2);
@@ -52,20 +59,20 @@ std::vector<std::string> unpack(std::string_view packed) {
 
 }  // namespace
 
-Team::Watch::Watch(const World& world, std::vector<Member> members, double time_limit)
+Watchdog::Watchdog(const World& world, std::vector<Peer> peers, double time_limit)
     : world_(world),
-      limit_(time_limit),
-      beat_(std::min(1.0, time_limit / 4)),
+      time_limit_(time_limit),
+      heartbeat_interval_(std::min(1.0, time_limit / 4)),
       name_(name_of_this_process(world)),
-      members_(std::move(members)),
-      heard_(members_.size(), Clock::now()),
-      places_(static_cast<size_t>(world.size)),
-      parts_(static_cast<size_t>(world.size)),
-      last_beat_(Clock::now()),
-      last_turn_(last_beat_),
-      last_poll_(last_beat_),
+      peers_(std::move(peers)),
+      last_received_(peers_.size(), Clock::now()),
+      progress_(static_cast<size_t>(world.size)),
+      contributions_(static_cast<size_t>(world.size)),
+      last_heartbeat_(Clock::now()),
+      last_turn_(last_heartbeat_),
+      last_health_check_(last_heartbeat_),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  wake();  // something may have come with the last message of the meeting
+  wake();  // messages may have arrived with the last one of the rendezvous
   // Signals are the main thread's: a handler must not run here while the connections are in use.
   sigset_t all, before;
   sigfillset(&all);
@@ -74,274 +81,296 @@ Team::Watch::Watch(const World& world, std::vector<Member> members, double time_
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Team::Watch::~Watch() {
+Watchdog::~Watchdog() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     abandoned_ = true;
-    fail_as_this_rank("it ended before the run did");
+    report_failure("it ended before the run did");
   }
   stop();
 }
 
-void Team::Watch::stop() {
+void Watchdog::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     wake();
   }
   thread_.join();
-  members_.clear();
+  peers_.clear();
 }
 
-void Team::Watch::wake() const { eventfd_write(wake_.get(), 1); }
+void Watchdog::wake() const { eventfd_write(wake_.get(), 1); }
 
-std::vector<std::string> Team::Watch::exchange(std::string_view mine) {
-  const uint64_t most = kMostMessageBytes / static_cast<uint64_t>(world_.size) - sizeof(uint64_t);
-  check(mine.size() <= most, "rank {} gives {} bytes to an exchange of {} ranks; at most {} go", world_.rank,
-        mine.size(), world_.size, most);
-  check(thread_.joinable(), "rank {} exchanges after leave()", world_.rank);
+std::vector<std::string> Watchdog::exchange(std::string_view mine) {
+  const uint64_t most = kMaxMessageBytes / static_cast<uint64_t>(world_.size) - sizeof(uint64_t);
+  check(mine.size() <= most, "rank {} gives {} bytes to an exchange of {} ranks; each may give at most {}",
+        world_.rank, mine.size(), world_.size, most);
+  check(thread_.joinable(), "rank {} calls exchange() after finish()", world_.rank);
   std::unique_lock lock(mutex_);
-  come_to(here().what, Pace::kTogether);
-  if (rank_0())
-    take_part(0, std::string(mine));
+  set_phase(own_progress().last.phase, Timeout::kLimit);
+  if (is_rank_0())
+    add_contribution(0, std::string(mine));
   else
-    members_[0].connection.send(MessageKind::kPart, mine);
+    peers_[0].connection.send(MessageKind::kContribution, mine);
   wake();
-  changed_.wait(lock, [&] { return result_.has_value(); });
-  return *std::exchange(result_, {});
+  exchanged_.wait(lock, [&] { return gathered_.has_value(); });
+  return *std::exchange(gathered_, {});
 }
 
-void Team::Watch::at(std::string_view what, Pace pace) {
+void Watchdog::enter_phase(std::string_view name, Timeout timeout) {
   const std::lock_guard lock(mutex_);
-  come_to(std::string(what), pace);
+  set_phase(std::string(name), timeout);
 }
 
-void Team::Watch::come_to(std::string what, Pace pace) {
-  moved_ = Clock::now();
-  here() = {.progress = here().progress + 1, .pace = pace, .what = std::move(what), .behind_since = {}};
+void Watchdog::set_phase(std::string name, Timeout timeout) {
+  update_progress(world_.rank,
+                  {.phases = own_progress().last.phases + 1, .timeout = timeout, .phase = std::move(name)});
 }
 
-void Team::Watch::set_poll(std::function<std::string()> poll) {
-  const std::lock_guard lock(poll_mutex_);
-  poll_ = std::move(poll);
+void Watchdog::update_progress(int rank, const Heartbeat& heartbeat) {
+  Progress& progress = progress_[static_cast<size_t>(rank)];
+  if (heartbeat.phases == progress.last.phases) return;
+  last_progress_ = Clock::now();
+  progress = {.last = heartbeat, .behind_since = {}};
 }
 
-void Team::Watch::fail(std::string_view message) {
-  if (!thread_.joinable()) end_process(1, as_this_rank(message));  // after leave(): nobody depends on it
+void Watchdog::set_health_check(std::function<std::string()> check) {
+  const std::lock_guard lock(health_check_mutex_);
+  health_check_ = std::move(check);
+}
+
+void Watchdog::fail(std::string_view error) {
+  if (!thread_.joinable()) end_process(1, with_name(error));  // after finish(): no rank depends on this one
   {
     const std::lock_guard lock(mutex_);
-    fail_as_this_rank(message);
+    report_failure(error);
     wake();
   }
   while (true) pause();  // the thread ends the process
 }
 
-void Team::Watch::leave() {
-  set_poll({});
+void Watchdog::finish() {
+  set_health_check({});
   {
     const std::lock_guard lock(mutex_);
-    leaving_ = true;
+    finishing_ = true;
   }
   exchange({});
   stop();
 }
 
-void Team::Watch::run() {
-  std::vector<pollfd> events;
+void Watchdog::run() {
   while (true) {
-    {
-      const std::lock_guard lock(mutex_);
-      events.assign(1, {.fd = wake_.get(), .events = POLLIN, .revents = 0});
-      for (const Member& member : members_) events.push_back(member.connection.events());
-    }
-    ::poll(events.data(), events.size(), static_cast<int>(1000 * beat_));
+    std::vector<pollfd> wanted = events();
+    ::poll(wanted.data(), wanted.size(), static_cast<int>(1000 * heartbeat_interval_));
     eventfd_t wakes;
     eventfd_read(wake_.get(), &wakes);
     {
       const std::lock_guard lock(mutex_);
-      // This process itself was stopped for a while: what it did not hear then proves nothing.
-      if (seconds_since(last_turn_) > limit_ / 2) {
-        std::fill(heard_.begin(), heard_.end(), Clock::now());
-        for (Place& place : places_) place.behind_since.reset();
-        moved_ = Clock::now();
-      }
-      last_turn_ = Clock::now();
-      for (size_t i = 0; i < members_.size(); ++i) hear(i);
-      if (seconds_since(last_beat_) >= beat_) beat();
-      if (!failure_.empty() && seconds_since(failed_at_) > kVerdictSeconds) ending_ = {world_.rank, failure_};
-      const bool left = stopping_ && left_;
-      if (left || ending_) say_goodbye();
-      if (left || (ending_ && abandoned_)) return;
-      if (ending_ && ending_->speaker == world_.rank) end_process(1, ending_->text);
-      if (ending_) end_process(kEndedWithOthers, {});
+      forgive_own_pause();
+      for (size_t i = 0; i < peers_.size(); ++i) receive_from(i);
+      if (seconds_since(last_heartbeat_) >= heartbeat_interval_) send_heartbeats();
+      if (end_if_over()) return;
     }
-    if (seconds_since(last_poll_) >= std::min(1.0, limit_)) ask_poll();
+    if (seconds_since(last_health_check_) >= std::min(1.0, time_limit_)) run_health_check();
   }
 }
 
-void Team::Watch::hear(size_t index) {
-  Connection& connection = members_[index].connection;
+std::vector<pollfd> Watchdog::events() {
+  const std::lock_guard lock(mutex_);
+  std::vector<pollfd> events{{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  for (const Peer& peer : peers_) events.push_back(peer.connection.events());
+  return events;
+}
+
+// If this process itself was stopped for a while, the silence of the others in that time proves nothing.
+void Watchdog::forgive_own_pause() {
+  if (seconds_since(last_turn_) > time_limit_ / 2) {
+    std::fill(last_received_.begin(), last_received_.end(), Clock::now());
+    for (Progress& progress : progress_) progress.behind_since.reset();
+    last_progress_ = Clock::now();
+  }
+  last_turn_ = Clock::now();
+}
+
+// True: the thread returns, and the process lives on.
+bool Watchdog::end_if_over() {
+  if (!failure_.empty() && seconds_since(failed_at_) > kShutdownReplySeconds)
+    shutdown_ = {.reporter = world_.rank, .error = failure_};
+  const bool finished = stopping_ && finished_;
+  if (finished || shutdown_) drain_connections();
+  if (finished || (shutdown_ && abandoned_)) return true;
+  if (shutdown_ && shutdown_->reporter == world_.rank) end_process(1, shutdown_->error);
+  if (shutdown_) end_process(kExitPeerFailed, {});
+  return false;
+}
+
+void Watchdog::receive_from(size_t index) {
+  Connection& connection = peers_[index].connection;
   connection.flush();
   connection.receive();
-  while (const std::optional<Message> message = connection.next()) take(index, *message);
-  if (connection.ended()) lost(members_[index]);
+  try {
+    while (const std::optional<Message> message = connection.next()) handle(index, *message);
+  } catch (const std::exception& error) {
+    shut_down(world_.rank, fmt::format("{} sent a message that cannot be read: {}. Run the same program on "
+                                       "every machine",
+                                       peers_[index].name, error.what()));
+  }
+  if (connection.ended()) connection_lost(peers_[index]);
 }
 
-void Team::Watch::take(size_t index, const Message& message) {
-  heard_[index] = Clock::now();
-  const int rank = members_[index].rank;
+void Watchdog::handle(size_t index, const Message& message) {
+  last_received_[index] = Clock::now();
+  const int rank = peers_[index].rank;
   switch (message.kind) {
-    case MessageKind::kPart:
-      return take_part(rank, message.body);
-    case MessageKind::kFailed:
-      return decide(rank, message.body);
-    case MessageKind::kAll:
-      result_ = unpack(message.body);
-      left_ = leaving_;
-      return changed_.notify_all();
-    case MessageKind::kEnd: {
-      const Json json = Json::parse(message.body);
-      if (!ending_) ending_ = {json.at("speaker"), json.at("text")};
+    case MessageKind::kContribution:
+      check(is_rank_0(), "only rank 0 gathers an exchange");
+      return add_contribution(rank, message.body);
+    case MessageKind::kFailure:
+      check(is_rank_0(), "failures are reported to rank 0 alone");
+      return shut_down(rank, message.body);
+    case MessageKind::kGathered:
+      check(!is_rank_0(), "only rank 0 gathers an exchange");
+      gathered_ = unpack(message.body, world_.size);
+      finished_ = finishing_;
+      return exchanged_.notify_all();
+    case MessageKind::kShutdown:
+      check(!is_rank_0(), "only rank 0 ends the run");
+      if (!shutdown_) shutdown_ = decode_shutdown(message.body);
       return;
-    }
-    case MessageKind::kState: {
-      if (!rank_0()) return;
-      const Json json = Json::parse(message.body);
-      Place& place = places_[static_cast<size_t>(rank)];
-      if (json.at("progress") == place.progress) return;
-      moved_ = Clock::now();
-      place = {.progress = json.at("progress"),
-               .pace = json.at("alone") ? Pace::kAlone : Pace::kTogether,
-               .what = json.at("what"),
-               .behind_since = {}};
+    case MessageKind::kHeartbeat:
+      if (is_rank_0()) update_progress(rank, decode_heartbeat(message.body));
       return;
-    }
     default:
-      decide(world_.rank, fmt::format("{} sent what has no meaning here", members_[index].name));
+      tessera::fail("its kind is {}", static_cast<uint32_t>(message.kind));
   }
 }
 
-// At rank 0: when the last part has come, everyone gets all of them.
-void Team::Watch::take_part(int rank, std::string part) {
-  parts_[static_cast<size_t>(rank)] = std::move(part);
-  if (!std::all_of(parts_.begin(), parts_.end(), [](const auto& one) { return one.has_value(); })) return;
-  result_.emplace();
-  for (std::optional<std::string>& one : parts_) result_->push_back(*std::exchange(one, {}));
-  const std::string packed = members_.empty() ? std::string() : pack(*result_);
-  for (Member& member : members_) member.connection.send(MessageKind::kAll, packed);
-  left_ = leaving_;
-  changed_.notify_all();
+// At rank 0: when the last contribution has arrived, all ranks get all of them.
+void Watchdog::add_contribution(int rank, std::string bytes) {
+  contributions_[static_cast<size_t>(rank)] = std::move(bytes);
+  if (!std::all_of(contributions_.begin(), contributions_.end(), [](const auto& c) { return c.has_value(); }))
+    return;
+  gathered_.emplace();
+  for (std::optional<std::string>& one : contributions_) gathered_->push_back(*std::exchange(one, {}));
+  const std::string packed = peers_.empty() ? std::string() : pack(*gathered_);
+  for (Peer& peer : peers_) peer.connection.send(MessageKind::kGathered, packed);
+  finished_ = finishing_;
+  exchanged_.notify_all();
 }
 
-void Team::Watch::beat() {
-  last_beat_ = Clock::now();
-  if (left_ || ending_) return;
-  const std::string state = rank_0() ? std::string()
-                                     : dump({{"progress", here().progress},
-                                             {"alone", here().pace == Pace::kAlone},
-                                             {"what", here().what}});
-  for (size_t i = 0; i < members_.size(); ++i) {
-    members_[i].connection.send(MessageKind::kState, state);
-    if (seconds_since(heard_[i]) > limit_) silent(members_[i]);
+void Watchdog::send_heartbeats() {
+  last_heartbeat_ = Clock::now();
+  if (finished_ || shutdown_) return;
+  const std::string body = is_rank_0() ? std::string() : encode(own_progress().last);
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    peers_[i].connection.send(MessageKind::kHeartbeat, body);
+    if (seconds_since(last_received_[i]) > time_limit_) heartbeat_lost(peers_[i]);
   }
-  if (rank_0()) look_for_laggards();
+  if (!is_rank_0()) return;
+  check_stragglers();
+  check_stall();
 }
 
-void Team::Watch::look_for_laggards() {
-  const auto first = std::max_element(places_.begin(), places_.end(),
-                                      [](const Place& a, const Place& b) { return a.progress < b.progress; });
-  for (size_t rank = 0; rank < places_.size(); ++rank) {
-    Place& place = places_[rank];
-    if (place.progress == first->progress) continue;
-    if (!place.behind_since) place.behind_since = Clock::now();
-    if (place.pace == Pace::kAlone || seconds_since(*place.behind_since) <= limit_) continue;
-    decide(0, fmt::format(
-                  "{} has been at `{}` for {:g} s longer than rank {}, which is at `{}`: it hangs, or it is "
-                  "so much slower. If it only needs longer, raise the time limit",
-                  rank == 0 ? name_ : members_[rank - 1].name, place.what, limit_, first - places_.begin(),
-                  first->what));
+void Watchdog::check_stragglers() {
+  const auto first =
+      std::max_element(progress_.begin(), progress_.end(),
+                       [](const Progress& a, const Progress& b) { return a.last.phases < b.last.phases; });
+  for (size_t rank = 0; rank < progress_.size(); ++rank) {
+    Progress& progress = progress_[rank];
+    if (progress.last.phases == first->last.phases) continue;
+    if (!progress.behind_since) progress.behind_since = Clock::now();
+    if (progress.last.timeout == Timeout::kNone || seconds_since(*progress.behind_since) <= time_limit_)
+      continue;
+    shut_down(0, fmt::format("{} has been in `{}` for {:g} s longer than rank {}, which is in `{}`: it hangs "
+                             "or is too slow. If it only needs more time, raise train.time_limit",
+                             rank == 0 ? name_ : peers_[rank - 1].name, progress.last.phase, time_limit_,
+                             first - progress_.begin(), first->last.phase));
   }
-  const bool together = std::all_of(places_.begin(), places_.end(), [&](const Place& place) {
-    return place.progress == first->progress && place.pace == Pace::kTogether;
+}
+
+// All ranks wait in the same phase.
+void Watchdog::check_stall() {
+  const Heartbeat& own = own_progress().last;
+  const bool together = std::all_of(progress_.begin(), progress_.end(), [&](const Progress& progress) {
+    return progress.last.phases == own.phases && progress.last.timeout == Timeout::kLimit;
   });
-  const double standstill = kStandstillLimits * limit_;
-  if (together && seconds_since(moved_) > standstill)
-    decide(0,
-           fmt::format("no rank has got on from `{}` for {:g} s: a device or the network between them hangs. "
-                       "If a step only needs longer, raise the time limit",
-                       first->what, standstill));
+  const double limit = kStallLimits * time_limit_;
+  if (!together || seconds_since(last_progress_) <= limit) return;
+  shut_down(0, fmt::format("no rank has made progress in `{}` for {:g} s: a device or the network between "
+                           "them hangs. If a step only needs more time, raise train.time_limit",
+                           own.phase, limit));
 }
 
-// Who tells of a rank that cannot speak itself: rank 0; of rank 0, the first rank that is left on each
-// machine.
-int Team::Watch::witness() const {
-  return rank_0() || world_.rank == 1 || world_.local_rank == 0 ? world_.rank : kNobody;
+// The rank that reports the error of one that cannot: rank 0; of rank 0, the first rank left on each machine.
+int Watchdog::reporter_for_peers() const {
+  return is_rank_0() || world_.rank == 1 || world_.local_rank == 0 ? world_.rank : Shutdown::kNobody;
 }
 
 // The connection to a rank has ended, and so has its process.
-void Team::Watch::lost(const Member& member) {
-  if (left_) return;
-  if (!failure_.empty()) return decide(world_.rank, failure_);  // rank 0 cannot say any more who speaks
-  decide(world_.own_launcher() ? kNobody : witness(),
-         fmt::format(
-             "{} is gone: its process was killed or crashed, or its machine is down. Look at what it printed "
-             "last, and at that machine's log",
-             member.name));
+void Watchdog::connection_lost(const Peer& peer) {
+  if (finished_) return;
+  if (!failure_.empty()) return shut_down(world_.rank, failure_);  // rank 0 can no longer choose the reporter
+  shut_down(world_.own_launcher() ? Shutdown::kNobody : reporter_for_peers(),
+            fmt::format("{} is gone: its process was killed or crashed, or its machine is down. See its last "
+                        "output and that machine's system log",
+                        peer.name));
 }
 
-void Team::Watch::silent(const Member& member) {
-  decide(witness(),
-         fmt::format(
-             "{} has not answered for {:g} s: its process is stopped, or its machine or the network is down",
-             member.name, limit_));
+void Watchdog::heartbeat_lost(const Peer& peer) {
+  shut_down(
+      reporter_for_peers(),
+      fmt::format("{} has not answered for {:g} s: its process is stopped, or its machine or the network "
+                  "is down",
+                  peer.name, time_limit_));
 }
 
-void Team::Watch::ask_poll() {
-  last_poll_ = Clock::now();
-  std::string text;
+void Watchdog::run_health_check() {
+  last_health_check_ = Clock::now();
+  std::string error;
   {
-    const std::lock_guard lock(poll_mutex_);
-    if (poll_) text = poll_();
+    const std::lock_guard lock(health_check_mutex_);
+    if (health_check_) error = health_check_();
   }
   const std::lock_guard lock(mutex_);
-  if (!text.empty() && failure_.empty()) fail_as_this_rank(text);
+  if (!error.empty() && failure_.empty()) report_failure(error);
 }
 
-// Our launcher puts the rank in front of what it prints.
-std::string Team::Watch::as_this_rank(std::string_view message) const {
-  return world_.own_launcher() ? std::string(message) : fmt::format("{}: {}", name_, message);
+// Our launcher prefixes what a rank prints with the rank.
+std::string Watchdog::with_name(std::string_view error) const {
+  return world_.own_launcher() ? std::string(error) : fmt::format("{}: {}", name_, error);
 }
 
-void Team::Watch::fail_as_this_rank(std::string_view message) {
-  const std::string text = as_this_rank(message);
-  if (rank_0()) return decide(0, text);
+void Watchdog::report_failure(std::string_view error) {
+  const std::string text = with_name(error);
+  if (is_rank_0()) return shut_down(0, text);
   failure_ = text;
   failed_at_ = Clock::now();
-  members_[0].connection.send(MessageKind::kFailed, text);
+  peers_[0].connection.send(MessageKind::kFailure, text);
 }
 
-// The first cause counts. Elsewhere than at rank 0 it is this rank's own view, which is asked only when rank
-// 0 is lost.
-void Team::Watch::decide(int speaker, std::string text) {
-  if (ending_) return;
-  ending_ = {speaker, std::move(text)};
-  if (!rank_0()) return;
-  const std::string body = dump({{"speaker", ending_->speaker}, {"text", ending_->text}});
-  for (Member& member : members_) member.connection.send(MessageKind::kEnd, body);
+// The first error counts. At a rank other than 0 it is this rank's own view, used only when rank 0 is lost.
+void Watchdog::shut_down(int reporter, std::string error) {
+  if (shutdown_) return;
+  shutdown_ = {.reporter = reporter, .error = std::move(error)};
+  if (!is_rank_0()) return;
+  const std::string body = encode(*shutdown_);
+  for (Peer& peer : peers_) peer.connection.send(MessageKind::kShutdown, body);
 }
 
 // What was sent last must arrive: a connection that is closed with unread bytes is reset, and may lose it. So
 // rank 0 reads until the others have closed theirs.
-void Team::Watch::say_goodbye() {
-  if (!rank_0()) return;
+void Watchdog::drain_connections() {
+  if (!is_rank_0()) return;
   const Clock::time_point start = Clock::now();
-  const auto open = [](const Member& member) { return !member.connection.ended(); };
-  while (std::any_of(members_.begin(), members_.end(), open) && seconds_since(start) < kFarewellSeconds) {
-    for (Member& member : members_) {
-      member.connection.flush();
-      member.connection.finish_sending();
-      member.connection.receive();
+  const auto open = [](const Peer& peer) { return !peer.connection.ended(); };
+  while (std::any_of(peers_.begin(), peers_.end(), open) && seconds_since(start) < kDrainSeconds) {
+    for (Peer& peer : peers_) {
+      peer.connection.flush();
+      peer.connection.finish_sending();
+      peer.connection.receive();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -1,90 +1,96 @@
-// The thread behind a Team: it owns the connections, and ends the process when the run ends.
+// The thread behind a ProcessGroup: it owns the connections, and ends the process when the run ends.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
+#include "kernels/base/clock.h"
+#include "kernels/base/descriptor.h"
+#include "train/launch/messages.h"
 #include "train/launch/rendezvous.h"
+#include "train/launch/world.h"
 
 namespace tessera {
 
-// Progress is the number of places that a rank has come to. Rank 0 knows everyone's: the others tell theirs
-// with every sign of life.
+// Rank 0 knows how far every rank has come: the others tell it with every heartbeat.
 //
-// One rule decides how a run ends: rank 0 takes the first cause that it hears of, tells everyone the cause
-// and who prints it, and all end. So there is one message, also where many fail at once.
-class Team::Watch {
+// One rule decides how a run ends: rank 0 takes the first error that it learns of, sends everyone the error
+// and the rank that reports it, and all end. So there is one message, also where many ranks fail at once.
+class Watchdog {
  public:
-  Watch(const World& world, std::vector<Member> members, double time_limit);
-  ~Watch();
+  Watchdog(const World& world, std::vector<Peer> peers, double time_limit);
+  ~Watchdog();
 
+  // As in ProcessGroup.
   const World& world() const { return world_; }
   std::vector<std::string> exchange(std::string_view mine);
-  void at(std::string_view what, Pace pace);
-  void set_poll(std::function<std::string()> poll);
-  [[noreturn]] void fail(std::string_view message);
-  void leave();
+  void enter_phase(std::string_view name, Timeout timeout);
+  void set_health_check(std::function<std::string()> check);
+  [[noreturn]] void fail(std::string_view error);
+  void finish();
 
  private:
-  static constexpr int kNobody = -1;  // prints: the launcher does
-  struct Ending {
-    int speaker;
-    std::string text;
-  };
-  struct Place {
-    int64_t progress = 0;
-    Pace pace = Pace::kAlone;
-    std::string what = "the start";
-    std::optional<Clock::time_point> behind_since;  // another rank went ahead, after this one came here
+  struct Progress {
+    Heartbeat last;
+    std::optional<Clock::time_point> behind_since;  // when another rank was first seen in a later phase
   };
 
   void run();
-  void hear(size_t member);
-  void take(size_t member, const Message& message);
-  void take_part(int rank, std::string part);
-  void come_to(std::string what, Pace pace);
-  void beat();
-  void look_for_laggards();
-  int witness() const;
-  void lost(const Member& member);
-  void silent(const Member& member);
-  void ask_poll();
-  std::string as_this_rank(std::string_view message) const;
-  void fail_as_this_rank(std::string_view message);
-  void decide(int speaker, std::string text);
-  void say_goodbye();
+  std::vector<pollfd> events();
+  void forgive_own_pause();
+  bool end_if_over();
+  void receive_from(size_t peer);
+  void handle(size_t peer, const Message& message);
+  void add_contribution(int rank, std::string bytes);
+  void update_progress(int rank, const Heartbeat& heartbeat);
+  void set_phase(std::string name, Timeout timeout);
+  void send_heartbeats();
+  void check_stragglers();
+  void check_stall();
+  int reporter_for_peers() const;
+  void connection_lost(const Peer& peer);
+  void heartbeat_lost(const Peer& peer);
+  void run_health_check();
+  std::string with_name(std::string_view error) const;
+  void report_failure(std::string_view error);
+  void shut_down(int reporter, std::string error);
+  void drain_connections();
   void wake() const;
   void stop();
-  bool rank_0() const { return world_.rank == 0; }
-  Place& here() { return places_[static_cast<size_t>(world_.rank)]; }
+  bool is_rank_0() const { return world_.rank == 0; }
+  Progress& own_progress() { return progress_[static_cast<size_t>(world_.rank)]; }
 
   const World world_;
-  const double limit_;  // seconds
-  const double beat_;   // seconds between two signs of life
+  const double time_limit_;          // seconds
+  const double heartbeat_interval_;  // seconds
   const std::string name_;
 
-  std::mutex mutex_;  // of all that follows, but poll_
-  std::condition_variable changed_;
-  std::vector<Member> members_;
-  std::vector<Clock::time_point> heard_;  // of members_
-  std::vector<Place> places_;             // by rank; elsewhere than at rank 0 only the own one is kept
-  std::vector<std::optional<std::string>> parts_;   // of the exchange that is under way, by rank; at rank 0
-  std::optional<std::vector<std::string>> result_;  // of an exchange, for the main thread
-  std::optional<Ending> ending_;
+  std::mutex mutex_;  // of all that follows, but health_check_
+  std::condition_variable exchanged_;
+  std::vector<Peer> peers_;
+  std::vector<Clock::time_point> last_received_;           // of peers_
+  std::vector<Progress> progress_;                         // by rank; only rank 0 knows that of others
+  std::vector<std::optional<std::string>> contributions_;  // to the exchange under way, by rank; at rank 0
+  std::optional<std::vector<std::string>> gathered_;       // by an exchange, for the main thread
+  std::optional<Shutdown> shutdown_;
   std::string failure_;     // this rank's own, of which it has told rank 0
-  bool leaving_ = false;    // leave() is waiting for the others
-  bool left_ = false;       // all are leaving: the end of a connection is no loss
+  bool finishing_ = false;  // finish() waits for the others
+  bool finished_ = false;   // all ranks are in finish(): a connection that ends is no loss
   bool stopping_ = false;   // the thread is to return
-  bool abandoned_ = false;  // destroyed without leave(): the thread tells the others, and the process goes on
-  Clock::time_point moved_ = Clock::now();  // a rank last came to another place; at rank 0
-  Clock::time_point failed_at_, last_beat_, last_turn_, last_poll_;
+  bool abandoned_ = false;  // destroyed without finish(): the thread tells the others, the process lives on
+  Clock::time_point last_progress_ = Clock::now();  // a rank last entered a phase; at rank 0
+  Clock::time_point failed_at_, last_heartbeat_, last_turn_, last_health_check_;
 
-  std::mutex poll_mutex_;
-  std::function<std::string()> poll_;
+  std::mutex health_check_mutex_;
+  std::function<std::string()> health_check_;
 
-  FileDescriptor wake_;  // an eventfd: the main thread has something to send
+  Descriptor wake_;  // an eventfd: the main thread has something to send
   std::thread thread_;
 };
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/session/device.h"
+#include "train/session/from_config.h"
 #include "train/session/memory_limit.h"
-#include "train/session/train_state.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera {
 
@@ -42,8 +42,8 @@ struct Change {
 Change with_micro_batch(Change change, int64_t micro_batch);
 Change with_recompute(Change change, Keep keep);
 Change with_classifier_chunk(Change change, int64_t tokens);
-Change with_attention(Change change, const std::string& attention);
-Change with_moments(Change change, const std::string& moments);
+Change with_attention(Change change, AttentionKind attention);
+Change with_moments(Change change, DType moments);
 Change with_sequence_length(Change change, int64_t tokens);
 Change with_context(Change change, int64_t tokens);  // model.context and the sequences trained on
 

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "kernels/attention/cudnn.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/output.h"
 #include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
@@ -15,8 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDefaultArch = 90;  // of a GPU that is not present, where --arch is not given
-constexpr int kOldestArch = 80, kNewestArch = 999;
+constexpr int kDefaultArch = attention::kHopper;  // of a GPU that is not present, where --arch is not given
+constexpr int kOldestArch = attention::kLowestArch, kNewestArch = 999;
 
 // What is planned for, and what of that was assumed.
 struct Target {
@@ -34,25 +36,26 @@ Target absent_gpu(int arch, const std::string& assumed) {
 // The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
 // --arch, by device=cuda, or by giving a memory without device=cpu.
 Target choose_target(const Config& config, const PlanOptions& options) {
-  const std::string& requested = config.device;
+  const DeviceRequest requested = config.device;
   const bool has_memory = !options.device_memory.empty();
   check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
         "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
         options.arch, kOldestArch);
-  check(options.arch == 0 || requested != "cpu",
+  check(options.arch == 0 || requested != DeviceRequest::kCpu,
         "--arch {} plans for a GPU, but device is cpu: leave one of them out", options.arch);
   Target target;
   std::string why_not = "device=cpu";
-  const bool present = requested != "cpu" && find_cuda_device(target.device, why_not);
+  const bool present = requested != DeviceRequest::kCpu && find_cuda_device(target.device, why_not);
   if (options.arch != 0 && !(present && target.device.arch == options.arch)) {
     target = absent_gpu(options.arch, "no such GPU was asked: the compute capability is that of --arch");
-  } else if (!present && requested != "cpu" && (has_memory || requested == "cuda")) {
+  } else if (!present && requested != DeviceRequest::kCpu &&
+             (has_memory || requested == DeviceRequest::kCuda)) {
     target = absent_gpu(kDefaultArch,
                         fmt::format("{}, so compute capability {}.{} is assumed; --arch 80 names another",
                                     why_not, kDefaultArch / 10, kDefaultArch % 10));
   } else {
     target.limit = present_memory(target.device.device, config.ranks);
-    if (!present && requested != "cpu")
+    if (!present && requested != DeviceRequest::kCpu)
       target.notice =
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }
@@ -77,6 +80,10 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
   if (!notice.empty()) fmt::print("notice   {}\n", notice);
+  const std::string cudnn = s.attention == AttentionKind::kCudnn
+                                ? attention::cudnn_sums_note(arch, config.train.deterministic)
+                                : "";
+  if (!cudnn.empty()) fmt::print("notice   {}\n", cudnn);
   fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks > 1 ? "of each rank, " : "",
              plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)

@@ -1,5 +1,6 @@
 #include "train/report/event_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
 
 namespace tessera {
 namespace {
@@ -87,33 +89,29 @@ void EventFile::scalar(std::string_view tag, int64_t step, double wall_time, dou
 
 void EventFile::flush() {
   if (pending_.empty()) return;
-  const std::string records = std::exchange(pending_, "");
-  if (!file_) open();
-  if (std::fwrite(records.data(), 1, records.size(), file_.get()) == records.size() &&
-      std::fflush(file_.get()) == 0)
-    return;
+  std::string records = std::exchange(pending_, "");
+  if (!file_.is_open()) records.insert(0, open());
+  if (write_all(file_.get(), records)) return;
   const int why = errno;
-  file_.reset();
+  file_.close();
   fail("cannot append to {}: {}", path_.string(), std::strerror(why));
 }
 
 // TensorBoard reads a folder's files in the order of their names, which begin with the time.
-void EventFile::open() {
+std::string EventFile::open() {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   check(!error, "cannot make the folder {}: {}", folder_.string(), error.message());
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const auto now = static_cast<int64_t>(std::time(nullptr));
-  for (int i = 0; !file_; ++i) {  // never into a file of another process
+  for (int i = 0; !file_.is_open(); ++i) {  // never into a file of another process
     path_ = folder_ / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", now, host, getpid(), i);
-    file_.reset(std::fopen(path_.c_str(), "wx"));
-    check(file_ || errno == EEXIST, "cannot write {}: {}", path_.string(), std::strerror(errno));
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    check(file_.is_open() || errno == EEXIST, "cannot write {}: {}", path_.string(), std::strerror(errno));
   }
-  const std::string version =
-      event_record(key(1, kFixed64) + little_endian(std::bit_cast<uint64_t>(static_cast<double>(now))) +
-                   bytes_field(3, "brain.Event:2"));
-  std::fwrite(version.data(), 1, version.size(), file_.get());  // the flush that follows tells of failures
+  return event_record(key(1, kFixed64) + little_endian(std::bit_cast<uint64_t>(static_cast<double>(now))) +
+                      bytes_field(3, "brain.Event:2"));
 }
 
 }  // namespace tessera

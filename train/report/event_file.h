@@ -6,11 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "kernels/base/descriptor.h"
 
 namespace tessera {
 
@@ -35,10 +36,10 @@ class EventFile {
   void flush();
 
  private:
-  void open();
+  std::string open();  // returns what a new file begins with
 
   std::filesystem::path folder_, path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{nullptr, std::fclose};
+  Descriptor file_;
   std::string pending_;  // records
 };
 

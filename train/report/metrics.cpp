@@ -40,27 +40,23 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step
     if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
   }
   write_file(path, kept);
-  fd_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  check(fd_ >= 0, "cannot append to {}: {}", path.string(), std::strerror(errno));
-}
-
-MetricsFile::~MetricsFile() {
-  if (fd_ >= 0) close(fd_);
+  file_ = Descriptor(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  check(file_.is_open(), "cannot append to {}: {}", path.string(), std::strerror(errno));
 }
 
 void MetricsFile::write(const nlohmann::ordered_json& line) {
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const off_t end = lseek(fd_, 0, SEEK_END);
-  if (write_all(fd_, text)) return;
+  const off_t end = lseek(file_.get(), 0, SEEK_END);
+  if (write_all(file_.get(), text)) return;
   const int reason = errno;
   // The beginning of a line would spoil the next one. If it cannot be taken away, a resume drops it.
-  if (end >= 0 && ftruncate(fd_, end) != 0) errno = reason;
+  if (end >= 0 && ftruncate(file_.get(), end) != 0) errno = reason;
   fail("cannot append to {}: {}", path_.string(), std::strerror(reason));
 }
 
 void MetricsFile::sync() {
   // EINVAL: what cannot be synced, such as a pipe
-  check(fsync(fd_) == 0 || errno == EINVAL, "cannot write {} to the disk: {}", path_.string(),
+  check(fsync(file_.get()) == 0 || errno == EINVAL, "cannot write {} to the disk: {}", path_.string(),
         std::strerror(errno));
 }
 

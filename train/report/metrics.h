@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "kernels/base/descriptor.h"
+
 namespace tessera {
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
@@ -17,9 +19,6 @@ class MetricsFile {
   // file of a resumed run reads as if it had never stopped. What a crash left of a line is dropped too.
   // Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
 
   // Appended at once, whole or not at all. Error: disk full.
   void write(const nlohmann::ordered_json& line);
@@ -30,7 +29,7 @@ class MetricsFile {
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  Descriptor file_;
   std::set<std::string> types_at_end_;
 };
 

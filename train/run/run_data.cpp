@@ -2,6 +2,7 @@
 
 #include "data/dataset_check.h"
 #include "kernels/base/check.h"
+#include "train/config/find_config.h"
 
 namespace tessera {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TokenStream open(const std::string& name, int64_t vocab_size) {
-  TokenStream stream = TokenStream::open(name == "builtin" ? builtin_corpus() : fs::path(name));
+  TokenStream stream = TokenStream::open(name == kBuiltinData ? builtin_corpus() : fs::path(name));
   stream.require_tokens_below(vocab_size);
   return stream;
 }
@@ -64,8 +65,10 @@ fs::path builtin_corpus() {
     std::error_code error;
     if (fs::is_regular_file(folder / "corpus.txt", error)) return folder / "corpus.txt";
   }
-  fail("the built-in corpus {} is missing; build the target `corpus`, or set data.train",
-       (shipped_folders()[0] / "corpus.txt").string());
+  fail(
+      "the built-in corpus {} is missing. Build it with cmake --build FOLDER --target corpus, or name a file "
+      "with --set data.train=PATH",
+      (shipped_folders()[0] / "corpus.txt").string());
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// RunState: what a run must know to go on as if it had never stopped, and state.json, which keeps it.
+// RunState: what a run needs to resume as if it had never stopped, and state.json, which stores it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 #include "data/fingerprint.h"
 #include "data/loader.h"
+#include "kernels/base/tensor.h"
 
 namespace tessera {
 
-// Tells whether a run trains and evaluates on the same tokens as before, wherever their files lie.
+// Whether a run trains and evaluates on the same tokens as before, wherever their files lie
 struct DataFingerprint {
   StreamFingerprint train;
   TokenRange train_range;                       // what is not held out
@@ -32,7 +33,7 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  std::string device;                               // of the run that wrote it: cpu or cuda
+  Device device = Device::kCpu;                     // of the run that wrote it
   std::string data;                                 // the training data, as the configuration named it
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
@@ -42,7 +43,7 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateFormat = "tessera checkpoint 2";
 inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
 
-// Takes note of an evaluation after run.step. Returns whether its loss is the lowest so far.
+// Records an evaluation after run.step. Returns whether its loss is the lowest so far.
 bool note_evaluation(RunState& run, double validation_loss);
 
 nlohmann::ordered_json json_of(const RunState& run);

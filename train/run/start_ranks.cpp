@@ -6,26 +6,25 @@
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
 #include "train/launch/launcher.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {
 
-int count_gpus(const std::string& device) { return device == "cpu" ? 0 : count_cuda_devices(); }
+int count_gpus(DeviceRequest device) { return device == DeviceRequest::kCpu ? 0 : count_cuda_devices(); }
 
 }  // namespace
 
-int64_t default_ranks(const std::string& device) { return std::max(1, count_gpus(device)); }
+int64_t default_ranks(DeviceRequest device) { return std::max(1, count_gpus(device)); }
 
-void check_asked(const std::string& device, const AskedRanks& asked) {
-  check(asked.gpus == 0 || device != "cpu",
-        "--gpus {0} was asked for, but device is cpu: leave one of them out, or start processes on the CPU "
-        "with "
+void check_asked(DeviceRequest device, const AskedRanks& asked) {
+  check(asked.gpus == 0 || device != DeviceRequest::kCpu,
+        "--gpus {0} was asked for, but device is cpu. Remove one of the two, or start ranks on the CPU with "
         "--ranks {0}",
         asked.gpus);
 }
 
-World start_ranks(const std::string& device, const AskedRanks& asked, char** argv) {
+World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv) {
   check_asked(device, asked);
   const char* option = asked.gpus > 0 ? "--gpus" : "--ranks";
   const int gpus = count_gpus(device);
@@ -34,26 +33,26 @@ World start_ranks(const std::string& device, const AskedRanks& asked, char** arg
     DeviceTraits none;
     find_cuda_device(none, why_not);
     fail(
-        "--gpus {0} was asked for, but {1}. Leave --gpus out to train on the CPU with one process, or ask "
-        "for "
-        "{0} of them with --ranks {0} --set device=cpu",
+        "--gpus {0} was asked for, but {1}. Remove --gpus to train on the CPU with one rank, or start {0} "
+        "ranks there with --ranks {0} --set device=cpu",
         asked.gpus, why_not);
   }
   if (const std::optional<World> world = world_of_environment()) {
     check(asked.count() == 0 || asked.count() == world->size,
-          "{} {} was asked for, but {} has started {}: leave {} out there", option, asked.count(),
-          world->from, world->size, option);
+          "{} {} was asked for, but {} has started {} ranks. Remove {} from the command", option,
+          asked.count(), world->from, world->size, option);
     return *world;
   }
-  check(gpus == 0 || asked.count() <= gpus,
-        "{} {} was asked for, but {} {} visible: one process a GPU is the most. Ask for fewer, make more "
-        "visible with CUDA_VISIBLE_DEVICES, or train on the CPU with --ranks {} --set device=cpu",
-        option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count());
+  check(
+      gpus == 0 || asked.count() <= gpus,
+      "{} {} was asked for, but {} {} visible, and each rank needs its own. Ask for fewer, make more visible "
+      "with CUDA_VISIBLE_DEVICES, or train on the CPU with --ranks {} --set device=cpu",
+      option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count());
   const Device kind = gpus > 0 ? Device::kCuda : Device::kCpu;
   const int64_t ranks = asked.count() > 0 ? asked.count() : default_ranks(device);
   if (ranks == 1) return {};
-  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}; {} 1 does without", ranks,
-        why_not, option);
+  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}. {} 1 does not need it",
+        ranks, why_not, option);
   std::exit(launch(static_cast<int>(ranks), argv));
 }
 

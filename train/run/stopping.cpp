@@ -8,7 +8,7 @@ namespace tessera {
 std::vector<double> Stopping::sum(std::initializer_list<double> mine) {
   std::vector<double> values(mine);
   for (const int number : kStopSignals) values.push_back(stop_signal() == number ? 1 : 0);
-  values = peers_.sum(values);
+  values = ranks_.sum(values);
   for (size_t i = 0; i < kStopSignals.size() && signal_ == 0; ++i) {
     if (values[mine.size() + i] == 0) continue;
     signal_ = kStopSignals[i];
@@ -18,7 +18,7 @@ std::vector<double> Stopping::sum(std::initializer_list<double> mine) {
   return values;
 }
 
-bool Stopping::asked() {
+bool Stopping::agreed() {
   sum({});
   return signal_ != 0;
 }
@@ -32,8 +32,8 @@ void Stopping::expect_step(int64_t micro_steps, double seconds) {
 
 bool Stopping::drops_step(int64_t done, double elapsed) {
   if (done == micro_steps_) return false;
-  const bool asks = peers_.size() == 1 ? elapsed > kPromptSeconds : done % agree_every_ == 0;
-  return asks && asked();
+  const bool due = ranks_.size() == 1 ? elapsed > kPromptSeconds : done % agree_every_ == 0;
+  return due && agreed();
 }
 
 }  // namespace tessera

@@ -5,10 +5,11 @@
 
 #include "kernels/base/file.h"
 #include "model/formats/weights.h"
+#include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint.h"
-#include "train/run/peers.h"
+#include "train/run/rank_group.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
 #include "train/run/run_data.h"
@@ -16,6 +17,8 @@
 #include "train/run/run_log.h"
 #include "train/run/train_loop.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 namespace {
@@ -24,21 +27,21 @@ namespace fs = std::filesystem;
 
 class Trainer {
  public:
-  Trainer(const Config& config, const TrainerOptions& options, Peers& peers);
+  Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks);
   void run();
 
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
-  void tell(const std::vector<std::string>& notices) {
+  void add_notices(const std::vector<std::string>& notices) {
     notices_.insert(notices_.end(), notices.begin(), notices.end());
   }
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
 
   const Config& config_;
-  Peers& peers_;
+  RankGroup& ranks_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
   std::optional<RunFolder> run_folder_;
@@ -51,60 +54,59 @@ class Trainer {
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   RunLog log_;
-  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the step that comes next
+  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the next step
   fs::path resumed_;                       // the checkpoint; empty: a fresh run
 };
 
-Trainer::Trainer(const Config& config, const TrainerOptions& options, Peers& peers)
+Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks)
     : config_(config),
-      peers_(peers),
+      ranks_(ranks),
       folder_(config.train.folder),
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
-      device_(choose_device(config.device, peers.local_rank())),
-      log_(config, run_, peers.leads()) {
-  peers_.check_same(name_of(device_.traits.device),
+      device_(choose_device(config.device, ranks.local_rank())),
+      log_(config, run_, ranks.is_rank_0()) {
+  ranks_.check_same(name_of(device_.traits.device),
                     "where to compute; name it with --set device=cuda or cpu");
-  peers_.check_same(options.or_start    ? "--resume auto"
+  ranks_.check_same(options.or_start    ? "--resume auto"
                     : options.resume    ? "--resume"
                     : options.overwrite ? "--overwrite"
                                         : "",
                     "--resume or --overwrite: start all ranks with the same command");
-  run_folder_.emplace(config, options, peers_.leads());
+  run_folder_.emplace(config, options, ranks_.is_rank_0());
   const fs::path* checkpoint = run_folder_->checkpoint() ? &*run_folder_->checkpoint() : nullptr;
-  peers_.check_same(checkpoint ? checkpoint->string() : "none",
+  ranks_.check_same(checkpoint ? checkpoint->string() : "none",
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
 
   if (checkpoint) resumed_ = *checkpoint;
   if (!checkpoint && !config.train.init_from.empty())  // before anything slow
-    notices_ = check_weights(config.train.init_from, model_config(config),
-                             position_extension(config.model.position_extension));
+    notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);
-  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any work is done
+  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any slow work
   take_data(checkpoint);
-  // Data that cannot be read is refused before anything is obtained or written.
-  fetch_step(*data_, shape(), peers_.rank(), run_.data_position, tokens_, targets_);
-  if (!profile_.empty() && peers_.size() > 1) profile_ /= fmt::format("rank_{}", peers_.rank());
+  // Data that cannot be read is refused before any memory is allocated or any file is written.
+  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, tokens_, targets_);
+  if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   obtain_memory(checkpoint != nullptr);
   load_weights(checkpoint);
 
-  if (!peers_.leads()) return;
-  tell(run_folder_->take());
+  if (!ranks_.is_rank_0()) return;
+  add_notices(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
-// The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
+// The run's state and shape, from the configuration and from `checkpoint` if there is one
 void Trainer::take_shape(const fs::path* checkpoint) {
   if (checkpoint) {
     check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
     was_ = read_state(*checkpoint, model_config(config_));
   }
   const RunState& was = was_;
-  // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
-  const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
-  plan_ = plan_run(config_, device_.traits, peers_.memory_limit(device_.traits.device),
+  // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
+  const bool same_place = was.device == device_.traits.device && was.ranks == config_.ranks;
+  plan_ = plan_run(config_, device_.traits, ranks_.memory_limit(device_.traits.device),
                    same_place ? was.micro_batch : 0);
   run_ = {.step = was.step,
           .data_position = was.data_position,
@@ -112,39 +114,39 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .micro_batch = shape().micro_batch,
           .sequence_length = shape().sequence_length,
           .ranks = config_.ranks,
-          .device = name_of(device_.traits.device),
+          .device = device_.traits.device,
           .data = config_.data.train};
   if (!checkpoint) return;
   check(was.step <= config_.train.steps,
-        "{} is at step {}, and train.steps is {}: nothing is left to do. --set train.steps=N with a larger N "
-        "trains on",
+        "{} is at step {}, and train.steps is {}: nothing is left to do. To continue, set a larger one with "
+        "--set train.steps=N",
         checkpoint->string(), was.step, config_.train.steps);
 }
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
-  peers_.at("the data", Pace::kAlone);
+  ranks_.enter_phase("the data", Timeout::kNone);
   data_.emplace(config_);
   run_.fingerprint = data_->fingerprint();
-  peers_.check_same(run_.fingerprint->train.sample,
+  ranks_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
-  if (peers_.leads()) tell(data_->verify());
-  tell(check_run({.config = config_,
-                  .model = shape().model,
-                  .train = data_->stream(),
-                  .validation = data_->validation_stream(),
-                  .tokenizer = data_->tokenizer(),
-                  .resuming = checkpoint != nullptr}));
+  if (ranks_.is_rank_0()) add_notices(data_->verify());
+  add_notices(check_run({.config = config_,
+                         .model = shape().model,
+                         .train = data_->stream(),
+                         .validation = data_->validation_stream(),
+                         .tokenizer = data_->tokenizer(),
+                         .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
-  tell(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_));
   run_.best = best_so_far(*checkpoint, was_, run_, config_);
 }
 
 void Trainer::obtain_memory(bool resuming) {
-  peers_.at("the setup");
+  ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  Communicator* comm = peers_.connect(*backend_);
+  Communicator* comm = ranks_.make_communicator(*backend_);
   arena_.emplace(make_arena(device_.traits));
   try {
     arena_->reserve(plan_.peak());
@@ -152,28 +154,29 @@ void Trainer::obtain_memory(bool resuming) {
     Arena::Phase phase(*arena_, "setup");
     state_.emplace(*backend_, *arena_, shape(), comm);
   } catch (const OutOfMemory& error) {
-    // It was free when it was asked, but not in one piece, or another program has taken it since.
+    // The memory was free when the plan was made, but not in one piece, or another program has taken it
+    // since.
     throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
   }
 }
 
 void Trainer::load_weights(const fs::path* checkpoint) {
-  peers_.at("the weights", Pace::kAlone);
+  ranks_.enter_phase("the weights", Timeout::kNone);
   Arena::Phase phase(*arena_, "load weights");
   if (checkpoint) {
-    if (peers_.leads()) check_undamaged(*checkpoint);
+    if (ranks_.is_rank_0()) check_undamaged(*checkpoint);
     return load_checkpoint(*checkpoint, *state_);
   }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (peers_.leads()) check_undamaged(source, CheckpointPart::kWeights);
-  tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
+  if (ranks_.is_rank_0()) check_undamaged(source, CheckpointPart::kWeights);
+  tessera::load_weights(source, *state_, config_.model.position_extension);
 }
 
 void Trainer::run() {
   TrainLoop({.config = config_,
-             .peers = peers_,
+             .ranks = ranks_,
              .device = device_,
              .plan = plan_,
              .data = *data_,
@@ -195,9 +198,9 @@ void Trainer::run() {
 }  // namespace
 
 void train(const Config& config, const TrainerOptions& options, const World& world) {
-  Peers peers(world, config);
+  RankGroup ranks(world, config);
   std::optional<Trainer> trainer;
-  peers.guard([&] { trainer.emplace(config, options, peers).run(); });
+  ranks.guard([&] { trainer.emplace(config, options, ranks).run(); });
 }
 
 }  // namespace tessera

@@ -1,64 +1,12 @@
 #include "train/session/device.h"
 
-#include <algorithm>
-
 #include "kernels/gemm_peak.h"
 
 namespace tessera {
-namespace {
 
-// Rows in a micro-batch beyond which a step does not get faster.
-constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
-// The share of a device's memory that a plan may take: the rest is for the driver, or for other programs.
-constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
-
-int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences,
-                            const MemoryLimit& limit) {
-  const bool cuda = device.device == Device::kCuda;
-  const int64_t enough = cuda ? kEnoughRowsCuda : kEnoughRowsCpu;
-  const int64_t share =
-      static_cast<int64_t>((cuda ? kUsableCuda : kUsableCpu) * static_cast<double>(limit.total));
-  const int64_t usable = std::min(share, limit.bytes);
-  int64_t best = 1;
-  for (int64_t b = 2; b <= sequences && b * shape.sequence_length <= enough; ++b) {
-    if (sequences % b != 0) continue;
-    shape.micro_batch = b;
-    shape.micro_steps = sequences / b;
-    if (plan_memory(shape, device).peak_bytes() > usable) break;
-    best = b;
-  }
-  return best;
-}
-
-// The longest text that sample_text() asks to go on from: a prompt has no more tokens than bytes, and the
-// last token drawn is not read.
-int64_t longest_sample(const Config& c) {
-  if (c.sampling.every == 0) return 1;
-  const int64_t prompt = std::max<int64_t>(static_cast<int64_t>(c.sampling.prompt.size()), 1);
-  return std::min(c.model.context, prompt + c.sampling.tokens - 1);
-}
-
-// A rank's share of a step is whole micro-batches.
-void check_shares(const Config& c) {
-  const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
-  const int64_t one = micro_batch * c.sequence_length(), unit = one * c.ranks;
-  const int64_t tokens = c.train.tokens_per_step, below = tokens / unit * unit;
-  if (tokens % unit == 0) return;
-  int64_t ranks = std::min(c.ranks, tokens / one);
-  while (ranks > 1 && tokens % (ranks * one) != 0) --ranks;
-  fail(
-      "{} ranks cannot share a step evenly: train.tokens_per_step, {}, is no multiple of {} ranks x {} x {} "
-      "tokens. Set it to {}{}, or start {} with --ranks {}",
-      c.ranks, tokens, c.ranks, micro_batch == 1 ? "1 sequence" : fmt::format("{} sequences", micro_batch),
-      c.sequence_length(), below > 0 ? fmt::format("{} or ", below) : "", below + unit,
-      ranks == 1 ? "one" : "fewer", ranks);
-}
-
-}  // namespace
-
-DeviceChoice choose_device(const std::string& requested, int local_rank) {
+DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
   DeviceChoice choice;
-  if (requested == "cpu") return choice;
+  if (requested == DeviceRequest::kCpu) return choice;
   // A launcher may show every process a single GPU, its own.
   if (const int gpus = count_cuda_devices(); gpus > 1) {
     check(local_rank < gpus,
@@ -72,7 +20,8 @@ DeviceChoice choose_device(const std::string& requested, int local_rank) {
   if (find_cuda_device(cuda, why_not)) {
     choice.traits = cuda;
   } else {
-    check(requested != "cuda", "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
+    check(requested != DeviceRequest::kCuda,
+          "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
     choice.notice = fmt::format("training on the CPU: {}", why_not);
   }
   return choice;
@@ -80,9 +29,9 @@ DeviceChoice choose_device(const std::string& requested, int local_rank) {
 
 double gemm_peak(Backend& be) {
   Arena arena = make_arena(be.traits());
-  be.lend_workspace(arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-                                {workspace_bytes(be.device(), 1, 1, 1) / 4}));
-  return measure_gemm_flops(be, arena);
+  const Stream stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+                                      {workspace_bytes(be.device(), 1, 1, 1) / 4}));
+  return measure_gemm_flops(stream, arena);
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceTraits& device) {
@@ -91,66 +40,6 @@ std::unique_ptr<Backend> make_backend(const DeviceTraits& device) {
 
 Arena make_arena(const DeviceTraits& device) {
   return device.device == Device::kCuda ? Arena::cuda() : Arena::host();
-}
-
-ModelConfig model_config(const Config& c) {
-  const auto mlp = std::find_if(kActivations.begin(), kActivations.end(),
-                                [&](Activation a) { return c.model.mlp == name_of(a); });
-  check(mlp != kActivations.end(), "model.mlp: no activation is called \"{}\"", c.model.mlp);
-  return {.vocab_size = c.model.vocab_size,
-          .context = c.model.context,
-          .layers = c.model.layers,
-          .heads = c.model.heads,
-          .channels = c.model.channels,
-          .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
-          .tied = c.model.tied,
-          .mlp = *mlp,
-          .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
-          .scale_attention = c.model.scale_attention,
-          .scale_attention_by_layer = c.model.scale_attention_by_layer};
-}
-
-OptimizerConfig optimizer_config(const Config& c) {
-  return {.beta1 = c.optimizer.beta1,
-          .beta2 = c.optimizer.beta2,
-          .epsilon = c.optimizer.epsilon,
-          .weight_decay = c.optimizer.weight_decay,
-          .max_grad_norm = c.optimizer.max_grad_norm,
-          // Never a seed itself, as those are not negative: apart from the draws of the initial weights
-          .random_key = ~static_cast<uint64_t>(c.train.seed)};
-}
-
-RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch) {
-  return run_shape(config, device, micro_batch, present_memory(device.device, config.ranks));
-}
-
-RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch,
-                   const MemoryLimit& limit) {
-  const bool cuda = device.device == Device::kCuda;
-  check(cuda || c.train.precision != "bf16",
-        "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
-  check_shares(c);
-  const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
-  RunShape shape{.model = model_config(c),
-                 .micro_batch = 1,
-                 .micro_steps = sequences,
-                 .sequence_length = c.sequence_length(),
-                 .dtype = cuda && c.train.precision != "fp32" ? DType::kBF16 : DType::kF32,
-                 .moments = c.optimizer.moments == "bf16" ? DType::kBF16 : DType::kF32,
-                 .attention = attention_kind(c.model.attention),
-                 .deterministic = c.train.deterministic,
-                 .keep = keep_of_recompute(c.train.recompute),
-                 .classifier_chunk = c.train.classifier_chunk,
-                 .sample_tokens = longest_sample(c),
-                 .ranks = c.ranks,
-                 .shard_optimizer = c.train.zero == "1",
-                 .reduce_in_fp32 = c.train.reduce == "fp32"};
-  const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;
-  shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
-                      : as_before             ? micro_batch
-                                              : largest_micro_batch(shape, device, sequences, limit);
-  shape.micro_steps = sequences / shape.micro_batch;
-  return shape;
 }
 
 }  // namespace tessera

@@ -28,11 +28,11 @@ int32_t draw_token(std::span<const float> logits, double temperature, int64_t to
   return order[std::min(static_cast<size_t>(chosen - cumulative.begin()), count - 1)];
 }
 
-std::optional<std::string> sample_text(TrainState& state, const Tokenizer& tokenizer,
+std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop) {
   const Philox random(seed, kSamplingStream + static_cast<uint64_t>(step));
-  const ModelConfig& model = state.shape().model;
+  const ModelConfig& model = session.shape().model;
   const size_t known = static_cast<size_t>(std::min<int64_t>(model.vocab_size, tokenizer.vocab_size()));
   std::vector<int32_t> tokens = tokenizer.encode(config.prompt);
   if (tokens.empty())
@@ -41,32 +41,13 @@ std::optional<std::string> sample_text(TrainState& state, const Tokenizer& token
   for (int64_t i = 0; i < config.tokens; ++i) {
     if (stop && stop()) return {};
     const size_t window = std::min(tokens.size(), static_cast<size_t>(model.context));
-    const std::vector<float> logits = state.next_token_logits(std::span(tokens).last(window));
+    const std::vector<float> logits = session.next_token_logits(std::span(tokens).last(window));
     const int32_t token = draw_token(std::span(logits).first(known), config.temperature, config.top_k,
                                      random.uniform(static_cast<uint64_t>(i)));
     if (token == tokenizer.end_of_text()) break;
     tokens.push_back(token);
   }
   return tokenizer.decode(std::span(tokens).subspan(prompt));
-}
-
-std::string printable(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t length = byte < 0x80                   ? 1
-                          : byte >= 0xC2 && byte < 0xE0 ? 2
-                          : byte >= 0xE0 && byte < 0xF0 ? 3
-                          : byte >= 0xF0 && byte < 0xF5 ? 4
-                                                        : 0;
-    bool valid = length > 0 && i + length <= text.size() &&
-                 (length > 1 || byte >= 0x20 || byte == '\n' || byte == '\t') && byte != 0x7F;
-    for (size_t k = 1; valid && k < length; ++k)
-      valid = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    out += valid ? text.substr(i, length) : "\uFFFD";
-    i += valid ? length : 1;
-  }
-  return out;
 }
 
 }  // namespace tessera

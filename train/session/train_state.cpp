@@ -2,56 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "model/init.h"
+#include "train/session/ids.h"
 
 namespace tessera {
 namespace {
 
-Model make_model(Arena& arena, const RunShape& s, const DeviceTraits& device) {
-  return {.config = s.model,
-          .params = allocate_params(arena, MemoryTag::kWeights, "weights", s.dtype, s.model, s.parts()),
-          .plan = choose_attention(
-              {.kind = s.attention,
-               .shape = {s.micro_batch, s.sequence_length, s.model.heads, s.model.head_dim()},
-               .dtype = s.dtype,
-               .device = device,
-               .deterministic = s.deterministic}),
-          .keep = s.keep,
-          .classifier_chunk = s.classifier_chunk};
-}
-
-Tensor on_host(std::span<const int32_t> values, Shape shape) {
-  return {const_cast<int32_t*>(values.data()), DType::kI32, shape, Device::kCpu};
-}
-
-// Kernels read and write rows of tables by these ids, and on a GPU nothing would stop them at the end of one.
-void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_size) {
-  uint32_t largest = 0;  // negative ids are the largest
-  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
-  if (largest < static_cast<uint64_t>(vocab_size)) return;
-  const auto wrong = std::find(ids.begin(), ids.end(), static_cast<int32_t>(largest));
-  fail(
-      "{} {} (number {} of {}) is outside the model's vocabulary of {} tokens, 0 to {}. Set model.vocab_size "
-      "to "
-      "that of the tokenizer that made the data, or prepare the data again",
-      what, *wrong, wrong - ids.begin() + 1, ids.size(), vocab_size, vocab_size - 1);
-}
-
-double mean(const std::vector<float>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+Model training_model(const Session& session, Keep keep) {
+  Model model = session.model();
+  model.keep = keep;
+  return model;
 }
 
 }  // namespace
 
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
-    : be_(be),
-      arena_(arena),
+    : arena_(arena),
       shape_(shape),
       alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
       comm_(comm ? comm : alone_.get()),
-      model_(make_model(arena, shape, be.traits())),
+      session_(be, arena, shape.session(), shape.parts()),
+      model_(training_model(session_, shape.keep)),
       grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
                              shape.parts())),
       optimizer_(arena, shape.model, model_.params, shape.moments,
@@ -75,47 +47,40 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
   losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
-  const ModelConfig& model = shape.model;
-  const int64_t workspace =
-      workspace_bytes(be.device(), std::max(shape.rows(), model.context), model.channels,
-                      std::max(3 * model.channels, model.mlp_width));  // of qkv, and of the MLP
-  be.lend_workspace(
-      arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
 }
 
 void TrainState::initialize(uint64_t seed) {
-  optimizer_.clear(be_);
+  optimizer_.clear(stream());
   init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
-Model TrainState::model_at(int64_t batch, int64_t tokens) const {
-  Model model = model_;
-  AttentionShape shape = model_.plan.shape;
-  shape.batch = batch;
-  shape.tokens = tokens;
-  model.plan = choose_attention({.kind = model_.plan.kind,
-                                 .shape = shape,
-                                 .dtype = shape_.dtype,
-                                 .device = be_.traits(),
-                                 .deterministic = shape_.deterministic});
-  return model;
+ParamSink TrainState::writer(Kept kept) {
+  const ParamSink keep = optimizer_.writer(stream(), kept);
+  if (kept != Kept::kMaster) return keep;
+  return [weights = session_.writer(), keep](const ParamPlace& place, const Tensor& values) {
+    weights(place, values);
+    keep(place, values);
+  };
+}
+
+Session& TrainState::session() {
+  comm_->wait();
+  return session_;
 }
 
 bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                       const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<bool(int64_t)>& goes_on) {
-  check_ids("token", tokens, shape_.model.vocab_size);
-  check_ids("target", targets, shape_.model.vocab_size);
-  be_.copy(on_host(tokens, tokens_.shape), tokens_);
-  be_.copy(on_host(targets, targets_.shape), targets_);
-  return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
+                      const std::function<bool(int64_t)>& continues) {
+  copy_ids(stream(), "token", tokens, shape_.model.vocab_size, tokens_);
+  copy_ids(stream(), "target", targets, shape_.model.vocab_size, targets_);
+  return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
 void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
-                              int64_t step, const std::function<bool(int64_t)>& goes_on) {
-  for (const Tensor& bucket : grads_.buckets) be_.fill_zero(bucket);
+                              int64_t step, const std::function<bool(int64_t)>& continues) {
+  for (const Tensor& bucket : grads_.buckets) stream().run(FillZero{bucket});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
   const auto bucket_of = [&](int64_t layer) {
@@ -132,10 +97,11 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     const bool last = m + 1 == micro_steps;
-    train_batch(be_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}), grads_,
+    train_batch(stream(), arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
+                grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
-    if (goes_on && !goes_on(m + 1) && !last) return false;
+    if (continues && !continues(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
@@ -155,17 +121,17 @@ void TrainState::reduce_gradients(size_t bucket) {
 void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {
   Arena::Phase phase(arena_, "optimizer");
   const bool sharded = shape_.parts() > 1;
-  optimizer_.measure(be_, reduced_);
+  optimizer_.measure(stream(), reduced_);
   if (sharded) {
     const Tensor norms = optimizer_.grad_norms();
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
     comm_->wait();
   }
   for (size_t b = 0; b < reduced_.size(); ++b) {
-    optimizer_.update(be_, b, reduced_[b], config, learning_rate, step);
+    optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
-    gathered_[b] = comm_->begun();
+    gathered_[b] = comm_->started();
   }
 }
 
@@ -183,88 +149,13 @@ void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(c
 }
 
 TrainState::StepResult TrainState::finish_step() {
-  std::vector<float> losses(static_cast<size_t>(losses_.numel()));
-  std::vector<float> norms(static_cast<size_t>(optimizer_.grad_norms().numel()));
-  be_.copy(losses_, {losses.data(), DType::kF32, losses_.shape, Device::kCpu});
-  be_.copy(optimizer_.grad_norms(), {norms.data(), DType::kF32, optimizer_.grad_norms().shape, Device::kCpu});
-  be_.synchronize();
+  const Tensor& norms = optimizer_.grad_norms();
+  std::vector<float> host(static_cast<size_t>(norms.numel()));
+  stream().run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
+  const double loss = mean_on_host(stream(), losses_);
   double squares = 0;
-  for (const double norm : norms) squares += norm * norm;
-  return {mean(losses), std::sqrt(squares)};
-}
-
-double TrainState::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets,
-                            int64_t count) {
-  check_ids("token", tokens, shape_.model.vocab_size);
-  check_ids("target", targets, shape_.model.vocab_size);
-  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  comm_->wait();
-  const int64_t T = shape_.sequence_length, rows = count * T;
-  const auto first_rows = [&](const Tensor& t) { return t.view({t.numel()}).rows(0, rows); };
-  const Tensor device_tokens = first_rows(tokens_), device_targets = first_rows(targets_),
-               device_losses = first_rows(losses_);
-  be_.copy(on_host(tokens, {rows}), device_tokens);
-  be_.copy(on_host(targets, {rows}), device_targets);
-  evaluate_batch(be_, arena_, model_at(count, T),
-                 {device_tokens.view({count, T}), device_targets.view({count, T})}, device_losses);
-  std::vector<float> losses(static_cast<size_t>(rows));
-  be_.copy(device_losses, {losses.data(), DType::kF32, {rows}, Device::kCpu});
-  be_.synchronize();
-  return mean(losses);
-}
-
-std::vector<float> TrainState::next_token_logits(std::span<const int32_t> tokens) {
-  check_ids("token", tokens, shape_.model.vocab_size);
-  comm_->wait();
-  Arena::Scope scope(arena_);
-  Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const int64_t T = static_cast<int64_t>(tokens.size());
-  const Model model = model_at(1, T);
-  const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
-  be_.copy(on_host(tokens, {1, T}), device_tokens);
-  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
-  forward(be_, model, device_tokens, saved);
-  const Shape logits_shape{1, shape_.model.padded_vocab()};
-  const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(be_, model, saved.norm.rows(T - 1, 1), logits);
-  std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
-  be_.copy(logits, {host.data(), DType::kF32, logits_shape, Device::kCpu});
-  be_.synchronize();
-  host.resize(static_cast<size_t>(shape_.model.vocab_size));
-  return host;
-}
-
-MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
-  const std::unique_ptr<Backend> be = make_plan_backend(device);
-  Arena arena = Arena::plan(device.device);
-  MemoryPlan plan;
-  int64_t peak = 0;
-  const auto stage_ended = [&](const char* stage) {
-    if (arena.ledger().peak_bytes() > peak) plan.peak_stage = stage;
-    peak = arena.ledger().peak_bytes();
-  };
-  const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
-  TrainState state(*be, arena, shape, comm.get());
-  stage_ended("the setup");
-  state.walk_step();
-  stage_ended("a training step");
-  state.evaluate({}, {}, shape.micro_batch);
-  stage_ended("an evaluation");
-  const int64_t longest = shape.sample_tokens > 0 ? shape.sample_tokens : shape.model.context;
-  const std::vector<int32_t> prompt(static_cast<size_t>(longest));
-  state.next_token_logits(prompt);
-  stage_ended("a sample");
-  for (const Kept kept : kAllKept)
-    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
-      state.with_whole(kept, b, [](const Tensor&) {});
-  stage_ended("a checkpoint");
-  plan.ledger = arena.ledger();
-  return plan;
-}
-
-MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {
-  return plan_stages(shape, device).ledger;
+  for (const double norm : host) squares += norm * norm;
+  return {.loss = loss, .grad_norm = std::sqrt(squares)};
 }
 
 }  // namespace tessera

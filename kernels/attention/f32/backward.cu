@@ -9,8 +9,8 @@
 //                      P and dS as above, untransposed;  dQ += dS K_j;   at the end dQ *= scale
 //
 // Computing the scores twice costs two products of seven; sums over CTAs would cost an order of additions.
+#include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
-#include "kernels/attention/kernels.h"
 #include "kernels/attention/workspace.h"
 
 namespace tessera::attention::f32 {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 
 }  // namespace
 
-AttnStatus backward(const AttnBackward& f, CUstream_st* stream) {
+AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   return with_head_dim(p.head_dim, [&]<int kHeadDim>() {
     const Args args = {inputs_of<kHeadDim>(f),
@@ -174,7 +174,7 @@ AttnStatus backward(const AttnBackward& f, CUstream_st* stream) {
                        view<float>(f.dk),
                        view<float>(f.dv),
                        f.lse,
-                       BackwardWorkspace(f.workspace, p.batch, p.heads, p.tokens).delta};
+                       DeltaWorkspace(f.workspace, p).delta};
     const int64_t rows = p.batch * p.heads * p.tokens;
     constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
     const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);

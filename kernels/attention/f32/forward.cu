@@ -4,8 +4,8 @@
 //     for every key tile j that a query sees:
 //       S = Q_i K_j^T [T, T];  m, P, sum, O = online softmax of S;  O += P V_j
 //     O /= sum, LSE = scale m + ln(sum)
+#include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
-#include "kernels/attention/kernels.h"
 
 namespace tessera::attention::f32 {
 namespace {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 
 }  // namespace
 
-AttnStatus forward(const AttnForward& f, CUstream_st* stream) {
+AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem.head_dim, [&]<int kHeadDim>() {
     const Args args = {inputs_of<kHeadDim>(f), view<float>(f.out), f.lse};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);

@@ -7,14 +7,14 @@
 
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
+#include "kernels/attention/f32/shape.h"
 
 namespace tessera::attention::f32 {
 
 inline constexpr int kThreads = 256, kSide = 16;
 
-// Rows of queries and of keys that a CTA takes at a time: so many that five tiles fit into kSharedEverywhere.
 template <int kHeadDim>
-inline constexpr int kTile = kHeadDim <= 64 ? 64 : 32;
+inline constexpr int kTile = tile_rows(kHeadDim);
 
 // Rows are 16 bytes longer than they need be: float4 reads of neighbouring rows fall into different banks.
 template <int kRows_, int kCols_>

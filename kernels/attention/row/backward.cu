@@ -7,8 +7,9 @@
 //     p and ds as above;  dv_j += p dO_i,  dk_j += scale ds q_i
 //
 // The scores are computed twice, from the LSE that the forward saved: neither N x N matrix exists anywhere.
+#include "kernels/attention/row/kernels.h"
 #include "kernels/attention/row/lanes.cuh"
-#include "kernels/attention/row/row.h"
+#include "kernels/attention/workspace.h"
 
 namespace tessera::attention::row {
 namespace {
@@ -87,11 +88,8 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const Args a) {
 
 }  // namespace
 
-AttnStatus backward(const AttnBackward& f, CUstream_st* stream) {
+AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  if (const AttnStatus status = supports(p); status != ATTN_OK) return status;
-  const BackwardWorkspace workspace(f.workspace, p.batch, p.heads, p.tokens);
-  if (f.workspace == nullptr || f.workspace_bytes < workspace.bytes) return ATTN_NO_WORKSPACE;
   const Args args = {
       .q = view<const bf16>(f.q),
       .k = view<const bf16>(f.k),
@@ -102,7 +100,7 @@ AttnStatus backward(const AttnBackward& f, CUstream_st* stream) {
       .dk = view<bf16>(f.dk),
       .dv = view<bf16>(f.dv),
       .lse = f.lse,
-      .delta = workspace.delta,
+      .delta = DeltaWorkspace(f.workspace, p).delta,
       .tokens = static_cast<int>(p.tokens),
       .heads = static_cast<int>(p.heads),
       .kv_heads = static_cast<int>(p.kv_heads),

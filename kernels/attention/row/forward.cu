@@ -7,8 +7,8 @@
 // Nothing N x N reaches device memory, and that is all this rung shows: each row reads all its keys and
 // values again (from L2, if they fit), two multiplications to an element loaded, and N is limited by shared
 // memory.
+#include "kernels/attention/row/kernels.h"
 #include "kernels/attention/row/lanes.cuh"
-#include "kernels/attention/row/row.h"
 
 namespace tessera::attention::row {
 namespace {
@@ -59,9 +59,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
 
 }  // namespace
 
-AttnStatus forward(const AttnForward& f, CUstream_st* stream) {
+AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  if (const AttnStatus status = supports(p); status != ATTN_OK) return status;
   const Args args = {
       .q = view<const bf16>(f.q),
       .k = view<const bf16>(f.k),

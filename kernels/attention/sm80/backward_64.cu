@@ -1,5 +1,5 @@
-#include "kernels/attention/kernels.h"
 #include "kernels/attention/sm80/backward_launch.cuh"
+#include "kernels/attention/sm80/kernels.h"
 
 namespace tessera::attention::sm80 {
 static_assert(BackwardMemory<BackwardTile<64>>::kBytes <= kSharedEverywhere);

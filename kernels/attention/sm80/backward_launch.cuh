@@ -4,14 +4,14 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm80/backward.cuh"
 #include "kernels/attention/sm80/backward_rows.cuh"
-#include "kernels/attention/workspace.h"
+#include "kernels/attention/sm80/workspace.h"
 
 namespace tessera::attention::sm80 {
 
 template <class Tile>
 BackwardArgs backward_args(const AttnBackward& f) {
   const AttnProblem& p = f.problem;
-  const BackwardWorkspace workspace(f.workspace, p.batch, p.heads, p.tokens, p.head_dim);
+  const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Tile::kBlockQ == 0);
   static_assert(Tile::kBlockQ >= BackwardWorkspace::kSmallestBlockQ);
   return {

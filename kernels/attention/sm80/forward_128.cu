@@ -1,5 +1,5 @@
-#include "kernels/attention/kernels.h"
 #include "kernels/attention/sm80/forward.cuh"
+#include "kernels/attention/sm80/kernels.h"
 
 namespace tessera::attention::sm80 {
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream) {

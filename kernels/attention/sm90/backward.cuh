@@ -24,18 +24,32 @@
 // products and fragments: S and dP share 64 (D = 64) or 32, P and dS half as many, dQ has 32, dK and dV D.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/attention/sm90/backward_gradient.cuh"
 #include "kernels/attention/sm90/backward_move.cuh"
 #include "kernels/attention/sm90/backward_scores.cuh"
 
 namespace tessera::attention::sm90 {
 
+// One of the warpgroups that multiply
 template <class Shape>
-__device__ __forceinline__ void multiply(const BackwardArgs& a, int group) {
+struct BackwardConsumer {
   using Memory = BackwardMemory<Shape>;
-  constexpr int kBlockQ = Shape::kBlockQ, kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK;
+  static constexpr int kBlockQ = Shape::kBlockQ, kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK;
+
+  // What is known of a key block, and its sums
+  struct Block {
+    QueryWalk walk;
+    int first_k;      // the warpgroup's first key
+    int mask_before;  // tiles that begin before this query have something to mask
+    bool finish;      // dQ: this is its last adder
+    bool others = false,
+         others_before = false;  // whether dQ of the last step, of the one before has other adders
+    float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
+    uint32_t p[kBlockQ / 4];  // P^T, then dS^T
+  };
+
+  const BackwardArgs& a;
+  const int group;
   Memory memory;
   const bool leader = threadIdx.x % kWarpgroup == 0, warp_leader = threadIdx.x % 32 == 0;
   // A scale of 0 would turn a masked score, -inf, into NaN.
@@ -44,155 +58,162 @@ __device__ __forceinline__ void multiply(const BackwardArgs& a, int group) {
   QueryGradient<Shape> gradient{memory, group};
   RingPlace<1> keys_at;
   RingPlace<2> at;  // of this step's Q, dO, dS and dQ
-  if (group == 1) pass_turn<Shape>(group);
 
-  for (;; keys_at.next()) {
-    if (leader) ptx::bulk_wait_read<0>();  // dK, dV of the block before have left shared memory, ...
-    sync_warpgroup(group);                 // ... and all threads know it
-    memory.k_ring().wait_full(keys_at);
-    const Work work = Work::published(memory.work());
-    if (work.key_block < 0) break;
-    QueryWalk walk = QueryWalk::of<Shape>(work, a);
-    const int first_k = work.key_block * kBlockK + row;
-    // Tiles that begin before this query have something to mask. Causal: keys past the end are after all
-    // queries, so that the diagonal's mask takes care of them.
-    const int mask_before = a.causal                              ? first_k + kWarpgroupRows - 1
-                            : first_k + kWarpgroupRows > a.tokens ? 0x7fffffff
-                                                                  : 0;
-    const bool finish = work.key_block == 0;  // dQ
-    bool others = false,
-         others_before = false;  // whether dQ of the last step, of the one before has other adders
+  __device__ __forceinline__ BackwardConsumer(const BackwardArgs& args, int warpgroup)
+      : a(args), group(warpgroup) {}
 
-    float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
-    uint32_t p[kBlockQ / 4];  // P^T, then dS^T
-    const auto start_dk = [&] {
-      multiply_registers_rows<kHeadDim, kBlockQ>(dk, p, memory.q(at.before().stage), 0);
-      ptx::wgmma_commit();
-    };
-    const auto start_dq = [&](RingPlace<2> of) {
-      multiply_cols_cols<Shape::kPart, kBlockK>(dq, memory.ds(of.stage), group * Shape::kPartsApartQ,
-                                                memory.k(), group * Shape::kPartsApartD);
-      ptx::wgmma_commit();
-    };
-    const auto wait_ds = [&](RingPlace<2> of) { ptx::mbarrier_wait(memory.ds_full(of.stage), of.turn); };
-    const auto wait_ds_place = [&](RingPlace<2> of) {
-      ptx::mbarrier_wait(memory.ds_empty(of.stage), of.turn ^ 1);
-    };
-    const auto release_ds = [&](RingPlace<2> of) {
-      if (warp_leader) ptx::mbarrier_arrive(memory.ds_empty(of.stage));
-    };
-    const auto publish_ds = [&] {
-      ptx::fence_shared_for_async();
-      __syncwarp();
-      if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().stage));
-    };
+  __device__ __forceinline__ void wait_ds(RingPlace<2> of) const {
+    ptx::mbarrier_wait(memory.ds_full(of.stage), of.turn);
+  }
+  __device__ __forceinline__ void wait_ds_place(RingPlace<2> of) const {
+    ptx::mbarrier_wait(memory.ds_empty(of.stage), of.turn ^ 1);
+  }
+  __device__ __forceinline__ void release_ds(RingPlace<2> of) const {
+    if (warp_leader) ptx::mbarrier_arrive(memory.ds_empty(of.stage));
+  }
+  __device__ __forceinline__ void publish_ds() const {
+    ptx::fence_shared_for_async();
+    __syncwarp();
+    if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().stage));
+  }
+  // Of the step before
+  __device__ __forceinline__ void begin_dk(Block& b) const {
+    multiply_registers_rows<kHeadDim, kBlockQ>(b.dk, b.p, memory.q(at.before().stage), 0);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void begin_dq(Block& b, RingPlace<2> of) const {
+    multiply_cols_cols<Shape::kPart, kBlockK>(b.dq, memory.ds(of.stage), group * Shape::kPartsApartQ,
+                                              memory.k(), group * Shape::kPartsApartD);
+    ptx::wgmma_commit();
+  }
 
-    // kBefore: how many steps went before, 2 for more. Compiled for each, since ptxas gives up on wgmma under
-    // conditions.
-    const auto do_step = [&](auto before) {
-      constexpr int kBefore = decltype(before)::value;
-      float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
-      ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
-      memory.q_ring().wait_full(at);
-      if constexpr (kBefore > 1) wait_ds(at.before().before());
-      if constexpr (kBefore > 0) {
-        wait_ds_place(at.before());
-        ptx::hold(p);
-        ptx::hold(dk);
-      }
-      ptx::wgmma_fence();
-      multiply_rows_rows<kBlockQ>(x, memory.k(), row, memory.q(at.stage), 0);
-      ptx::wgmma_commit();
-      if constexpr (kBefore > 0) store_fragment(memory.ds(at.before().stage), row, 0, p);
-      if constexpr (kBefore > 0) {
-        start_dk();
-        if constexpr (kBefore > 1) start_dq(at.before().before());
-        publish_ds();
-      }
-      const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
-      ptx::wgmma_wait<(kBefore > 1)>();
-      ptx::hold(x);
-      if constexpr (kBefore > 0) {
-        ptx::hold(dk);
-        ptx::hold(p);
-        if (warp_leader) memory.q_ring().release(at.before());
-      }
-      take_turn<Shape>(group);
-      const int first_q = walk.tile * kBlockQ;
-      if (first_q < mask_before) mask_transposed(x, first_k, first_q, a.causal, a.tokens);
-      scores_to_probabilities(x, log2_scale, log2_sum_exp);
-      pack(p, x);
-      ptx::hold(p);
-      // The loops of these waits also keep the compiler from moving the powers behind what follows.
-      memory.dout_ring().wait_full(at);
-      if constexpr (kBefore == 0) memory.v_ring().wait_full(keys_at);
-      pass_turn<Shape>(group);
-      if constexpr (kBefore > 1) {
-        ptx::wgmma_wait<0>();
-        ptx::hold(dq);
-        release_ds(at.before().before());
-      }
-      if constexpr (kBefore > 0) ptx::hold(dv);
-      ptx::wgmma_fence();
-      multiply_rows_rows<kBlockQ>(x, memory.v(), row, memory.dout(at.stage), 0);
-      multiply_registers_rows<kHeadDim, kBlockQ>(dv, p, memory.dout(at.stage), 0, 0, kBefore > 0);
-      ptx::wgmma_commit();
-      if constexpr (kBefore > 1) gradient.put(dq, at.before().before(), finish, others_before, a.scale);
-      const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
-      ptx::wgmma_wait<0>();
-      ptx::hold(x);
-      ptx::hold(dv);
-      ptx::hold(p);
-      if (warp_leader) memory.dout_ring().release(at);
-      score_gradients(p, x, delta);
-      if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
-      ptx::hold(p);
-
-      others_before = others;
-      others = finish && first_adder<Shape>(walk.tile, a) > 0;
-      at.next(), walk.next(a);
-    };
+  __device__ __forceinline__ void begin_block(Block& b, const Work& work) const {
+    b.first_k = work.key_block * kBlockK + row;
+    b.walk = QueryWalk::of<Shape>(work, a);
+    // Causal: keys past the end are after all queries, so that the diagonal's mask takes care of them.
+    b.mask_before = a.causal                                ? b.first_k + kWarpgroupRows - 1
+                    : b.first_k + kWarpgroupRows > a.tokens ? 0x7fffffff
+                                                            : 0;
+    b.finish = work.key_block == 0;
 #pragma unroll
-    for (float& x : dk) x = 0;
-    do_step(std::integral_constant<int, 0>());
-    if (walk.left > 0) do_step(std::integral_constant<int, 1>());
-    while (walk.left > 0) do_step(std::integral_constant<int, 2>());
-    if (Shape::kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
+    for (float& x : b.dk) x = 0;
+  }
 
-    // What lags behind: dK and dQ of the last step, dQ of the one before
+  // kBefore: how many steps went before, 2 for more. Compiled for each, since ptxas gives up on wgmma under
+  // conditions.
+  template <int kBefore>
+  __device__ __forceinline__ void step(Block& b) {
+    float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
+    ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
+    begin_scores<kBefore>(b, x);
+    const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
+    ptx::wgmma_wait<(kBefore > 1)>();
+    ptx::hold(x);
+    if constexpr (kBefore > 0) {
+      ptx::hold(b.dk);
+      ptx::hold(b.p);
+      if (warp_leader) memory.q_ring().release(at.before());
+    }
+    take_turn<Shape>(group);
+    const int first_q = b.walk.tile * kBlockQ;
+    if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.tokens);
+    scores_to_probabilities(x, log2_scale, log2_sum_exp);
+    pack(b.p, x);
+    ptx::hold(b.p);
+    // The loops of these waits also keep the compiler from moving the powers behind what follows.
+    memory.dout_ring().wait_full(at);
+    if constexpr (kBefore == 0) memory.v_ring().wait_full(keys_at);
+    pass_turn<Shape>(group);
+    if constexpr (kBefore > 1) {
+      ptx::wgmma_wait<0>();
+      ptx::hold(b.dq);
+      release_ds(at.before().before());
+    }
+    begin_probability_gradients<kBefore>(b, x);
+    if constexpr (kBefore > 1) gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.scale);
+    const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
+    ptx::wgmma_wait<0>();
+    ptx::hold(x);
+    ptx::hold(b.dv);
+    ptx::hold(b.p);
+    if (warp_leader) memory.dout_ring().release(at);
+    score_gradients(b.p, x, delta);
+    if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
+    ptx::hold(b.p);
+
+    b.others_before = b.others;
+    b.others = b.finish && first_adder<Shape>(b.walk.tile, a) > 0;
+    at.next(), b.walk.next(a);
+  }
+  // S of this step, dK of the one before, dQ of the one before that
+  template <int kBefore>
+  __device__ __forceinline__ void begin_scores(Block& b, float (&s)[kBlockQ / 2]) const {
+    memory.q_ring().wait_full(at);
+    if constexpr (kBefore > 1) wait_ds(at.before().before());
+    if constexpr (kBefore > 0) {
+      wait_ds_place(at.before());
+      ptx::hold(b.p);
+      ptx::hold(b.dk);
+    }
+    ptx::wgmma_fence();
+    multiply_rows_rows<kBlockQ>(s, memory.k(), row, memory.q(at.stage), 0);
+    ptx::wgmma_commit();
+    if constexpr (kBefore > 0) {
+      store_fragment(memory.ds(at.before().stage), row, 0, b.p);
+      begin_dk(b);
+      if constexpr (kBefore > 1) begin_dq(b, at.before().before());
+      publish_ds();
+    }
+  }
+  // dP and dV
+  template <int kBefore>
+  __device__ __forceinline__ void begin_probability_gradients(Block& b, float (&dp)[kBlockQ / 2]) const {
+    if constexpr (kBefore > 0) ptx::hold(b.dv);
+    ptx::wgmma_fence();
+    multiply_rows_rows<kBlockQ>(dp, memory.v(), row, memory.dout(at.stage), 0);
+    multiply_registers_rows<kHeadDim, kBlockQ>(b.dv, b.p, memory.dout(at.stage), 0, 0, kBefore > 0);
+    ptx::wgmma_commit();
+  }
+
+  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked up
+  // once more rather than kept in registers.
+  __device__ __forceinline__ Work catch_up(Block& b) {
     wait_ds_place(at.before());
-    store_fragment(memory.ds(at.before().stage), row, 0, p);
+    store_fragment(memory.ds(at.before().stage), row, 0, b.p);
     publish_ds();
-    const Work done = Work::published(memory.work());  // looked up once more, rather than kept in registers
+    const Work done = Work::published(memory.work());
     if (done.steps > 1) {
       wait_ds(at.before().before());
       ptx::wgmma_fence();
-      start_dq(at.before().before());
+      begin_dq(b, at.before().before());
       ptx::wgmma_wait<0>();
-      ptx::hold(dq);
+      ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(dq, at.before().before(), finish, others_before, a.scale);
+      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.scale);
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());
-    ptx::hold(p);
-    ptx::hold(dk);
-    ptx::hold(dq);
+    ptx::hold(b.p);
+    ptx::hold(b.dk);
+    ptx::hold(b.dq);
     ptx::wgmma_fence();
-    start_dq(at.before());
-    start_dk();
+    begin_dq(b, at.before());
+    begin_dk(b);
     ptx::wgmma_wait<1>();
-    ptx::hold(dq);
+    ptx::hold(b.dq);
     release_ds(at.before());
-    gradient.put(dq, at.before(), finish, others, a.scale);
+    gradient.put(b.dq, at.before(), b.finish, b.others, a.scale);
     gradient.hand_over(at.before());
     ptx::wgmma_wait<0>();
-    ptx::hold(dk);
-    ptx::hold(p);
+    ptx::hold(b.dk);
+    ptx::hold(b.p);
     if (warp_leader) memory.q_ring().release(at.before());
+    return done;
+  }
 
-    // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of
-    // the stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
+  // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of the
+  // stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
+  __device__ __forceinline__ void write(Block& b, const Work& done) const {
     using Gradients = typename Memory::Gradients;
     constexpr bool kThroughScores = kHeadDim == 64;
     const uint32_t rows = group * Gradients::kBytes;
@@ -207,11 +228,11 @@ __device__ __forceinline__ void multiply(const BackwardArgs& a, int group) {
       sync_warpgroups<Shape>();
     }
 #pragma unroll
-    for (float& x : dk) x *= a.scale;
+    for (float& x : b.dk) x *= a.scale;
     uint32_t packed[kHeadDim / 4];
-    pack(packed, dk);
+    pack(packed, b.dk);
     store_fragment(dk_out, 0, 0, packed);
-    pack(packed, dv);
+    pack(packed, b.dv);
     store_fragment(dv_out, 0, 0, packed);
     ptx::fence_shared_for_async();
     sync_warpgroup(group);
@@ -226,7 +247,26 @@ __device__ __forceinline__ void multiply(const BackwardArgs& a, int group) {
       if (warp_leader) memory.k_ring().release(keys_at), memory.v_ring().release(keys_at);
     }
   }
-}
+
+  __device__ __forceinline__ void run() {
+    if (group == 1) pass_turn<Shape>(group);
+    for (;; keys_at.next()) {
+      if (leader) ptx::bulk_wait_read<0>();  // dK, dV of the block before have left shared memory, ...
+      sync_warpgroup(group);                 // ... and all threads know it
+      memory.k_ring().wait_full(keys_at);
+      const Work work = Work::published(memory.work());
+      if (work.key_block < 0) break;
+      Block b;
+      begin_block(b, work);
+      step<0>(b);
+      if (b.walk.left > 0) step<1>(b);
+      while (b.walk.left > 0) step<2>(b);
+      if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
+      const Work done = catch_up(b);
+      write(b, done);
+    }
+  }
+};
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
@@ -245,7 +285,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
   } else {
     ptx::take_registers<kMultiplierRegisters>();
-    multiply<Shape>(a, warpgroup - 1);
+    BackwardConsumer<Shape>(a, warpgroup - 1).run();
   }
 }
 

@@ -1,5 +1,5 @@
-#include "kernels/attention/kernels.h"
 #include "kernels/attention/sm90/backward_launch.cuh"
+#include "kernels/attention/sm90/kernels.h"
 
 namespace tessera::attention::sm90 {
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream) { return launch_backward<64>(f, stream); }

@@ -1,4 +1,4 @@
-// Shapes, arguments and shared memory of the backward.
+// Arguments and shared memory of the backward.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,24 +10,6 @@
 namespace tessera::attention::sm90 {
 
 using bf16 = __nv_bfloat16;
-
-inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
-
-// A CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ [kBlockQ, kHeadDim]
-// each warpgroup computes a part of 64 x 64.
-template <int kHeadDim_>
-struct BackwardShape {
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
-  static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
-  static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
-  static constexpr int kStages = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
-  static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
-  static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
-  // The part of warpgroup g begins at query g kPartsApartQ and column g kPartsApartD.
-  static constexpr int kPartsApartQ = kBlockQ > kPart ? kPart : 0,
-                       kPartsApartD = kHeadDim > kPart ? kPart : 0;
-};
 
 struct BackwardArgs {
   CUtensorMap q, k, v, dout, dk, dv,

@@ -8,7 +8,7 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm90/backward.cuh"
 #include "kernels/attention/sm90/backward_rows.cuh"
-#include "kernels/attention/workspace.h"
+#include "kernels/attention/sm90/workspace.h"
 
 namespace tessera::attention::sm90 {
 
@@ -52,10 +52,9 @@ template <int kHeadDim>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   using Shape = BackwardShape<kHeadDim>;
   const AttnProblem& p = f.problem;
-  const BackwardWorkspace workspace(f.workspace, p.batch, p.heads, p.tokens, p.head_dim);
+  const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Shape::kBlockQ == 0);
   static_assert(BackwardWorkspace::kSmallestBlockQ <= Shape::kBlockQ);
-  static_assert(BackwardWorkspace::kPartsPerTile == Shape::kGroups);
   const auto tokens = static_cast<int>(p.tokens);
   const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
             key_blocks = (tokens + Shape::kBlockK - 1) / Shape::kBlockK;

@@ -19,7 +19,6 @@
 
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
-#include "kernels/attention/sm90/forward_shape.h"
 #include "kernels/attention/sm90/softmax.cuh"
 
 namespace tessera::attention::sm90 {
@@ -28,7 +27,7 @@ namespace tessera::attention::sm90 {
 // tile.
 template <bool kCausal, int kCount>
 __device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key, int tokens) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     // Columns are compile-time constants up to the lane's own offset, which goes into the limit.
@@ -115,7 +114,7 @@ struct ForwardConsumer {
     float* lse = a.lse + static_cast<int64_t>(out_batch * a.schedule.heads() + out_head) * a.tokens;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int at = out_row + 16 * (threadIdx.x / 32 % kWarps) + 8 * r + threadIdx.x % 32 / 4;
+      const int at = out_row + 16 * (threadIdx.x / 32 % kWarpsPerGroup) + 8 * r + threadIdx.x % 32 / 4;
       if (threadIdx.x % 4 == 0 && at < a.tokens) lse[at] = finished.log_sum_exp(r);
     }
     if (leader()) {
@@ -214,8 +213,8 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
   const ForwardMemory<Shape> memory;
   if (threadIdx.x == 0) {
     for (int w = 0; w < Shape::kConsumers; ++w) memory.q_ring(w).init(1);
-    memory.k_ring().init(Shape::kConsumers * kWarps);
-    memory.v_ring().init(Shape::kConsumers * kWarps);
+    memory.k_ring().init(Shape::kConsumers * kWarpsPerGroup);
+    memory.v_ring().init(Shape::kConsumers * kWarpsPerGroup);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

@@ -1,5 +1,5 @@
-#include "kernels/attention/kernels.h"
 #include "kernels/attention/sm90/forward.cuh"
+#include "kernels/attention/sm90/kernels.h"
 
 namespace tessera::attention::sm90 {
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream) {

@@ -70,8 +70,6 @@ struct ForwardWork {
   }
 };
 
-inline constexpr int kWarps = kWarpgroup / 32;  // of a warpgroup
-
 // Named barriers; 0 is __syncthreads()
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }
 __device__ __forceinline__ int turn_barrier(int warpgroup) { return 5 + warpgroup; }

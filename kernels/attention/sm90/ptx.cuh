@@ -129,13 +129,6 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t to, uint32_t a, uint32_t b,
                "r"(c), "r"(d)
                : "memory");
 }
-// The same, each matrix transposed on the way
-__device__ __forceinline__ void stmatrix_x4_trans(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
-                                                  uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
-               "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
 __device__ __forceinline__ void store_shared(uint32_t to, float4 value) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y), "f"(value.z),
                "f"(value.w)
@@ -222,7 +215,6 @@ struct Wgmma;
 // clang-format off
 #define TESSERA_REGISTERS_64 TESSERA_F32(0)
 #define TESSERA_REGISTERS_80 TESSERA_F32(0), TESSERA_F8(32)
-#define TESSERA_REGISTERS_96 TESSERA_F32(0), TESSERA_F8(32), TESSERA_F8(40)
 #define TESSERA_REGISTERS_128 TESSERA_F32(0), TESSERA_F32(32)
 TESSERA_WGMMA(64, TESSERA_REGISTERS_64,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -233,11 +225,6 @@ TESSERA_WGMMA(80, TESSERA_REGISTERS_80,
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39",
     "%40", "%41", "%42", "%43", "%44", "%45", "%46");
-TESSERA_WGMMA(96, TESSERA_REGISTERS_96,
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47",
-    "%48", "%49", "%50", "%51", "%52", "%53", "%54");
 TESSERA_WGMMA(128, TESSERA_REGISTERS_128,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -247,7 +234,6 @@ TESSERA_WGMMA(128, TESSERA_REGISTERS_128,
 // clang-format on
 #undef TESSERA_REGISTERS_64
 #undef TESSERA_REGISTERS_80
-#undef TESSERA_REGISTERS_96
 #undef TESSERA_REGISTERS_128
 #undef TESSERA_WGMMA
 #undef TESSERA_F32

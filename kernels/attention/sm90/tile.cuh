@@ -9,13 +9,12 @@
 
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/sm90/ptx.cuh"
+#include "kernels/attention/sm90/shape.h"
 #include "kernels/attention/sm90/tensor_map.h"
 
 namespace tessera::attention::sm90 {
 
-inline constexpr int kWarpgroup = 128;     // threads; wgmma and setmaxnreg are theirs
-inline constexpr int kWarpgroupRows = 64;  // of every product
-inline constexpr int kStepK = 16;          // summed over by one wgmma
+inline constexpr int kStepK = 16;  // summed over by one wgmma
 inline constexpr uint32_t kTileAlignment = 1024;
 
 template <int kRows_, int kCols_>

@@ -8,6 +8,7 @@
 #include "tests/support.h"
 #include "train/run/checkpoint.h"
 #include "train/session/device.h"
+#include "train/session/train_state.h"
 
 namespace tessera::testing {
 namespace {

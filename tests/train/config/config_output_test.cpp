@@ -6,6 +6,9 @@
 #include "tests/data/support.h"
 #include "train/config/config.h"
 #include "train/config/config_fields.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 
 namespace tessera {
 namespace {
@@ -29,9 +32,10 @@ void randomize(Random& random, double& member, const Number& kind) {
   } while (member < kind.at_least.value_or(member) || member > kind.at_most.value_or(member) ||
            member >= kind.below.value_or(HUGE_VAL));
 }
-void randomize(Random& random, std::string& member, const OneOf& kind) {
-  member =
-      kind.words[static_cast<size_t>(random_whole(random, 0, static_cast<int64_t>(kind.words.size()) - 1))];
+template <class E>
+void randomize(Random& random, E& member, const OneOf<E>& kind) {
+  const auto last = static_cast<int64_t>(kind.values.size()) - 1;
+  member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
 }
 void randomize(Random& random, bool& member, const Flag&) { member = random() % 2 == 0; }
 void randomize(Random& random, std::string& member, const Text& kind) {
@@ -101,9 +105,8 @@ TEST_F(ConfigOutput, FindsConfigurations) {
       [&] { find("tiny"); },
       {fmt::format(
           "there is no configuration \"tiny\". Tried: tiny, tiny.yaml, {0}/absent/tiny, "
-          "{0}/absent/tiny.yaml, "
-          "{0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. These ship with the "
-          "program: large, small",
+          "{0}/absent/tiny.yaml, {0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. "
+          "These ship with the program: large, small",
           folder_.string())});
   const std::string folder = folder_ / "above/small.yaml";
   expect_error([&] { find(folder); },
@@ -134,7 +137,7 @@ TEST(ShippedConfigs, AllLoad) {
   const auto is = [&](const std::string& name, int64_t layers, int64_t heads, int64_t channels, double rate) {
     ASSERT_TRUE(configs.contains(name)) << name;
     const Config& config = configs[name];
-    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, "flash"})) << name;
+    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, AttentionKind::kFlash})) << name;
     EXPECT_EQ(config.optimizer.learning_rate, rate) << name;
     EXPECT_EQ(config.train.tokens_per_step, 524288) << name;
     EXPECT_EQ(config.train.folder, "runs/" + name);

@@ -11,6 +11,7 @@
 #include "tests/support.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/session/device.h"
+#include "train/session/train_state.h"
 
 namespace tessera::testing {
 namespace {
@@ -43,7 +44,7 @@ struct Checkpoint : ::testing::Test {
                .seed = 9,
                .micro_batch = 1,
                .sequence_length = 8,
-               .device = "cpu",
+               .device = Device::kCpu,
                .data = "builtin"};
 
   void SetUp() override {
@@ -110,7 +111,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
   load_weights(path, same, PositionExtension::kInterpolate);
-  EXPECT_EQ(same.next_token_logits(prompt), state.next_token_logits(prompt)) << "nothing was extended";
+  EXPECT_EQ(same.session().next_token_logits(prompt), state.session().next_token_logits(prompt))
+      << "nothing was extended";
 
   RunShape shape = state.shape();
   shape.model.context = 61;  // 16 positions over 61: every fourth is one of them

@@ -220,11 +220,11 @@ TEST_F(RanksByHand, ARankThatNeverComesIsNamed) {
   start(0);
   const ProcessResult result = end()[0];
   EXPECT_EQ(result.status, 1);
-  expect_one_message(result.error, {"rank 1 did not come to 127.0.0.1:" + std::to_string(port), "3 s"});
+  expect_one_message(result.error, {"rank 1 did not join at 127.0.0.1:" + std::to_string(port), "3 s"});
 }
 
 TEST_F(RanksByHand, APortThatIsTakenIsNamed) {
-  const FileDescriptor other = listen_at("127.0.0.1", port, Reach::kThisMachine);
+  const Descriptor other = listen_at("127.0.0.1", port, Reach::kThisMachine);
   start(0);
   const ProcessResult result = end()[0];
   EXPECT_EQ(result.status, 1);

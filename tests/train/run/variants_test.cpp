@@ -8,7 +8,8 @@
 #include "model/formats/safetensors.h"
 #include "tests/model_variants.h"
 #include "tests/train_program.h"
-#include "train/session/device.h"
+#include "train/config/load_config.h"
+#include "train/session/from_config.h"
 
 namespace tessera::testing {
 namespace {

@@ -27,12 +27,5 @@ TEST(Sampler, TopKAndTemperatureNarrow) {
   }
 }
 
-TEST(Sampler, PrintableKeepsTextAndReplacesWhatTerminalsWouldObey) {
-  EXPECT_EQ(printable("a\tb\n"), "a\tb\n");
-  EXPECT_EQ(printable("h\u00e9 \u4e16"), "h\u00e9 \u4e16");
-  EXPECT_EQ(printable("\x1b[2J"), "\uFFFD[2J");
-  EXPECT_EQ(printable(std::string("\xff\xc3", 2)), "\uFFFD\uFFFD");
-}
-
 }  // namespace
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Runs several processes of team_rank as the ranks of one world.
+// Runs several processes of scripted_rank as the ranks of one world.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace tessera::testing {
 
 using Words = std::vector<std::string>;
 
-class Ranks : public InTempFolder {
+class RankScripts : public InTempFolder {
  protected:
   int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));  // free, when it is asked
 
@@ -28,14 +28,14 @@ class Ranks : public InTempFolder {
                    "MASTER_ADDR=127.0.0.1",
                    "MASTER_PORT=" + std::to_string(port)};
     words.insert(words.end(), environment.begin(), environment.end());
-    run(words, TEAM_RANK_BINARY, script);
+    run(words, SCRIPTED_RANK_BINARY, script);
   }
   void start_all(int size, const Words& script) {
     for (int rank = 0; rank < size; ++rank) start(rank, size, script);
   }
 
-  // Any program with changes to the environment. Its number among those that were started is its rank in what
-  // follows.
+  // Any program with changes to the environment. The functions below call it rank n if it was started as the n-th,
+  // counted from 0.
   void run(const Words& environment, const std::string& program, const Words& arguments) {
     const std::filesystem::path own = folder_ / std::to_string(processes_.size());
     std::filesystem::create_directory(own);
@@ -62,12 +62,12 @@ class Ranks : public InTempFolder {
     return text;
   }
 
-  // `speaker` ended with 1 and an error of these parts; `silent` ones with kEndedWithOthers and no word.
-  void expect_ending(size_t speaker, std::initializer_list<std::string> parts,
+  // `reporter` ended with 1 and an error of these parts; the `silent` ones with kExitPeerFailed and no output.
+  void expect_ending(size_t reporter, std::initializer_list<std::string> parts,
                      std::initializer_list<size_t> silent) {
-    expect_error(speaker, parts);
+    expect_error(reporter, parts);
     for (const size_t rank : silent) {
-      EXPECT_EQ(result(rank).status, kEndedWithOthers) << rank << ": " << result(rank).error;
+      EXPECT_EQ(result(rank).status, kExitPeerFailed) << rank << ": " << result(rank).error;
       EXPECT_EQ(result(rank).error, "") << rank;
     }
   }
@@ -81,16 +81,16 @@ class Ranks : public InTempFolder {
     EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << text;
   }
 
-  // A connection of this test's own to rank 0's port, once somebody listens there.
-  static Connection stranger(int at_port) {
+  // A connection of the test itself to rank 0's port, once rank 0 listens.
+  static Connection connect_raw(int at_port) {
     for (int i = 0; i < 1000; ++i) {
       Attempt attempt = connect_to("127.0.0.1", at_port, 1);
       if (attempt.connection) return std::move(*attempt.connection);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    fail("nobody listens at port {}", at_port);
+    fail("no process listens at port {}", at_port);
   }
-  // What a rank would say, without a secret.
+  // The hello of a rank, without a secret.
   static std::string hello(int rank, int size) {
     return fmt::format(R"({{"rank":{},"size":{},"name":"forged","build":"build 1","config":"a: 1\nb: 2\n"}})",
                        rank, size);

@@ -1,6 +1,7 @@
-// A rank for the tests: joins the team that its environment describes and follows a script, the arguments:
+// A rank for the tests: joins the process group that its environment describes and follows a script, its
+// arguments:
 //   before join: limit:SECONDS build:TEXT config:TEXT
-//   of the team: join exchange:BYTES sum at:PLACE alone:PLACE poll:TEXT fail:TEXT leave
+//   of the group: join exchange:BYTES sum phase:NAME unlimited:NAME health:TEXT fail:TEXT finish
 //   of the process: sleep:SECONDS hang stop kill throw:TEXT exit:CODE catch wait_signal
 //   on its outputs: print:TEXT unflushed:TEXT error:TEXT show:VARIABLE pid environment
 // A word R@STEP is for rank R alone. `launch:N`, first, starts N ranks of this program instead. Before it,
@@ -38,19 +39,19 @@ std::string blob(size_t bytes, int rank) {
   return text;
 }
 
-void exchange(Team& team, size_t bytes) {
-  const std::vector<std::string> all = team.exchange(blob(bytes, team.world().rank));
-  check(static_cast<int>(all.size()) == team.world().size, "{} parts came", all.size());
+void exchange(ProcessGroup& group, size_t bytes) {
+  const std::vector<std::string> all = group.exchange(blob(bytes, group.world().rank));
+  check(static_cast<int>(all.size()) == group.world().size, "{} parts came", all.size());
   for (size_t rank = 0; rank < all.size(); ++rank)
     check(all[rank] == blob(bytes, static_cast<int>(rank)), "the part of rank {} came wrong", rank);
 }
 
 // 0.1 and 1e17 in another order give other bits.
-void sum(Team& team) {
-  const double mine[] = {team.world().rank % 2 == 0 ? 0.1 : 1e17, static_cast<double>(team.world().rank)};
-  const std::vector<double> total = team.sum(mine);
+void sum(ProcessGroup& group) {
+  const double mine[] = {group.world().rank % 2 == 0 ? 0.1 : 1e17, static_cast<double>(group.world().rank)};
+  const std::vector<double> total = group.sum(mine);
   double wanted[] = {0, 0};
-  for (int rank = 0; rank < team.world().size; ++rank) {
+  for (int rank = 0; rank < group.world().size; ++rank) {
     wanted[0] += rank % 2 == 0 ? 0.1 : 1e17;
     wanted[1] += rank;
   }
@@ -59,27 +60,27 @@ void sum(Team& team) {
 
 struct Script {
   World world;
-  Introduction introduction{.build = "build 1", .config = "a: 1\nb: 2\n"};
+  RunIdentity identity{.build = "build 1", .config = "a: 1\nb: 2\n"};
   double limit = 2;
-  std::unique_ptr<Team> team;
+  std::unique_ptr<ProcessGroup> group;
 
   void step(const std::string& name, const std::string& value) {
     if (name == "limit")
       limit = std::stod(value);
     else if (name == "build")
-      introduction.build = value;
+      identity.build = value;
     else if (name == "config")
-      introduction.config = value;
+      identity.config = value;
     else if (name == "join")
-      team = Team::join(world, introduction, limit);
+      group = ProcessGroup::join(world, identity, limit);
     else if (name == "exchange")
-      exchange(*team, std::stoul(value));
+      exchange(*group, std::stoul(value));
     else if (name == "sum")
-      sum(*team);
-    else if (name == "at")
-      team->at(value, Pace::kTogether);
-    else if (name == "alone")
-      team->at(value, Pace::kAlone);
+      sum(*group);
+    else if (name == "phase")
+      group->enter_phase(value, Timeout::kLimit);
+    else if (name == "unlimited")
+      group->enter_phase(value, Timeout::kNone);
     else if (name == "sleep")
       sleep_for(std::stod(value));
     else if (name == "hang")
@@ -88,16 +89,16 @@ struct Script {
       raise(SIGSTOP);
     else if (name == "kill")
       raise(SIGKILL);
-    else if (name == "poll")
-      team->set_poll([value] { return value; });
+    else if (name == "health")
+      group->set_health_check([value] { return value; });
     else if (name == "fail")
-      team->fail(value);
+      group->fail(value);
     else if (name == "throw")
       fail("{}", value);
     else if (name == "exit")
       std::exit(std::stoi(value));
-    else if (name == "leave")
-      team->leave();
+    else if (name == "finish")
+      group->finish();
     else if (name == "print")
       std::cout << value << std::endl;
     else if (name == "unflushed")
@@ -152,11 +153,11 @@ int main(int argc, char** argv) {
   alarm(30);  // a rank that nobody ends fails its test, and does not hold it up for ever
   try {
     return run(argc, argv);
-  } catch (const tessera::EndedWithOthers& error) {
+  } catch (const tessera::PeerFailed& error) {
     std::cout << "told: " << error.what() << std::endl;  // for the tests; a program says nothing
-    return tessera::kEndedWithOthers;
+    return tessera::kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "team_rank: error: " << error.what() << std::endl;
+    std::cerr << "scripted_rank: error: " << error.what() << std::endl;
     return 1;
   }
 }

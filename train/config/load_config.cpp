@@ -1,4 +1,4 @@
-#include "train/config/config.h"
+#include "train/config/load_config.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -19,11 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& file) {
-  std::error_code error;  // whatever it is, opening the file meets it again
+  std::error_code error;  // ignored: opening the file reports it
   check(!fs::is_directory(file, error), "{}: this is a folder; name a YAML file in it", file.string());
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text(kMostYamlBytes + 1, '\0');  // not to the end of what has none, such as /dev/zero
+  std::string text(kMostYamlBytes + 1, '\0');  // bounded: /dev/zero has no end
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
@@ -64,7 +64,7 @@ class Reader {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
     const std::string& weights = config_.train.init_from;
-    // A run that goes on is compared with its checkpoint; what it began from may be gone.
+    // A resumed run is compared with its checkpoint; the folder that it started from may no longer exist.
     if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights, resume);
     check_across();
     if (config_.train.folder.empty()) config_.train.folder = "runs/" + file.stem().string();
@@ -82,7 +82,7 @@ class Reader {
                const std::string& advice = "") const;
   std::string cite(std::string_view key) const;
 
-  // Who set a key last, and where: 0 the default, 1 the file, 2 --set.
+  // Where a key was set last. rank: 0 the default, 1 the file, 2 --set
   struct Place {
     int rank = 0;
     std::string where = "default";
@@ -155,8 +155,8 @@ void Reader::apply_override(const std::string& text) {
   places_[key] = {2, source.name};
 }
 
-// train.init_from sets the keys that describe the model; one that was given has to agree. A table of
-// positions may be extended.
+// train.init_from sets the keys that describe the model; a key that was set has to agree with it. The
+// position table may be extended.
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
@@ -179,7 +179,8 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     if (asked.model.mlp_width == 0) asked.model.mlp_width = 4 * config_.model.channels;
     const std::string ours = value_of(asked, key), theirs = value_of(config_, key);
     if (ours == theirs) return;
-    if (key == std::string_view("model.context") && asked.model.position_extension != "none" &&
+    if (key == std::string_view("model.context") &&
+        asked.model.position_extension != PositionExtension::kNone &&
         asked.model.context > config_.model.context) {
       config_.model.context = asked.model.context;
       return;
@@ -194,12 +195,12 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   const char* advice =
       keys != "model.context" ? ""
       : asked.model.context > found.model.context
-          ? " model.position_extension=interpolate (or repeat, or blend) extends the table of positions."
-          : " For shorter sequences, set train.sequence_length: the table of positions is not cut.";
+          ? " model.position_extension=interpolate (or repeat, or blend) extends the position table."
+          : " For shorter sequences, set train.sequence_length: the position table is not shortened.";
   fail(
-      "{}: {} in {}. train.init_from sets what describes the model: leave {} out.{} The configuration "
-      "finetune "
-      "has none of these keys: ./train --config finetune.yaml --set train.init_from={}",
+      "{}: {} in {}. train.init_from sets the model: remove {} from the configuration.{} The "
+      "configuration finetune has none of these keys: ./train --config finetune.yaml --set "
+      "train.init_from={}",
       where, differences, (weights / "config.json").string(), keys, advice, weights.string());
 }
 
@@ -208,7 +209,8 @@ std::string Reader::cite(std::string_view key) const {
   return fmt::format("{} {}", key, value_of(config_, key));
 }
 
-// Fails with "where: a ... relation b ...", at whichever of the two was set last: by --set, else in the file.
+// Fails with "where: a ... relation b ...", at the place of the key that was set last: by --set, else in the
+// file.
 void Reader::require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
                      const std::string& advice) const {
   if (holds) return;
@@ -253,87 +255,6 @@ void Reader::check_across() const {
 
 Config load_config(const fs::path& file, std::span<const std::string> overrides, bool resume) {
   return Reader().read(file, overrides, resume);
-}
-
-std::string print_config(const Config& config) {
-  std::string out;
-  std::string_view open;  // the section
-  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind,
-                             std::string_view documentation) {
-    const auto [section, leaf] = split_key(key);
-    if (section != open) out += fmt::format("\n{}:\n", open = section);
-    const char* indent = section.empty() ? "" : "  ";
-    out += fmt::format("{0}# {1} ({2})\n{0}{3}: {4}\n", indent, documentation, kind.wants(), leaf,
-                       kind.write(member));
-  });
-  return out;
-}
-
-std::string config_lines(const Config& config) {
-  std::string out;
-  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
-    out += fmt::format("{}: {}\n", key, kind.write(member));
-  });
-  return out;
-}
-
-std::vector<fs::path> shipped_folders() {
-  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  return {program, program.parent_path(), program.parent_path() / "share/tessera"};
-}
-
-std::vector<fs::path> shipped_config_folders() {
-  std::vector<fs::path> folders = shipped_folders();
-  for (fs::path& folder : folders) folder /= "configs";
-  return folders;
-}
-
-namespace {
-
-std::vector<std::string> configs_in(const std::vector<fs::path>& folders) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const fs::path& folder : folders)
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
-}
-
-}  // namespace
-
-fs::path find_config(const std::string& name, const std::vector<fs::path>& folders) {
-  const std::vector<std::string> shipped = configs_in(folders);
-  const std::string these_ship =
-      shipped.empty() ? "No configurations ship beside this program"
-                      : fmt::format("These ship with the program: {}", fmt::join(shipped, ", "));
-  check(
-      !name.empty(),
-      "no configuration was given. Name one, as in --config quickstart.yaml, or a YAML file of your own. {}",
-      these_ship);
-  std::vector<std::string> tried;
-  const auto found = [&](const fs::path& path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    tried.push_back(path.string() + (fs::is_directory(status) ? " (a folder)" : ""));
-    return fs::exists(status) && !fs::is_directory(status);
-  };
-  const bool bare = name.find('/') == std::string::npos;
-  std::vector<std::string> names = {name};
-  if (!name.ends_with(".yaml")) names.push_back(name + ".yaml");
-  for (const std::string& file : names)
-    if (found(file)) return file;
-  for (const fs::path& folder : folders)
-    for (const std::string& file : names)
-      if (bare && found(folder / file)) return folder / file;
-  const std::string stem = bare ? fs::path(name).stem().string() : "";
-  const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
-                            [&](std::string_view candidate) { return edit_distance(stem, candidate); });
-  std::string advice = option_is_a_key(name);
-  advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);
-  fail("there is no configuration {}{} Tried: {}. {}", in_quotes(name), advice, fmt::join(tried, ", "),
-       these_ship);
 }
 
 }  // namespace tessera

@@ -1,0 +1,31 @@
+// fp32 throughout, no tensor cores: a CTA takes a tile of rows and walks tiles of keys with a softmax that streams.
+#include "kernels/attention/family.h"
+
+#include "kernels/attention/f32/kernels.h"
+#include "kernels/attention/f32/shape.h"
+#include "kernels/attention/workspace.h"
+
+namespace tessera::attention::f32 {
+
+constinit const Family kFamily = {
+    .name = "f32",
+    .lowest_arch = kLowestArch,
+    .highest_arch = kAnyLaterArch,
+    .dtype = ATTN_F32,
+    .head_dims = kHeadDims,
+    .most_tokens = kMostTokens,
+    .most_rows = kMostRows,
+    .row_padding = 1,
+    .by_name_only = false,
+    .tile_rows = [](int head_dim, int) { return TileRows{tile_rows(head_dim), tile_rows(head_dim)}; },
+    .backward_workspace = workspace_bytes<DeltaWorkspace>,
+#ifdef TESSERA_ATTENTION_CUDA
+    .forward = forward,
+    .backward = backward,
+#else
+    .forward = nullptr,
+    .backward = nullptr,
+#endif
+};
+
+}  // namespace tessera::attention::f32

@@ -1,0 +1,11 @@
+// Tile shapes of the fp32 kernels. Plain C++.
+#pragma once
+
+namespace tessera::attention::f32 {
+
+// Rows of queries and of keys that a CTA takes at a time: so many that five tiles fit into kSharedEverywhere.
+constexpr int tile_rows(int head_dim) { return head_dim <= 64 ? 64 : 32; }
+
+inline constexpr int kHeadDims[] = {16, 32, 64, 128};
+
+}  // namespace tessera::attention::f32

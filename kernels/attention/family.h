@@ -1,0 +1,76 @@
+// A family of kernels, as it registers itself: what it serves, what it needs, how it is called. attn_supports(),
+// attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic read families() and
+// repeat nothing of it.
+//
+// A new family is a folder whose family.cpp defines a Family, and a line in families(). No CUDA header here: a
+// build without CUDA knows the same families, without functions, and plans with them.
+#pragma once
+
+#include <limits>
+#include <span>
+#include <string>
+
+#include "kernels/attention/attention.h"
+
+namespace tessera::attention {
+
+// Compute capabilities, times ten as in attention.h
+inline constexpr int kLowestArch = 80;  // what every kernel here needs, and cuDNN as well
+inline constexpr int kHopper = 90;
+inline constexpr int kAnyLaterArch = std::numeric_limits<int>::max();
+
+// How many rows of a head share what a CTA reads of the others
+struct TileRows {
+  int queries;  // of the forward: they share keys and values
+  int keys;     // of the backward: they share queries and output gradients
+};
+
+struct Family {
+  const char* name;
+  int lowest_arch, highest_arch;
+  AttnDtype dtype;
+  std::span<const int> head_dims;
+  // Of a head, and of all heads of a batch with their tokens rounded up to row_padding: what grids can count, or
+  // less. families() says how the common limits come about.
+  int64_t most_tokens, most_rows;
+  int row_padding;
+  bool by_name_only;  // attn_forward() and attn_backward() never choose it
+  TileRows (*tile_rows)(int head_dim, int arch);
+  size_t (*backward_workspace)(const AttnProblem& problem);  // bytes; the most that either mode needs
+  // Null in a build without these kernels. Arguments have been checked.
+  AttnStatus (*forward)(const AttnForward& args, int arch, CUstream_st* stream);
+  AttnStatus (*backward)(const AttnBackward& args, int arch, CUstream_st* stream);
+
+  bool built() const { return forward != nullptr; }
+};
+
+namespace row {
+extern const Family kFamily;
+}
+namespace f32 {
+extern const Family kFamily;
+}
+namespace sm80 {
+extern const Family kFamily;
+}
+namespace sm90 {
+extern const Family kFamily;
+}
+
+// CTAs are counted in a grid's x, up to 2^31 - 1, each of at least 8 rows of a tensor; rows of a head in int.
+inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} << 33;
+
+// Of those that serve a problem, attn_forward() and attn_backward() take the first that was built.
+std::span<const Family* const> families();
+
+// ATTN_OK, or why this family does not serve a problem. Needs no device, and does not ask whether it was built.
+AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
+
+// "head dims 64 and 128 in bf16, ..., on compute capability 8.0 or higher": what attn_forward() serves
+std::string what_is_served();
+
+// One family's kernels, after the checks that attention.h promises
+AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream);
+AttnStatus run_backward(const Family& family, const AttnBackward& args, int arch, CUstream_st* stream);
+
+}  // namespace tessera::attention

@@ -1,0 +1,15 @@
+// The launchers of the sm_80 kernels: bf16, mma.sync.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace tessera::attention::sm80 {
+
+AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_small(const AttnBackward& f,
+                              CUstream_st* stream);  // within 99 KB of shared memory a CTA
+
+}  // namespace tessera::attention::sm80

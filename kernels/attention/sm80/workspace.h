@@ -1,0 +1,39 @@
+// The workspace of the sm_80 backward. Plain C++.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/sm80/shape.h"
+#include "kernels/attention/workspace.h"
+
+namespace tessera::attention::sm80 {
+
+// Rows are padded to whole query tiles: the main kernel copies row statistics without asking where N ends.
+struct BackwardWorkspace {
+  static constexpr int kBlocksQ[] = {BackwardTile<64>::kBlockQ, BackwardTile<128>::kBlockQ,
+                                     SmallBackwardTile128::kBlockQ};
+  static constexpr int kRowPadding = std::max({kBlocksQ[0], kBlocksQ[1], kBlocksQ[2]}),
+                       kSmallestBlockQ = std::min({kBlocksQ[0], kBlocksQ[1], kBlocksQ[2]});
+  static_assert(kRowPadding % kBlocksQ[0] == 0 && kRowPadding % kBlocksQ[1] == 0 &&
+                kRowPadding % kBlocksQ[2] == 0);
+
+  BackwardWorkspace(void* memory, const AttnProblem& p) {
+    Carver carver(memory);
+    padded_tokens = (p.tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
+    const auto rows = static_cast<size_t>(p.batch * p.heads * padded_tokens);
+    log2_sum_exp = carver.take<float>(rows);
+    delta = carver.take<float>(rows);
+    dq = carver.take<float>(rows * static_cast<size_t>(p.head_dim));
+    counters = carver.take<uint32_t>(rows / kSmallestBlockQ + 1);
+    bytes = carver.used();
+  }
+
+  int64_t padded_tokens;
+  float* log2_sum_exp;  // [B, H, padded N]: LSE log2(e), +inf past N, where the probabilities thus become 0
+  float* delta;         // [B, H, padded N]: rowsum(dO o O), 0 past N
+  float* dq;            // [B, H, query tile, kBlockQ D]: sums in the order of the main kernel's registers
+  uint32_t* counters;   // [0]: the next ticket; [1 + tile]: key blocks that have added to a query tile
+  size_t bytes;
+};
+
+}  // namespace tessera::attention::sm80

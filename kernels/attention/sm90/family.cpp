@@ -1,0 +1,44 @@
+// bf16 on compute capability 9.0: warpgroups, the copy engine, roles for warps.
+#include "kernels/attention/family.h"
+
+#include "kernels/attention/sm90/kernels.h"
+#include "kernels/attention/sm90/workspace.h"
+
+namespace tessera::attention::sm90 {
+namespace {
+
+constexpr int kHeadDims[] = {64, 128};
+
+#ifdef TESSERA_ATTENTION_SM90
+AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
+  return f.problem.head_dim == 64 ? forward_64(f, stream) : forward_128(f, stream);
+}
+AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
+  return f.problem.head_dim == 64 ? backward_64(f, stream) : backward_128(f, stream);
+}
+#else
+constexpr std::nullptr_t forward = nullptr, backward = nullptr;
+#endif
+
+TileRows tile_rows(int head_dim, int /*arch*/) {
+  return head_dim == 64 ? TileRows{ForwardTile<64>::kBlockQ, BackwardShape<64>::kBlockK}
+                        : TileRows{ForwardTile<128>::kBlockQ, BackwardShape<128>::kBlockK};
+}
+
+}  // namespace
+
+constinit const Family kFamily = {.name = "sm90",
+                                  .lowest_arch = kHopper,
+                                  .highest_arch = kHopper,
+                                  .dtype = ATTN_BF16,
+                                  .head_dims = kHeadDims,
+                                  .most_tokens = kMostTokens,
+                                  .most_rows = kMostRows,
+                                  .row_padding = BackwardWorkspace::kRowPadding,
+                                  .by_name_only = false,
+                                  .tile_rows = tile_rows,
+                                  .backward_workspace = workspace_bytes<BackwardWorkspace>,
+                                  .forward = forward,
+                                  .backward = backward};
+
+}  // namespace tessera::attention::sm90

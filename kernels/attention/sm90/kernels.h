@@ -1,0 +1,13 @@
+// The launchers of the sm_90 kernels: bf16, wgmma and the copy engine; built where 90a is among the architectures.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace tessera::attention::sm90 {
+
+AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
+
+}  // namespace tessera::attention::sm90

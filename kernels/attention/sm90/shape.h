@@ -1,0 +1,52 @@
+// Tile shapes of the sm_90 kernels. Plain C++.
+#pragma once
+
+namespace tessera::attention::sm90 {
+
+inline constexpr int kWarpgroup = 128;  // threads; wgmma and setmaxnreg are theirs
+inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
+inline constexpr int kWarpgroupRows = 64;  // of every product
+
+// Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
+struct ForwardTileBase {
+  static constexpr int kConsumers = 3;  // warpgroups; one more loads
+  static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
+  static constexpr int kProducerRegisters = 32,
+                       kConsumerRegisters = 160;  // 32 + 3 x 160 of the 4 x 128 there are
+  static constexpr int kKVStages = 3, kQStages = 2;
+};
+
+template <int kHeadDim_>
+struct ForwardTile;
+
+// kWaitLate: the softmax of a tile is finished before the product P V under way is waited for. With head dim 64
+// that product is as good as done when it has been issued, and the compiler does better when free to wait early.
+template <>
+struct ForwardTile<64> : ForwardTileBase {
+  static constexpr int kHeadDim = 64, kBlockK = 128;
+  static constexpr bool kWaitLate = false;
+};
+
+template <>
+struct ForwardTile<128> : ForwardTileBase {
+  static constexpr int kHeadDim = 128, kBlockK = 80;  // S, P, O: 40 + 20 + 64 registers
+  static constexpr bool kWaitLate = true;
+};
+
+// Backward: a CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ
+// [kBlockQ, kHeadDim] each warpgroup computes a part of 64 x 64.
+template <int kHeadDim_>
+struct BackwardShape {
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
+  static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
+  static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
+  static constexpr int kStages = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
+  static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
+  static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
+  // The part of warpgroup g begins at query g kPartsApartQ and column g kPartsApartD.
+  static constexpr int kPartsApartQ = kBlockQ > kPart ? kPart : 0,
+                       kPartsApartD = kHeadDim > kPart ? kPart : 0;
+};
+
+}  // namespace tessera::attention::sm90

@@ -1,0 +1,14 @@
+// Time that has passed, on the clock that nobody sets.
+#pragma once
+
+#include <chrono>
+
+namespace tessera {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// What the JSON messages between ranks say. They come from the network: whatever does not decode is an Error,
+// and no text is too long or too deep to be refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+inline constexpr size_t kMaxJsonBytes = size_t{1} << 24;  // configurations are a few KiB
+
+// What all ranks must have in common.
+struct RunIdentity {
+  std::string build;   // names the program's version
+  std::string config;  // lines of `key: value`
+};
+
+// From a rank that joins, behind the secret.
+struct Hello {
+  int rank = 0, size = 0;
+  std::string name;  // see name_of_this_process()
+  RunIdentity run;
+};
+
+// To a rank that has joined.
+struct Welcome {
+  std::string name;  // of rank 0
+};
+
+enum class Timeout {
+  kLimit,  // every rank must reach the next phase within the time limit of the first that does
+  kNone    // this rank may take as long as it needs: a checkpoint, a sample
+};
+
+// How far a rank has come.
+struct Heartbeat {
+  int64_t phases = 0;  // that it has entered
+  Timeout timeout = Timeout::kNone;
+  std::string phase = "startup";  // the name of the last
+};
+
+// The run ends.
+struct Shutdown {
+  int reporter = 0;  // the rank that prints the error; kNobody: the launcher does
+  std::string error;
+
+  static constexpr int kNobody = -1;
+};
+
+// Bytes that are not UTF-8, as a host name may hold, are replaced.
+std::string encode(const Hello& hello);
+std::string encode(const Welcome& welcome);
+std::string encode(const Heartbeat& heartbeat);
+std::string encode(const Shutdown& shutdown);
+
+// Error: the text is not JSON, too long, too deep, or a value is missing or of another type.
+Hello decode_hello(std::string_view text);
+Welcome decode_welcome(std::string_view text);
+Heartbeat decode_heartbeat(std::string_view text);
+Shutdown decode_shutdown(std::string_view text);
+
+}  // namespace tessera

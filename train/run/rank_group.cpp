@@ -1,0 +1,104 @@
+#include "train/run/rank_group.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "train/config/print_config.h"
+#include "train/parallel/make_communicator.h"
+
+namespace tessera {
+namespace {
+
+// When a rank is lost, its neighbors in a collective see an error as early as the watchdog, which knows the
+// rank: it reports first.
+constexpr double kWatchdogFirstSeconds = 3;
+// For a collective: the other ranks may wait in one while rank 0 writes to a disk. The watchdog finds a rank
+// that hangs long before.
+constexpr double kCollectiveSeconds = 600;
+
+// Tells builds apart: ranks that compute differently would drift apart unseen.
+std::string program_hash() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return fmt::format("{:016x}", std::hash<std::string>()(bytes));
+}
+
+}  // namespace
+
+RankGroup::RankGroup(const World& world, const Config& config)
+    : world_(world), time_limit_(static_cast<double>(config.train.time_limit)) {
+  if (world.size > 1)
+    group_ =
+        ProcessGroup::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
+}
+
+Communicator* RankGroup::make_communicator(Backend& be) {
+  if (!group_) return nullptr;
+  communicator_ = tessera::make_communicator(
+      be, {.rank = world_.rank,
+           .size = world_.size,
+           .exchange = [this](std::string_view mine) { return group_->exchange(mine); },
+           .time_limit_seconds = std::max(kCollectiveSeconds, time_limit_)});
+  group_->set_health_check([this] { return communication_failure(); });
+  return communicator_.get();
+}
+
+std::string RankGroup::communication_failure() {
+  const std::string why = communicator_->failure();
+  if (!why.empty() && !failed_at_) failed_at_ = Clock::now();
+  return failed_at_ && seconds_since(*failed_at_) > kWatchdogFirstSeconds ? why : "";
+}
+
+std::vector<double> RankGroup::sum(const std::vector<double>& mine) {
+  return group_ ? group_->sum(mine) : mine;
+}
+
+std::vector<double> RankGroup::gather(double mine) {
+  std::vector<double> all(static_cast<size_t>(size()));
+  all[static_cast<size_t>(rank())] = mine;
+  return sum(all);
+}
+
+MemoryLimit RankGroup::memory_limit(Device device) {
+  MemoryLimit limit = present_memory(device, size()).shared_by(device, world_.local_size);
+  const auto least = [&](int64_t mine) {
+    const std::vector<double> all = gather(static_cast<double>(mine));
+    return static_cast<int64_t>(*std::min_element(all.begin(), all.end()));
+  };
+  limit.bytes = least(limit.bytes);
+  limit.total = least(limit.total);
+  return limit;
+}
+
+void RankGroup::check_same(std::string_view mine, std::string_view what) {
+  if (!group_) return;
+  const std::vector<std::string> all = group_->exchange(mine);
+  for (size_t r = 1; r < all.size(); ++r)
+    check(all[r] == all[0], "{}: rank 0 has \"{}\", rank {} has \"{}\"", what, all[0], r, all[r]);
+}
+
+void RankGroup::enter_phase(std::string_view name, Timeout timeout) {
+  if (group_) group_->enter_phase(name, timeout);
+}
+
+void RankGroup::guard(const std::function<void()>& body) {
+  if (!group_) return body();
+  try {
+    body();
+  } catch (const CommunicationError& error) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(kWatchdogFirstSeconds));
+    group_->fail(error.what());
+  } catch (const std::exception& error) {
+    group_->fail(error.what());
+  }
+}
+
+void RankGroup::finish() {
+  if (!group_) return;
+  group_->finish();
+  communicator_.reset();
+}
+
+}  // namespace tessera

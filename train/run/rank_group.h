@@ -1,0 +1,58 @@
+// RankGroup: the ranks of a run as the trainer sees them. A run of one rank has no process group and no
+// communicator: nothing here costs or waits then.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "train/config/config.h"
+#include "train/launch/process_group.h"
+#include "train/parallel/communicator.h"
+#include "train/session/memory_limit.h"
+
+namespace tessera {
+
+class RankGroup {
+ public:
+  // The rendezvous with the other ranks of `world`. Error: as ProcessGroup::join().
+  RankGroup(const World& world, const Config& config);
+
+  int64_t rank() const { return world_.rank; }
+  int64_t size() const { return world_.size; }
+  bool is_rank_0() const { return rank() == 0; }        // the one that prints and writes
+  int local_rank() const { return world_.local_rank; }  // on this machine
+
+  // For tensors of the backend's device; null for one rank. It must not outlive the backend.
+  Communicator* make_communicator(Backend& be);
+
+  // Over all ranks; all call it. Equal bits at every rank.
+  std::vector<double> sum(const std::vector<double>& mine);
+  std::vector<double> gather(double mine);  // in the order of ranks
+  // What each rank may use of its device's memory, the least of all: all choose the same micro-batch.
+  MemoryLimit memory_limit(Device device);
+  // Error unless all ranks have the same text; `what` says what it is, and what to do.
+  void check_same(std::string_view mine, std::string_view what);
+
+  // For the watchdog: see ProcessGroup::enter_phase().
+  void enter_phase(std::string_view name, Timeout timeout = Timeout::kLimit);
+  // Runs body(). With other ranks, an exception ends them all with one message; with one rank the caller gets
+  // it. Work that body() has left on a device may never end: its owner should outlive the call.
+  void guard(const std::function<void()>& body);
+  void finish();  // waits until all ranks are done
+
+ private:
+  std::string communication_failure();
+
+  World world_;
+  double time_limit_;  // seconds
+  std::unique_ptr<ProcessGroup> group_;
+  std::unique_ptr<Communicator> communicator_;
+  std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw communication fail
+};
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#include "train/session/ids.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// Kernels read and write rows of tables by these ids, and on a GPU nothing would stop them at the end of one.
+void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_size) {
+  uint32_t largest = 0;  // negative ids are the largest
+  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
+  if (largest < static_cast<uint64_t>(vocab_size)) return;
+  const auto wrong = std::find(ids.begin(), ids.end(), static_cast<int32_t>(largest));
+  fail(
+      "{} {} (number {} of {}) is outside the model's vocabulary of {} tokens, 0 to {}. Set model.vocab_size "
+      "to that of the tokenizer that made the data, or prepare the data again",
+      what, *wrong, wrong - ids.begin() + 1, ids.size(), vocab_size, vocab_size - 1);
+}
+
+}  // namespace
+
+void copy_ids(const Stream& stream, const char* what, std::span<const int32_t> ids, int64_t vocab_size,
+              const Tensor& to) {
+  check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", what, to.numel(),
+        to.shape.to_string(), ids.size());
+  check_ids(what, ids, vocab_size);
+  stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
+}
+
+double mean_on_host(const Stream& stream, const Tensor& values) {
+  std::vector<float> host(static_cast<size_t>(values.numel()));
+  stream.run(Copy{values, {host.data(), DType::kF32, values.shape, Device::kCpu}});
+  stream.synchronize();
+  return std::accumulate(host.begin(), host.end(), 0.0) / static_cast<double>(host.size());
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#include "train/session/memory_plan.h"
+
+#include "train/session/train_state.h"
+
+namespace tessera {
+namespace {
+
+// An empty arena, and in which stage its peak was.
+class Walk {
+ public:
+  explicit Walk(const DeviceTraits& device)
+      : be(make_plan_backend(device)), arena(Arena::plan(device.device)) {}
+
+  void ended(const char* stage) {
+    if (arena.ledger().peak_bytes() > peak_) stage_ = stage;
+    peak_ = arena.ledger().peak_bytes();
+  }
+  void evaluation_and_sample(Session& session) {
+    session.evaluate({}, {}, session.shape().batch);
+    ended("an evaluation");
+    session.next_token_logits(std::vector<int32_t>(static_cast<size_t>(session.shape().longest_sample())));
+    ended("a sample");
+  }
+  MemoryPlan plan() const { return {.ledger = arena.ledger(), .peak_stage = stage_}; }
+
+  std::unique_ptr<Backend> be;
+  Arena arena;
+
+ private:
+  int64_t peak_ = 0;
+  const char* stage_ = "";
+};
+
+}  // namespace
+
+MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
+  Walk walk(device);
+  const std::unique_ptr<Communicator> comm =
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
+  TrainState state(*walk.be, walk.arena, shape, comm.get());
+  walk.ended("the setup");
+  state.walk_step();
+  walk.ended("a training step");
+  walk.evaluation_and_sample(state.session());
+  for (const Kept kept : kAllKept)
+    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
+      state.with_whole(kept, b, [](const Tensor&) {});
+  walk.ended("a checkpoint");
+  return walk.plan();
+}
+
+MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {
+  return plan_stages(shape, device).ledger;
+}
+
+MemoryPlan plan_session(const SessionShape& shape, const DeviceTraits& device) {
+  Walk walk(device);
+  Session session(*walk.be, walk.arena, shape);
+  walk.ended("the setup");
+  walk.evaluation_and_sample(session);
+  return walk.plan();
+}
+
+}  // namespace tessera

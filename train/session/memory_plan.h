@@ -1,0 +1,24 @@
+// Memory before it is obtained: the code that will run walks over an empty arena, with a backend that does
+// nothing. So a plan is exact by construction.
+#pragma once
+
+#include <string>
+
+#include "kernels/base/ledger.h"
+#include "train/session/run_shape.h"
+
+namespace tessera {
+
+struct MemoryPlan {
+  MemoryLedger ledger;     // after all stages
+  std::string peak_stage;  // "the setup", "a training step", "an evaluation", "a sample", "a checkpoint"
+};
+
+// Of a run: a step, an evaluation, a sample and a checkpoint.
+MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device);
+MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device);
+
+// Of a Session alone: an evaluation and a sample, without gradients and optimizer.
+MemoryPlan plan_session(const SessionShape& shape, const DeviceTraits& device);
+
+}  // namespace tessera

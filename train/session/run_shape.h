@@ -1,0 +1,61 @@
+// The sizes and choices of a run, without its configuration: what a Session and a TrainState are built from.
+#pragma once
+
+#include "kernels/attention/choose.h"
+#include "model/config.h"
+#include "model/saved.h"
+
+namespace tessera {
+
+// Of a forward: evaluation and sampling need no more.
+struct SessionShape {
+  ModelConfig model;
+  int64_t batch;            // B: the most sequences of an evaluation's batch
+  int64_t sequence_length;  // T, of these
+  DType dtype = DType::kF32;
+  AttentionKind attention = AttentionKind::kFlash;
+  bool deterministic = true;
+  int64_t classifier_chunk = 0;  // see Model
+  // The longest text that next_token_logits() is given; 0: model.context
+  int64_t sample_tokens = 0;
+
+  int64_t longest_sample() const { return sample_tokens > 0 ? sample_tokens : model.context; }
+};
+
+// Of training
+struct RunShape {
+  ModelConfig model;
+  int64_t micro_batch;      // B: sequences in one forward and backward
+  int64_t micro_steps;      // of them in an optimizer step, on each rank
+  int64_t sequence_length;  // T
+  DType dtype = DType::kF32;
+  DType moments = DType::kF32;  // optimizer.moments
+  AttentionKind attention = AttentionKind::kFlash;
+  bool deterministic = true;
+  Keep keep = Keep::kAll;        // train.recompute
+  int64_t classifier_chunk = 0;  // see Model
+  int64_t sample_tokens = 0;     // see SessionShape
+
+  int64_t ranks = 1;            // that share the sequences of a step
+  bool shard_optimizer = true;  // train.zero: 1; where there are several ranks
+  bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
+
+  int64_t rows() const { return micro_batch * sequence_length; }            // N
+  int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step
+  int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length; }
+  int64_t tokens_per_step() const { return tokens_per_rank() * ranks; }
+  int64_t parts() const { return shard_optimizer ? ranks : 1; }  // of the optimizer
+
+  SessionShape session() const {
+    return {.model = model,
+            .batch = micro_batch,
+            .sequence_length = sequence_length,
+            .dtype = dtype,
+            .attention = attention,
+            .deterministic = deterministic,
+            .classifier_chunk = classifier_chunk,
+            .sample_tokens = sample_tokens};
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+#include "train/session/session.h"
+
+#include <algorithm>
+
+#include "model/formats/weights.h"
+#include "model/init.h"
+#include "train/session/ids.h"
+
+namespace tessera {
+namespace {
+
+AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch,
+                             int64_t tokens) {
+  return choose_attention({.kind = s.attention,
+                           .shape = {batch, tokens, s.model.heads, s.model.head_dim()},
+                           .dtype = s.dtype,
+                           .device = device,
+                           .deterministic = s.deterministic});
+}
+
+// What the kernels of any batch need, those of a backward too
+Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
+  const int64_t rows = std::max(s.batch * s.sequence_length, s.model.context);
+  const int64_t features = std::max(3 * s.model.channels, s.model.mlp_width);  // of qkv, and of the MLP
+  const int64_t bytes = workspace_bytes(arena.device(), rows, s.model.channels, features);
+  return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
+}
+
+}  // namespace
+
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts)
+    : stream_(be, allocate_workspace(arena, shape)),
+      arena_(arena),
+      shape_(shape),
+      layout_(shape.model, parts),
+      model_{.config = shape.model,
+             .params = layout_.params(
+                 shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
+             .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
+             .classifier_chunk = shape.classifier_chunk} {
+  for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
+}
+
+void Session::initialize(uint64_t seed) { init_weights(shape_.model, seed, writer()); }
+
+ParamSink Session::writer() {
+  return [this](const ParamPlace& place, const Tensor& values) {
+    stream_.run(Copy{values, layout_.view(model_.params.buckets, place)});
+    stream_.synchronize();
+  };
+}
+
+Model Session::model_at(int64_t batch, int64_t tokens) const {
+  Model model = model_;
+  model.plan = plan_attention(shape_, stream_.backend().traits(), batch, tokens);
+  return model;
+}
+
+double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count) {
+  Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Shape shape{count, shape_.sequence_length};
+  const Tensor losses =
+      arena_.alloc(MemoryTag::kData, "losses evaluated", DType::kF32, {count * shape_.sequence_length});
+  const Batch batch{.tokens = arena_.alloc(MemoryTag::kData, "tokens evaluated", DType::kI32, shape),
+                    .targets = arena_.alloc(MemoryTag::kData, "targets evaluated", DType::kI32, shape)};
+  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, batch.tokens);
+  copy_ids(stream_, "target", targets, shape_.model.vocab_size, batch.targets);
+  evaluate_batch(stream_, arena_, model_at(count, shape_.sequence_length), batch, losses);
+  return mean_on_host(stream_, losses);
+}
+
+std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
+  Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const int64_t T = std::ssize(tokens);
+  const Model model = model_at(1, T);
+  const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
+  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, device_tokens);
+  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
+  forward(stream_, model, device_tokens, saved);
+  const Shape logits_shape{1, shape_.model.padded_vocab()};
+  const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
+  logits_forward(stream_, model, saved.norm.rows(T - 1, 1), logits);
+  std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
+  stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
+  stream_.synchronize();
+  host.resize(static_cast<size_t>(shape_.model.vocab_size));
+  return host;
+}
+
+void load_weights(const std::filesystem::path& folder, Session& session, PositionExtension extension) {
+  load_weights(folder, session.shape().model, session.writer(), extension);
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// Session: the weights of a model on one device, and the forward over them. It evaluates and computes the
+// logits of the next token. It has no gradients and no optimizer: TrainState (train_state.h) adds those.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "kernels/stream.h"
+#include "model/formats/positions.h"
+#include "model/transformer.h"
+#include "train/session/run_shape.h"
+
+namespace tessera {
+
+class Session {
+ public:
+  // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
+  // Buckets of weights can be cut in `parts` equal parts (see ParamLayout).
+  Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts = 1);
+  Session(const Session&) = delete;
+
+  void initialize(uint64_t seed);  // random weights
+  ParamSink writer();              // fp32 values, rounded to the weights' dtype
+
+  // Both fail, before any kernel, on an id outside the vocabulary.
+  // Mean loss of `count` sequences, [count, T] tokens and targets.
+  double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count);
+  // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+
+  const SessionShape& shape() const { return shape_; }
+  const Model& model() const { return model_; }
+  const ParamLayout& layout() const { return layout_; }  // of the weights
+  const Stream& stream() const { return stream_; }       // with the workspace that all operations share
+
+ private:
+  Model model_at(int64_t batch, int64_t tokens) const;
+
+  Stream stream_;
+  Arena& arena_;
+  SessionShape shape_;
+  ParamLayout layout_;
+  Model model_;  // at the largest batch
+};
+
+// The weights of a folder: one of our checkpoints, or of another program. Error: as check_weights.
+void load_weights(const std::filesystem::path& folder, Session& session,
+                  PositionExtension extension = PositionExtension::kNone);
+
+}  // namespace tessera
