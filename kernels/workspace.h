@@ -1,5 +1,5 @@
-// How much of a launch's workspace each operation takes, device by device. Host arithmetic, so that a plan needs
-// no device. Operations that are not here take none.
+// How much of a launch's workspace each operation takes, device by device. Host arithmetic, so that a plan
+// needs no device. Operations that are not here take none.
 #pragma once
 
 #include <algorithm>

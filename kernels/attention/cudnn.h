@@ -36,8 +36,8 @@ enum class CudnnSums {
   kAtOnce,  // from the stored gradients of all scores, B H N^2 of bf16, the same bits every time: quadratic.
             // A deterministic backward of cuDNN before 9.25, and of any version on other devices
 };
-// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. Checked with 9.14 and
-// 9.19, but for the linear bound of a deterministic backward, which neither of them has.
+// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. Checked with
+// 9.14 and 9.19, but for the linear bound of a deterministic backward, which neither of them has.
 int64_t cudnn_forward_workspace(const AttnProblem& problem);
 int64_t cudnn_backward_workspace(const AttnProblem& problem, CudnnSums sums);
 

@@ -21,7 +21,8 @@ std::optional<CodePoint> first_code_point(std::string_view text);
 // The number of bytes before the first that is not part of well-formed UTF-8.
 size_t utf8_prefix(std::string_view text);
 
-// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs stay.
+// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs
+// stay.
 std::string printable(std::string_view text);
 
 // `text` in double quotes, on one line, with control characters escaped: also a YAML scalar.

@@ -1,8 +1,9 @@
 // CudaBackend: the operations of ops.h on the current CUDA device, in bf16 or fp32.
 //
 // Every result has the same bits each time: no floating-point atomics, fixed partial sums, algorithms chosen
-// by shape alone. Rows are read in packs of 16 bytes, so but for LinearForward and LinearBackward, whose sizes are free, channels and
-// padded vocabularies are multiples of 8 in bf16 and of 4 in fp32; other sizes are refused.
+// by shape alone. Rows are read in packs of 16 bytes, so but for LinearForward and LinearBackward, whose
+// sizes are free, channels and padded vocabularies are multiples of 8 in bf16 and of 4 in fp32; other sizes
+// are refused.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -19,9 +19,11 @@
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/bench/sequence_lengths.h"
-#include "train/config/config.h"
 #include "train/config/config_keys.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/launch/connection.h"
+#include "train/launch/messages.h"
 #include "train/launch/world.h"
 #include "train/report/report_page.h"
 #include "train/report/run_record.h"
@@ -258,9 +260,9 @@ Target connection() {
                 for (size_t* count : {&all, &by_pieces}) {
                   int ends[2];
                   require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
-                  const FileDescriptor writer(ends[0]);
-                  Connection reader{FileDescriptor(ends[1])};
-                  reader.limit_messages(1 << 16);
+                  const Descriptor writer(ends[0]);
+                  Connection reader{Descriptor(ends[1])};
+                  reader.set_max_message_bytes(1 << 16);
                   const size_t piece = count == &all ? bytes.size() : 7;
                   for (size_t at = 0; at < bytes.size(); at += piece) {
                     const std::string_view part = bytes.substr(at, piece);
@@ -273,6 +275,36 @@ Target connection() {
               },
           .seeds = {frame(0, R"({"rank":1,"size":2})") + frame(3, "abc") + frame(5, ""), frame(7, "{}")},
           .words = {"TSSA", bytes_of(uint64_t{5}), bytes_of(uint64_t{1} << 40)}};
+}
+
+// What they carry.
+Target messages() {
+  const auto each = [](std::string_view bytes, const fs::path&) {
+    const auto twice = [](std::string_view text, auto decode) {
+      const std::string again = encode(decode(text));
+      require(encode(decode(again)) == again, "a message changes when encoded and decoded");
+    };
+    const std::string_view text = bytes.substr(std::min<size_t>(1, bytes.size()));
+    switch (bytes.empty() ? 0 : bytes[0] % 4) {
+      case 0:
+        return twice(text, decode_hello);
+      case 1:
+        return twice(text, decode_welcome);
+      case 2:
+        return twice(text, decode_heartbeat);
+      default:
+        return twice(text, decode_shutdown);
+    }
+  };
+  const Hello hello{
+      .rank = 1, .size = 2, .name = "rank 1 (pid 5)", .run = {.build = "0.1", .config = "a: 1\n"}};
+  return {.name = "messages",
+          .read = each,
+          .seeds = {"0" + encode(hello), "1" + encode(Welcome{.name = "rank 0"}),
+                    "2" + encode(Heartbeat{.phases = 3, .phase = "step"}),
+                    "3" + encode(Shutdown{.reporter = 1, .error = "disk full"})},
+          .words = {"\"rank\":", "\"size\":", "\"config\":", "\"phases\":", "\"timeout\":", "\"reporter\":",
+                    "2147483648"}};
 }
 
 Target environment() {

@@ -50,7 +50,8 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 
 // A table of the cells of one problem; `cudnn` as in AttentionResults.
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn);
-// Empty, or a warning that this version of cuDNN, as cudnn_version_number() has it, is too old to compare with.
+// Empty, or a warning that this version of cuDNN, as cudnn_version_number() has it, is too old to compare
+// with.
 std::string old_cudnn_warning(int version);
 nlohmann::ordered_json to_json(const AttentionResults& results);
 // TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung; the same scale of y

@@ -115,7 +115,8 @@ struct QueryLoader {
         first_tile(first),
         q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ),
         dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ),
-        // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
+        // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared
+        // memory.
         statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
                    static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first * kBlockQ),
         tile(first),
@@ -183,8 +184,8 @@ __device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block,
     }
   }
 }
-// Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the first
-// has waited for the turn: both cost a trip to L2.
+// Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the
+// first has waited for the turn: both cost a trip to L2.
 template <class Tile, bool kDeterministic, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
                                           int first_tile, const Block& block) {

@@ -175,8 +175,8 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked up
-  // once more rather than kept in registers.
+  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work,
+  // looked up once more rather than kept in registers.
   __device__ __forceinline__ Work catch_up(Block& b) {
     wait_ds_place(at.before());
     store_fragment(memory.ds(at.before().stage), row, 0, b.p);
