@@ -16,11 +16,10 @@
 namespace tessera::attention::f32 {
 namespace {
 
-struct Args : Inputs {
-  View<const float> out, dout;
-  View<float> dq, dk, dv;
-  const float* lse;
-  float* delta;
+struct Args : BackwardTensors<float>, Sizes {
+  int tiles;
+  const float* lse;  // [B, H, N]
+  float* delta;      // [B, H, N]
 };
 
 template <int kHeadDim>
@@ -167,14 +166,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   return with_head_dim(p.head_dim, [&]<int kHeadDim>() {
-    const Args args = {inputs_of<kHeadDim>(f),
-                       view<const float>(f.out),
-                       view<const float>(f.dout),
-                       view<float>(f.dq),
-                       view<float>(f.dk),
-                       view<float>(f.dv),
-                       f.lse,
-                       DeltaWorkspace(f.workspace, p).delta};
+    const DeltaWorkspace workspace(f.workspace, p);
+    const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse, workspace.delta};
     const int64_t rows = p.batch * p.heads * p.tokens;
     constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
     const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);

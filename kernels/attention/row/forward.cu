@@ -13,13 +13,8 @@
 namespace tessera::attention::row {
 namespace {
 
-struct Args {
-  View<const bf16> q, k, v;
-  View<bf16> out;
+struct Args : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
-  int tokens, heads, group;
-  float scale;
-  bool causal;
 };
 
 template <int kHeadDim>
@@ -61,18 +56,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const Args args = {
-      .q = view<const bf16>(f.q),
-      .k = view<const bf16>(f.k),
-      .v = view<const bf16>(f.v),
-      .out = view<bf16>(f.out),
-      .lse = f.lse,
-      .tokens = static_cast<int>(p.tokens),
-      .heads = static_cast<int>(p.heads),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
+  const Args args = {tensors_of<bf16>(f), sizes_of(p), f.lse};
   const auto rows = static_cast<unsigned>(p.batch * p.heads * p.tokens);
   const int bytes = static_cast<int>(p.tokens) * static_cast<int>(sizeof(float));
   return launch(p.head_dim == 64 ? forward_kernel<64> : forward_kernel<128>, rows, kThreads, bytes, stream,
