@@ -70,16 +70,16 @@ Session& TrainState::session() {
 
 bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                       const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<bool(int64_t)>& goes_on) {
+                      const std::function<bool(int64_t)>& continues) {
   copy_ids(stream(), "token", tokens, shape_.model.vocab_size, tokens_);
   copy_ids(stream(), "target", targets, shape_.model.vocab_size, targets_);
-  return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
+  return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
 void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
-                              int64_t step, const std::function<bool(int64_t)>& goes_on) {
+                              int64_t step, const std::function<bool(int64_t)>& continues) {
   for (const Tensor& bucket : grads_.buckets) stream().run(FillZero{bucket});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
@@ -101,7 +101,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
                 grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
-    if (goes_on && !goes_on(m + 1) && !last) return false;
+    if (continues && !continues(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
@@ -131,7 +131,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
     optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
-    gathered_[b] = comm_->begun();
+    gathered_[b] = comm_->started();
   }
 }
 
