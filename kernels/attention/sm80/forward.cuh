@@ -13,9 +13,9 @@
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
-#include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/common/tensors.h"
 #include "kernels/attention/sm80/shape.h"
+#include "kernels/attention/sm80/softmax.cuh"
 #include "kernels/attention/sm80/tile_io.cuh"
 
 namespace tessera::attention::sm80 {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
   Accumulator<kWarpQ, kHeadDim> o;
   o.clear();
-  OnlineSoftmax<kWarpQ / 16> softmax(a.scale);
+  WarpSoftmax<kWarpQ / 16> softmax(a.scale);
 
   int stage = 0;
   for (int j = key_blocks - 1; j >= 0; --j, stage ^= 1) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
-      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.log_sum_exp(m, r);
+      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
     }
   }
   // The warp's own rows of Q are read by nobody else, and no longer by itself.
