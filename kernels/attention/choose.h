@@ -1,8 +1,8 @@
 // choose_attention: which attention runs, decided once.
 //
-// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the
-// decision to the kernels; nobody else looks inside. A request that cannot be met is an Error that says which
-// sizes can.
+// The plan says what the caller must allocate (what is saved for the backward, the workspace)
+// and carries the decision to the kernels; nobody else looks inside. A request that cannot be
+// met is an Error that says which sizes can.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// ./bench memory: what a training step of one sequence takes, by the length of the sequence and the kind of
-// attention.
+// ./bench memory: what a training step of one sequence takes, by the length
+// of the sequence and the kind of attention.
 //
 // Each step is planned first, by walking it over an arena without memory. What does not fit by plan is not
 // tried; what runs must take just what was planned.

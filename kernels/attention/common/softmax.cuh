@@ -1,8 +1,8 @@
 // Online softmax of rows of scores (Milakov and Gimelshein, arXiv:1805.02867).
 //
-// Scores S stand in accumulators of mma or wgmma: a thread holds columns of two rows, r = 0 and 1 (elements 4n + 2r
-// and 4n + 2r + 1), and four neighbouring lanes share a row. After the key tiles seen so far, with an offset m
-// for each row:
+// Scores S stand in accumulators of mma or wgmma: a thread holds columns of two rows, r = 0 and 1
+// (elements 4n + 2r and 4n + 2r + 1), and four neighbouring lanes share a row. After the key tiles
+// seen so far, with an offset m for each row:
 //   sum = sum over keys of 2^(c s - m),  O = sum over keys of 2^(c s - m) v,   c = scale log2(e)
 // Any m gives the same O / sum and m + log2(sum); it only has to keep the powers in range. So m is not the
 // largest c s but lags behind it: it is raised when some c s exceeds it by more than kSlack, which spares

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
       }
       new_max = row_max(new_max);
       const float offset = new_max == -INFINITY ? 0 : __fmul_rn(new_max, log2_scale);
-      // Neither product may be fused into the difference: a maximum that stays must rescale by 1, tile after
-      // tile.
+      // Neither product may be fused into the difference: a maximum that
+      // stays must rescale by 1, tile after tile.
       const float rescale = exp2f(__fmul_rn(max[i], log2_scale) - offset);
       max[i] = new_max;
       sum[i] *= rescale;

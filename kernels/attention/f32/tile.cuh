@@ -1,8 +1,8 @@
 // What the fp32 kernels share: tiles in shared memory, and the two products that attention is made of.
 //
-// 256 threads stand as 16 x 16: thread (ty, tx) holds elements (ty + 16 i, tx + 16 j) of a result. The 16
-// threads of a row of results are half a warp, so what they exchange through a row of shared memory needs a
-// warp barrier only.
+// 256 threads stand as 16 x 16: thread (ty, tx) holds elements (ty + 16 i, tx + 16 j) of a
+// result. The 16 threads of a row of results are half a warp, so what they exchange through a row
+// of shared memory needs a warp barrier only.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"

@@ -4,9 +4,9 @@
 //   m = max s,  p_j = exp(s_j - m),  sum = sum of p
 //   o = (sum of p_j v_j) / sum,  LSE = m + ln(sum)                                           [D]
 //
-// Nothing N x N reaches device memory, and that is all this rung shows: each row reads all its keys and
-// values again (from L2, if they fit), two multiplications to an element loaded, and N is limited by shared
-// memory.
+// Nothing N x N reaches device memory, and that is all this rung shows: each row reads all
+// its keys and values again (from L2, if they fit), two multiplications to an element
+// loaded, and N is limited by shared memory.
 #include "kernels/attention/row/kernels.h"
 #include "kernels/attention/row/lanes.cuh"
 

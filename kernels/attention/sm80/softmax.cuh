@@ -14,8 +14,8 @@ struct WarpSoftmax {
     for (int m = 0; m < kTilesM; ++m) rows[m] = OnlineSoftmax<SumOrder::kOneByOne>(scale);
   }
 
-  // Takes a tile of scores into the state: s becomes P = 2^(c s - m), with m raised if need be, and o brought to
-  // that m.
+  // Takes a tile of scores into the state: s becomes P = 2^(c s - m), with m
+  // raised if need be, and o brought to that m.
   template <int kTilesN, int kTilesO>
   __device__ __forceinline__ void update(float (&s)[kTilesM][kTilesN][4], float (&o)[kTilesM][kTilesO][4]) {
     float largest[kTilesM][2];

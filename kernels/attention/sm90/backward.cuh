@@ -99,8 +99,8 @@ struct BackwardConsumer {
     for (float& x : b.dk) x = 0;
   }
 
-  // kBefore: how many steps went before, 2 for more. Compiled for each, since ptxas gives up on wgmma under
-  // conditions.
+  // kBefore: how many steps went before, 2 for more. Compiled for each, since
+  // ptxas gives up on wgmma under conditions.
   template <int kBefore>
   __device__ __forceinline__ void step(Block& b) {
     float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
@@ -175,8 +175,8 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked up
-  // once more rather than kept in registers.
+  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked
+  // up once more rather than kept in registers.
   __device__ __forceinline__ Work catch_up(Block& b) {
     wait_ds_place(at.before());
     store_fragment(memory.ds(at.before().stage), row, 0, b.p);

@@ -23,8 +23,8 @@
 
 namespace tessera::attention::sm90 {
 
-// Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warpgroup's
-// tile.
+// Keys that a row may not see score -inf. `row` and `key` are those
+// of element (0, 0) of the warpgroup's tile.
 template <bool kCausal, int kCount>
 __device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key, int tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
@@ -47,9 +47,9 @@ struct ForwardConsumer {
   using Memory = ForwardMemory<Shape>;
   using Softmax = OnlineSoftmax<SumOrder::kPairs>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
-  // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips those key tiles it
-  // still holds a stage of V, for its pending product: the loader must reach the next K before it waits for
-  // that stage.
+  // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
+  // those key tiles it still holds a stage of V, for its pending product: the loader must
+  // reach the next K before it waits for that stage.
   static_assert((Shape::kConsumers - 1) * kWarpgroupRows <= Shape::kKVStages * kBlockK);
 
   const ForwardArgs& a;

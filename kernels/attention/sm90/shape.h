@@ -19,8 +19,9 @@ struct ForwardTileBase {
 template <int kHeadDim_>
 struct ForwardTile;
 
-// kWaitLate: the softmax of a tile is finished before the product P V under way is waited for. With head dim 64
-// that product is as good as done when it has been issued, and the compiler does better when free to wait early.
+// kWaitLate: the softmax of a tile is finished before the product P V under way is waited
+// for. With head dim 64 that product is as good as done when it has been issued, and the
+// compiler does better when free to wait early.
 template <>
 struct ForwardTile<64> : ForwardTileBase {
   static constexpr int kHeadDim = 64, kBlockK = 128;
