@@ -33,8 +33,8 @@ struct AttentionPlan {
   bool deterministic = true;  // of the backward
   int arch = 0;               // 0 on the CPU
 
-  DType saved_dtype =
-      DType::kF32;  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  DType saved_dtype = DType::kF32;
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;

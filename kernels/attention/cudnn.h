@@ -61,8 +61,8 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   void forward(const AttnForward& args, void* workspace, size_t workspace_bytes, CUstream_st* stream);
-  void backward(const AttnBackward& args,
-                CUstream_st* stream);  // args.workspace is of cudnn_backward_workspace() bytes
+  // args.workspace is of cudnn_backward_workspace() bytes
+  void backward(const AttnBackward& args, CUstream_st* stream);
 
   // What cuDNN itself asks for; builds the graph.
   int64_t forward_workspace(const AttnForward& args);

@@ -219,8 +219,8 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  const int warpgroup =
-      __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);  // so that the compiler knows it uniform
+  // So that the compiler knows it uniform
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == Shape::kConsumers) {
     ptx::give_registers<Shape::kProducerRegisters>();
     if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce<Shape, kCausal>(a, memory);

@@ -11,8 +11,8 @@ inline constexpr int kWarpgroupRows = 64;  // of every product
 struct ForwardTileBase {
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
-  static constexpr int kProducerRegisters = 32,
-                       kConsumerRegisters = 160;  // 32 + 3 x 160 of the 4 x 128 there are
+  // 32 + 3 x 160 of the 4 x 128 there are
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
   static constexpr int kKVStages = 3, kQStages = 2;
 };
 
