@@ -49,7 +49,7 @@ struct Tile {
   }
 };
 
-// ---- products of a warpgroup: they begin, and are done after commit and wait; `add` is false for d = ... ----
+// ---- products of a warpgroup: begun here, done after commit and wait; `add` is false for d = ... ----
 
 // d (+)= A B^T: 64 rows of A from a_row, kN rows of B from b_row, summed over all columns of both
 template <int kN, class A, class B>
