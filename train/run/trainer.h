@@ -13,7 +13,7 @@ namespace tessera {
 // the program at once. Error: everything that stops a run early.
 //
 // As one rank of `world`, which runs the same elsewhere: rank 0 prints and writes. config.ranks is
-// world.size. What stops a run of several ranks early ends the process (see Team).
+// world.size. What stops a run of several ranks early ends the process (see ProcessGroup).
 void train(const Config& config, const TrainerOptions& options, const World& world);
 
 }  // namespace tessera
