@@ -18,8 +18,8 @@ class ClockTimer final : public Timer {
 
 }  // namespace
 
-std::unique_ptr<Timer> make_timer(Backend& backend) {
-  if (backend.device() == Device::kCuda) return make_cuda_timer(backend.stream());
+std::unique_ptr<Timer> make_timer(const Stream& stream) {
+  if (stream.device() == Device::kCuda) return make_cuda_timer(stream.queue());
   return std::make_unique<ClockTimer>();
 }
 

@@ -1,13 +1,13 @@
-// How long a device takes for what is enqueued on a backend.
+// How long a device takes for what is enqueued on a stream.
 #pragma once
 
 #include <memory>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 
 namespace tessera {
 
-// start() and stop() only mark two places in the backend's stream: on CUDA by events, so that the host may
+// start() and stop() only mark two places in the stream: on CUDA by events, so that the host may
 // run ahead; on the CPU by the clock, at once.
 class Timer {
  public:
@@ -17,7 +17,7 @@ class Timer {
   virtual double milliseconds() = 0;  // between the two; waits for the second
 };
 
-std::unique_ptr<Timer> make_timer(Backend& backend);  // the backend must outlive it
+std::unique_ptr<Timer> make_timer(const Stream& stream);  // its backend must outlive the timer
 std::unique_ptr<Timer> make_cuda_timer(CUstream_st* stream);
 
 }  // namespace tessera

@@ -21,51 +21,51 @@ Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weigh
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {part_.count});
 }
 
-void Optimizer::clear(Backend& be) {
+void Optimizer::clear(const Stream& stream) {
   for (const std::vector<Tensor>* all : {&weights_.buckets, &masters_, &m_, &v_})
-    for (const Tensor& bucket : *all) be.fill_zero(bucket);
+    for (const Tensor& bucket : *all) stream.run(FillZero{bucket});
 }
 
-ParamSink Optimizer::writer(Backend& be, Kept kept) {
-  return [this, &be, kept](const ParamPlace& place, const Tensor& values) {
+ParamSink Optimizer::writer(const Stream& stream, Kept kept) {
+  return [this, stream, kept](const ParamPlace& place, const Tensor& values) {
     const Tensor& mine = this->kept(kept)[place.bucket];
     const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
     const int64_t first = std::max(place.first, begins),
                   end = std::min(place.first + values.numel(), begins + mine.shape[0]);
     if (first < end)
-      be.copy(values.view({values.numel()}).rows(first - place.first, end - first),
-              mine.rows(first - begins, end - first));
-    be.synchronize();
+      stream.run(Copy{values.view({values.numel()}).rows(first - place.first, end - first),
+                      mine.rows(first - begins, end - first)});
+    stream.synchronize();
   };
 }
 
-void Optimizer::measure(Backend& be, std::span<const Tensor> gradients) {
-  be.global_norm({.tensors = gradients, .norm = grad_norms_.rows(part_.index, 1)});
+void Optimizer::measure(const Stream& stream, std::span<const Tensor> gradients) {
+  stream.run(GlobalNorm{.tensors = gradients, .norm = grad_norms_.rows(part_.index, 1)});
 }
 
-void Optimizer::update(Backend& be, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
-                       double learning_rate, int64_t step) {
+void Optimizer::update(const Stream& stream, size_t bucket, const Tensor& gradient,
+                       const OptimizerConfig& config, double learning_rate, int64_t step) {
   const Tensor weights = part_.of(weights_.buckets[bucket]);
   const int64_t each = weights.shape[0];
   const int64_t decayed = std::clamp<int64_t>(layout_.buckets[bucket].decayed - part_.index * each, 0, each);
   const auto rows = [&](int64_t first, int64_t count, double weight_decay) {  // of this part
     if (count == 0) return;
     const bool has_master = weights.dtype != DType::kF32;
-    be.adamw({.param = weights.rows(first, count),
-              .master = has_master ? masters_[bucket].rows(first, count) : Tensor{},
-              .grad = gradient.rows(first, count),
-              .m = m_[bucket].rows(first, count),
-              .v = v_[bucket].rows(first, count),
-              .grad_norm = grad_norms_,
-              .max_norm = config.max_grad_norm,
-              .learning_rate = learning_rate,
-              .beta1 = config.beta1,
-              .beta2 = config.beta2,
-              .epsilon = config.epsilon,
-              .weight_decay = weight_decay,
-              .step = step,
-              .random_key = config.random_key + bucket,
-              .first_element = part_.index * each + first});
+    stream.run(AdamW{.param = weights.rows(first, count),
+                     .master = has_master ? masters_[bucket].rows(first, count) : Tensor{},
+                     .grad = gradient.rows(first, count),
+                     .m = m_[bucket].rows(first, count),
+                     .v = v_[bucket].rows(first, count),
+                     .grad_norm = grad_norms_,
+                     .max_norm = config.max_grad_norm,
+                     .learning_rate = learning_rate,
+                     .beta1 = config.beta1,
+                     .beta2 = config.beta2,
+                     .epsilon = config.epsilon,
+                     .weight_decay = weight_decay,
+                     .step = step,
+                     .random_key = config.random_key + bucket,
+                     .first_element = part_.index * each + first});
   };
   rows(0, decayed, config.weight_decay);
   rows(decayed, each - decayed, 0);

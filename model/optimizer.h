@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 #include "model/params.h"
 
 namespace tessera {
@@ -37,13 +37,13 @@ class Optimizer {
   // undefined until clear(). `weights` are cut in part.count parts.
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
-  void clear(Backend& be);                   // weights, masters and moments to zero
-  ParamSink writer(Backend& be, Kept kept);  // takes values, of which it keeps its part
+  void clear(const Stream& stream);                   // weights, masters and moments to zero
+  ParamSink writer(const Stream& stream, Kept kept);  // takes values, of which it keeps its part
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
-  void measure(Backend& be, std::span<const Tensor> gradients);
+  void measure(const Stream& stream, std::span<const Tensor> gradients);
   // Updates this part of a bucket, by grad_norms() of all parts. `step` counts from 1.
-  void update(Backend& be, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
+  void update(const Stream& stream, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
               double learning_rate, int64_t step);
 
   const ParamLayout& layout() const { return layout_; }

@@ -10,128 +10,128 @@ namespace {
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
 // The first half of a block: x and attention on it, to residual_mid.
-void attention_half_forward(Backend& be, const Model& model, size_t layer, const Tensor& x,
+void attention_half_forward(const Stream& stream, const Model& model, size_t layer, const Tensor& x,
                             const BlockSaved& s, const Tensor& attention_workspace) {
   const BlockParams& p = model.params.blocks[layer];
-  be.layernorm_forward({.x = x,
-                        .weight = p.norm1_weight,
-                        .bias = p.norm1_bias,
-                        .y = s.norm1,
-                        .mean = s.norm1_mean,
-                        .rstd = s.norm1_rstd,
-                        .epsilon = model.config.norm_epsilon});
-  be.linear_forward({.x = s.norm1,
-                     .weight = p.qkv_weight,
-                     .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
-                     .bias = p.qkv_bias});
-  be.attention_forward({.plan = model.plan_of(layer),
-                        .qkv = s.qkv,
-                        .y = s.attention,
-                        .saved = s.attention_saved,
-                        .workspace = attention_workspace});
-  be.linear_forward({.x = s.attention.view(x.shape),
-                     .weight = p.out_weight,
-                     .y = s.residual_mid,
-                     .bias = p.out_bias,
-                     .add = x});
+  stream.run(LayerNormForward{.x = x,
+                              .weight = p.norm1_weight,
+                              .bias = p.norm1_bias,
+                              .y = s.norm1,
+                              .mean = s.norm1_mean,
+                              .rstd = s.norm1_rstd,
+                              .epsilon = model.config.norm_epsilon});
+  stream.run(LinearForward{.x = s.norm1,
+                           .weight = p.qkv_weight,
+                           .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
+                           .bias = p.qkv_bias});
+  stream.run(AttentionForward{.plan = model.plan_of(layer),
+                              .qkv = s.qkv,
+                              .y = s.attention,
+                              .saved = s.attention_saved,
+                              .workspace = attention_workspace});
+  stream.run(LinearForward{.x = s.attention.view(x.shape),
+                           .weight = p.out_weight,
+                           .y = s.residual_mid,
+                           .bias = p.out_bias,
+                           .add = x});
 }
 
 // From residual_mid to the MLP's hidden layer
-void mlp_hidden_forward(Backend& be, const Model& model, size_t layer, const BlockSaved& s) {
+void mlp_hidden_forward(const Stream& stream, const Model& model, size_t layer, const BlockSaved& s) {
   const BlockParams& p = model.params.blocks[layer];
-  be.layernorm_forward({.x = s.residual_mid,
-                        .weight = p.norm2_weight,
-                        .bias = p.norm2_bias,
-                        .y = s.norm2,
-                        .mean = s.norm2_mean,
-                        .rstd = s.norm2_rstd,
-                        .epsilon = model.config.norm_epsilon});
-  be.linear_forward({.x = s.norm2,
-                     .weight = p.expand_weight,
-                     .y = s.hidden,
-                     .bias = p.expand_bias,
-                     .pre_activation = s.pre_activation,
-                     .activation = model.config.mlp});
+  stream.run(LayerNormForward{.x = s.residual_mid,
+                              .weight = p.norm2_weight,
+                              .bias = p.norm2_bias,
+                              .y = s.norm2,
+                              .mean = s.norm2_mean,
+                              .rstd = s.norm2_rstd,
+                              .epsilon = model.config.norm_epsilon});
+  stream.run(LinearForward{.x = s.norm2,
+                           .weight = p.expand_weight,
+                           .y = s.hidden,
+                           .bias = p.expand_bias,
+                           .pre_activation = s.pre_activation,
+                           .activation = model.config.mlp});
 }
 
-void block_forward(Backend& be, const Model& model, size_t layer, const Tensor& x, const BlockSaved& s,
-                   const Tensor& attention_workspace) {
-  attention_half_forward(be, model, layer, x, s, attention_workspace);
-  mlp_hidden_forward(be, model, layer, s);
+void block_forward(const Stream& stream, const Model& model, size_t layer, const Tensor& x,
+                   const BlockSaved& s, const Tensor& attention_workspace) {
+  attention_half_forward(stream, model, layer, x, s, attention_workspace);
+  mlp_hidden_forward(stream, model, layer, s);
   const BlockParams& p = model.params.blocks[layer];
-  be.linear_forward({.x = s.hidden,
-                     .weight = p.contract_weight,
-                     .y = s.residual_out,
-                     .bias = p.contract_bias,
-                     .add = s.residual_mid});
+  stream.run(LinearForward{.x = s.hidden,
+                           .weight = p.contract_weight,
+                           .y = s.residual_out,
+                           .bias = p.contract_bias,
+                           .add = s.residual_mid});
 }
 
 // The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. What a linear layer read, and nothing reads again, is overwritten by its gradient.
-void block_backward(Backend& be, Arena& arena, const Model& model, size_t layer, const Tensor& x,
+void block_backward(const Stream& stream, Arena& arena, const Model& model, size_t layer, const Tensor& x,
                     const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
   const BlockParams& p = model.params.blocks[layer];
   const AttentionPlan plan = model.plan_of(layer);
   const int64_t N = x.shape[0], C = x.shape[1];
   const Tensor &d_hidden = s.hidden, &d_norm2 = s.norm2, &d_norm1 = s.norm1;
-  be.linear_backward({.dy = d,
-                      .x = s.hidden,
-                      .weight = p.contract_weight,
-                      .dx = d_hidden,
-                      .dweight = g.contract_weight,
-                      .dbias = g.contract_bias,
-                      .pre_activation = s.pre_activation,
-                      .activation = model.config.mlp});
-  be.linear_backward({.dy = d_hidden,
-                      .x = s.norm2,
-                      .weight = p.expand_weight,
-                      .dx = d_norm2,
-                      .dweight = g.expand_weight,
-                      .dbias = g.expand_bias});
-  be.layernorm_backward({.dy = d_norm2,
-                         .x = s.residual_mid,
-                         .weight = p.norm2_weight,
-                         .mean = s.norm2_mean,
-                         .rstd = s.norm2_rstd,
-                         .dx = d,
-                         .dweight = g.norm2_weight,
-                         .dbias = g.norm2_bias,
-                         .add = d});
+  stream.run(LinearBackward{.dy = d,
+                            .x = s.hidden,
+                            .weight = p.contract_weight,
+                            .dx = d_hidden,
+                            .dweight = g.contract_weight,
+                            .dbias = g.contract_bias,
+                            .pre_activation = s.pre_activation,
+                            .activation = model.config.mlp});
+  stream.run(LinearBackward{.dy = d_hidden,
+                            .x = s.norm2,
+                            .weight = p.expand_weight,
+                            .dx = d_norm2,
+                            .dweight = g.expand_weight,
+                            .dbias = g.expand_bias});
+  stream.run(LayerNormBackward{.dy = d_norm2,
+                               .x = s.residual_mid,
+                               .weight = p.norm2_weight,
+                               .mean = s.norm2_mean,
+                               .rstd = s.norm2_rstd,
+                               .dx = d,
+                               .dweight = g.norm2_weight,
+                               .dbias = g.norm2_bias,
+                               .add = d});
 
   const Tensor d_attention =
       arena.alloc(MemoryTag::kActivations, "gradient of attention's output", x.dtype, s.attention.shape);
   const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", x.dtype, s.qkv.shape);
   const Tensor workspace = arena.alloc(MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                                        {(plan.backward_workspace_bytes + 3) / 4});
-  be.linear_backward({.dy = d,
-                      .x = s.attention.view({N, C}),
-                      .weight = p.out_weight,
-                      .dx = d_attention.view({N, C}),
-                      .dweight = g.out_weight,
-                      .dbias = g.out_bias});
-  be.attention_backward({.plan = plan,
-                         .qkv = s.qkv,
-                         .y = s.attention,
-                         .saved = s.attention_saved,
-                         .dy = d_attention,
-                         .dqkv = d_qkv,
-                         .workspace = workspace});
-  be.linear_backward({.dy = d_qkv.view({N, 3 * C}),
-                      .x = s.norm1,
-                      .weight = p.qkv_weight,
-                      .dx = d_norm1,
-                      .dweight = g.qkv_weight,
-                      .dbias = g.qkv_bias});
-  be.layernorm_backward({.dy = d_norm1,
-                         .x = x,
-                         .weight = p.norm1_weight,
-                         .mean = s.norm1_mean,
-                         .rstd = s.norm1_rstd,
-                         .dx = d,
-                         .dweight = g.norm1_weight,
-                         .dbias = g.norm1_bias,
-                         .add = d});
+  stream.run(LinearBackward{.dy = d,
+                            .x = s.attention.view({N, C}),
+                            .weight = p.out_weight,
+                            .dx = d_attention.view({N, C}),
+                            .dweight = g.out_weight,
+                            .dbias = g.out_bias});
+  stream.run(AttentionBackward{.plan = plan,
+                               .qkv = s.qkv,
+                               .y = s.attention,
+                               .saved = s.attention_saved,
+                               .dy = d_attention,
+                               .dqkv = d_qkv,
+                               .workspace = workspace});
+  stream.run(LinearBackward{.dy = d_qkv.view({N, 3 * C}),
+                            .x = s.norm1,
+                            .weight = p.qkv_weight,
+                            .dx = d_norm1,
+                            .dweight = g.qkv_weight,
+                            .dbias = g.qkv_bias});
+  stream.run(LayerNormBackward{.dy = d_norm1,
+                               .x = x,
+                               .weight = p.norm1_weight,
+                               .mean = s.norm1_mean,
+                               .rstd = s.norm1_rstd,
+                               .dx = d,
+                               .dweight = g.norm1_weight,
+                               .dbias = g.norm1_bias,
+                               .add = d});
 }
 
 const Tensor& block_input(const Saved& saved, size_t layer) {
@@ -139,16 +139,16 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
 }
 
 // Brings back what the forward did not keep of a block.
-void recompute(Backend& be, const Model& model, const Saved& saved, size_t layer) {
+void recompute(const Stream& stream, const Model& model, const Saved& saved, size_t layer) {
   const BlockSaved& s = saved.blocks[layer];
   if (model.keep == Keep::kOutputs)
-    attention_half_forward(be, model, layer, block_input(saved, layer), s, saved.attention_workspace);
-  if (model.keep != Keep::kAll) mlp_hidden_forward(be, model, layer, s);
+    attention_half_forward(stream, model, layer, block_input(saved, layer), s, saved.attention_workspace);
+  if (model.keep != Keep::kAll) mlp_hidden_forward(stream, model, layer, s);
 }
 
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
 // is then overwritten by its gradient.
-void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
+void head(const Stream& stream, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
           const Tensor& losses, float gradient_scale, const Grads* grads, const Tensor& d) {
   const Params& p = model.params;
   const int64_t N = saved.norm.shape[0];
@@ -160,27 +160,27 @@ void head(Backend& be, Arena& arena, const Model& model, const Saved& saved, con
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t rows = std::min(chunk, N - first);
       const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.rows(first, rows);
-      logits_forward(be, model, norm, logits);
-      be.cross_entropy({.logits = logits,
-                        .targets = targets.view({N}).rows(first, rows),
-                        .losses = losses.rows(first, rows),
-                        .vocab_size = model.config.vocab_size,
-                        .want_gradient = grads != nullptr,
-                        .gradient_scale = gradient_scale});
+      logits_forward(stream, model, norm, logits);
+      stream.run(CrossEntropy{.logits = logits,
+                              .targets = targets.view({N}).rows(first, rows),
+                              .losses = losses.rows(first, rows),
+                              .vocab_size = model.config.vocab_size,
+                              .want_gradient = grads != nullptr,
+                              .gradient_scale = gradient_scale});
       if (!grads) continue;
-      be.linear_backward(
-          {.dy = logits, .x = norm, .weight = p.classifier(), .dx = norm, .dweight = grads->classifier()});
+      stream.run(LinearBackward{
+          .dy = logits, .x = norm, .weight = p.classifier(), .dx = norm, .dweight = grads->classifier()});
     }
   }
   if (!grads) return;
-  be.layernorm_backward({.dy = saved.norm,
-                         .x = block_input(saved, saved.blocks.size()),
-                         .weight = p.norm_weight,
-                         .mean = saved.norm_mean,
-                         .rstd = saved.norm_rstd,
-                         .dx = d,
-                         .dweight = grads->norm_weight,
-                         .dbias = grads->norm_bias});
+  stream.run(LayerNormBackward{.dy = saved.norm,
+                               .x = block_input(saved, saved.blocks.size()),
+                               .weight = p.norm_weight,
+                               .mean = saved.norm_mean,
+                               .rstd = saved.norm_rstd,
+                               .dx = d,
+                               .dweight = grads->norm_weight,
+                               .dbias = grads->norm_bias});
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   return saved;
 }
 
-void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved,
+void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
              const OnLayer& before_layer) {
   const Params& p = model.params;
   const int64_t B = tokens.shape[0], T = tokens.shape[1];
@@ -255,68 +255,69 @@ void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved&
     if (before_layer) before_layer(layer);
   };
   before(-1);
-  be.embedding_forward({.tokens = tokens,
-                        .token_table = p.token_table,
-                        .position_table = p.position_table,
-                        .y = saved.embedded.view({B, T, model.config.channels})});
+  stream.run(EmbeddingForward{.tokens = tokens,
+                              .token_table = p.token_table,
+                              .position_table = p.position_table,
+                              .y = saved.embedded.view({B, T, model.config.channels})});
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     before(static_cast<int64_t>(l));
-    block_forward(be, model, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
+    block_forward(stream, model, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
   }
   before(model.config.layers);
-  be.layernorm_forward({.x = block_input(saved, saved.blocks.size()),
-                        .weight = p.norm_weight,
-                        .bias = p.norm_bias,
-                        .y = saved.norm,
-                        .mean = saved.norm_mean,
-                        .rstd = saved.norm_rstd,
-                        .epsilon = model.config.norm_epsilon});
+  stream.run(LayerNormForward{.x = block_input(saved, saved.blocks.size()),
+                              .weight = p.norm_weight,
+                              .bias = p.norm_bias,
+                              .y = saved.norm,
+                              .mean = saved.norm_mean,
+                              .rstd = saved.norm_rstd,
+                              .epsilon = model.config.norm_epsilon});
 }
 
-void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits) {
-  be.linear_forward({.x = rows, .weight = model.params.classifier(), .y = logits});
+void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits) {
+  stream.run(LinearForward{.x = rows, .weight = model.params.classifier(), .y = logits});
 }
 
-void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses) {
+void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
+                    const Tensor& losses) {
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kNothing);
-  forward(be, model, batch.tokens, saved);
+  forward(stream, model, batch.tokens, saved);
   phase.next("head");
-  head(be, arena, model, saved, batch.targets, losses, 0, nullptr, {});
+  head(stream, arena, model, saved, batch.targets, losses, 0, nullptr, {});
 }
 
-void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, float gradient_scale,
-                 const Tensor& losses, const Grads& grads, const LayerHooks& hooks) {
+void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
+                 float gradient_scale, const Tensor& losses, const Grads& grads, const LayerHooks& hooks) {
   Arena::Scope scope(arena);
   const auto done = [&](int64_t layer) {
     if (hooks.after_backward) hooks.after_backward(layer);
   };
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
-  forward(be, model, batch.tokens, saved, hooks.before_forward);
+  forward(stream, model, batch.tokens, saved, hooks.before_forward);
 
   phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
                                saved.embedded.shape);
   {
     Arena::Phase head_phase(arena, "head");
-    head(be, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+    head(stream, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
   }
   done(model.config.layers);
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
     // What all blocks share still holds the last block's.
-    if (l < model.config.layers - 1) recompute(be, model, saved, static_cast<size_t>(l));
-    block_backward(be, arena, model, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
+    if (l < model.config.layers - 1) recompute(stream, model, saved, static_cast<size_t>(l));
+    block_backward(stream, arena, model, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
                    grads.blocks[l]);
     done(l);
   }
   const int64_t B = batch.tokens.shape[0], T = batch.tokens.shape[1];
-  be.embedding_backward({.tokens = batch.tokens,
-                         .dy = d.view({B, T, model.config.channels}),
-                         .d_token_table = grads.token_table,
-                         .d_position_table = grads.position_table});
+  stream.run(EmbeddingBackward{.tokens = batch.tokens,
+                               .dy = d.view({B, T, model.config.channels}),
+                               .d_token_table = grads.token_table,
+                               .d_position_table = grads.position_table});
   done(-1);
 }
 

@@ -8,7 +8,7 @@
 
 #include <functional>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 #include "model/params.h"
 #include "model/saved.h"
 
@@ -39,17 +39,19 @@ struct LayerHooks {
 };
 
 // Fills `saved`; saved.norm [N, C] is what the logits are computed from.
-void forward(Backend& be, const Model& model, const Tensor& tokens, const Saved& saved,
+void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
              const OnLayer& before_layer = {});
 
 // Logits [rows, padded V] of some rows of saved.norm.
-void logits_forward(Backend& be, const Model& model, const Tensor& rows, const Tensor& logits);
+void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits);
 
 // Losses [N] fp32 of a batch. Leaves no gradient.
-void evaluate_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, const Tensor& losses);
+void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
+                    const Tensor& losses);
 
 // Forward and backward of one micro-batch: losses [N], and gradients, times gradient_scale, added to `grads`.
-void train_batch(Backend& be, Arena& arena, const Model& model, const Batch& batch, float gradient_scale,
-                 const Tensor& losses, const Grads& grads, const LayerHooks& hooks = {});
+void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
+                 float gradient_scale, const Tensor& losses, const Grads& grads,
+                 const LayerHooks& hooks = {});
 
 }  // namespace tessera

@@ -74,8 +74,8 @@ inline std::string weight_bytes(TrainState& state) {
   for (const Tensor& bucket : state.model().params.buckets) {
     HostTensors make;
     const Tensor host = make.poisoned({bucket.numel()});
-    state.backend().copy(bucket, host);
-    state.backend().synchronize();
+    state.stream().run(Copy{bucket, host});
+    state.stream().synchronize();
     bytes.append(host.as<char>(), host.bytes());
   }
   return bytes;

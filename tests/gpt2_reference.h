@@ -58,8 +58,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
       HostTensors make;
       const Tensor ours = make.poisoned(info.shape);
-      be->copy(tensor, ours);
-      be->synchronize();
+      state.stream().run(Copy{tensor, ours});
+      state.stream().synchronize();
       const int64_t rows = info.shape.rank() == 2 ? info.shape[0] - info.padding : info.shape[0];
       const int64_t columns = info.shape.rank() == 2 ? info.shape[1] : 1;
       const Shape theirs_shape = info.conv1d              ? Shape{columns, rows}

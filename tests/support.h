@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/base/random.h"
+#include "kernels/stream.h"
 
 namespace tessera::testing {
 
@@ -56,6 +56,17 @@ class HostTensors {
  private:
   Arena arena_ = Arena::host();
   uint64_t stream_ = 0;
+};
+
+// A stream on the CPU with a backend and a workspace of its own, whose bytes begin as NaN.
+struct CpuBackendAndWorkspace {
+  HostTensors make;
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Tensor workspace = make.poisoned({(workspace_bytes(Device::kCpu, 1024, 1024, 4096) + 3) / 4});
+};
+class CpuStream : private CpuBackendAndWorkspace, public Stream {
+ public:
+  CpuStream() : Stream(*CpuBackendAndWorkspace::backend, CpuBackendAndWorkspace::workspace) {}
 };
 
 // The largest |a - b| over the largest |b|. NaN anywhere gives NaN, which fails every comparison.

@@ -22,14 +22,14 @@ struct StepsResult {
 inline constexpr OptimizerConfig kTestOptimizer{
     .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1};
 
-inline std::vector<NamedTensor> on_host(Backend& be, const Params& params, const ModelConfig& model,
+inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& params, const ModelConfig& model,
                                         HostTensors& make) {
   std::vector<NamedTensor> tensors;
   for_each_param(params, model, [&](const ParamInfo& info, const Tensor& t) {
     tensors.push_back({info.name, make.poisoned(info.shape)});
-    be.copy(t, tensors.back().tensor);
+    stream.run(Copy{t, tensors.back().tensor});
   });
-  be.synchronize();
+  stream.synchronize();
   return tensors;
 }
 
@@ -49,9 +49,9 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
     const TrainState::StepResult r = state.finish_step();
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);
-    if (i == 0) result.first_gradients = on_host(*be, state.grads(), shape.model, make);
+    if (i == 0) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(*be, state.optimizer().masters(), shape.model, make);
+  result.weights = on_host(state.stream(), state.optimizer().masters(), shape.model, make);
   return result;
 }
 

@@ -34,7 +34,7 @@ void score_tile(const Rows& q, int64_t first_query, int64_t queries, const Rows&
 
 }  // namespace
 
-void flash_attention_forward(const AttentionForwardOp& a, FlashTile tile) {
+void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   const auto [B, T, H, D, causal] = a.plan.shape;
   const int64_t tiles = (T + tile.queries - 1) / tile.queries;
 #pragma omp parallel
@@ -73,7 +73,7 @@ void flash_attention_forward(const AttentionForwardOp& a, FlashTile tile) {
   }
 }
 
-void flash_attention_backward(const AttentionBackwardOp& a, FlashTile tile) {
+void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
   const auto [B, T, H, D, causal] = a.plan.shape;
 #pragma omp parallel
   {

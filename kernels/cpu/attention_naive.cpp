@@ -10,7 +10,7 @@
 
 namespace tessera::cpu {
 
-void naive_attention_forward(const AttentionForwardOp& a) {
+void naive_attention_forward(const AttentionForward& a) {
   const auto [B, T, H, D, causal] = a.plan.shape;
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
@@ -35,7 +35,7 @@ void naive_attention_forward(const AttentionForwardOp& a) {
 }
 
 // dV = P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK = scale dS^T Q.
-void naive_attention_backward(const AttentionBackwardOp& a) {
+void naive_attention_backward(const AttentionBackward& a) {
   const auto [B, T, H, D, causal] = a.plan.shape;
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for

@@ -9,23 +9,28 @@
 
 namespace tessera::cpu {
 
-void embedding_forward(const EmbeddingForward& a);
-void embedding_backward(const EmbeddingBackward& a);
-void layernorm_forward(const LayerNormForward& a);
-void layernorm_backward(const LayerNormBackward& a);
-void linear_forward(const LinearForward& a);
-void linear_backward(const LinearBackward& a);
-void cross_entropy(const CrossEntropy& a);
-void global_norm(const GlobalNorm& a);
-void adamw(const AdamW& a);
-void naive_attention_forward(const AttentionForwardOp& a);
-void naive_attention_backward(const AttentionBackwardOp& a);
+void run(const FillZero& a, const Launch& on);
+void run(const Copy& a, const Launch& on);
+void run(const EmbeddingForward& a, const Launch& on);
+void run(const EmbeddingBackward& a, const Launch& on);
+void run(const LayerNormForward& a, const Launch& on);
+void run(const LayerNormBackward& a, const Launch& on);
+void run(const LinearForward& a, const Launch& on);
+void run(const LinearBackward& a, const Launch& on);
+void run(const AttentionForward& a, const Launch& on);
+void run(const AttentionBackward& a, const Launch& on);
+void run(const CrossEntropy& a, const Launch& on);
+void run(const GlobalNorm& a, const Launch& on);
+void run(const AdamW& a, const Launch& on);
 
 // The result does not depend on the tile beyond rounding.
 struct FlashTile {
   int64_t queries = 64, keys = 64;
 };
-void flash_attention_forward(const AttentionForwardOp& a, FlashTile tile = {});
-void flash_attention_backward(const AttentionBackwardOp& a, FlashTile tile = {});
+void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});
+void flash_attention_backward(const AttentionBackward& a, FlashTile tile = {});
+
+void naive_attention_forward(const AttentionForward& a);
+void naive_attention_backward(const AttentionBackward& a);
 
 }  // namespace tessera::cpu

@@ -7,12 +7,12 @@
 
 namespace tessera::cpu {
 
-void cross_entropy(const CrossEntropy& a) {
+void run(const CrossEntropy& a, const Launch& /*on*/) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
   const int32_t* targets = a.targets.as<int32_t>();
   for (int64_t n = 0; n < N; ++n)
-    check(targets[n] >= 0 && targets[n] < V,
-          "cross_entropy: target {} at row {} is outside the vocabulary of {}", targets[n], n, V);
+    check(targets[n] >= 0 && targets[n] < V, "{}: target {} at row {} is outside the vocabulary of {}",
+          a.kName, targets[n], n, V);
 #pragma omp parallel for
   for (int64_t n = 0; n < N; ++n) {
     float* row = a.logits.as<float>() + n * padded;

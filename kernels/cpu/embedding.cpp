@@ -5,12 +5,12 @@
 
 namespace tessera::cpu {
 
-void embedding_forward(const EmbeddingForward& a) {
+void run(const EmbeddingForward& a, const Launch& /*on*/) {
   const int64_t B = a.y.shape[0], T = a.y.shape[1], C = a.y.shape[2], V = a.token_table.shape[0];
   const int32_t* tokens = a.tokens.as<int32_t>();
   for (int64_t n = 0; n < B * T; ++n)
-    check(tokens[n] >= 0 && tokens[n] < V,
-          "embedding_forward: token {} at row {} is outside the table of {} rows", tokens[n], n, V);
+    check(tokens[n] >= 0 && tokens[n] < V, "{}: token {} at row {} is outside the table of {} rows", a.kName,
+          tokens[n], n, V);
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
     const float* token = a.token_table.as<float>() + tokens[n] * C;
@@ -20,7 +20,7 @@ void embedding_forward(const EmbeddingForward& a) {
   }
 }
 
-void embedding_backward(const EmbeddingBackward& a) {
+void run(const EmbeddingBackward& a, const Launch& /*on*/) {
   const int64_t B = a.dy.shape[0], T = a.dy.shape[1], C = a.dy.shape[2];
   const int32_t* tokens = a.tokens.as<int32_t>();
   constexpr int64_t kChunk =

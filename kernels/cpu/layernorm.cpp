@@ -5,7 +5,7 @@
 
 namespace tessera::cpu {
 
-void layernorm_forward(const LayerNormForward& a) {
+void run(const LayerNormForward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float *weight = a.weight.as<float>(), *bias = a.bias.as<float>();
 #pragma omp parallel for
@@ -27,7 +27,7 @@ void layernorm_forward(const LayerNormForward& a) {
 
 // With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)),  dweight += dy h, dbias
 // += dy.
-void layernorm_backward(const LayerNormBackward& a) {
+void run(const LayerNormBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float *weight = a.weight.as<float>(), *means = a.mean.as<float>(), *rstds = a.rstd.as<float>();
   // Parameters first: dx may be dy's or add's own memory, so nothing below reads what was written.

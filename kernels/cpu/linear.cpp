@@ -61,7 +61,7 @@ void activate_backward(const Tensor& input, const Tensor& d) {
 
 }  // namespace
 
-void linear_forward(const LinearForward& a) {
+void run(const LinearForward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
   const float* bias = a.bias ? a.bias.as<float>() : nullptr;
@@ -81,7 +81,7 @@ void linear_forward(const LinearForward& a) {
 }
 
 // y = x W^T + b:  dW += dy^T x,  db += the sum of dy's rows,  dx = dy W: last, as it may overwrite x.
-void linear_backward(const LinearBackward& a) {
+void run(const LinearBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* dy = a.dy.as<float>();
   cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C, 1.0f,

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/random.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/workspace.h"
 
 namespace tessera::cpu {
 namespace {
@@ -25,29 +25,31 @@ uint16_t round_at_random(float value, uint32_t random) {
 
 }  // namespace
 
-void global_norm(const GlobalNorm& a) {
+void run(const GlobalNorm& a, const Launch& on) {
   constexpr int64_t kBlock =
       1 << 16;  // elements summed in one go: fixed, so that the order of the sum is too
   double total = 0;
-  std::vector<double> sums;
+  auto* sums = reinterpret_cast<double*>(on.scratch(a.kName, kNormBytes));
   for (const Tensor& tensor : a.tensors) {
     const int64_t count = tensor.numel(), blocks = (count + kBlock - 1) / kBlock;
     const float* x = tensor.as<float>();
-    sums.assign(blocks, 0.0);
+    for (int64_t first = 0; first < blocks; first += kNormBlocks) {
+      const int64_t end = std::min(blocks, first + kNormBlocks);
 #pragma omp parallel for
-    for (int64_t block = 0; block < blocks; ++block) {
-      double sum = 0;
-      const int64_t last = std::min(count, (block + 1) * kBlock);
+      for (int64_t block = first; block < end; ++block) {
+        double sum = 0;
+        const int64_t last = std::min(count, (block + 1) * kBlock);
 #pragma omp simd reduction(+ : sum)
-      for (int64_t i = block * kBlock; i < last; ++i) sum += static_cast<double>(x[i]) * x[i];
-      sums[block] = sum;
+        for (int64_t i = block * kBlock; i < last; ++i) sum += static_cast<double>(x[i]) * x[i];
+        sums[block - first] = sum;
+      }
+      for (int64_t i = 0; i < end - first; ++i) total += sums[i];
     }
-    for (double sum : sums) total += sum;
   }
   a.norm.as<float>()[0] = static_cast<float>(std::sqrt(total));
 }
 
-void adamw(const AdamW& a) {
+void run(const AdamW& a, const Launch& /*on*/) {
   const float norm = norm_of_parts(a.grad_norm);
   if (!std::isfinite(norm)) return;
   const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;

@@ -7,8 +7,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -119,10 +118,9 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(T* param, float* p, con
 
 }  // namespace
 
-void CudaBackend::adamw(const AdamW& a) {
-  check_op(a, device());
+void CudaBackend::run_op(const AdamW& a, const Launch& on) {
   const Tensor& p = a.param.dtype == DType::kF32 ? a.param : a.master;
-  check_aligned("adamw", {{"param", a.param}, {"master", p}, {"grad", a.grad}, {"m", a.m}, {"v", a.v}});
+  check_aligned(a.kName, {{"param", a.param}, {"master", p}, {"grad", a.grad}, {"m", a.m}, {"v", a.v}});
   const double learning_rate = a.learning_rate, beta1 = a.beta1, beta2 = a.beta2, decay = a.weight_decay;
   const auto step = static_cast<double>(a.step);
   const Update update{.max_norm = static_cast<float>(a.max_norm),
@@ -138,7 +136,7 @@ void CudaBackend::adamw(const AdamW& a) {
   if (count == 0) return;
   const Philox random(a.random_key, static_cast<uint64_t>(a.step));
   const auto launch = [&]<class T, class G, class M>() {
-    adamw_kernel<<<cuda::divide_up(count, kThreads * kElements), kThreads, 0, stream_>>>(
+    adamw_kernel<<<cuda::divide_up(count, kThreads * kElements), kThreads, 0, on.stream>>>(
         a.param.as<T>(), p.as<float>(), a.grad.as<G>(), a.m.as<M>(), a.v.as<M>(), a.grad_norm.as<float>(),
         a.grad_norm.numel(), count, update, random, a.first_element);
   };

@@ -6,13 +6,12 @@
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
 #include "kernels/attention/attention.h"
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -150,9 +149,8 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
 
 }  // namespace
 
-void CudaBackend::attention_forward(const AttentionForwardOp& a) {
-  check_op(a, device());
-  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a);
+void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
+  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a, on);
   const AttnForward args{.problem = attn_problem(a.plan),
                          .q = strided(a.qkv, 0),
                          .k = strided(a.qkv, 1),
@@ -160,13 +158,12 @@ void CudaBackend::attention_forward(const AttentionForwardOp& a) {
                          .out = strided(a.y, 0),
                          .lse = a.saved.as<float>()};
   if (a.plan.kind == AttentionKind::kCudnn)
-    return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), stream_);
-  check_attention(attn_forward(&args, a.plan.arch, stream_), "attention_forward", a.plan);
+    return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
+  check_attention(attn_forward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
 
-void CudaBackend::attention_backward(const AttentionBackwardOp& a) {
-  check_op(a, device());
-  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a);
+void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
+  if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a, on);
   const AttnBackward args{.problem = attn_problem(a.plan),
                           .q = strided(a.qkv, 0),
                           .k = strided(a.qkv, 1),
@@ -180,11 +177,11 @@ void CudaBackend::attention_backward(const AttentionBackwardOp& a) {
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic};
-  if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, stream_);
-  check_attention(attn_backward(&args, a.plan.arch, stream_), "attention_backward", a.plan);
+  if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, on.stream);
+  check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
 
-void CudaBackend::naive_attention_forward(const AttentionForwardOp& a) {
+void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens, D = s.head_dim;
   const auto heads = static_cast<int>(s.heads);
@@ -198,12 +195,13 @@ void CudaBackend::naive_attention_forward(const AttentionForwardOp& a) {
           .b = transpose(in.k),
           .d = scores_of(a.saved.data, a.plan.dtype, s, b),
           .alpha = a.plan.scale,
-          .batch = heads});
+          .batch = heads},
+         on);
   }
   const int64_t rows = s.batch * s.heads * T;
-  check(rows < INT32_MAX, "attention_forward: serves fewer than 2^31 rows, found {}", a.saved.to_string());
+  check(rows < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   with_row_step(a.plan.dtype, T, [&]<class E, int kStep>() {
-    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, stream_>>>(a.saved.as<E>(), T, s.causal);
+    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -214,11 +212,12 @@ void CudaBackend::naive_attention_forward(const AttentionForwardOp& a) {
           .a = scores_of(a.saved.data, a.plan.dtype, s, b),
           .b = PackedHeads(a.qkv, b).v,
           .d = heads_of(a.y, b),
-          .batch = heads});
+          .batch = heads},
+         on);
   }
 }
 
-void CudaBackend::naive_attention_backward(const AttentionBackwardOp& a) {
+void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
@@ -227,15 +226,18 @@ void CudaBackend::naive_attention_backward(const AttentionBackwardOp& a) {
   for (int64_t b = 0; b < s.batch; ++b) {
     const PackedHeads in(a.qkv, b), out(a.dqkv, b);
     const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b), dy = heads_of(a.dy, b);
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(P), .b = dy, .d = out.v, .batch = heads});
-    gemm({.dtype = dtype, .m = T, .n = T, .k = D, .a = dy, .b = transpose(in.v), .d = dS, .batch = heads});
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(P), .b = dy, .d = out.v, .batch = heads},
+         on);
+    gemm({.dtype = dtype, .m = T, .n = T, .k = D, .a = dy, .b = transpose(in.v), .d = dS, .batch = heads},
+         on);
     with_row_step(dtype, T, [&]<class E, int kStep>() {
-      softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, stream_>>>(
+      softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
           static_cast<const E*>(P.data), static_cast<E*>(dS.data), T, s.causal, a.plan.scale);
     });
     TESSERA_CUDA_LAUNCHED();
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = in.k, .d = out.q, .batch = heads});
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(dS), .b = in.q, .d = out.k, .batch = heads});
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = in.k, .d = out.q, .batch = heads}, on);
+    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(dS), .b = in.q, .d = out.k, .batch = heads},
+         on);
   }
 }
 

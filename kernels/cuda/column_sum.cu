@@ -2,7 +2,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tessera::cuda {
 namespace {

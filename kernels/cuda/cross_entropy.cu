@@ -10,8 +10,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -135,11 +134,10 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, cons
 
 }  // namespace
 
-void CudaBackend::cross_entropy(const CrossEntropy& a) {
-  check_op(a, device());
-  check_packs("cross_entropy", {{"logits", a.logits}});
+void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
+  check_packs(a.kName, {{"logits", a.logits}});
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
-  check(padded < INT32_MAX, "cross_entropy: serves fewer than 2^31 columns, found {}", a.logits.to_string());
+  check(padded < INT32_MAX, "{}: serves fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
   with_real_type(a.logits.dtype, [&]<class T>() {
     const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
     const auto threads =
@@ -148,7 +146,7 @@ void CudaBackend::cross_entropy(const CrossEntropy& a) {
     const auto launch = [&](auto kernel, int64_t shared_bytes) {
       TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared_bytes)));
-      kernel<<<N, threads, shared_bytes, stream_>>>(
+      kernel<<<N, threads, shared_bytes, on.stream>>>(
           a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
           static_cast<int>(a.vocab_size), a.want_gradient, a.gradient_scale);
       TESSERA_CUDA_LAUNCHED();

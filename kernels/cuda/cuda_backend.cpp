@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -79,19 +79,8 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-void CudaBackend::lend_workspace(Tensor workspace) {
-  check(workspace.device == Device::kCuda &&
-            static_cast<int64_t>(workspace.bytes()) >= cuda::kGemmWorkspaceBytes,
-        "lend_workspace: wants at least {} bytes on cuda, found {}", cuda::kGemmWorkspaceBytes,
-        workspace.to_string());
-  workspace_ = workspace;
-}
-
-char* CudaBackend::scratch(const char* op, int64_t bytes) const {
-  check(static_cast<int64_t>(workspace_.bytes()) >= bytes,
-        "{}: wants {} bytes of workspace, lent are {}; lend workspace_bytes() for the largest batch", op,
-        bytes, workspace_.bytes());
-  return workspace_.as<char>();
+void CudaBackend::do_(const AnyOp& op, const Launch& on) {
+  std::visit([&](const auto* a) { run_op(*a, on); }, op);
 }
 
 void CudaBackend::check_aligned(const char* op, std::initializer_list<Named> tensors) const {
@@ -112,8 +101,12 @@ void CudaBackend::check_packs(const char* op, std::initializer_list<Named> tenso
   }
 }
 
-bool CudaBackend::try_gemm(const cuda::Gemm& gemm) {
-  return gemms_.try_run(gemm, scratch("matrix product", cuda::kGemmWorkspaceBytes), stream_);
+bool CudaBackend::try_gemm(const cuda::Gemm& gemm, const Launch& on) {
+  return gemms_.try_run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
+}
+
+void CudaBackend::gemm(const cuda::Gemm& gemm, const Launch& on) {
+  gemms_.run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
 }
 
 attention::CudnnAttention& CudaBackend::cudnn() {
@@ -121,55 +114,42 @@ attention::CudnnAttention& CudaBackend::cudnn() {
   return *cudnn_;
 }
 
-void CudaBackend::gemm(const cuda::Gemm& gemm) {
-  gemms_.run(gemm, scratch("matrix product", cuda::kGemmWorkspaceBytes), stream_);
+void CudaBackend::run_op(const FillZero& a, const Launch& on) {
+  TESSERA_CUDA(cudaMemsetAsync(a.tensor.data, 0, a.tensor.bytes(), on.stream));
 }
 
-void CudaBackend::fill_zero(Tensor tensor) {
-  check(tensor && tensor.device == Device::kCuda, "fill_zero: wants a tensor on cuda, found {}",
-        tensor.to_string());
-  TESSERA_CUDA(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), stream_));
-}
-
-void CudaBackend::copy(Tensor from, Tensor to) {
+void CudaBackend::run_op(const Copy& a, const Launch& on) {
+  const auto& [from, to] = a;
   const bool from_host = from.device == Device::kCpu, to_host = to.device == Device::kCpu;
-  check(from.numel() == to.numel() && !(from_host && to_host),
-        "copy: wants equal element counts and at least one side on cuda, found {} and {}", from.to_string(),
-        to.to_string());
   if (from.numel() == 0) return;
   if (from.dtype == to.dtype) {
-    TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, stream_));
+    TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, on.stream));
+  } else if (!from_host && !to_host) {
+    cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), on.stream);
   } else {
-    check(from.dtype != DType::kI32 && to.dtype != DType::kI32, "copy: cannot convert {} into {}",
-          from.to_string(), to.to_string());
-    if (!from_host && !to_host) {
-      cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
-    } else {
-      // The host's side goes through the workspace as it is, and is converted on the device.
-      const DType host_dtype = from_host ? from.dtype : to.dtype;
-      const auto host_size = static_cast<int64_t>(size_of(host_dtype));
-      const int64_t chunk = std::min(from.numel(), static_cast<int64_t>(workspace_.bytes()) / host_size);
-      char* staged = scratch("copy", chunk * host_size);
-      check(chunk > 0, "copy: converting {} into {} wants a lent workspace", from.to_string(),
-            to.to_string());
-      for (int64_t at = 0; at < from.numel(); at += chunk) {
-        const int64_t count = std::min(chunk, from.numel() - at);
-        char* source = from.as<char>() + at * static_cast<int64_t>(size_of(from.dtype));
-        char* target = to.as<char>() + at * static_cast<int64_t>(size_of(to.dtype));
-        if (from_host) {
-          TESSERA_CUDA(cudaMemcpyAsync(staged, source, count * host_size, cudaMemcpyDefault, stream_));
-          cuda::convert(from.dtype, staged, to.dtype, target, count, stream_);
-        } else {
-          cuda::convert(from.dtype, source, to.dtype, staged, count, stream_);
-          TESSERA_CUDA(cudaMemcpyAsync(target, staged, count * host_size, cudaMemcpyDefault, stream_));
-        }
+    // The host's side goes through the workspace as it is, and is converted on the device.
+    const DType host_dtype = from_host ? from.dtype : to.dtype;
+    const auto host_size = static_cast<int64_t>(size_of(host_dtype));
+    const int64_t room = static_cast<int64_t>(on.workspace.bytes()) / host_size;
+    const int64_t chunk = std::max<int64_t>(1, std::min(from.numel(), room));
+    char* staged = on.scratch(a.kName, chunk * host_size);
+    for (int64_t at = 0; at < from.numel(); at += chunk) {
+      const int64_t count = std::min(chunk, from.numel() - at);
+      char* source = from.as<char>() + at * static_cast<int64_t>(size_of(from.dtype));
+      char* target = to.as<char>() + at * static_cast<int64_t>(size_of(to.dtype));
+      if (from_host) {
+        TESSERA_CUDA(cudaMemcpyAsync(staged, source, count * host_size, cudaMemcpyDefault, on.stream));
+        cuda::convert(from.dtype, staged, to.dtype, target, count, on.stream);
+      } else {
+        cuda::convert(from.dtype, source, to.dtype, staged, count, on.stream);
+        TESSERA_CUDA(cudaMemcpyAsync(target, staged, count * host_size, cudaMemcpyDefault, on.stream));
       }
     }
   }
   // Host memory may be reused or read by the caller at once, whether or not it is pinned.
-  if (from_host || to_host) synchronize();
+  if (from_host || to_host) synchronize(on.stream);
 }
 
-void CudaBackend::synchronize() { TESSERA_CUDA(cudaStreamSynchronize(stream_)); }
+void CudaBackend::synchronize(CUstream_st* stream) { TESSERA_CUDA(cudaStreamSynchronize(stream)); }
 
 }  // namespace tessera

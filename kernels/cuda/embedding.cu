@@ -12,8 +12,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -158,28 +157,25 @@ __global__ void sum_positions_kernel(const T* dy, T* d_position_table, int64_t B
 
 }  // namespace
 
-void CudaBackend::embedding_forward(const EmbeddingForward& a) {
-  check_op(a, device());
-  check_packs("embedding_forward",
-              {{"token_table", a.token_table}, {"position_table", a.position_table}, {"y", a.y}});
+void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
+  check_packs(a.kName, {{"token_table", a.token_table}, {"position_table", a.position_table}, {"y", a.y}});
   const int64_t N = a.tokens.numel(), Tokens = a.y.shape[1], C = a.y.shape[2];
   with_real_type(a.y.dtype, [&]<class T>() {
-    embedding_forward_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<T>), kThreads, 0, stream_>>>(
+    embedding_forward_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(), a.y.as<T>(), N, Tokens, C);
   });
   TESSERA_CUDA_LAUNCHED();
 }
 
-void CudaBackend::embedding_backward(const EmbeddingBackward& a) {
-  const char* op = "embedding_backward";
-  check_op(a, device());
+void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
+  const char* op = a.kName;
   check_packs(op,
               {{"dy", a.dy}, {"d_token_table", a.d_token_table}, {"d_position_table", a.d_position_table}});
   const int64_t B = a.dy.shape[0], Tokens = a.dy.shape[1], C = a.dy.shape[2], V = a.d_token_table.shape[0];
   check(B * Tokens < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", op, a.dy.to_string());
   const int N = static_cast<int>(B * Tokens);
 
-  char* at = scratch(op, cuda::embedding_backward_bytes(N, C));
+  char* at = on.scratch(op, cuda::embedding_backward_bytes(N, C));
   const auto take = [&](int64_t bytes) {
     char* taken = at;
     at += cuda::divide_up(bytes, 256) * 256;
@@ -197,25 +193,25 @@ void CudaBackend::embedding_backward(const EmbeddingBackward& a) {
   const auto sort = [&](void* temporary) {
     TESSERA_CUDA(cub::DeviceRadixSort::SortPairs(temporary, sort_bytes, a.tokens.as<uint32_t>(),
                                                  reinterpret_cast<uint32_t*>(sorted_tokens), rows,
-                                                 sorted_rows, N, 0, std::max(bits, 1), stream_));
+                                                 sorted_rows, N, 0, std::max(bits, 1), on.stream));
   };
   sort(nullptr);
   check(static_cast<int64_t>(sort_bytes) <= cuda::embedding_sort_bytes(N),
         "{}: the sort of {} rows wants {} bytes", op, N, sort_bytes);
-  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, stream_>>>(rows, N);
+  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(rows, N);
   TESSERA_CUDA_LAUNCHED();
   sort(sort_scratch);
 
   with_real_type(a.dy.dtype, [&]<class T>() {
     const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
     const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
-    sum_windows_kernel<<<grid, threads, 0, stream_>>>(sorted_tokens, sorted_rows, a.dy.as<T>(),
-                                                      a.d_token_table.as<T>(), partials, N, C);
+    sum_windows_kernel<<<grid, threads, 0, on.stream>>>(sorted_tokens, sorted_rows, a.dy.as<T>(),
+                                                        a.d_token_table.as<T>(), partials, N, C);
     TESSERA_CUDA_LAUNCHED();
-    add_crossing_runs_kernel<<<grid, threads, 0, stream_>>>(sorted_tokens, partials, a.d_token_table.as<T>(),
-                                                            N, C);
+    add_crossing_runs_kernel<<<grid, threads, 0, on.stream>>>(sorted_tokens, partials,
+                                                              a.d_token_table.as<T>(), N, C);
     TESSERA_CUDA_LAUNCHED();
-    sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, stream_>>>(
+    sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);
     TESSERA_CUDA_LAUNCHED();
   });

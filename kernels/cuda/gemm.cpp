@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tessera::cuda {
 namespace {

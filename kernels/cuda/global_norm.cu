@@ -4,8 +4,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -63,9 +62,8 @@ __global__ __launch_bounds__(kFinalThreads) void norm_kernel(const float* partia
 
 }  // namespace
 
-void CudaBackend::global_norm(const GlobalNorm& a) {
-  const char* op = "global_norm";
-  check_op(a, device());
+void CudaBackend::run_op(const GlobalNorm& a, const Launch& on) {
+  const char* op = a.kName;
   const auto blocks_for = [](const Tensor& tensor) {
     const int64_t block_bytes = int64_t{16} * kThreads * kPacksOfThread;
     return std::min(kMaxBlocks, cuda::divide_up(static_cast<int64_t>(tensor.bytes()), block_bytes));
@@ -73,15 +71,16 @@ void CudaBackend::global_norm(const GlobalNorm& a) {
   int64_t partials_count = 0;
   for (const Tensor& tensor : a.tensors) partials_count += blocks_for(tensor);
   auto* partials =
-      reinterpret_cast<float*>(scratch(op, partials_count * static_cast<int64_t>(sizeof(float))));
+      reinterpret_cast<float*>(on.scratch(op, partials_count * static_cast<int64_t>(sizeof(float))));
 
   TensorBatch batch;
   DType dtype = DType::kF32;  // of the batch
   float* at = partials;
   const auto launch = [&] {
     if (batch.tensors == 0) return;
-    with_real_type(
-        dtype, [&]<class T>() { sum_squares_kernel<T><<<batch.blocks, kThreads, 0, stream_>>>(batch, at); });
+    with_real_type(dtype, [&]<class T>() {
+      sum_squares_kernel<T><<<batch.blocks, kThreads, 0, on.stream>>>(batch, at);
+    });
     TESSERA_CUDA_LAUNCHED();
     at += batch.blocks;
     batch.tensors = batch.blocks = 0;
@@ -97,7 +96,7 @@ void CudaBackend::global_norm(const GlobalNorm& a) {
     batch.end_block[batch.tensors++] = batch.blocks;
   }
   launch();
-  norm_kernel<<<1, kFinalThreads, 0, stream_>>>(partials, partials_count, a.norm.as<float>());
+  norm_kernel<<<1, kFinalThreads, 0, on.stream>>>(partials, partials_count, a.norm.as<float>());
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -10,8 +10,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -207,9 +206,8 @@ int prepare(Kernel kernel, int threads, int arrays, int& staged_bytes) {
 
 }  // namespace
 
-void CudaBackend::layernorm_forward(const LayerNormForward& a) {
-  const char* op = "layernorm_forward";
-  check_op(a, device());
+void CudaBackend::run_op(const LayerNormForward& a, const Launch& on) {
+  const char* op = a.kName;
   check_packs(op, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_block(op, a.x.dtype, C, [&]<class T, class Block>(int threads) {
@@ -217,16 +215,15 @@ void CudaBackend::layernorm_forward(const LayerNormForward& a) {
     int staged_bytes = 0;
     const int64_t resident = prepare<Block>(kernel, threads, 1, staged_bytes) * multiprocessors_;
     const int64_t blocks = std::min(resident, cuda::divide_up(N, Block::kRows));
-    kernel<<<blocks, threads, staged_bytes, stream_>>>(a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(),
-                                                       a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
-                                                       a.epsilon, N, static_cast<int>(C));
+    kernel<<<blocks, threads, staged_bytes, on.stream>>>(a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(),
+                                                         a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
+                                                         a.epsilon, N, static_cast<int>(C));
   });
   TESSERA_CUDA_LAUNCHED();
 }
 
-void CudaBackend::layernorm_backward(const LayerNormBackward& a) {
-  const char* op = "layernorm_backward";
-  check_op(a, device());
+void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
+  const char* op = a.kName;
   check_packs(op, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_block(op, a.x.dtype, C, [&]<class T, class Block>(int threads) {
@@ -234,12 +231,12 @@ void CudaBackend::layernorm_backward(const LayerNormBackward& a) {
     int staged_bytes = 0;
     const int64_t resident = prepare<Block>(kernel, threads, kStaged, staged_bytes) * multiprocessors_;
     const int64_t blocks = std::min({resident, cuda::kMaxSlabs, cuda::divide_up(N, Block::kRows)});
-    auto* partials = reinterpret_cast<float*>(scratch(op, cuda::column_partials_bytes(blocks, 2 * C)));
-    kernel<<<blocks, threads, staged_bytes, stream_>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(),
-                                                       a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
-                                                       a.dx.as<T>(), partials, N, static_cast<int>(C));
+    auto* partials = reinterpret_cast<float*>(on.scratch(op, cuda::column_partials_bytes(blocks, 2 * C)));
+    kernel<<<blocks, threads, staged_bytes, on.stream>>>(
+        a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
+        a.dx.as<T>(), partials, N, static_cast<int>(C));
     TESSERA_CUDA_LAUNCHED();
-    cuda::add_slabs(partials, blocks, a.dweight, a.dbias, stream_);
+    cuda::add_slabs(partials, blocks, a.dweight, a.dbias, on.stream);
   });
 }
 

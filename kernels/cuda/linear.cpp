@@ -2,8 +2,7 @@
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/workspace.h"
-#include "kernels/op_checks.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 
@@ -11,8 +10,7 @@ using cuda::Gemm;
 
 // y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input.
 // Its GELU is the tanh form; other activations are a pass of their own over the sum.
-void CudaBackend::linear_forward(const LinearForward& a) {
-  check_op(a, device());
+void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   Gemm product{.dtype = a.x.dtype,
                .m = N,
@@ -34,31 +32,29 @@ void CudaBackend::linear_forward(const LinearForward& a) {
     fused.d.data = sum.data;
     if (a.bias) fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
   }
-  if (try_gemm(fused)) {
-    if (a.pre_activation && !fuse_gelu) cuda::activate(a.activation, sum, a.y, stream_);
+  if (try_gemm(fused, on)) {
+    if (a.pre_activation && !fuse_gelu) cuda::activate(a.activation, sum, a.y, on.stream);
     return;
   }
 
   // Sizes that the epilogues refuse: rows that are no multiple of 16 bytes.
   product.d.data = sum.data;
-  gemm(product);
-  if (a.bias) cuda::add_bias(sum, a.bias, stream_);
-  if (a.pre_activation) cuda::activate(a.activation, sum, a.y, stream_);
+  gemm(product, on);
+  if (a.bias) cuda::add_bias(sum, a.bias, on.stream);
+  if (a.pre_activation) cuda::activate(a.activation, sum, a.y, on.stream);
 }
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
 // dx[N, C] = dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
-void CudaBackend::linear_backward(const LinearBackward& a) {
-  check_op(a, device());
+void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType dtype = a.x.dtype;
   if (a.dbias) {
     const int64_t slabs = cuda::slabs_for(N, O, dtype);
-    auto* partials =
-        reinterpret_cast<float*>(scratch("linear_backward", cuda::column_partials_bytes(slabs, O)));
-    cuda::sum_slabs(a.dy, partials, slabs, stream_);
-    cuda::add_slabs(partials, slabs, a.dbias, {}, stream_);
+    auto* partials = reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, O)));
+    cuda::sum_slabs(a.dy, partials, slabs, on.stream);
+    cuda::add_slabs(partials, slabs, a.dbias, {}, on.stream);
   }
   gemm({.dtype = dtype,
         .m = O,
@@ -67,7 +63,8 @@ void CudaBackend::linear_backward(const LinearBackward& a) {
         .a = {.data = a.dy.data, .ld = O, .transposed = true},
         .b = {.data = a.x.data, .ld = C},
         .d = {.data = a.dweight.data, .ld = C},
-        .beta = 1});
+        .beta = 1},
+       on);
   Gemm product{.dtype = dtype,
                .m = N,
                .n = C,
@@ -75,17 +72,17 @@ void CudaBackend::linear_backward(const LinearBackward& a) {
                .a = {.data = a.dy.data, .ld = O},
                .b = {.data = a.weight.data, .ld = C},
                .d = {.data = a.dx.data, .ld = C}};
-  if (!a.pre_activation) return gemm(product);
+  if (!a.pre_activation) return gemm(product, on);
 
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
   if (dtype == DType::kBF16 && a.activation == Activation::kGelu) {
     Gemm fused = product;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux = a.pre_activation.data;
-    if (try_gemm(fused)) return;
+    if (try_gemm(fused, on)) return;
   }
-  gemm(product);
-  cuda::activate_backward(a.activation, a.pre_activation, a.dx, stream_);
+  gemm(product, on);
+  cuda::activate_backward(a.activation, a.pre_activation, a.dx, on.stream);
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tessera::cuda {
 namespace {

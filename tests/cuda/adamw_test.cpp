@@ -99,7 +99,7 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
           };
           const Tensor cpu_m = host.alloc(MemoryTag::kData, "m", moments, {count}),
                        cpu_v = host.alloc(MemoryTag::kData, "v", moments, {count});
-          cpu().copy(m.cpu, cpu_m), cpu().copy(v.cpu, cpu_v);
+          cpu().run(Copy{m.cpu, cpu_m}), cpu().run(Copy{v.cpu, cpu_v});
           cpu().adamw(step(p.cpu, grad.cpu, cpu_m, cpu_v, norms.cpu));
           const int64_t half = count / 2 / 8 * 8;
           const std::vector<std::pair<int64_t, int64_t>> one = {{0, count}},
@@ -107,7 +107,8 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
           for (const auto& slices : {one, two}) {
             const Twin q = output(DType::kF32, {count}), q_m = output(moments, {count}),
                        q_v = output(moments, {count});
-            cuda().copy(p.cuda, q.cuda), cuda().copy(m.cuda, q_m.cuda), cuda().copy(v.cuda, q_v.cuda);
+            cuda().run(Copy{p.cuda, q.cuda}), cuda().run(Copy{m.cuda, q_m.cuda}),
+                cuda().run(Copy{v.cuda, q_v.cuda});
             run_twice({param, q, q_m, q_v}, [&] {
               for (const auto& [first, rows] : slices) {
                 if (rows == 0) continue;
@@ -115,7 +116,7 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
                                q_m.cuda.rows(first, rows), q_v.cuda.rows(first, rows), norms.cuda);
                 a.first_element += first;
                 if (has_master) a.master = a.param, a.param = param.cuda.rows(first, rows);
-                cuda().adamw(a);
+                cuda().run(a);
               }
             });
             const auto bits = [](const Tensor& t) {
@@ -140,20 +141,20 @@ TEST_F(CudaOps, AdamWTakesTheNormInParts) {
                v = output(DType::kF32, {count});
     const Twin parts =
         with_values(DType::kF32, {static_cast<int64_t>(norms.size())}, [&](int64_t i) { return norms[i]; });
-    cuda().copy(start.cuda, p.cuda), cuda().fill_zero(m.cuda), cuda().fill_zero(v.cuda);
-    cuda().adamw({.param = p.cuda,
-                  .master = {},
-                  .grad = grad.cuda,
-                  .m = m.cuda,
-                  .v = v.cuda,
-                  .grad_norm = parts.cuda,
-                  .max_norm = 1,
-                  .learning_rate = 1e-2,
-                  .beta1 = 0.9,
-                  .beta2 = 0.95,
-                  .epsilon = 1e-8,
-                  .weight_decay = 0.1,
-                  .step = 1});
+    cuda().run(Copy{start.cuda, p.cuda}), cuda().run(FillZero{m.cuda}), cuda().run(FillZero{v.cuda});
+    cuda().run(AdamW{.param = p.cuda,
+                     .master = {},
+                     .grad = grad.cuda,
+                     .m = m.cuda,
+                     .v = v.cuda,
+                     .grad_norm = parts.cuda,
+                     .max_norm = 1,
+                     .learning_rate = 1e-2,
+                     .beta1 = 0.9,
+                     .beta2 = 0.95,
+                     .epsilon = 1e-8,
+                     .weight_decay = 0.1,
+                     .step = 1});
     return bytes_of(m.cuda);  // the clipped gradient, which p, divided by its size, would not show
   };
   EXPECT_EQ(stepped({3, 4}), stepped({5}));

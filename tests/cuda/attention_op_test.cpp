@@ -1,7 +1,7 @@
 // Attention as an operation of the backend, on CUDA against the CPU backend.
 #include <algorithm>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -25,10 +25,10 @@ class CudaAttention : public CudaTest {
     const Twin qkv = input(dtype, packed), y = output(dtype, heads);
     const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
     const Tensor forward_scratch = output(DType::kF32, {on_cuda.forward_workspace_bytes / 4 + 1}).cuda;
-    cpu().attention_forward({.plan = on_cpu, .qkv = qkv.cpu, .y = y.cpu, .saved = saved.cpu});
+    cpu().run(AttentionForward{.plan = on_cpu, .qkv = qkv.cpu, .y = y.cpu, .saved = saved.cpu});
     run_twice({y, saved}, [&] {
-      cuda().attention_forward(
-          {.plan = on_cuda, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda, .workspace = forward_scratch});
+      cuda().run(AttentionForward{
+          .plan = on_cuda, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda, .workspace = forward_scratch});
     });
     expect_same(y, "y", slack);
     expect_same_norm(y, "y");
@@ -37,21 +37,21 @@ class CudaAttention : public CudaTest {
     const Twin dy = input(dtype, heads), dqkv = output(dtype, packed);
     const Twin scratch{output(DType::kF32, {on_cpu.backward_workspace_bytes / 4 + 1}).cpu,
                        output(DType::kF32, {on_cuda.backward_workspace_bytes / 4 + 1}).cuda};
-    cpu().attention_backward({.plan = on_cpu,
-                              .qkv = qkv.cpu,
-                              .y = y.cpu,
-                              .saved = saved.cpu,
-                              .dy = dy.cpu,
-                              .dqkv = dqkv.cpu,
-                              .workspace = scratch.cpu});
+    cpu().run(AttentionBackward{.plan = on_cpu,
+                                .qkv = qkv.cpu,
+                                .y = y.cpu,
+                                .saved = saved.cpu,
+                                .dy = dy.cpu,
+                                .dqkv = dqkv.cpu,
+                                .workspace = scratch.cpu});
     run_twice({dqkv}, [&] {
-      cuda().attention_backward({.plan = on_cuda,
-                                 .qkv = qkv.cuda,
-                                 .y = y.cuda,
-                                 .saved = saved.cuda,
-                                 .dy = dy.cuda,
-                                 .dqkv = dqkv.cuda,
-                                 .workspace = scratch.cuda});
+      cuda().run(AttentionBackward{.plan = on_cuda,
+                                   .qkv = qkv.cuda,
+                                   .y = y.cuda,
+                                   .saved = saved.cuda,
+                                   .dy = dy.cuda,
+                                   .dqkv = dqkv.cuda,
+                                   .workspace = scratch.cuda});
     });
     if (kind == AttentionKind::kCudnn) {
       expect_near_largest(dqkv, tolerance::attention::kBf16Gradient);
@@ -96,7 +96,7 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
     const Twin qkv = input(dtype, {1, 129, 3, 2, 64}, 100),
                y = output(dtype, {1, 129, 2, 64});  // scores near 1e4
     const Twin saved = output(dtype, plan.saved_shape);
-    cuda().attention_forward({.plan = plan, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda});
+    cuda().run(AttentionForward{.plan = plan, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda});
     for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
   }
 }

@@ -112,7 +112,7 @@ class CudaCommunicator : public CudaTest {
         const Tensor whole = output(dtype, {ranks.size * count}).cuda;
         const Tensor again = output(dtype, {ranks.size * count}).cuda;
         const Tensor slice = again.rows(ranks.rank * count, count);
-        cuda().copy(part.cuda, slice);
+        cuda().run(Copy{part.cuda, slice});
         communicator.all_gather({.part = part.cuda, .whole = whole});
         communicator.all_gather({.part = slice, .whole = again});
         communicator.wait();
@@ -136,11 +136,11 @@ class CudaCommunicator : public CudaTest {
     const Tensor y = output(DType::kF32, {kWidth, kWidth}).cuda;
     communicator.take_waited_seconds();
     for (int i = 0; i < 20; ++i)
-      cuda().linear_forward({.x = x, .weight = weight, .y = y});  // some milliseconds
-    cuda().copy(late.cuda, part);
+      cuda().run(LinearForward{.x = x, .weight = weight, .y = y});  // some milliseconds
+    cuda().run(Copy{late.cuda, part});
     communicator.all_gather({.part = part, .whole = whole});
     communicator.wait();
-    cuda().copy(whole, read);
+    cuda().run(Copy{whole, read});
     communicator.synchronize();
     const std::vector<float> got = floats_of(read);
     for (size_t i = 0; i < got.size(); ++i)

@@ -13,21 +13,21 @@ TEST_F(CudaOps, CopyConvertsInEveryDirection) {
   for (const int64_t count : {1, 7, 1000, 100'003}) {
     const Twin f32 = input(DType::kF32, {count});
     const Twin bf16 = output(DType::kBF16, {count});
-    cuda().copy(f32.cpu, bf16.cuda);  // host fp32 -> device bf16
+    cuda().run(Copy{f32.cpu, bf16.cuda});  // host fp32 -> device bf16
     const Twin back = output(DType::kF32, {count});
-    cuda().copy(bf16.cuda, back.cuda);  // device bf16 -> device fp32
+    cuda().run(Copy{bf16.cuda, back.cuda});  // device bf16 -> device fp32
     const Twin again = output(DType::kBF16, {count});
-    cuda().copy(back.cuda, again.cuda);                       // device fp32 -> device bf16
+    cuda().run(Copy{back.cuda, again.cuda});                  // device fp32 -> device bf16
     const std::vector<float> values = floats_of(again.cuda);  // device bf16 -> host fp32
     for (int64_t i = 0; i < count; ++i)
       ASSERT_EQ(values[i], float_from_bf16(bf16_from_float(f32.cpu.as<float>()[i]))) << i;
-    cuda().fill_zero(again.cuda);
+    cuda().run(FillZero{again.cuda});
     for (const float value : floats_of(again.cuda)) ASSERT_EQ(value, 0);
   }
   const Twin three = input(DType::kF32, {3}), four = input(DType::kF32, {4}), index = random_indices({4}, 9);
-  EXPECT_NE(message_of([&] { cuda().copy(three.cpu, four.cuda); }).find("equal element counts"),
+  EXPECT_NE(message_of([&] { cuda().run(Copy{three.cpu, four.cuda}); }).find("equal element counts"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { cuda().copy(index.cuda, four.cuda); }).find("cannot convert"),
+  EXPECT_NE(message_of([&] { cuda().run(Copy{index.cuda, four.cuda}); }).find("cannot convert"),
             std::string::npos);
 }
 
@@ -51,26 +51,22 @@ TEST_F(CudaOps, Embedding) {
             indices({c.B, c.T}, [&](int64_t i) { return static_cast<int32_t>(i % 10 ? c.V / 2 : i % c.V); });
       const Twin table = input(dtype, {c.V, c.C}), positions = input(dtype, {c.T + 3, c.C});
       const Twin y = output(dtype, {c.B, c.T, c.C});
-      cpu().embedding_forward(
-          {.tokens = tokens.cpu, .token_table = table.cpu, .position_table = positions.cpu, .y = y.cpu});
+      cpu().run(EmbeddingForward{
+          .tokens = tokens.cpu, .token_table = table.cpu, .position_table = positions.cpu, .y = y.cpu});
       run_twice({y}, [&] {
-        cuda().embedding_forward({.tokens = tokens.cuda,
-                                  .token_table = table.cuda,
-                                  .position_table = positions.cuda,
-                                  .y = y.cuda});
+        cuda().run(EmbeddingForward{
+            .tokens = tokens.cuda, .token_table = table.cuda, .position_table = positions.cuda, .y = y.cuda});
       });
       expect_same(y, "y");
 
       const Twin dy = input(dtype, {c.B, c.T, c.C});
-      cpu().embedding_backward({.tokens = tokens.cpu,
-                                .dy = dy.cpu,
-                                .d_token_table = table.cpu,
-                                .d_position_table = positions.cpu});
+      cpu().run(EmbeddingBackward{
+          .tokens = tokens.cpu, .dy = dy.cpu, .d_token_table = table.cpu, .d_position_table = positions.cpu});
       run_twice({table, positions}, [&] {
-        cuda().embedding_backward({.tokens = tokens.cuda,
-                                   .dy = dy.cuda,
-                                   .d_token_table = table.cuda,
-                                   .d_position_table = positions.cuda});
+        cuda().run(EmbeddingBackward{.tokens = tokens.cuda,
+                                     .dy = dy.cuda,
+                                     .d_token_table = table.cuda,
+                                     .d_position_table = positions.cuda});
       });
       expect_same(table, "d_token_table");
       expect_same(positions, "d_position_table");
@@ -88,19 +84,19 @@ TEST_F(CudaOps, LayerNorm) {
       SCOPED_TRACE(fmt::format("{} N {} C {}", name_of(dtype), N, C));
       const Twin x = input(dtype, {N, C}, 1, 5), weight = input(dtype, {C}), bias = input(dtype, {C});
       const Twin y = output(dtype, {N, C}), mean = output(DType::kF32, {N}), rstd = output(DType::kF32, {N});
-      cpu().layernorm_forward({.x = x.cpu,
-                               .weight = weight.cpu,
-                               .bias = bias.cpu,
-                               .y = y.cpu,
-                               .mean = mean.cpu,
-                               .rstd = rstd.cpu});
+      cpu().run(LayerNormForward{.x = x.cpu,
+                                 .weight = weight.cpu,
+                                 .bias = bias.cpu,
+                                 .y = y.cpu,
+                                 .mean = mean.cpu,
+                                 .rstd = rstd.cpu});
       run_twice({y, mean, rstd}, [&] {
-        cuda().layernorm_forward({.x = x.cuda,
-                                  .weight = weight.cuda,
-                                  .bias = bias.cuda,
-                                  .y = y.cuda,
-                                  .mean = mean.cuda,
-                                  .rstd = rstd.cuda});
+        cuda().run(LayerNormForward{.x = x.cuda,
+                                    .weight = weight.cuda,
+                                    .bias = bias.cuda,
+                                    .y = y.cuda,
+                                    .mean = mean.cuda,
+                                    .rstd = rstd.cuda});
       });
       expect_same(y, "y");
       expect_same(mean, "mean");
@@ -113,25 +109,25 @@ TEST_F(CudaOps, LayerNorm) {
         SCOPED_TRACE(variant);
         const Twin dx = variant == kAddInPlace ? add : output(dtype, {N, C});
         const Twin addend = variant == kNoAdd ? Twin{} : add;
-        cpu().layernorm_backward({.dy = dy.cpu,
-                                  .x = x.cpu,
-                                  .weight = weight.cpu,
-                                  .mean = mean.cpu,
-                                  .rstd = rstd.cpu,
-                                  .dx = dx.cpu,
-                                  .dweight = dweight.cpu,
-                                  .dbias = dbias.cpu,
-                                  .add = addend.cpu});
+        cpu().run(LayerNormBackward{.dy = dy.cpu,
+                                    .x = x.cpu,
+                                    .weight = weight.cpu,
+                                    .mean = mean.cpu,
+                                    .rstd = rstd.cpu,
+                                    .dx = dx.cpu,
+                                    .dweight = dweight.cpu,
+                                    .dbias = dbias.cpu,
+                                    .add = addend.cpu});
         run_twice({dx, dweight, dbias}, [&] {
-          cuda().layernorm_backward({.dy = dy.cuda,
-                                     .x = x.cuda,
-                                     .weight = weight.cuda,
-                                     .mean = mean.cuda,
-                                     .rstd = rstd.cuda,
-                                     .dx = dx.cuda,
-                                     .dweight = dweight.cuda,
-                                     .dbias = dbias.cuda,
-                                     .add = addend.cuda});
+          cuda().run(LayerNormBackward{.dy = dy.cuda,
+                                       .x = x.cuda,
+                                       .weight = weight.cuda,
+                                       .mean = mean.cuda,
+                                       .rstd = rstd.cuda,
+                                       .dx = dx.cuda,
+                                       .dweight = dweight.cuda,
+                                       .dbias = dbias.cuda,
+                                       .add = addend.cuda});
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", 1 + variant);  // one rounding more for each time that was added
@@ -146,12 +142,12 @@ TEST_F(CudaOps, LayerNormOfEqualValues) {
     const Twin x = with_values(dtype, {5, 64}, [](int64_t i) { return static_cast<float>(i / 64) * 1000; });
     const Twin weight = input(dtype, {64}), bias = input(dtype, {64}), y = output(dtype, {5, 64});
     const Twin mean = output(DType::kF32, {5}), rstd = output(DType::kF32, {5});
-    cuda().layernorm_forward({.x = x.cuda,
-                              .weight = weight.cuda,
-                              .bias = bias.cuda,
-                              .y = y.cuda,
-                              .mean = mean.cuda,
-                              .rstd = rstd.cuda});
+    cuda().run(LayerNormForward{.x = x.cuda,
+                                .weight = weight.cuda,
+                                .bias = bias.cuda,
+                                .y = y.cuda,
+                                .mean = mean.cuda,
+                                .rstd = rstd.cuda});
     const std::vector<float> got = floats_of(y.cuda);
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], bias.cpu.as<float>()[i % 64]);
   }
@@ -181,21 +177,21 @@ TEST_F(CudaOps, LinearForward) {
         const Twin add = variant == kBiasAdd ? input(dtype, {N, O}) : variant == kAddInPlace ? y : Twin{};
         const Twin b = variant == kPlain || variant == kGeluWithoutBias ? Twin{} : bias;
         const Twin pre_activation = gelu ? output(dtype, {N, O}) : Twin{};
-        cpu().linear_forward({.x = x.cpu,
-                              .weight = weight.cpu,
-                              .y = y.cpu,
-                              .bias = b.cpu,
-                              .add = add.cpu,
-                              .pre_activation = pre_activation.cpu});
+        cpu().run(LinearForward{.x = x.cpu,
+                                .weight = weight.cpu,
+                                .y = y.cpu,
+                                .bias = b.cpu,
+                                .add = add.cpu,
+                                .pre_activation = pre_activation.cpu});
         std::vector<Twin> results = {y};
         if (gelu) results.push_back(pre_activation);
         run_twice(results, [&] {
-          cuda().linear_forward({.x = x.cuda,
-                                 .weight = weight.cuda,
-                                 .y = y.cuda,
-                                 .bias = b.cuda,
-                                 .add = add.cuda,
-                                 .pre_activation = pre_activation.cuda});
+          cuda().run(LinearForward{.x = x.cuda,
+                                   .weight = weight.cuda,
+                                   .y = y.cuda,
+                                   .bias = b.cuda,
+                                   .add = add.cuda,
+                                   .pre_activation = pre_activation.cuda});
         });
         expect_same(y, "y");
         if (gelu) expect_same(pre_activation, "pre_activation");
@@ -214,21 +210,21 @@ TEST_F(CudaOps, LinearBackward) {
         SCOPED_TRACE(gelu ? "gelu" : "no gelu");
         const Twin dx = output(dtype, {N, C});
         const Twin pre_activation = gelu ? input(dtype, {N, C}, 2) : Twin{};
-        cpu().linear_backward({.dy = dy.cpu,
-                               .x = x.cpu,
-                               .weight = weight.cpu,
-                               .dx = dx.cpu,
-                               .dweight = dweight.cpu,
-                               .dbias = gelu ? Tensor{} : dbias.cpu,
-                               .pre_activation = pre_activation.cpu});
+        cpu().run(LinearBackward{.dy = dy.cpu,
+                                 .x = x.cpu,
+                                 .weight = weight.cpu,
+                                 .dx = dx.cpu,
+                                 .dweight = dweight.cpu,
+                                 .dbias = gelu ? Tensor{} : dbias.cpu,
+                                 .pre_activation = pre_activation.cpu});
         run_twice({dx, dweight, dbias}, [&] {
-          cuda().linear_backward({.dy = dy.cuda,
-                                  .x = x.cuda,
-                                  .weight = weight.cuda,
-                                  .dx = dx.cuda,
-                                  .dweight = dweight.cuda,
-                                  .dbias = gelu ? Tensor{} : dbias.cuda,
-                                  .pre_activation = pre_activation.cuda});
+          cuda().run(LinearBackward{.dy = dy.cuda,
+                                    .x = x.cuda,
+                                    .weight = weight.cuda,
+                                    .dx = dx.cuda,
+                                    .dweight = dweight.cuda,
+                                    .dbias = gelu ? Tensor{} : dbias.cuda,
+                                    .pre_activation = pre_activation.cuda});
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", gelu ? 2 : 1);  // added to twice by then
@@ -248,16 +244,16 @@ TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
         std::vector<std::vector<char>> apart;
         for (const bool in_place : {false, true}) {
           const Twin dx = output(dtype, {N, C}), dweight = output(dtype, {O, C}), dbias = output(dtype, {O});
-          cuda().fill_zero(dweight.cuda), cuda().fill_zero(dbias.cuda);
-          if (in_place) cuda().copy(x.cuda, dx.cuda);
+          cuda().run(FillZero{dweight.cuda}), cuda().run(FillZero{dbias.cuda});
+          if (in_place) cuda().run(Copy{x.cuda, dx.cuda});
           run_twice({dx, dweight, dbias}, [&] {
-            cuda().linear_backward({.dy = dy.cuda,
-                                    .x = in_place ? dx.cuda : x.cuda,
-                                    .weight = weight.cuda,
-                                    .dx = dx.cuda,
-                                    .dweight = dweight.cuda,
-                                    .dbias = dbias.cuda,
-                                    .pre_activation = pre_activation.cuda});
+            cuda().run(LinearBackward{.dy = dy.cuda,
+                                      .x = in_place ? dx.cuda : x.cuda,
+                                      .weight = weight.cuda,
+                                      .dx = dx.cuda,
+                                      .dweight = dweight.cuda,
+                                      .dbias = dbias.cuda,
+                                      .pre_activation = pre_activation.cuda});
           });
           const std::vector<std::vector<char>> results = {bytes_of(dx.cuda), bytes_of(dweight.cuda),
                                                           bytes_of(dbias.cuda)};
@@ -290,15 +286,15 @@ TEST_F(CudaOps, CrossEntropy) {
                             .want_gradient = want_gradient,
                             .gradient_scale = 0.25f};
       };
-      cpu().cross_entropy(args(logits.cpu, targets.cpu, losses.cpu, false));
+      cpu().run(args(logits.cpu, targets.cpu, losses.cpu, false));
       const std::vector<char> before = bytes_of(logits.cuda);
-      run_twice({losses}, [&] { cuda().cross_entropy(args(logits.cuda, targets.cuda, losses.cuda, false)); });
+      run_twice({losses}, [&] { cuda().run(args(logits.cuda, targets.cuda, losses.cuda, false)); });
       expect_same(losses, "losses without gradient");
       EXPECT_EQ(before, bytes_of(logits.cuda)) << "logits changed without a gradient wanted";
 
-      cpu().cross_entropy(args(logits.cpu, targets.cpu, losses.cpu, true));
+      cpu().run(args(logits.cpu, targets.cpu, losses.cpu, true));
       run_twice({logits, losses},
-                [&] { cuda().cross_entropy(args(logits.cuda, targets.cuda, losses.cuda, true)); });
+                [&] { cuda().run(args(logits.cuda, targets.cuda, losses.cuda, true)); });
       expect_same(losses, "losses");
       expect_same(logits, "gradient");
       const std::vector<float> gradient = floats_of(logits.cuda);
@@ -317,8 +313,8 @@ TEST_F(CudaOps, GlobalNorm) {
       cpu_tensors.push_back(twins.back().cpu), cuda_tensors.push_back(twins.back().cuda);
     }
     const Twin norm = output(DType::kF32, {1});
-    cpu().global_norm({.tensors = cpu_tensors, .norm = norm.cpu});
-    run_twice({norm}, [&] { cuda().global_norm({.tensors = cuda_tensors, .norm = norm.cuda}); });
+    cpu().run(GlobalNorm{.tensors = cpu_tensors, .norm = norm.cpu});
+    run_twice({norm}, [&] { cuda().run(GlobalNorm{.tensors = cuda_tensors, .norm = norm.cuda}); });
     expect_same(norm, "norm");
   }
 }
@@ -329,12 +325,12 @@ TEST_F(CudaOps, RefusesWhatItCannotServe) {
   const Twin mean = output(DType::kF32, {3}), wrong = output(DType::kF32, {4});
   const auto normalise = [&](const Tensor& statistics) {
     return message_of([&] {
-      cuda().layernorm_forward({.x = x.cuda,
-                                .weight = weight.cuda,
-                                .bias = weight.cuda,
-                                .y = y.cuda,
-                                .mean = statistics,
-                                .rstd = mean.cuda});
+      cuda().run(LayerNormForward{.x = x.cuda,
+                                  .weight = weight.cuda,
+                                  .bias = weight.cuda,
+                                  .y = y.cuda,
+                                  .mean = statistics,
+                                  .rstd = mean.cuda});
     });
   };
   EXPECT_NE(normalise(mean.cuda).find("multiple of 8 in bf16"), std::string::npos) << normalise(mean.cuda);
@@ -344,17 +340,17 @@ TEST_F(CudaOps, RefusesWhatItCannotServe) {
   const Twin logits = input(DType::kF32, {2, 5}), targets = random_indices({2}, 5),
              losses = output(DType::kF32, {2});
   EXPECT_NE(message_of([&] {
-              cuda().cross_entropy({.logits = logits.cuda,
-                                    .targets = targets.cuda,
-                                    .losses = losses.cuda,
-                                    .vocab_size = 5,
-                                    .want_gradient = true});
+              cuda().run(CrossEntropy{.logits = logits.cuda,
+                                      .targets = targets.cuda,
+                                      .losses = losses.cuda,
+                                      .vocab_size = 5,
+                                      .want_gradient = true});
             }).find("multiple of 4 in fp32"),
             std::string::npos);
 
   const std::unique_ptr<Backend> unprovided = make_cuda_backend();
   EXPECT_NE(message_of([&] {
-              unprovided->global_norm({.tensors = {&x.cuda, 1}, .norm = mean.cuda.rows(0, 1)});
+              unprovided->run(GlobalNorm{.tensors = {&x.cuda, 1}, .norm = mean.cuda.rows(0, 1)});
             }).find("lend workspace_bytes()"),
             std::string::npos);
 }

@@ -10,12 +10,13 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
+#include "kernels/stream.h"
 #include "tests/tolerances.h"
 
 namespace tessera {
@@ -42,11 +43,14 @@ class CudaTest : public ::testing::Test {
     cuda_ = make_cuda_backend();
     workspace_ = device_->alloc(MemoryTag::kWorkspace, "workspace", DType::kF32,
                                 {workspace_bytes(Device::kCuda, kMaxRows, kMaxChannels, kMaxFeatures) / 4});
-    cuda_->lend_workspace(workspace_);
+    host_workspace_ = host_->alloc(MemoryTag::kWorkspace, "workspace", DType::kF32,
+                                   {workspace_bytes(Device::kCpu, kMaxRows, kMaxChannels, kMaxFeatures) / 4});
+    on_cpu_.emplace(*cpu_, host_workspace_);
+    on_cuda_.emplace(*cuda_, workspace_);
   }
 
-  Backend& cpu() { return *cpu_; }
-  Backend& cuda() { return *cuda_; }
+  const Stream& cpu() { return *on_cpu_; }
+  const Stream& cuda() { return *on_cuda_; }
 
   // Uninitialised on both sides: NaN, so that an element that is read too early or never written shows.
   Twin output(DType dtype, Shape shape) {
@@ -68,14 +72,14 @@ class CudaTest : public ::testing::Test {
       const float value = value_at(i);
       twin.cpu.as<float>()[i] = dtype == DType::kBF16 ? float_from_bf16(bf16_from_float(value)) : value;
     }
-    cuda().copy(twin.cpu, twin.cuda);
+    cuda().run(Copy{twin.cpu, twin.cuda});
     return twin;
   }
 
   Twin indices(Shape shape, const std::function<int32_t(int64_t)>& index_at) {
     Twin twin = output(DType::kI32, shape);
     for (int64_t i = 0; i < twin.cpu.numel(); ++i) twin.cpu.as<int32_t>()[i] = index_at(i);
-    cuda().copy(twin.cpu, twin.cuda);
+    cuda().run(Copy{twin.cpu, twin.cuda});
     return twin;
   }
   Twin random_indices(Shape shape, int64_t below) {
@@ -135,13 +139,13 @@ class CudaTest : public ::testing::Test {
 
   std::vector<float> floats_of(const Tensor& tensor) {
     std::vector<float> values(tensor.numel());
-    cuda().copy(tensor, {values.data(), DType::kF32, tensor.shape, Device::kCpu});
+    cuda().run(Copy{tensor, {values.data(), DType::kF32, tensor.shape, Device::kCpu}});
     return values;
   }
 
   std::vector<char> bytes_of(const Tensor& tensor) {
     std::vector<char> bytes(tensor.bytes());
-    cuda().copy(tensor, {bytes.data(), tensor.dtype, tensor.shape, Device::kCpu});
+    cuda().run(Copy{tensor, {bytes.data(), tensor.dtype, tensor.shape, Device::kCpu}});
     return bytes;
   }
 
@@ -180,7 +184,8 @@ class CudaTest : public ::testing::Test {
 
   std::unique_ptr<Arena> host_, device_;
   std::unique_ptr<Backend> cpu_, cuda_;
-  Tensor workspace_;
+  std::optional<Stream> on_cpu_, on_cuda_;
+  Tensor host_workspace_, workspace_;
   std::vector<const char*> guards_;
 };
 

@@ -1,5 +1,5 @@
 // The variants of GPT-2 on CUDA: their operations and whole models against the CPU, and against PyTorch.
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
 #include "tests/gpt2_reference.h"
 #include "tests/model_variants.h"
@@ -24,19 +24,19 @@ TEST_F(CudaVariants, LinearWithEveryActivation) {
                      weight = input(dtype, {O, C}, 1 / std::sqrt(static_cast<float>(C)));
           const Twin bias = with_bias ? input(dtype, {O}) : Twin{};
           const Twin y = output(dtype, {N, O}), pre = output(dtype, {N, O});
-          cpu().linear_forward({.x = x.cpu,
-                                .weight = weight.cpu,
-                                .y = y.cpu,
-                                .bias = bias.cpu,
-                                .pre_activation = pre.cpu,
-                                .activation = activation});
+          cpu().run(LinearForward{.x = x.cpu,
+                                  .weight = weight.cpu,
+                                  .y = y.cpu,
+                                  .bias = bias.cpu,
+                                  .pre_activation = pre.cpu,
+                                  .activation = activation});
           run_twice({y, pre}, [&] {
-            cuda().linear_forward({.x = x.cuda,
-                                   .weight = weight.cuda,
-                                   .y = y.cuda,
-                                   .bias = bias.cuda,
-                                   .pre_activation = pre.cuda,
-                                   .activation = activation});
+            cuda().run(LinearForward{.x = x.cuda,
+                                     .weight = weight.cuda,
+                                     .y = y.cuda,
+                                     .bias = bias.cuda,
+                                     .pre_activation = pre.cuda,
+                                     .activation = activation});
           });
           // Where cuBLASLt does not fuse it, the activation reads a pre-activation that was rounded before.
           expect_same(y, "y", activation == Activation::kGelu ? 1 : 2);
@@ -44,21 +44,21 @@ TEST_F(CudaVariants, LinearWithEveryActivation) {
 
           const Twin dy = input(dtype, {N, O}), u = input(dtype, {N, C}, 2), dx = output(dtype, {N, C});
           const Twin dweight = input(dtype, {O, C});
-          cpu().linear_backward({.dy = dy.cpu,
-                                 .x = x.cpu,
-                                 .weight = weight.cpu,
-                                 .dx = dx.cpu,
-                                 .dweight = dweight.cpu,
-                                 .pre_activation = u.cpu,
-                                 .activation = activation});
+          cpu().run(LinearBackward{.dy = dy.cpu,
+                                   .x = x.cpu,
+                                   .weight = weight.cpu,
+                                   .dx = dx.cpu,
+                                   .dweight = dweight.cpu,
+                                   .pre_activation = u.cpu,
+                                   .activation = activation});
           run_twice({dx, dweight}, [&] {
-            cuda().linear_backward({.dy = dy.cuda,
-                                    .x = x.cuda,
-                                    .weight = weight.cuda,
-                                    .dx = dx.cuda,
-                                    .dweight = dweight.cuda,
-                                    .pre_activation = u.cuda,
-                                    .activation = activation});
+            cuda().run(LinearBackward{.dy = dy.cuda,
+                                      .x = x.cuda,
+                                      .weight = weight.cuda,
+                                      .dx = dx.cuda,
+                                      .dweight = dweight.cuda,
+                                      .pre_activation = u.cuda,
+                                      .activation = activation});
           });
           expect_same(dx, "dx");
           expect_same(dweight, "dweight");
@@ -72,21 +72,21 @@ TEST_F(CudaVariants, LayerNormWithEveryEpsilon) {
       constexpr int64_t N = 65, C = 768;
       const Twin x = input(dtype, {N, C}, 0.1f), weight = input(dtype, {C}), bias = input(dtype, {C});
       const Twin y = output(dtype, {N, C}), mean = output(DType::kF32, {N}), rstd = output(DType::kF32, {N});
-      cpu().layernorm_forward({.x = x.cpu,
-                               .weight = weight.cpu,
-                               .bias = bias.cpu,
-                               .y = y.cpu,
-                               .mean = mean.cpu,
-                               .rstd = rstd.cpu,
-                               .epsilon = epsilon});
+      cpu().run(LayerNormForward{.x = x.cpu,
+                                 .weight = weight.cpu,
+                                 .bias = bias.cpu,
+                                 .y = y.cpu,
+                                 .mean = mean.cpu,
+                                 .rstd = rstd.cpu,
+                                 .epsilon = epsilon});
       run_twice({y, mean, rstd}, [&] {
-        cuda().layernorm_forward({.x = x.cuda,
-                                  .weight = weight.cuda,
-                                  .bias = bias.cuda,
-                                  .y = y.cuda,
-                                  .mean = mean.cuda,
-                                  .rstd = rstd.cuda,
-                                  .epsilon = epsilon});
+        cuda().run(LayerNormForward{.x = x.cuda,
+                                    .weight = weight.cuda,
+                                    .bias = bias.cuda,
+                                    .y = y.cuda,
+                                    .mean = mean.cuda,
+                                    .rstd = rstd.cuda,
+                                    .epsilon = epsilon});
       });
       expect_same(y, "y");
       expect_same(rstd, "rstd");

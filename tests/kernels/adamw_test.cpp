@@ -8,7 +8,7 @@ namespace {
 
 struct AdamWOnCpu : ::testing::Test {
   HostTensors make;
-  std::unique_ptr<Backend> be = make_cpu_backend();
+  CpuStream cpu;
 
   // An unclipped step without decay, to be changed where a test wants another.
   AdamW plain_step(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v) {
@@ -34,12 +34,12 @@ struct AdamWOnCpu : ::testing::Test {
   }
   Tensor bf16_of(const Tensor& t) {
     const Tensor rounded = make.empty(t.shape, DType::kBF16);
-    be->copy(t, rounded);
+    cpu.run(Copy{t, rounded});
     return rounded;
   }
   Tensor fp32_of(const Tensor& t) {
     const Tensor wide = make.empty(t.shape);
-    be->copy(t, wide);
+    cpu.run(Copy{t, wide});
     return wide;
   }
 };
@@ -63,20 +63,20 @@ TEST_F(AdamWOnCpu, MatchesItsFormula) {
   const double rate = 1e-2, b1 = 0.9, b2 = 0.999, eps = 1e-8, decay = 0.1, max_norm = 0.5;
   for (int64_t step = 1; step <= 3; ++step) {
     const std::vector<Tensor> all{g};
-    be->global_norm({.tensors = all, .norm = norm});
-    be->adamw({.param = p,
-               .master = {},
-               .grad = g,
-               .m = m,
-               .v = v,
-               .grad_norm = norm,
-               .max_norm = max_norm,
-               .learning_rate = rate,
-               .beta1 = b1,
-               .beta2 = b2,
-               .epsilon = eps,
-               .weight_decay = decay,
-               .step = step});
+    cpu.run(GlobalNorm{.tensors = all, .norm = norm});
+    cpu.run(AdamW{.param = p,
+                  .master = {},
+                  .grad = g,
+                  .m = m,
+                  .v = v,
+                  .grad_norm = norm,
+                  .max_norm = max_norm,
+                  .learning_rate = rate,
+                  .beta1 = b1,
+                  .beta2 = b2,
+                  .epsilon = eps,
+                  .weight_decay = decay,
+                  .step = step});
     const double clip = std::min(1.0, max_norm / (std::sqrt(dot(g, g)) + 1e-6));
     for (int64_t i = 0; i < n; ++i) {
       const double gi = floats(g)[i] * clip;
@@ -93,19 +93,19 @@ TEST_F(AdamWOnCpu, LeavesEverythingAloneWhenTheNormIsNotFinite) {
   const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
                v = make.zeros({4});
   const Tensor norm = make.poisoned({1});
-  be->adamw({.param = p,
-             .master = {},
-             .grad = g,
-             .m = m,
-             .v = v,
-             .grad_norm = norm,
-             .max_norm = 1,
-             .learning_rate = 1,
-             .beta1 = 0.9,
-             .beta2 = 0.9,
-             .epsilon = 1e-8,
-             .weight_decay = 0,
-             .step = 1});
+  cpu.run(AdamW{.param = p,
+                .master = {},
+                .grad = g,
+                .m = m,
+                .v = v,
+                .grad_norm = norm,
+                .max_norm = 1,
+                .learning_rate = 1,
+                .beta1 = 0.9,
+                .beta2 = 0.9,
+                .epsilon = 1e-8,
+                .weight_decay = 0,
+                .step = 1});
   EXPECT_EQ(relative_error(p, before), 0);
   EXPECT_EQ(dot(m, m) + dot(v, v), 0);
 }
@@ -120,7 +120,7 @@ TEST_F(AdamWOnCpu, TakesTheNormInParts) {
     AdamW a = plain_step(p, g, m, make.zeros({100}));
     a.grad_norm = norm;
     a.max_norm = 1;
-    be->adamw(a);
+    cpu.run(a);
     return m;  // the clipped gradient, which p, divided by its size, would not show
   };
   EXPECT_TRUE(same_bits(stepped({3, 4}), stepped({5})));
@@ -137,7 +137,7 @@ TEST_F(AdamWOnCpu, Bf16MomentsKeepTheMean) {
   const Tensor p = make.zeros({n}), g = filled(n, 0.7f), m = bf16_of(make.zeros({n})),
                v = bf16_of(make.zeros({n}));
   AdamW a = plain_step(p, g, m, v);
-  be->adamw(a);
+  cpu.run(a);
   const double exact_m = gain1 * 0.7f, exact_v = gain2 * 0.7f * 0.7f;
   const Tensor m32 = fp32_of(m), v32 = fp32_of(v);
   EXPECT_NEAR(mean(m32) / exact_m, 1, tolerance::of_mean_at_random(1, n));
@@ -160,7 +160,7 @@ TEST_F(AdamWOnCpu, Bf16MomentsKeepTheMean) {
     const Tensor other = bf16_of(make.zeros({n}));
     AdamW b = plain_step(make.zeros({n}), g, other, bf16_of(make.zeros({n})));
     b.random_key = key, b.step = step;
-    be->adamw(b);
+    cpu.run(b);
     return other;
   };
   EXPECT_TRUE(same_bits(drawn(0, a.step), m));
@@ -180,8 +180,8 @@ TEST_F(AdamWOnCpu, MomentsThatBf16HoldsAreThoseOfFp32) {
   const Tensor m16 = bf16_of(m), v16 = bf16_of(v);
   AdamW a = plain_step(p, g, m, v), b = plain_step(q, g, m16, v16);
   a.beta1 = b.beta1 = a.beta2 = b.beta2 = 0.5;
-  be->adamw(a);
-  be->adamw(b);
+  cpu.run(a);
+  cpu.run(b);
   EXPECT_EQ(relative_error(fp32_of(m16), m), 0);
   EXPECT_EQ(relative_error(fp32_of(v16), v), 0);
   EXPECT_LE(relative_error(q, p), 4 * tolerance::kRoundingF32);  // one loop is vectorised, the other not
@@ -201,7 +201,7 @@ TEST_F(AdamWOnCpu, SlicesHaveTheBitsOfTheWhole) {
         AdamW a = plain_step(p.rows(first, count), g.rows(first, count), m.rows(first, count),
                              v.rows(first, count));
         a.step = step, a.random_key = 7, a.first_element = first;
-        be->adamw(a);
+        cpu.run(a);
       }
     (sliced ? parts : wholes) = {p, m, v};
   }
@@ -222,7 +222,7 @@ TEST_F(AdamWOnCpu, Bf16MomentsTrackFp32WhereRoundingToNearestStalls) {
     for (int64_t step = 0; step < steps; ++step) {
       AdamW a = plain_step(x[way], x[way], m, v[way]);
       a.step += step;
-      be->adamw(a);
+      cpu.run(a);
       if (way != kToNearest) continue;
       for (const Tensor& t : {m, v[way]})
         for (float& value : floats(t)) value = float_from_bf16(bf16_from_float(value));
@@ -247,7 +247,7 @@ TEST_F(AdamWOnCpu, RefusesWhatDoesNotFit) {
     AdamW a = plain_step(p, p, p, p);
     change(a);
     try {
-      be->adamw(a);
+      cpu.run(a);
     } catch (const Error& error) {
       return error.what();
     }

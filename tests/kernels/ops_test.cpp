@@ -14,7 +14,7 @@ std::vector<std::optional<Activation>> with_and_without() {
 
 struct Ops : ::testing::Test {
   HostTensors make;
-  std::unique_ptr<Backend> be = make_cpu_backend();
+  CpuStream cpu;
 };
 
 TEST_F(Ops, LinearForwardIsTheProductPlusBiasPlusResidual) {
@@ -22,7 +22,7 @@ TEST_F(Ops, LinearForwardIsTheProductPlusBiasPlusResidual) {
   const Tensor x = make.normal({N, C}), w = make.normal({O, C}), b = make.normal({O}),
                add = make.normal({N, O});
   const Tensor y = make.poisoned({N, O});
-  be->linear_forward({.x = x, .weight = w, .y = y, .bias = b, .add = add});
+  cpu.run(LinearForward{.x = x, .weight = w, .y = y, .bias = b, .add = add});
   for (int64_t n = 0; n < N; ++n)
     for (int64_t o = 0; o < O; ++o) {
       double sum = floats(b)[o] + floats(add)[n * O + o];
@@ -42,23 +42,23 @@ TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {
     const Tensor dy = make.normal({N, O});
     const auto loss = [&] {
       if (activation)
-        be->linear_forward(
-            {.x = u, .weight = identity, .y = x, .pre_activation = pre, .activation = *activation});
+        cpu.run(LinearForward{
+            .x = u, .weight = identity, .y = x, .pre_activation = pre, .activation = *activation});
       else
         std::memcpy(x.data, u.data, u.bytes());
-      be->linear_forward({.x = x, .weight = w, .y = y, .bias = b});
+      cpu.run(LinearForward{.x = x, .weight = w, .y = y, .bias = b});
       return dot(y, dy);
     };
     loss();
     const Tensor dx = make.poisoned({N, C}), dw = make.zeros({O, C}), db = make.zeros({O});
-    be->linear_backward({.dy = dy,
-                         .x = x,
-                         .weight = w,
-                         .dx = dx,
-                         .dweight = dw,
-                         .dbias = db,
-                         .pre_activation = activation ? pre : Tensor{},
-                         .activation = activation.value_or(Activation::kGelu)});
+    cpu.run(LinearBackward{.dy = dy,
+                           .x = x,
+                           .weight = w,
+                           .dx = dx,
+                           .dweight = dw,
+                           .dbias = db,
+                           .pre_activation = activation ? pre : Tensor{},
+                           .activation = activation.value_or(Activation::kGelu)});
     expect_gradient(u, dx, loss);
     expect_gradient(w, dw, loss);
     expect_gradient(b, db, loss);
@@ -74,14 +74,14 @@ TEST_F(Ops, LinearBackwardInPlaceHasTheSameBits) {
     for (const bool in_place : {false, true}) {
       const Tensor input = make.copy_of(x), dx = in_place ? input : make.poisoned({N, C}),
                    dw = make.zeros({O, C}), db = make.zeros({O});
-      be->linear_backward({.dy = dy,
-                           .x = input,
-                           .weight = w,
-                           .dx = dx,
-                           .dweight = dw,
-                           .dbias = db,
-                           .pre_activation = u,
-                           .activation = activation.value_or(Activation::kGelu)});
+      cpu.run(LinearBackward{.dy = dy,
+                             .x = input,
+                             .weight = w,
+                             .dx = dx,
+                             .dweight = dw,
+                             .dbias = db,
+                             .pre_activation = u,
+                             .activation = activation.value_or(Activation::kGelu)});
       results[in_place] = {dx, dw, db};
     }
     for (size_t i = 0; i < 3; ++i)
@@ -95,7 +95,7 @@ TEST_F(Ops, LinearBackwardRefusesToOverwriteWhatItStillReads) {
                dw = make.zeros({8, 8});
   for (const auto& [name, dx] : {std::pair{"dy", dy}, std::pair{"weight", w}}) {
     try {
-      be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw});
+      cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw});
       ADD_FAILURE() << name << " was overwritten";
     } catch (const Error& error) {
       EXPECT_EQ(std::string(error.what()), fmt::format("linear_backward: dx may be x itself, but {} is read "
@@ -109,9 +109,9 @@ TEST_F(Ops, ParameterGradientsAreAddedTo) {
   const Tensor x = make.normal({4, 3}), w = make.normal({2, 3}), dy = make.normal({4, 2}),
                dx = make.poisoned({4, 3});
   const Tensor once = make.zeros({2, 3}), twice = make.zeros({2, 3}), db = make.zeros({2});
-  be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = once});
+  cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = once});
   for (int i = 0; i < 2; ++i)
-    be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = twice, .dbias = db});
+    cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = twice, .dbias = db});
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(floats(twice)[i], 2 * floats(once)[i], 1e-5);
 }
 
@@ -146,14 +146,15 @@ TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
   for (const auto& [activation, value, slope] : cases) {
     const Tensor y = make.poisoned({1, kCount}), pre = make.poisoned({1, kCount}),
                  dx = make.poisoned({1, kCount});
-    be->linear_forward({.x = x, .weight = identity, .y = y, .pre_activation = pre, .activation = activation});
-    be->linear_backward({.dy = ones,
-                         .x = y,
-                         .weight = identity,
-                         .dx = dx,
-                         .dweight = none,
-                         .pre_activation = pre,
-                         .activation = activation});
+    cpu.run(
+        LinearForward{.x = x, .weight = identity, .y = y, .pre_activation = pre, .activation = activation});
+    cpu.run(LinearBackward{.dy = ones,
+                           .x = y,
+                           .weight = identity,
+                           .dx = dx,
+                           .dweight = none,
+                           .pre_activation = pre,
+                           .activation = activation});
     for (size_t i = 0; i < kCount; ++i) {
       const double v = static_cast<double>(floats(x)[i]);
       EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max(1.0, std::abs(v)))
@@ -167,7 +168,7 @@ TEST_F(Ops, ReluKeepsWhatIsNotANumber) {
   const Tensor x = make.empty({1, 1}), w = make.empty({1, 1}), y = make.zeros({1, 1}),
                pre = make.zeros({1, 1});
   floats(x)[0] = NAN, floats(w)[0] = 1;
-  be->linear_forward({.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = Activation::kRelu});
+  cpu.run(LinearForward{.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = Activation::kRelu});
   EXPECT_TRUE(std::isnan(floats(y)[0]));
 }
 
@@ -178,19 +179,19 @@ TEST_F(Ops, LayerNormAddsEpsilonToTheVariance) {
     floats(x)[c] = c < 2 ? -0.01f : 0.01f, floats(weight)[c] = 1;  // variance 1e-4
   for (const float epsilon : {1e-5f, 1e-3f, 1.0f}) {
     const Tensor y = make.poisoned({1, C}), mean = make.poisoned({1}), rstd = make.poisoned({1});
-    be->layernorm_forward(
-        {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd, .epsilon = epsilon});
+    cpu.run(LayerNormForward{
+        .x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd, .epsilon = epsilon});
     const double wanted = 1 / std::sqrt(1e-4 + static_cast<double>(epsilon));
     EXPECT_NEAR(floats(rstd)[0] / wanted, 1, 1e-6);
     EXPECT_NEAR(floats(y)[3], 0.01 * wanted, 1e-6);
   }
-  EXPECT_THROW(be->layernorm_forward({.x = x,
-                                      .weight = weight,
-                                      .bias = bias,
-                                      .y = make.zeros({1, C}),
-                                      .mean = make.zeros({1}),
-                                      .rstd = make.zeros({1}),
-                                      .epsilon = 0}),
+  EXPECT_THROW(cpu.run(LayerNormForward{.x = x,
+                                        .weight = weight,
+                                        .bias = bias,
+                                        .y = make.zeros({1, C}),
+                                        .mean = make.zeros({1}),
+                                        .rstd = make.zeros({1}),
+                                        .epsilon = 0}),
                Error);
 }
 
@@ -200,28 +201,28 @@ TEST_F(Ops, LayerNormMatchesFiniteDifferences) {
                y = make.poisoned({N, C});
   const Tensor mean = make.poisoned({N}), rstd = make.poisoned({N}), dy = make.normal({N, C});
   const auto loss = [&] {
-    be->layernorm_forward({.x = x, .weight = w, .bias = b, .y = y, .mean = mean, .rstd = rstd});
+    cpu.run(LayerNormForward{.x = x, .weight = w, .bias = b, .y = y, .mean = mean, .rstd = rstd});
     return dot(y, dy);
   };
   loss();
   const Tensor dx = make.poisoned({N, C}), dw = make.zeros({C}), db = make.zeros({C});
-  be->layernorm_backward(
-      {.dy = dy, .x = x, .weight = w, .mean = mean, .rstd = rstd, .dx = dx, .dweight = dw, .dbias = db});
+  cpu.run(LayerNormBackward{
+      .dy = dy, .x = x, .weight = w, .mean = mean, .rstd = rstd, .dx = dx, .dweight = dw, .dbias = db});
   expect_gradient(x, dx, loss);
   expect_gradient(w, dw, loss);
   expect_gradient(b, db, loss);
 
   // The residual's gradient is added, in place too.
   const Tensor add = make.normal({N, C}), sum = make.copy_of(add);
-  be->layernorm_backward({.dy = dy,
-                          .x = x,
-                          .weight = w,
-                          .mean = mean,
-                          .rstd = rstd,
-                          .dx = sum,
-                          .dweight = dw,
-                          .dbias = db,
-                          .add = sum});
+  cpu.run(LayerNormBackward{.dy = dy,
+                            .x = x,
+                            .weight = w,
+                            .mean = mean,
+                            .rstd = rstd,
+                            .dx = sum,
+                            .dweight = dw,
+                            .dbias = db,
+                            .add = sum});
   for (int64_t i = 0; i < N * C; ++i) EXPECT_NEAR(floats(sum)[i], floats(add)[i] + floats(dx)[i], 1e-5);
 }
 
@@ -231,13 +232,13 @@ TEST_F(Ops, EmbeddingMatchesFiniteDifferences) {
                positions = make.normal({T + 2, C});
   const Tensor y = make.poisoned({B, T, C}), dy = make.normal({B, T, C});
   const auto loss = [&] {
-    be->embedding_forward({.tokens = tokens, .token_table = table, .position_table = positions, .y = y});
+    cpu.run(EmbeddingForward{.tokens = tokens, .token_table = table, .position_table = positions, .y = y});
     return dot(y, dy);
   };
   loss();
   const Tensor d_table = make.zeros({V, C}), d_positions = make.zeros({T + 2, C});
-  be->embedding_backward(
-      {.tokens = tokens, .dy = dy, .d_token_table = d_table, .d_position_table = d_positions});
+  cpu.run(EmbeddingBackward{
+      .tokens = tokens, .dy = dy, .d_token_table = d_table, .d_position_table = d_positions});
   expect_gradient(table, d_table, loss);
   expect_gradient(positions, d_positions, loss);
 }
@@ -246,8 +247,8 @@ TEST_F(Ops, EmbeddingRefusesATokenOutsideTheTable) {
   const Tensor tokens = make.tokens({1, 2}, 4), table = make.normal({4, 8}), positions = make.normal({2, 8});
   tokens.as<int32_t>()[1] = 4;
   EXPECT_THROW(
-      be->embedding_forward(
-          {.tokens = tokens, .token_table = table, .position_table = positions, .y = make.zeros({1, 2, 8})}),
+      cpu.run(EmbeddingForward{
+          .tokens = tokens, .token_table = table, .position_table = positions, .y = make.zeros({1, 2, 8})}),
       std::exception);
 }
 
@@ -256,20 +257,20 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
   const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V),
                losses = make.poisoned({N});
   const auto loss = [&] {
-    be->cross_entropy(
-        {.logits = logits, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = false});
+    cpu.run(CrossEntropy{
+        .logits = logits, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = false});
     double sum = 0;
     for (const float l : floats(losses)) sum += l;
     return 0.25 * sum;
   };
   const double before = loss();
   const Tensor gradient = make.copy_of(logits);
-  be->cross_entropy({.logits = gradient,
-                     .targets = targets,
-                     .losses = losses,
-                     .vocab_size = V,
-                     .want_gradient = true,
-                     .gradient_scale = 0.25f});
+  cpu.run(CrossEntropy{.logits = gradient,
+                       .targets = targets,
+                       .losses = losses,
+                       .vocab_size = V,
+                       .want_gradient = true,
+                       .gradient_scale = 0.25f});
   double sum = 0;
   for (const float l : floats(losses)) sum += l;
   EXPECT_NEAR(0.25 * sum, before, 1e-5);
@@ -284,8 +285,8 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
 
 TEST_F(Ops, CrossEntropyOfHugeLogitsIsFinite) {
   const Tensor logits = make.normal({4, 8}, 1e4), targets = make.tokens({4}, 8), losses = make.poisoned({4});
-  be->cross_entropy(
-      {.logits = logits, .targets = targets, .losses = losses, .vocab_size = 8, .want_gradient = true});
+  cpu.run(CrossEntropy{
+      .logits = logits, .targets = targets, .losses = losses, .vocab_size = 8, .want_gradient = true});
   for (const float l : floats(losses)) EXPECT_TRUE(std::isfinite(l));
   for (const float g : floats(logits)) EXPECT_TRUE(std::isfinite(g));
 }
@@ -293,7 +294,7 @@ TEST_F(Ops, CrossEntropyOfHugeLogitsIsFinite) {
 TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
   const std::vector<Tensor> tensors{make.normal({70000}), make.normal({3, 5}), make.normal({1})};
   const Tensor norm = make.poisoned({1});
-  be->global_norm({.tensors = tensors, .norm = norm});
+  cpu.run(GlobalNorm{.tensors = tensors, .norm = norm});
   double sum = 0;
   for (const Tensor& t : tensors) sum += dot(t, t);
   EXPECT_NEAR(floats(norm)[0], std::sqrt(sum), 1e-4);
@@ -302,11 +303,11 @@ TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
 TEST_F(Ops, WrongArgumentsAreNamed) {
   const Tensor x = make.normal({4, 3}), w = make.normal({2, 3});
   try {
-    be->linear_forward({.x = x, .weight = w, .y = make.zeros({4, 3})});
+    cpu.run(LinearForward{.x = x, .weight = w, .y = make.zeros({4, 3})});
     FAIL() << "a wrong output shape was taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "linear_forward: y wants fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
+              "linear forward: y wants fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
   }
 }
 
@@ -315,7 +316,7 @@ TEST_F(Ops, SameArgumentsSameBits) {
   std::vector<Tensor> results;
   for (int i = 0; i < 2; ++i) {
     const Tensor dx = make.poisoned({129, 65}), dw = make.zeros({127, 65}), db = make.zeros({127});
-    be->linear_backward({.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw, .dbias = db});
+    cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw, .dbias = db});
     for (const Tensor& t : {dx, dw, db}) results.push_back(t);
   }
   for (int i = 0; i < 3; ++i)

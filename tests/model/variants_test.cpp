@@ -30,7 +30,7 @@ struct LoudModel {
         grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
         reference(config) {
     for (const Params* params : {&model.params, &grads})
-      for (const Tensor& bucket : params->buckets) be->fill_zero(bucket);
+      for (const Tensor& bucket : params->buckets) cpu.run(FillZero{bucket});
     for_each_param(model.params, config, [&](const ParamInfo& info, const Tensor& tensor) {
       const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
       const Tensor values = make.normal(info.shape, 0.3, info.init == Init::kOne ? 1 : 0);
@@ -41,7 +41,7 @@ struct LoudModel {
 
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
-    train_batch(*be, arena, model, {tokens, targets}, 1.0f / (kBatch * kTokens), losses, grads);
+    train_batch(cpu, arena, model, {tokens, targets}, 1.0f / (kBatch * kTokens), losses, grads);
     double sum = 0;
     for (const float loss : floats(losses)) sum += static_cast<double>(loss);
     return sum / (kBatch * kTokens);
@@ -59,7 +59,7 @@ struct LoudModel {
 
   HostTensors make;
   Arena arena = Arena::host();
-  std::unique_ptr<Backend> be = make_cpu_backend();
+  CpuStream cpu;
   Model model;
   Grads grads;
   ReferenceModel reference;

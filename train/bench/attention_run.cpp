@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 #include "train/bench/attention_results.h"
@@ -20,8 +20,8 @@ Tensor bytes_of(Arena& arena, MemoryTag tag, const char* name, int64_t bytes) {
 // Through the Backend, as the model calls it: naive, and on the CPU all kinds.
 class BackendRun final : public AttentionRun {
  public:
-  BackendRun(AttentionKind kind, Backend& backend, const AttentionInputs& inputs, bool deterministic)
-      : backend_(backend), arena_(make_arena(backend.traits())) {
+  BackendRun(AttentionKind kind, const Stream& stream, const AttentionInputs& inputs, bool deterministic)
+      : stream_(stream), arena_(make_arena(stream.backend().traits())) {
     const AttnProblem& p = inputs.problem;
     plan_ = choose_attention({.kind = kind,
                               .shape = {.batch = p.batch,
@@ -30,7 +30,7 @@ class BackendRun final : public AttentionRun {
                                         .head_dim = p.head_dim,
                                         .causal = p.causal != 0},
                               .dtype = inputs.qkv.dtype,
-                              .device = backend.traits(),
+                              .device = stream.backend().traits(),
                               .deterministic = deterministic});
     qkv_ = inputs.qkv.view({p.batch, p.tokens, 3, p.heads, p.head_dim});
     dout_ = inputs.dout;
@@ -43,21 +43,21 @@ class BackendRun final : public AttentionRun {
       workspace_ = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
   }
   void forward() override {
-    backend_.attention_forward(
-        {.plan = plan_, .qkv = qkv_, .y = out_, .saved = saved_, .workspace = workspace_});
+    stream_.run(
+        AttentionForward{.plan = plan_, .qkv = qkv_, .y = out_, .saved = saved_, .workspace = workspace_});
   }
   void backward() override {
-    backend_.attention_backward({.plan = plan_,
-                                 .qkv = qkv_,
-                                 .y = out_,
-                                 .saved = saved_,
-                                 .dy = dout_,
-                                 .dqkv = dqkv_,
-                                 .workspace = workspace_});
+    stream_.run(AttentionBackward{.plan = plan_,
+                                  .qkv = qkv_,
+                                  .y = out_,
+                                  .saved = saved_,
+                                  .dy = dout_,
+                                  .dqkv = dqkv_,
+                                  .workspace = workspace_});
   }
 
  private:
-  Backend& backend_;
+  Stream stream_;
   Arena arena_;
   AttentionPlan plan_;
   Tensor qkv_, dout_, out_, dqkv_, saved_, workspace_;
@@ -67,13 +67,15 @@ class BackendRun final : public AttentionRun {
 // Through the structs of attention.h: the fused rungs, and cuDNN.
 class FusedRun final : public AttentionRun {
  public:
-  FusedRun(const Contender& contender, Backend& backend, const AttentionInputs& inputs, bool deterministic)
-      : rung_(contender.rung), backend_(backend), arena_(make_arena(backend.traits())) {
+  FusedRun(const Contender& contender, const Stream& stream, const AttentionInputs& inputs,
+           bool deterministic)
+      : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
     const AttnProblem& p = inputs.problem;
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
-      workspace_bytes_ = std::max(attention::cudnn_forward_workspace(p),
-                                  attention::cudnn_backward_workspace(p, deterministic));
+      workspace_bytes_ =
+          std::max(attention::cudnn_forward_workspace(p),
+                   attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), deterministic)));
     } else {
       workspace_bytes_ = static_cast<int64_t>(rung_->family->backward_workspace(p));
     }
@@ -107,16 +109,16 @@ class FusedRun final : public AttentionRun {
   }
   void forward() override {
     if (cudnn_) {
-      cudnn_->forward(forward_, backward_.workspace, backward_.workspace_bytes, backend_.stream());
+      cudnn_->forward(forward_, backward_.workspace, backward_.workspace_bytes, stream_.queue());
     } else {
-      succeed(attention::run_forward(*rung_->family, forward_, arch(), backend_.stream()));
+      succeed(attention::run_forward(*rung_->family, forward_, arch(), stream_.queue()));
     }
   }
   void backward() override {
     if (cudnn_) {
-      cudnn_->backward(backward_, backend_.stream());
+      cudnn_->backward(backward_, stream_.queue());
     } else {
-      succeed(attention::run_backward(*rung_->family, backward_, arch(), backend_.stream()));
+      succeed(attention::run_backward(*rung_->family, backward_, arch(), stream_.queue()));
     }
   }
 
@@ -127,13 +129,13 @@ class FusedRun final : public AttentionRun {
     const auto offset = head * head_dim * static_cast<int64_t>(size_of(packed.dtype));
     return {.data = packed.as<char>() + offset, .batch = packed.shape[1] * row, .row = row, .head = head_dim};
   }
-  int arch() const { return backend_.traits().arch; }
+  int arch() const { return stream_.backend().traits().arch; }
   void succeed(AttnStatus status) const {
     check(status == ATTN_OK, "attention rung {}: {}", rung_->name, attn_status_text(status));
   }
 
   const attention::Rung* rung_;
-  Backend& backend_;
+  Stream stream_;
   Arena arena_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;
   AttnForward forward_{};
@@ -143,7 +145,7 @@ class FusedRun final : public AttentionRun {
 
 // Standard normal. A block is drawn on the host and repeated: drawing all would take longer than the
 // benchmark. Its length has a large prime factor, so that rows repeat at other columns.
-void fill_random(Backend& backend, const Tensor& tensor) {
+void fill_random(const Stream& stream, const Tensor& tensor) {
   constexpr int64_t kBlock = 8 * 131071;
   static std::vector<float> block;
   if (block.empty()) {
@@ -153,11 +155,11 @@ void fill_random(Backend& backend, const Tensor& tensor) {
   }
   const Tensor flat = tensor.view({tensor.numel()});
   int64_t filled = std::min(kBlock, tensor.numel());
-  backend.copy({block.data(), DType::kF32, {filled}, Device::kCpu}, flat.rows(0, filled));
+  stream.run(Copy{{block.data(), DType::kF32, {filled}, Device::kCpu}, flat.rows(0, filled)});
   for (; filled < tensor.numel(); filled *= 2) {
     const int64_t count = std::min(filled, tensor.numel() - filled);
-    if (backend.device() == Device::kCuda) {
-      backend.copy(flat.rows(0, count), flat.rows(filled, count));
+    if (stream.device() == Device::kCuda) {
+      stream.run(Copy{flat.rows(0, count), flat.rows(filled, count)});
     } else {
       std::copy_n(flat.as<float>(), count, flat.as<float>() + filled);
     }
@@ -197,27 +199,27 @@ std::vector<Contender> all_contenders(Device device) {
   return all;
 }
 
-AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem& p) {
+AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& p) {
   const DType dtype = p.dtype == ATTN_BF16 ? DType::kBF16 : DType::kF32;
   const int64_t H = p.heads, K = p.kv_heads;
   AttentionInputs inputs{
       p, arena.alloc(MemoryTag::kData, "projections", dtype, {p.batch, p.tokens, H + 2 * K, p.head_dim}),
       arena.alloc(MemoryTag::kData, "output gradient", dtype, {p.batch, p.tokens, H, p.head_dim})};
-  fill_random(backend, inputs.qkv);
-  fill_random(backend, inputs.dout);
+  fill_random(stream, inputs.qkv);
+  fill_random(stream, inputs.dout);
   return inputs;
 }
 
-std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
+std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, const Stream& stream,
                                                  const AttentionInputs& inputs, bool deterministic) {
   if (!contender.rung && !is_cudnn(contender))
-    return std::make_unique<BackendRun>(parse_word<AttentionKind>("attention", contender.name), backend,
+    return std::make_unique<BackendRun>(parse_word<AttentionKind>("attention", contender.name), stream,
                                         inputs, deterministic);
 #ifdef TESSERA_HAS_CUDA
   if (is_cudnn(contender) || contender.rung->family)
-    return std::make_unique<FusedRun>(contender, backend, inputs, deterministic);
+    return std::make_unique<FusedRun>(contender, stream, inputs, deterministic);
 #endif
-  return std::make_unique<BackendRun>(AttentionKind::kNaive, backend, inputs, deterministic);
+  return std::make_unique<BackendRun>(AttentionKind::kNaive, stream, inputs, deterministic);
 }
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 #include "train/bench/ladder.h"
 
 namespace tessera {
@@ -29,7 +29,7 @@ struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout;
 };
-AttentionInputs random_inputs(Backend& backend, Arena& arena, const AttnProblem& problem);
+AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& problem);
 
 class AttentionRun {
  public:
@@ -43,9 +43,9 @@ class AttentionRun {
   int64_t saved_bytes_ = 0, workspace_bytes_ = 0;
 };
 
-// Allocates outputs, what is saved, and workspace from an arena of its own; backend and inputs must outlive
+// Allocates outputs, what is saved, and workspace from an arena of its own; stream and inputs must outlive
 // it. Errors: OutOfMemory, and what the kernels refuse.
-std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, Backend& backend,
+std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, const Stream& stream,
                                                  const AttentionInputs& inputs, bool deterministic);
 
 }  // namespace tessera

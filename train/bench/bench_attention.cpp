@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
 #include "kernels/gemm_peak.h"
@@ -33,42 +33,44 @@ struct Entry {
   std::vector<double> samples[2];  // ms, forward and backward
 };
 
-std::string yardstick_version([[maybe_unused]] const std::vector<Contender>& contenders) {
-#ifdef TESSERA_HAS_CUDA
-  for (const Contender& contender : contenders)
-    if (contender.name == kYardstick) return attention::cudnn_version();
-#endif
-  return "";
+bool has_yardstick(const std::vector<Contender>& contenders) {
+  return std::ranges::any_of(contenders, [](const Contender& c) { return c.name == kYardstick; });
 }
 
 class Bench {
  public:
   Bench(const BenchAttentionOptions& options, const DeviceTraits& device)
-      : options_(options), device_(device), backend_(make_backend(device)), arena_(make_arena(device)) {}
+      : options_(options),
+        device_(device),
+        backend_(make_backend(device)),
+        arena_(make_arena(device)),
+        stream_(*backend_, arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+                                        {workspace_bytes(device.device, 1, 1, 1) / 4})) {}
 
   AttentionResults run() {
     const std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
     const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
     AttentionResults results{.device = device_.name,
-                             .cudnn = yardstick_version(contenders),
+                             .cudnn = has_yardstick(contenders) ? attention::cudnn_version() : "",
                              .gemm_peak = gemm_peak(*backend_),
                              .deterministic = options_.deterministic,
                              .repeats = options_.repeats,
                              .cells = {}};
-    backend_->lend_workspace(arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-                                          {workspace_bytes(device_.device, 1, 1, 1) / 4}));
     if (device_.device == Device::kCuda) {
       flush_ =
           arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kFlushBytes / 4});
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
-      backend_->fill_zero(flush_);
+      stream_.run(FillZero{flush_});
     }
-    fmt::print("attention on {}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}{}\n", device_.name,
-               results.gemm_peak / 1e12, options_.deterministic, options_.repeats,
-               results.cudnn.empty() ? "" : ", cuDNN " + results.cudnn);
+    fmt::print("attention on {}{}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}\n", device_.name,
+               results.cudnn.empty() ? "" : ", beside cuDNN " + results.cudnn, results.gemm_peak / 1e12,
+               options_.deterministic, options_.repeats);
+    const std::string warning =
+        old_cudnn_warning(has_yardstick(contenders) ? attention::cudnn_version_number() : 0);
+    if (!warning.empty()) fmt::print(stderr, "bench: {}\n", warning);
     for (const PlannedProblem& planned : problems) {
       std::vector<AttentionCell> cells = measure(planned, contenders);
-      fmt::print("\n{}", problem_table(cells, results.gemm_peak));
+      fmt::print("\n{}", problem_table(cells, results.gemm_peak, results.cudnn));
       std::fflush(stdout);
       results.cells.insert(results.cells.end(), cells.begin(), cells.end());
     }
@@ -105,10 +107,10 @@ class Bench {
       if (!cell.why_not.empty()) continue;
       try {
         auto& input = inputs[cell.problem.dtype];
-        if (!input.qkv) input = random_inputs(*backend_, arena, cell.problem);
+        if (!input.qkv) input = random_inputs(stream_, arena, cell.problem);
         const bool deterministic =
             contender.name == kYardstick ? options_.cudnn_deterministic : options_.deterministic;
-        entries[i].run = make_attention_run(contender, *backend_, input, deterministic);
+        entries[i].run = make_attention_run(contender, stream_, input, deterministic);
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
         if (contender.rung) {
@@ -116,7 +118,7 @@ class Bench {
           cell.backward =
               contender.rung->backward_traffic(cell.problem, device_.arch, options_.deterministic);
         }
-        for (auto& timer : entries[i].timers) timer = make_timer(*backend_);
+        for (auto& timer : entries[i].timers) timer = make_timer(stream_);
         for (int call = 0; call < kWarmupCalls; ++call) time_both(entries[i]);
         for (auto& samples : entries[i].samples) samples.clear();
       } catch (const OutOfMemory&) {
@@ -158,7 +160,7 @@ class Bench {
 
   void time_both(Entry& entry) {
     const auto time = [&](Timer& timer, auto&& call) {
-      if (flush_) backend_->global_norm({.tensors = {&flush_, 1}, .norm = norm_});
+      if (flush_) stream_.run(GlobalNorm{.tensors = {&flush_, 1}, .norm = norm_});
       timer.start();
       call();
       timer.stop();
@@ -173,6 +175,7 @@ class Bench {
   DeviceTraits device_;
   std::unique_ptr<Backend> backend_;
   Arena arena_;
+  Stream stream_;
   Tensor flush_, norm_;
   std::map<std::string, double> speeds_;  // FLOP/s
 };

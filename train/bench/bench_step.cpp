@@ -26,20 +26,19 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
   // All ranks at the same time, as they share power and memory of a machine. The slowest counts.
-  const auto measure = [&](Backend& backend, const RunShape& of, const TimedSteps& steps) {
+  const auto measure = [&](const RunShape& of, const TimedSteps& steps) {
     Arena arena = make_arena(device);
     arena.reserve(plan_memory(of, device).peak_bytes());
-    return time_steps(backend, arena, of, optimizer, steps);
+    return time_steps(*be, arena, of, optimizer, steps);
   };
-  const StepTimes one = measure(*be, alone, {.warmup = options.warmup, .steps = options.steps});
+  const StepTimes one = measure(alone, {.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
   const StepTimes all =
-      comm ? measure(*be, shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
+      comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
-  OpTimes times;
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
-  const std::unique_ptr<Backend> timed = make_timed_backend(*be, times);
-  measure(*timed, alone, {.warmup = 1, .steps = timed_steps, .times = &times});
+  OpTimer timer(*be);
+  measure(alone, {.warmup = 1, .steps = timed_steps, .timer = &timer});
   ranks.finish();
   if (!ranks.is_rank_0()) return;
 
@@ -71,8 +70,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
   double sum = 0;
-  for (const auto& [op, time] : times) sum += time.seconds;
-  std::vector<std::pair<std::string, OpTime>> rows(times.begin(), times.end());
+  for (const auto& [op, time] : timer.times()) sum += time.seconds;
+  std::vector<std::pair<std::string, OpTime>> rows(timer.times().begin(), timer.times().end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   fmt::print("  by operation, each waited for, a step{}\n", shape.ranks > 1 ? " of one rank alone" : "");

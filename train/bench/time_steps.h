@@ -3,14 +3,14 @@
 
 #include <vector>
 
-#include "train/bench/timed_backend.h"
+#include "train/bench/op_times.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
 
 struct TimedSteps {
   int64_t warmup = 1, steps = 1;  // those of the warm-up come first and are not timed
-  OpTimes* times = nullptr;       // ends up without those of the warm-up
+  OpTimer* timer = nullptr;       // of the backend; ends up without the operations of the warm-up
   Communicator* comm = nullptr;   // of shape.ranks ranks
 };
 struct StepTimes {

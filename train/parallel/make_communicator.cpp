@@ -1,6 +1,7 @@
 #include "train/parallel/make_communicator.h"
 
 #include "kernels/base/check.h"
+#include "kernels/stream.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -9,17 +10,17 @@ namespace {
 // One rank: sums and gathers are copies.
 class SingleRank final : public Communicator {
  public:
-  explicit SingleRank(Backend& backend) : Communicator(backend.device(), 0, 1), backend_(backend) {}
+  explicit SingleRank(Backend& backend) : Communicator(backend.device(), 0, 1), stream_(backend) {}
 
  private:
   void run(const AllReduce&) override {}
   void run(const ReduceScatter& a) override { copy(a.whole, a.part); }
   void run(const AllGather& a) override { copy(a.part, a.whole); }
   void copy(const Tensor& from, const Tensor& to) {
-    if (from.data != to.data) backend_.copy(from, to);
+    if (from.data != to.data) stream_.run(Copy{from, to});
   }
 
-  Backend& backend_;
+  Stream stream_;
 };
 
 }  // namespace

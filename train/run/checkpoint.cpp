@@ -41,8 +41,8 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
     for_each_value(state, kept, [&](const ParamInfo& info, const Tensor& tensor) {
       Arena staging = Arena::host();
       const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-      state.backend().copy(tensor, host);
-      state.backend().synchronize();
+      state.stream().run(Copy{tensor, host});
+      state.stream().synchronize();
       file.write(info, host);
     });
   return file.commit();
@@ -145,7 +145,7 @@ void load_weights(const fs::path& folder, TrainState& state, PositionExtension e
 }
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
-  state.optimizer().clear(state.backend());  // what lies between parameters is in no file
+  state.optimizer().clear(state.stream());  // what lies between parameters is in no file
   load_weights(checkpoint, state);
   const SafetensorsReader file(checkpoint / kOptimizerFile);
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})

@@ -10,8 +10,8 @@
 #include "train/run/checkpoint_folder.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
-#include "train/session/sampler.h"
 #include "train/session/from_config.h"
+#include "train/session/sampler.h"
 
 namespace tessera {
 namespace {
@@ -66,8 +66,8 @@ void TrainLoop::sample() {
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
   const std::optional<std::string> text = sample_text(
-      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling, static_cast<uint64_t>(run_.config.train.seed),
-      run_.now.step, [] { return stop_signal() != 0; });
+      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling,
+      static_cast<uint64_t>(run_.config.train.seed), run_.now.step, [] { return stop_signal() != 0; });
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 

@@ -29,9 +29,9 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
 
 double gemm_peak(Backend& be) {
   Arena arena = make_arena(be.traits());
-  be.lend_workspace(arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
-                                {workspace_bytes(be.device(), 1, 1, 1) / 4}));
-  return measure_gemm_flops(be, arena);
+  const Stream stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
+                                      {workspace_bytes(be.device(), 1, 1, 1) / 4}));
+  return measure_gemm_flops(stream, arena);
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceTraits& device) {

@@ -23,18 +23,18 @@ void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_siz
 
 }  // namespace
 
-void copy_ids(Backend& be, const char* what, std::span<const int32_t> ids, int64_t vocab_size,
+void copy_ids(const Stream& stream, const char* what, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to) {
   check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", what, to.numel(),
         to.shape.to_string(), ids.size());
   check_ids(what, ids, vocab_size);
-  be.copy({const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to);
+  stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 
-double mean_on_host(Backend& be, const Tensor& values) {
+double mean_on_host(const Stream& stream, const Tensor& values) {
   std::vector<float> host(static_cast<size_t>(values.numel()));
-  be.copy(values, {host.data(), DType::kF32, values.shape, Device::kCpu});
-  be.synchronize();
+  stream.run(Copy{values, {host.data(), DType::kF32, values.shape, Device::kCpu}});
+  stream.synchronize();
   return std::accumulate(host.begin(), host.end(), 0.0) / static_cast<double>(host.size());
 }
 

@@ -18,10 +18,18 @@ AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, 
                            .deterministic = s.deterministic});
 }
 
+// What the kernels of any batch need, those of a backward too
+Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
+  const int64_t rows = std::max(s.batch * s.sequence_length, s.model.context);
+  const int64_t features = std::max(3 * s.model.channels, s.model.mlp_width);  // of qkv, and of the MLP
+  const int64_t bytes = workspace_bytes(arena.device(), rows, s.model.channels, features);
+  return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
+}
+
 }  // namespace
 
 Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts)
-    : be_(be),
+    : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
       layout_(shape.model, parts),
@@ -30,27 +38,21 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
              .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
              .classifier_chunk = shape.classifier_chunk} {
-  const ModelConfig& model = shape.model;
-  const int64_t workspace = workspace_bytes(
-      be.device(), std::max(shape.batch * shape.sequence_length, model.context), model.channels,
-      std::max(3 * model.channels, model.mlp_width));  // of qkv, and of the MLP
-  be.lend_workspace(
-      arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
-  for (const Tensor& bucket : model_.params.buckets) be.fill_zero(bucket);
+  for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
 }
 
 void Session::initialize(uint64_t seed) { init_weights(shape_.model, seed, writer()); }
 
 ParamSink Session::writer() {
   return [this](const ParamPlace& place, const Tensor& values) {
-    be_.copy(values, layout_.view(model_.params.buckets, place));
-    be_.synchronize();
+    stream_.run(Copy{values, layout_.view(model_.params.buckets, place)});
+    stream_.synchronize();
   };
 }
 
 Model Session::model_at(int64_t batch, int64_t tokens) const {
   Model model = model_;
-  model.plan = plan_attention(shape_, be_.traits(), batch, tokens);
+  model.plan = plan_attention(shape_, stream_.backend().traits(), batch, tokens);
   return model;
 }
 
@@ -62,10 +64,10 @@ double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_
       arena_.alloc(MemoryTag::kData, "losses evaluated", DType::kF32, {count * shape_.sequence_length});
   const Batch batch{.tokens = arena_.alloc(MemoryTag::kData, "tokens evaluated", DType::kI32, shape),
                     .targets = arena_.alloc(MemoryTag::kData, "targets evaluated", DType::kI32, shape)};
-  copy_ids(be_, "token", tokens, shape_.model.vocab_size, batch.tokens);
-  copy_ids(be_, "target", targets, shape_.model.vocab_size, batch.targets);
-  evaluate_batch(be_, arena_, model_at(count, shape_.sequence_length), batch, losses);
-  return mean_on_host(be_, losses);
+  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, batch.tokens);
+  copy_ids(stream_, "target", targets, shape_.model.vocab_size, batch.targets);
+  evaluate_batch(stream_, arena_, model_at(count, shape_.sequence_length), batch, losses);
+  return mean_on_host(stream_, losses);
 }
 
 std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
@@ -74,15 +76,15 @@ std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
   const int64_t T = std::ssize(tokens);
   const Model model = model_at(1, T);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
-  copy_ids(be_, "token", tokens, shape_.model.vocab_size, device_tokens);
+  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, device_tokens);
   const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
-  forward(be_, model, device_tokens, saved);
+  forward(stream_, model, device_tokens, saved);
   const Shape logits_shape{1, shape_.model.padded_vocab()};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(be_, model, saved.norm.rows(T - 1, 1), logits);
+  logits_forward(stream_, model, saved.norm.rows(T - 1, 1), logits);
   std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
-  be_.copy(logits, {host.data(), DType::kF32, logits_shape, Device::kCpu});
-  be_.synchronize();
+  stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
+  stream_.synchronize();
   host.resize(static_cast<size_t>(shape_.model.vocab_size));
   return host;
 }

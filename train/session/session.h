@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/stream.h"
 #include "model/formats/positions.h"
 #include "model/transformer.h"
 #include "train/session/run_shape.h"
@@ -32,12 +32,12 @@ class Session {
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
   const ParamLayout& layout() const { return layout_; }  // of the weights
-  Backend& backend() { return be_; }
+  const Stream& stream() const { return stream_; }       // with the workspace that all operations share
 
  private:
   Model model_at(int64_t batch, int64_t tokens) const;
 
-  Backend& be_;
+  Stream stream_;
   Arena& arena_;
   SessionShape shape_;
   ParamLayout layout_;

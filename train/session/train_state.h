@@ -51,7 +51,7 @@ class TrainState {
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return comm_->rank(); }
-  Backend& backend() { return be_; }
+  const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
   Optimizer& optimizer() { return optimizer_; }
   const Grads& grads() const { return grads_; }
@@ -62,7 +62,6 @@ class TrainState {
   void reduce_gradients(size_t bucket);
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 
-  Backend& be_;
   Arena& arena_;
   RunShape shape_;
   std::unique_ptr<Communicator> alone_;  // of one rank

@@ -1,10 +1,17 @@
-// How much of the lent workspace each CUDA operation takes. Host arithmetic, so that a plan needs no device.
-//
-// Operations run one after another on one stream, so each may use the workspace from its first byte.
+// How much of a launch's workspace each operation takes, device by device. Host arithmetic, so that a plan needs
+// no device. Operations that are not here take none.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+namespace tessera::cpu {
+
+// Gradient norm: partial sums of blocks, so many at a time.
+inline constexpr int64_t kNormBlocks = 4096;
+inline constexpr int64_t kNormBytes = kNormBlocks * static_cast<int64_t>(sizeof(double));
+
+}  // namespace tessera::cpu
 
 namespace tessera::cuda {
 

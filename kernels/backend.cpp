@@ -1,0 +1,42 @@
+#include "kernels/backend.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+class PlanBackend final : public Backend {
+ public:
+  explicit PlanBackend(const DeviceTraits& traits) : traits_(traits) {}
+  const DeviceTraits& traits() const override { return traits_; }
+  void synchronize(CUstream_st*) override {}
+
+ private:
+  void do_(const AnyOp&, const Launch&) override {}
+
+  DeviceTraits traits_;
+};
+
+}  // namespace
+
+char* Launch::scratch(const char* op, int64_t bytes) const {
+  check(static_cast<int64_t>(workspace.bytes()) >= bytes,
+        "{}: wants {} bytes of workspace, found {}; give the stream workspace_bytes() for the largest batch",
+        op, bytes, workspace.bytes());
+  return workspace.as<char>();
+}
+
+void Backend::run(const AnyOp& op, const Launch& launch) {
+  std::visit([&](const auto* a) { a->check_on(device()); }, op);
+  check(!launch.workspace || launch.workspace.device == device(), "{}: the workspace must be on {}, found {}",
+        name_of(op), name_of(device()), launch.workspace.to_string());
+  for (OpObserver* observer : observers_) observer->before(name_of(op), *this, launch);
+  do_(op, launch);
+  for (OpObserver* observer : observers_) observer->after(name_of(op), *this, launch);
+}
+
+std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) {
+  return std::make_unique<PlanBackend>(traits);
+}
+
+}  // namespace tessera

@@ -1,0 +1,231 @@
+#include "kernels/ops.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// The message is built on failure only: these checks run before every launch.
+struct Field {
+  const char* name;
+  const Tensor& tensor;
+  DType dtype;
+  Shape shape;
+  bool optional = false;
+};
+
+void check_fields(const char* op, Device device, std::initializer_list<Field> fields) {
+  for (const Field& f : fields) {
+    if (f.optional && !f.tensor) continue;
+    if (f.tensor && f.tensor.dtype == f.dtype && f.tensor.shape == f.shape && f.tensor.device == device)
+      continue;
+    fail("{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
+         name_of(device), f.tensor.to_string());
+  }
+}
+
+// What a device computes in.
+bool computes_in(DType dtype, Device device) {
+  switch (dtype) {
+    case DType::kF32:
+      return true;
+    case DType::kBF16:
+      return device == Device::kCuda;
+    case DType::kI32:
+      break;
+  }
+  return false;
+}
+const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
+
+// The tensor that all other shapes of an operation are measured by.
+void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
+  if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
+    return;
+  fail("{}: {} wants a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
+       names_of_dtypes(device), name_of(device), t.to_string());
+}
+
+void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
+                     const Tensor& position_table, Device device) {
+  check_anchor(op, "y", rows, 3, device);
+  const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
+  check_fields(
+      op, device,
+      {{"tokens", tokens, DType::kI32, {B, T}},
+       {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
+       {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
+  check(position_table.shape[0] >= T, "{}: {} positions cannot serve sequences of {} tokens", op,
+        position_table.shape[0], T);
+}
+
+// Attention's own scratch, as its plan says.
+void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
+  check(workspace.as<char>() == nullptr || workspace.device == device,
+        "{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
+  check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
+        wanted, workspace.bytes());
+}
+
+bool is_real(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kBF16:
+      return true;
+    case DType::kI32:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* name_of(const AnyOp& op) {
+  return std::visit([](const auto* a) { return a->kName; }, op);
+}
+
+void FillZero::check_on(Device device) const {
+  check(tensor && tensor.device == device, "{}: tensor wants one on {}, found {}", kName, name_of(device),
+        tensor.to_string());
+}
+
+void Copy::check_on(Device device) const {
+  // CUDA copies from and to the host, too; what it never sees is the CPU's.
+  const bool here = device == Device::kCuda ? from.device == device || to.device == device
+                                            : from.device == device && to.device == device;
+  check(from && to && from.numel() == to.numel() && here,
+        "{}: wants equal element counts and {} on {}, found {} and {}", kName,
+        device == Device::kCuda ? "at least one side" : "both sides", name_of(device), from.to_string(),
+        to.to_string());
+  check(from.dtype == to.dtype || (is_real(from.dtype) && is_real(to.dtype)), "{}: cannot convert {} into {}",
+        kName, from.to_string(), to.to_string());
+}
+
+void EmbeddingForward::check_on(Device device) const {
+  check_embedding(kName, tokens, y, token_table, position_table, device);
+}
+
+void EmbeddingBackward::check_on(Device device) const {
+  check_embedding(kName, tokens, dy, d_token_table, d_position_table, device);
+}
+
+void LayerNormForward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {C}},
+                {"bias", bias, t, {C}},
+                {"y", y, t, {N, C}},
+                {"mean", mean, DType::kF32, {N}},
+                {"rstd", rstd, DType::kF32, {N}}});
+  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+}
+
+void LayerNormBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"dy", dy, t, {N, C}},
+                {"weight", weight, t, {C}},
+                {"mean", mean, DType::kF32, {N}},
+                {"rstd", rstd, DType::kF32, {N}},
+                {"dx", dx, t, {N, C}},
+                {"dweight", dweight, t, {C}},
+                {"dbias", dbias, t, {C}},
+                {"add", add, t, {N, C}, true}});
+}
+
+void LinearForward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], O = weight.shape[0];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {O, C}},
+                {"y", y, t, {N, O}},
+                {"bias", bias, t, {O}, true},
+                {"add", add, t, {N, O}, true},
+                {"pre_activation", pre_activation, t, {N, O}, true}});
+  check(!(add && pre_activation), "{}: add and pre_activation exclude each other", kName);
+}
+
+void LinearBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], O = weight.shape[0];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {O, C}},
+                {"dy", dy, t, {N, O}},
+                {"dx", dx, t, {N, C}},
+                {"dweight", dweight, t, {O, C}},
+                {"dbias", dbias, t, {O}, true},
+                {"pre_activation", pre_activation, t, {N, C}, true}});
+  const auto check_apart = [&](const char* name, const Tensor& read) {
+    check(!dx.data || dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written",
+          kName, name);
+  };
+  check_apart("dy", dy);
+  check_apart("weight", weight);
+  check_apart("pre_activation", pre_activation);
+}
+
+void AttentionForward::check_on(Device device) const {
+  const AttentionShape& s = plan.shape;
+  check_fields(kName, device,
+               {{"qkv", qkv, plan.dtype, {s.batch, s.tokens, 3, s.heads, s.head_dim}},
+                {"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
+                {"saved", saved, plan.saved_dtype, plan.saved_shape}});
+  check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
+}
+
+void AttentionBackward::check_on(Device device) const {
+  const AttentionShape& s = plan.shape;
+  const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
+      heads{s.batch, s.tokens, s.heads, s.head_dim};
+  check_fields(kName, device,
+               {{"qkv", qkv, plan.dtype, packed},
+                {"y", y, plan.dtype, heads},
+                {"saved", saved, plan.saved_dtype, plan.saved_shape},
+                {"dy", dy, plan.dtype, heads},
+                {"dqkv", dqkv, plan.dtype, packed}});
+  check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
+}
+
+void CrossEntropy::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  const int64_t N = logits.shape[0];
+  check_fields(kName, device, {{"targets", targets, DType::kI32, {N}}, {"losses", losses, DType::kF32, {N}}});
+  check(vocab_size > 0 && vocab_size <= logits.shape[1], "{}: vocab_size {} does not fit logits {}", kName,
+        vocab_size, logits.to_string());
+}
+
+void GlobalNorm::check_on(Device device) const {
+  check_fields(kName, device, {{"norm", norm, DType::kF32, {1}}});
+  for (const Tensor& t : tensors)
+    check(t && t.device == device && is_real(t.dtype), "{}: tensors wants real tensors on {}, found {}",
+          kName, name_of(device), t.to_string());
+}
+
+void AdamW::check_on(Device device) const {
+  check(param && computes_in(param.dtype, device) && param.device == device,
+        "{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+        param.to_string());
+  const Shape& s = param.shape;
+  const DType of_grad = grad && grad.dtype == DType::kF32 ? DType::kF32 : param.dtype;
+  const DType moments = m && m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  const int64_t parts = grad_norm && grad_norm.numel() > 0 ? grad_norm.numel() : 1;
+  check_fields(kName, device,
+               {{"master", master, DType::kF32, s, param.dtype == DType::kF32},
+                {"grad", grad, of_grad, s},
+                {"m", m, moments, s},
+                {"v", v, moments, s},
+                {"grad_norm", grad_norm, DType::kF32, {parts}}});
+  check(first_element >= 0 && first_element % 8 == 0,
+        "{}: first_element wants a multiple of 8 of at least 0, found {}", kName, first_element);
+  check(step >= 1, "{}: step counts from 1, found {}", kName, step);
+}
+
+}  // namespace tessera

@@ -1,0 +1,186 @@
+// The operations of a transformer: a struct of arguments each, and the one list of them, AnyOp, at the end.
+//
+// A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each device
+// (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
+//
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary, N = B T rows,
+// O output features.
+//
+// Rules for every operation:
+//   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its own.
+//   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
+//     overwritten.
+//   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA. Statistics
+//     and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is rounded once.
+//   - CUDA enqueues on the stream of the launch and returns; a Copy to or from host memory waits.
+//   - Same arguments, same bits, unless AttentionPlan::deterministic is off.
+// check_on() holds what every device asks of the arguments: a shape, dtype or device that does not fit is an
+// Error naming the field.
+#pragma once
+
+#include <span>
+#include <variant>
+
+#include "kernels/attention/choose.h"
+#include "kernels/base/activation.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+struct FillZero {
+  static constexpr const char* kName = "fill zero";
+  Tensor tensor;
+
+  void check_on(Device device) const;
+};
+
+// Copies between host and device, and converts between fp32 and bf16, as the two tensors say.
+struct Copy {
+  static constexpr const char* kName = "copy";
+  Tensor from, to;  // equal element counts
+
+  void check_on(Device device) const;
+};
+
+// y[b, t] = token_table[tokens[b, t]] + position_table[t]
+struct EmbeddingForward {
+  static constexpr const char* kName = "embedding forward";
+  Tensor tokens;          // [B, T] int32, each < V
+  Tensor token_table;     // [V, C]
+  Tensor position_table;  // [>= T, C]
+  Tensor y;               // [B, T, C]
+
+  void check_on(Device device) const;
+};
+struct EmbeddingBackward {
+  static constexpr const char* kName = "embedding backward";
+  Tensor tokens;            // [B, T] int32
+  Tensor dy;                // [B, T, C]
+  Tensor d_token_table;     // [V, C], added to
+  Tensor d_position_table;  // [>= T, C], added to
+
+  void check_on(Device device) const;
+};
+
+// y = (x - mean) rstd weight + bias over the channels of each row; rstd = 1 / sqrt(variance + epsilon)
+struct LayerNormForward {
+  static constexpr const char* kName = "layernorm forward";
+  Tensor x, weight, bias, y;  // [N, C] [C] [C] [N, C]
+  Tensor mean, rstd;          // [N] fp32, saved for the backward
+  float epsilon = 1e-5f;
+
+  void check_on(Device device) const;
+};
+struct LayerNormBackward {
+  static constexpr const char* kName = "layernorm backward";
+  Tensor dy, x, weight, mean, rstd;
+  Tensor dx;              // [N, C]
+  Tensor dweight, dbias;  // [C], added to
+  Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+
+  void check_on(Device device) const;
+};
+
+// y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias,
+// y = activation(pre_activation).
+struct LinearForward {
+  static constexpr const char* kName = "linear forward";
+  Tensor x, weight, y;         // [N, C] [O, C] [N, O]
+  Tensor bias = {};            // [O]
+  Tensor add = {};             // [N, O], a residual; may be y itself; not together with pre_activation
+  Tensor pre_activation = {};  // [N, O], saved for the backward
+  Activation activation = Activation::kGelu;  // where there is a pre_activation
+
+  void check_on(Device device) const;
+};
+struct LinearBackward {
+  static constexpr const char* kName = "linear backward";
+  Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
+  Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
+  Tensor dweight;              // [O, C], added to
+  Tensor dbias = {};           // [O], added to
+  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of that
+  Activation activation = Activation::kGelu;
+
+  void check_on(Device device) const;
+};
+
+struct AttentionForward {
+  static constexpr const char* kName = "attention forward";
+  const AttentionPlan& plan;
+  Tensor qkv;             // [B, T, 3, H, D]
+  Tensor y;               // [B, T, H, D]
+  Tensor saved;           // plan.saved_shape, for the backward
+  Tensor workspace = {};  // plan.forward_workspace_bytes
+
+  void check_on(Device device) const;
+};
+struct AttentionBackward {
+  static constexpr const char* kName = "attention backward";
+  const AttentionPlan& plan;
+  Tensor qkv, y, saved;   // as the forward took and left them
+  Tensor dy;              // [B, T, H, D]
+  Tensor dqkv;            // [B, T, 3, H, D]
+  Tensor workspace = {};  // plan.backward_workspace_bytes
+
+  void check_on(Device device) const;
+};
+
+// losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is padding.
+// With want_gradient, logits become gradient_scale (softmax - onehot) in the same pass, 0 in the padding.
+struct CrossEntropy {
+  static constexpr const char* kName = "cross entropy";
+  Tensor logits;   // [N, padded V], read, and overwritten by the gradient if wanted
+  Tensor targets;  // [N] int32, each < vocab_size
+  Tensor losses;   // [N] fp32
+  int64_t vocab_size;
+  bool want_gradient;
+  float gradient_scale = 1;
+
+  void check_on(Device device) const;
+};
+
+// norm[0] = sqrt of the sum of squares of every element of every tensor
+struct GlobalNorm {
+  static constexpr const char* kName = "gradient norm";
+  std::span<const Tensor> tensors;
+  Tensor norm;  // [1] fp32
+
+  void check_on(Device device) const;
+};
+
+// One AdamW step, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by min(1, max_norm /
+// (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be refused without
+// harm.
+//
+// Moments in bf16 are widened to fp32, the step is computed as with fp32 moments, and only then are they
+// rounded, at random (kernels/base/bf16.h): to nearest, a decay of less than half a unit in the last place
+// would never move them. With i = first_element + the element's index, the word i % 4 of
+// Philox(random_key, step).bits(i / 4) rounds both: its lower half m, its upper half v. So a tensor may be
+// cut into slices, each with its own first_element, and the bits are those of the whole.
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  Tensor param;      // bf16, or fp32 (on the CPU always)
+  Tensor master;     // fp32 copy that the step is computed on; none if param is fp32
+  Tensor grad;       // like param, or fp32
+  Tensor m, v;       // both fp32 or both bf16, on either device
+  Tensor grad_norm;  // [R] fp32: norms, as GlobalNorm left them, of R parts that the gradients fall into. The
+                     // norm of all is the root of the sum of their squares; of one part, that part's
+  double max_norm;   // 0 or less: no clipping
+  // double, because 1 - beta2 in fp32 would be off by 1e-5
+  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  int64_t step;               // from 1
+  uint64_t random_key = 0;    // used with bf16 moments only
+  int64_t first_element = 0;  // of a slice in the whole: a multiple of 8
+
+  void check_on(Device device) const;
+};
+
+using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                           const LayerNormForward*, const LayerNormBackward*, const LinearForward*,
+                           const LinearBackward*, const AttentionForward*, const AttentionBackward*,
+                           const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+
+const char* name_of(const AnyOp& op);
+
+}  // namespace tessera

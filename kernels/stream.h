@@ -1,0 +1,32 @@
+// Stream: a backend, the queue that its operations go into, and the scratch that they share. A value: copies
+// mean the same queue. The backend and the workspace must outlive the last operation.
+#pragma once
+
+#include "kernels/backend.h"
+
+namespace tessera {
+
+class Stream {
+ public:
+  // On the backend's own stream. Without a workspace it runs what needs no scratch, such as copies that do not
+  // convert.
+  explicit Stream(Backend& backend, Tensor workspace = {})
+      : backend_(&backend), launch_{.workspace = workspace, .stream = backend.stream()} {}
+
+  template <class Op>
+  void run(const Op& op) const {
+    backend_->run(op, launch_);
+  }
+  void synchronize() const { backend_->synchronize(launch_.stream); }
+
+  Backend& backend() const { return *backend_; }
+  Device device() const { return backend_->device(); }
+  CUstream_st* queue() const { return launch_.stream; }
+  const Tensor& workspace() const { return launch_.workspace; }
+
+ private:
+  Backend* backend_;
+  Launch launch_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// How long each operation of a backend takes. The device is waited for before and after every operation, so the
+// sum of the times is more than a step takes when nothing waits. For `bench step`, not for training.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace tessera {
+
+struct OpTime {
+  int64_t calls = 0;
+  double seconds = 0;
+};
+using OpTimes = std::map<std::string, OpTime>;  // by the operation's name
+
+// Times the operations of a backend while it exists.
+class OpTimer final : public OpObserver {
+ public:
+  explicit OpTimer(Backend& backend);  // which must outlive it
+  ~OpTimer() override;
+  OpTimer(const OpTimer&) = delete;
+  OpTimer& operator=(const OpTimer&) = delete;
+
+  void before(const char* op, Backend& backend, const Launch& launch) override;
+  void after(const char* op, Backend& backend, const Launch& launch) override;
+
+  const OpTimes& times() const { return times_; }
+  void clear() { times_.clear(); }
+
+ private:
+  Backend& backend_;
+  OpTimes times_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace tessera
