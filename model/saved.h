@@ -1,12 +1,12 @@
 // What a forward keeps for its backward.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "kernels/attention/choose.h"
 #include "kernels/base/arena.h"
 #include "model/config.h"
+#include "model/keep.h"
 
 namespace tessera {
 
@@ -29,17 +29,6 @@ struct Saved {
   Tensor norm, norm_mean, norm_rstd;  // norm: overwritten by its gradient in the backward
   Tensor attention_workspace;         // of every block's forward; none unless the attention plan asks for it
 };
-
-// What a forward keeps of each block for the backward. What is not kept has one place for all blocks: the
-// backward computes it again, from what is kept, by the same operations to the same bits.
-enum class Keep : uint8_t {
-  kAll,
-  kAllButMlp,  // norm 2 and the MLP's hidden layer, more than half of a block's memory, are computed again
-  kOutputs,    // residual_out alone: the whole block is computed again, but for its last product
-  kNothing,    // a forward without backward
-};
-const char* name_of(Keep keep);            // as train.recompute says it: none, mlp, block
-Keep keep_of_recompute(std::string_view);  // fails on an unknown name, listing the known
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep);
 

@@ -192,26 +192,6 @@ AttentionPlan Model::plan_of(size_t layer) const {
   return own;
 }
 
-const char* name_of(Keep keep) {
-  switch (keep) {
-    case Keep::kAll:
-      return "none";
-    case Keep::kAllButMlp:
-      return "mlp";
-    case Keep::kOutputs:
-      return "block";
-    case Keep::kNothing:
-      break;
-  }
-  return "no backward";
-}
-
-Keep keep_of_recompute(std::string_view name) {
-  for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs})
-    if (name == name_of(keep)) return keep;
-  fail("unknown recompute \"{}\"; known: none, mlp, block", name);
-}
-
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep) {
   const auto [B, T, H, D, causal] = plan.shape;
   const int64_t N = B * T, C = config.channels, F = config.mlp_width;

@@ -8,6 +8,9 @@
 #include "kernels/base/process.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/launch/process_group.h"
 #include "train/memory/plan_command.h"
 #include "train/run/rank_options.h"
@@ -127,7 +130,7 @@ int main(int argc, char** argv) {
     }
     if (only_plan) {
       tessera::check_asked(config.device, asked);
-      if (asked.gpus > 0) config.device = "cuda";  // present or not
+      if (asked.gpus > 0) config.device = tessera::DeviceRequest::kCuda;  // present or not
       config.ranks = asked.count() > 0 ? asked.count() : tessera::default_ranks(config.device);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/base/words.h"
+
 namespace tessera {
 
 enum class Activation : uint8_t {
@@ -11,18 +13,10 @@ enum class Activation : uint8_t {
   kGeluExact,  // x Phi(x), by erf
   kRelu,
 };
-inline constexpr std::array kActivations = {Activation::kGelu, Activation::kGeluExact, Activation::kRelu};
-
-constexpr const char* name_of(Activation activation) {  // as model.mlp says it
-  switch (activation) {
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluExact:
-      return "gelu_exact";
-    case Activation::kRelu:
-      break;
-  }
-  return "relu";
+constexpr auto words_of(Activation) {  // of model.mlp
+  return std::array{Word{"gelu", Activation::kGelu}, Word{"gelu_exact", Activation::kGeluExact},
+                    Word{"relu", Activation::kRelu}};
 }
+inline constexpr auto kActivations = values_with_words<Activation>();
 
 }  // namespace tessera

@@ -4,21 +4,16 @@
 
 namespace tessera {
 
-size_t size_of(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
-
-const char* name_of(DType dtype) {
+size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-      return "fp32";
-    case DType::kBF16:
-      return "bf16";
     case DType::kI32:
-      return "int32";
+      return 4;
+    case DType::kBF16:
+      return 2;
   }
-  return "unknown dtype";
+  fail("a dtype without a size: {}", static_cast<int>(dtype));
 }
-
-const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
 
 Shape::Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
   check(dims.size() <= kMaxRank, "a shape has at most {} dimensions, found {}", kMaxRank, dims.size());

@@ -11,14 +11,19 @@
 #include <initializer_list>
 #include <string>
 
+#include "kernels/base/words.h"
+
 namespace tessera {
 
 enum class DType : uint8_t { kF32, kBF16, kI32 };
 enum class Device : uint8_t { kCpu, kCuda };
 
-size_t size_of(DType dtype);         // bytes per element
-const char* name_of(DType dtype);    // "fp32", "bf16", "int32"
-const char* name_of(Device device);  // "cpu", "cuda"
+constexpr auto words_of(DType) {
+  return std::array{Word{"fp32", DType::kF32}, Word{"bf16", DType::kBF16}, Word{"int32", DType::kI32}};
+}
+constexpr auto words_of(Device) { return std::array{Word{"cpu", Device::kCpu}, Word{"cuda", Device::kCuda}}; }
+
+size_t size_of(DType dtype);  // bytes per element
 
 class Shape {
  public:

@@ -109,6 +109,26 @@ std::vector<std::string_view> nearest(std::span<const std::string_view> candidat
   return found;
 }
 
+std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, std::string_view word) {
+  return nearest(candidates, word.size(),
+                 [&](std::string_view candidate) { return edit_distance(word, candidate); });
+}
+
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& near,
+                         const std::vector<std::string_view>& known) {
+  if (near.empty())
+    return fmt::format("unknown {} {}; known: {}", what, in_quotes(word), fmt::join(known, ", "));
+  std::vector<std::string> quoted;
+  for (const std::string_view candidate : near) quoted.push_back(in_quotes(candidate));
+  return fmt::format("unknown {} {}; {}", what, in_quotes(word), did_you_mean(quoted));
+}
+
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& known) {
+  return unknown_word(what, word, nearest(known, word), known);
+}
+
 std::string utc_time() {
   using namespace std::chrono;
   const auto now = floor<milliseconds>(system_clock::now());

@@ -38,11 +38,21 @@ size_t edit_distance(std::string_view a, std::string_view b);
 std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
                                       const std::function<size_t(std::string_view)>& distance);
 
+// The candidates nearest to `word` by edit_distance()
+std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, std::string_view word);
+
 // "did you mean a or b?"
 template <class Words>
 std::string did_you_mean(const Words& near) {
   return "did you mean " + join_words({near.begin(), near.end()}) + "?";
 }
+
+// `unknown key "stps"; did you mean "steps"?`, or, where none is near, `unknown key "x"; known: a, b`
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& near,
+                         const std::vector<std::string_view>& known);
+std::string unknown_word(std::string_view what, std::string_view word,
+                         const std::vector<std::string_view>& known);
 
 std::string utc_time();                   // now, "2026-01-31T12:34:56.789Z"
 std::string format_count(double value);   // "512,345"

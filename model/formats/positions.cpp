@@ -30,14 +30,6 @@ Mix blended(int64_t i, int64_t rows) {
 
 }  // namespace
 
-PositionExtension position_extension(std::string_view name) {
-  if (name == "none") return PositionExtension::kNone;
-  if (name == "interpolate") return PositionExtension::kInterpolate;
-  if (name == "repeat") return PositionExtension::kRepeat;
-  if (name == "blend") return PositionExtension::kBlend;
-  fail("model.position_extension: no way to extend a table is called \"{}\"", name);
-}
-
 void extend_positions(PositionExtension kind, std::span<const float> table, int64_t channels,
                       std::span<float> out) {
   const int64_t rows = static_cast<int64_t>(table.size()) / channels,

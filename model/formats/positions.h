@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "kernels/base/words.h"
 
 namespace tessera {
 
@@ -16,7 +17,11 @@ enum class PositionExtension : uint8_t {
 };
 inline constexpr int64_t kBlendShare = 8;  // an eighth: n = 1024 rows overlap by 128
 
-PositionExtension position_extension(std::string_view name);  // as model.position_extension says it
+constexpr auto words_of(PositionExtension) {  // of model.position_extension
+  return std::array{Word{"none", PositionExtension::kNone},
+                    Word{"interpolate", PositionExtension::kInterpolate},
+                    Word{"repeat", PositionExtension::kRepeat}, Word{"blend", PositionExtension::kBlend}};
+}
 
 // Both tables are [rows, channels], `out` the larger one.
 void extend_positions(PositionExtension kind, std::span<const float> table, int64_t channels,

@@ -9,6 +9,8 @@
 #include "kernels/base/process.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
 #include "train/launch/process_group.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"

@@ -69,7 +69,7 @@ class Bench {
   std::vector<AttentionKind> asked_for() const {
     std::vector<AttentionKind> kinds;
     for (const std::string& name : options_.attention)
-      if (const AttentionKind kind = attention_kind(name);
+      if (const AttentionKind kind = parse_word<AttentionKind>("attention", name);
           std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
         kinds.push_back(kind);
     return kinds.empty() ? std::vector{AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn}
@@ -93,7 +93,7 @@ class Bench {
 
   RunShape shape_of(AttentionKind kind, int64_t tokens) const {
     Config at = config_;
-    at.model.attention = name_of(kind);
+    at.model.attention = kind;
     at.model.context = std::max(tokens, config_.model.context);
     at.train.sequence_length = at.train.tokens_per_step = tokens;
     at.train.micro_batch = 1;

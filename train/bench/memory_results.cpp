@@ -74,8 +74,9 @@ void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, i
     }
   }
   for (SvgPlot::Line& line : plot.panels.back().lines) {
-    const auto fit =
-        slopes == Slopes::kShown ? fit_memory(results, attention_kind(line.name), of) : std::nullopt;
+    const auto fit = slopes == Slopes::kShown
+                         ? fit_memory(results, parse_word<AttentionKind>("attention", line.name), of)
+                         : std::nullopt;
     line.label = fit ? fmt::format("{}: slope {:.2f}", line.name, fit->exponent) : line.name;
   }
 }

@@ -1,21 +1,48 @@
-// Config: everything a run can be told, read from YAML and `--set key=value`.
+// Config: the settings of a run, with their defaults.
 //
 // One list per fact: for_each_field() in config_fields.h names every key with its documentation and its
-// limits; reading YAML, --set, printing, the nearest-key advice and docs/configuration.md all walk that list.
-// Errors: every refusal is an Error that begins with file:line:column or "--set key=value" and says what was
-// wanted.
+// limits; load_config(), --set, print_config(), the advice on misspelled keys and docs/configuration.md all
+// walk that list. A setting that is one of several words is an enum; words_of() beside the enum lists them.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <span>
 #include <string>
-#include <vector>
+
+#include "kernels/attention/attention_kind.h"
+#include "kernels/base/activation.h"
+#include "kernels/base/tensor.h"
+#include "model/formats/positions.h"
+#include "model/keep.h"
 
 namespace tessera {
 
+enum class DeviceRequest : uint8_t { kAuto, kCpu, kCuda };
+constexpr auto words_of(DeviceRequest) {  // of device
+  return std::array{Word{"auto", DeviceRequest::kAuto}, Word{"cpu", DeviceRequest::kCpu},
+                    Word{"cuda", DeviceRequest::kCuda}};
+}
+
+enum class Precision : uint8_t { kAuto, kBf16, kFp32 };
+constexpr auto words_of(Precision) {  // of train.precision
+  return std::array{Word{"auto", Precision::kAuto}, Word{"bf16", Precision::kBf16},
+                    Word{"fp32", Precision::kFp32}};
+}
+
+enum class ZeroStage : uint8_t { k0, k1 };
+constexpr auto words_of(ZeroStage) {  // of train.zero
+  return std::array{Word{"0", ZeroStage::k0}, Word{"1", ZeroStage::k1}};
+}
+
+enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd };
+constexpr auto words_of(Schedule) {  // of optimizer.schedule
+  return std::array{Word{"cosine", Schedule::kCosine}, Word{"linear", Schedule::kLinear},
+                    Word{"constant", Schedule::kConstant}, Word{"wsd", Schedule::kWsd}};
+}
+
+inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
+
 struct Config {
-  std::string device = "auto";  // auto | cpu | cuda
+  DeviceRequest device = DeviceRequest::kAuto;
 
   struct Model {
     int64_t vocab_size = 50257;
@@ -23,10 +50,10 @@ struct Config {
     int64_t layers = 12;
     int64_t heads = 12;
     int64_t channels = 768;
-    std::string attention = "flash";          // naive | flash | cudnn
-    std::string position_extension = "none";  // none | interpolate | repeat | blend
-    int64_t mlp_width = 0;                    // 0: 4 channels (written "auto")
-    std::string mlp = "gelu";                 // gelu | gelu_exact | relu
+    AttentionKind attention = AttentionKind::kFlash;
+    PositionExtension position_extension = PositionExtension::kNone;
+    int64_t mlp_width = 0;  // 0: 4 channels (written "auto")
+    Activation mlp = Activation::kGelu;
     double norm_epsilon = 1e-5;
     bool tied = true;
     bool scale_attention = true;
@@ -35,8 +62,8 @@ struct Config {
   } model;
 
   struct Data {
-    std::string train = "builtin";  // builtin, or a shard, a folder of shards, a text file
-    std::string validation = "";    // like train; empty: hold out a part of train
+    std::string train = kBuiltinData;  // or a path: a shard, a folder of shards, a text file
+    std::string validation = "";       // like train; empty: hold out a part of train
     double validation_fraction = 0.05;
     bool shuffle = true;
     bool operator==(const Data&) const = default;
@@ -49,12 +76,12 @@ struct Config {
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
-    std::string precision = "auto";  // auto | bf16 | fp32
-    std::string recompute = "none";  // none | mlp | block
-    int64_t classifier_chunk = 0;    // tokens; 0: those of a micro-batch (written "all")
-    std::string zero = "1";          // 0 | 1
-    std::string reduce = "bf16";     // bf16 | fp32
-    int64_t time_limit = 25;         // seconds
+    Precision precision = Precision::kAuto;
+    Keep recompute = Keep::kAll;
+    int64_t classifier_chunk = 0;  // tokens; 0: those of a micro-batch (written "all")
+    ZeroStage zero = ZeroStage::k1;
+    DType reduce = DType::kBF16;
+    int64_t time_limit = 25;  // seconds
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 10;
@@ -66,15 +93,15 @@ struct Config {
   struct Optimizer {
     double learning_rate = 6e-4;
     double min_learning_rate = 6e-5;
-    std::string schedule = "cosine";  // cosine | linear | constant | wsd
+    Schedule schedule = Schedule::kCosine;
     int64_t warmup_steps = 100;
     double decay_fraction = 0.2;  // wsd: the share of the steps, at the end, in which the rate falls
     double beta1 = 0.9;
     double beta2 = 0.95;
     double epsilon = 1e-8;
     double weight_decay = 0.1;
-    double max_grad_norm = 1.0;    // 0: no clipping
-    std::string moments = "fp32";  // fp32 | bf16
+    double max_grad_norm = 1.0;  // 0: no clipping
+    DType moments = DType::kF32;
     bool operator==(const Optimizer&) const = default;
   } optimizer;
 
@@ -107,28 +134,5 @@ struct Config {
   bool operator==(const Config&) const = default;
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
-
-// Where what ships with the program may lie, whether or not it is there: beside the program, one above,
-// and where `cmake --install` puts it, ../share/tessera.
-std::vector<std::filesystem::path> shipped_folders();
-std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
-
-// Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
-// Error: every place that was tried, and the names of the configurations in `folders`.
-std::filesystem::path find_config(
-    const std::string& name, const std::vector<std::filesystem::path>& folders = shipped_config_folders());
-
-// Reads a file, then applies overrides ("key=value", later ones win), takes the keys that describe the model
-// from the folder that train.init_from names, and checks what spans several keys. A run that goes on
-// (`resume`) need not agree with that folder, nor have it any more.
-Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
-                   bool resume = false);
-
-// The configuration as YAML with a line of documentation above every key; load_config() reads it back to the
-// same.
-std::string print_config(const Config& config);
-
-// One line a key, "train.seed: 1", to compare configurations by.
-std::string config_lines(const Config& config);
 
 }  // namespace tessera

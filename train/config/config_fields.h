@@ -11,7 +11,7 @@ namespace tessera {
 // operations within int64_t.
 template <class C, class Visit>
 void for_each_field(C& config, Visit&& visit) {
-  visit("device", config.device, OneOf{{"auto", "cpu", "cuda"}},
+  visit("device", config.device, OneOf<DeviceRequest>{},
         "Where to compute; auto: a GPU if there is one, else the CPU");
 
   auto& model = config.model;
@@ -27,7 +27,7 @@ void for_each_field(C& config, Visit&& visit) {
   visit("model.mlp_width", model.mlp_width,
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
-  visit("model.mlp", model.mlp, OneOf{{"gelu", "gelu_exact", "relu"}},
+  visit("model.mlp", model.mlp, OneOf<Activation>{},
         "What the MLP applies to its hidden layer; gelu: GPT-2's, by tanh; gelu_exact: by erf");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "LayerNorm: added to the variance");
@@ -37,12 +37,11 @@ void for_each_field(C& config, Visit&& visit) {
         "Attention divides its scores by the root of the width of a head");
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
         "Attention also divides them by the number of the block, from 1");
-  visit("model.attention", model.attention, OneOf{{"naive", "flash", "cudnn"}},
+  visit("model.attention", model.attention, OneOf<AttentionKind>{},
         "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
         "NVIDIA's "
         "fused kernels, bf16 on a GPU");
-  visit("model.position_extension", model.position_extension,
-        OneOf{{"none", "interpolate", "repeat", "blend"}},
+  visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "Where train.init_from has fewer positions than model.context: refuse; stretch its table; repeat it; "
         "or "
         "repeat it with copies that overlap");
@@ -71,15 +70,15 @@ void for_each_field(C& config, Visit&& visit) {
         "Tokens of a sequence; auto, and at most: model.context");
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
         "Sequences in one forward and backward; auto: as many as fit and help");
-  visit("train.precision", train.precision, OneOf{{"auto", "bf16", "fp32"}},
+  visit("train.precision", train.precision, OneOf<Precision>{},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
-  visit("train.recompute", train.recompute, OneOf{{"none", "mlp", "block"}},
+  visit("train.recompute", train.recompute, OneOf<Keep>{},
         "What the backward computes again rather than keep: the hidden layer of every MLP, or whole blocks");
   visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
         "Tokens whose logits exist at a time; all: those of a micro-batch");
-  visit("train.zero", train.zero, OneOf{{"0", "1"}},
+  visit("train.zero", train.zero, OneOf<ZeroStage>{},
         "With several GPUs, 1: each keeps and updates its part of the optimizer (ZeRO stage 1); 0: each all");
-  visit("train.reduce", train.reduce, OneOf{{"bf16", "fp32"}},
+  visit("train.reduce", train.reduce, OneOf<DType>{{DType::kBF16, DType::kF32}},
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
         "With several GPUs: the seconds that they wait for one that does not come, or falls behind");
@@ -98,7 +97,7 @@ void for_each_field(C& config, Visit&& visit) {
         "The highest, after the warm-up");
   visit("optimizer.min_learning_rate", optimizer.min_learning_rate, Number{.at_least = 0},
         "Where the schedule ends; at most optimizer.learning_rate");
-  visit("optimizer.schedule", optimizer.schedule, OneOf{{"cosine", "linear", "constant", "wsd"}},
+  visit("optimizer.schedule", optimizer.schedule, OneOf<Schedule>{},
         "How the rate falls after the warm-up; wsd: constant, then linear at the end");
   visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{}, "Steps in which the rate rises linearly");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
@@ -112,7 +111,7 @@ void for_each_field(C& config, Visit&& visit) {
         "AdamW: a step takes this times the rate off the matrices");
   visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
         "A larger norm of all gradients is scaled down to this; 0: never");
-  visit("optimizer.moments", optimizer.moments, OneOf{{"fp32", "bf16"}},
+  visit("optimizer.moments", optimizer.moments, OneOf<DType>{{DType::kF32, DType::kBF16}},
         "AdamW: how both means are kept; bf16: rounded at random, 4 bytes a parameter less");
 
   auto& evaluation = config.evaluation;

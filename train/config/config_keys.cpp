@@ -24,15 +24,6 @@ std::vector<std::string_view> all_sections() {
   return sections;
 }
 
-std::string advise(std::string_view what, std::string_view name, const std::vector<std::string_view>& near,
-                   const std::vector<std::string_view>& known) {
-  if (near.empty())
-    return fmt::format("unknown {} {}; known: {}", what, in_quotes(name), fmt::join(known, ", "));
-  std::vector<std::string> quoted;
-  for (const std::string_view word : near) quoted.push_back(in_quotes(word));
-  return fmt::format("unknown {} {}; {}", what, in_quotes(name), did_you_mean(quoted));
-}
-
 }  // namespace
 
 SplitKey split_key(std::string_view key) {
@@ -68,13 +59,10 @@ std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known = keys_in(is_section(wanted.section) ? wanted.section : "");
   if (!is_section(wanted.section))
     for (const std::string_view section : all_sections()) known.push_back(section);
-  return advise("key", key, nearest(all_keys(), wanted.leaf.size(), distance), known);
+  return unknown_word("key", key, nearest(all_keys(), wanted.leaf.size(), distance), known);
 }
 
-std::string unknown_section(std::string_view name) {
-  const auto distance = [&](std::string_view candidate) { return edit_distance(name, candidate); };
-  return advise("section", name, nearest(all_sections(), name.size(), distance), all_sections());
-}
+std::string unknown_section(std::string_view name) { return unknown_word("section", name, all_sections()); }
 
 std::string option_is_a_key(std::string_view option) {
   std::string word(option.substr(std::min(option.find_first_not_of('-'), option.size())));

@@ -9,8 +9,8 @@
 namespace tessera {
 namespace {
 
-[[noreturn]] void refuse(const Written& value, const std::string& wants) {
-  fail("{}: {} wants {}, found {}", value.where, value.key, wants, value.describe());
+[[noreturn]] void refuse(const Written& value, const std::string& wants, const std::string& advice = "") {
+  fail("{}: {} wants {}, found {}{}", value.where, value.key, wants, value.describe(), advice);
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -99,13 +99,14 @@ std::string Number::write(double value) const {
   return text;
 }
 
-std::string OneOf::wants() const { return join_words(words); }
-
-std::string OneOf::read(const Written& value) const {
-  if (value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted)
-    for (const std::string_view word : words)
-      if (value.text == word) return value.text;
-  refuse(value, wants());
+size_t read_word(const Written& value, const std::vector<std::string_view>& words) {
+  if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted)
+    refuse(value, join_words(words));
+  const auto found = std::find(words.begin(), words.end(), value.text);
+  if (found != words.end()) return static_cast<size_t>(found - words.begin());
+  // A word of three letters is near to too much: "gpu" does not mean "cpu".
+  const auto near = value.text.size() < 4 ? std::vector<std::string_view>() : nearest(words, value.text);
+  refuse(value, join_words(words), near.empty() ? "" : "; " + did_you_mean(near));
 }
 
 std::string Text::read(const Written& value) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/text.h"
+#include "kernels/base/words.h"
 
 namespace tessera {
 
@@ -44,12 +45,20 @@ struct Number {  // finite
   std::string write(double value) const;
 };
 
-struct OneOf {
-  std::vector<std::string_view> words;
+// The place of a value among the words that its key accepts. Error: it is none of them.
+size_t read_word(const Written& value, const std::vector<std::string_view>& words);
 
-  std::string wants() const;
-  std::string read(const Written& value) const;
-  std::string write(const std::string& value) const { return value; }
+template <HasWords E>
+struct OneOf {
+  std::vector<E> values = all();  // those that the key accepts
+
+  static std::vector<E> all() {
+    constexpr auto values = values_with_words<E>();
+    return {values.begin(), values.end()};
+  }
+  std::string wants() const { return join_words(names_of<E>(values)); }
+  E read(const Written& value) const { return values[read_word(value, names_of<E>(values))]; }
+  std::string write(E value) const { return name_of(value); }
 };
 
 struct Text {

@@ -5,10 +5,16 @@
 namespace tessera {
 namespace {
 
+// Sets a member of change.config, whose key is `key`.
 template <class V>
-void set(Change& change, const std::string& key, const V& value) {
+void set(Change& change, const std::string& key, V& member, V value) {
+  member = value;
   std::erase_if(change.switches, [&](const std::string& s) { return s.starts_with(key + "="); });
-  change.switches.push_back(fmt::format("{}={}", key, value));
+  if constexpr (HasWords<V>) {
+    change.switches.push_back(fmt::format("{}={}", key, name_of(value)));
+  } else {
+    change.switches.push_back(fmt::format("{}={}", key, value));
+  }
 }
 
 Change with_whole_micro_batches(Change change) {
@@ -16,7 +22,7 @@ Change with_whole_micro_batches(Change change) {
   const int64_t unit =
       std::max<int64_t>(train.micro_batch, 1) * change.config.sequence_length() * change.config.ranks;
   const int64_t whole = std::max(unit, train.tokens_per_step / unit * unit);
-  if (whole != train.tokens_per_step) set(change, "train.tokens_per_step", train.tokens_per_step = whole);
+  if (whole != train.tokens_per_step) set(change, "train.tokens_per_step", train.tokens_per_step, whole);
   return change;
 }
 
@@ -31,37 +37,37 @@ RunPlan plan_run(const Config& config, const DeviceTraits& device, const MemoryL
 }
 
 Change with_micro_batch(Change change, int64_t micro_batch) {
-  set(change, "train.micro_batch", change.config.train.micro_batch = micro_batch);
+  set(change, "train.micro_batch", change.config.train.micro_batch, micro_batch);
   return with_whole_micro_batches(std::move(change));
 }
 
 Change with_recompute(Change change, Keep keep) {
-  set(change, "train.recompute", change.config.train.recompute = name_of(keep));
+  set(change, "train.recompute", change.config.train.recompute, keep);
   return change;
 }
 
 Change with_classifier_chunk(Change change, int64_t tokens) {
-  set(change, "train.classifier_chunk", change.config.train.classifier_chunk = tokens);
+  set(change, "train.classifier_chunk", change.config.train.classifier_chunk, tokens);
   return change;
 }
 
-Change with_attention(Change change, const std::string& attention) {
-  set(change, "model.attention", change.config.model.attention = attention);
+Change with_attention(Change change, AttentionKind attention) {
+  set(change, "model.attention", change.config.model.attention, attention);
   return change;
 }
 
-Change with_moments(Change change, const std::string& moments) {
-  set(change, "optimizer.moments", change.config.optimizer.moments = moments);
+Change with_moments(Change change, DType moments) {
+  set(change, "optimizer.moments", change.config.optimizer.moments, moments);
   return change;
 }
 
 Change with_sequence_length(Change change, int64_t tokens) {
-  set(change, "train.sequence_length", change.config.train.sequence_length = tokens);
+  set(change, "train.sequence_length", change.config.train.sequence_length, tokens);
   return with_whole_micro_batches(std::move(change));
 }
 
 Change with_context(Change change, int64_t tokens) {
-  set(change, "model.context", change.config.model.context = tokens);
+  set(change, "model.context", change.config.model.context, tokens);
   if (change.config.train.sequence_length > 0) return with_sequence_length(std::move(change), tokens);
   return with_whole_micro_batches(std::move(change));
 }

@@ -42,8 +42,8 @@ struct Change {
 Change with_micro_batch(Change change, int64_t micro_batch);
 Change with_recompute(Change change, Keep keep);
 Change with_classifier_chunk(Change change, int64_t tokens);
-Change with_attention(Change change, const std::string& attention);
-Change with_moments(Change change, const std::string& moments);
+Change with_attention(Change change, AttentionKind attention);
+Change with_moments(Change change, DType moments);
 Change with_sequence_length(Change change, int64_t tokens);
 Change with_context(Change change, int64_t tokens);  // model.context and the sequences trained on
 

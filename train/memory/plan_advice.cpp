@@ -37,7 +37,7 @@ class Adviser {
     offer(together);
     // Last, as it changes the numbers: only where it is what makes the run fit
     for (const Change& rest : {same_sequences, together}) {
-      const Change change = with_moments(rest, "bf16");
+      const Change change = with_moments(rest, DType::kBF16);
       if (this->fits(rest) || !this->fits(change)) continue;
       offer(change);
       break;
@@ -104,8 +104,8 @@ class Adviser {
   }
 
   std::optional<Change> flash(const Change& from) const {
-    if (from.config.model.attention == name_of(AttentionKind::kFlash)) return std::nullopt;
-    return with_attention(from, name_of(AttentionKind::kFlash));
+    if (from.config.model.attention == AttentionKind::kFlash) return std::nullopt;
+    return with_attention(from, AttentionKind::kFlash);
   }
 
   std::optional<Change> shorter_sequences(const Change& from) const {

@@ -34,25 +34,27 @@ Target absent_gpu(int arch, const std::string& assumed) {
 // The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
 // --arch, by device=cuda, or by giving a memory without device=cpu.
 Target choose_target(const Config& config, const PlanOptions& options) {
-  const std::string& requested = config.device;
+  const DeviceRequest requested = config.device;
   const bool has_memory = !options.device_memory.empty();
   check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
         "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
         options.arch, kOldestArch);
-  check(options.arch == 0 || requested != "cpu",
+  check(options.arch == 0 || requested != DeviceRequest::kCpu,
         "--arch {} plans for a GPU, but device is cpu: leave one of them out", options.arch);
   Target target;
   std::string why_not = "device=cpu";
-  const bool present = requested != "cpu" && find_cuda_device(target.device, why_not);
+  const bool present = requested != DeviceRequest::kCpu && find_cuda_device(target.device, why_not);
   if (options.arch != 0 && !(present && target.device.arch == options.arch)) {
     target = absent_gpu(options.arch, "no such GPU was asked: the compute capability is that of --arch");
-  } else if (!present && requested != "cpu" && (has_memory || requested == "cuda")) {
+  } else if (!present && requested != DeviceRequest::kCpu &&
+             (has_memory || requested == DeviceRequest::kCuda)) {
     target = absent_gpu(kDefaultArch,
                         fmt::format("{}, so compute capability {}.{} is assumed; --arch 80 names another",
                                     why_not, kDefaultArch / 10, kDefaultArch % 10));
   } else {
     target.limit = present_memory(target.device.device, config.ranks);
-    if (!present && requested != "cpu")
+    target.device.threads = cpu_threads(config.ranks);  // as the launcher starts them
+    if (!present && requested != DeviceRequest::kCpu)
       target.notice =
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }

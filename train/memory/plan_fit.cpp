@@ -37,7 +37,8 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
 Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
   const int64_t micro_batch = std::max<int64_t>(config.train.micro_batch, 1);
   // The positions of train.init_from are the most, unless its table is to be extended.
-  const bool fixed = !config.train.init_from.empty() && config.model.position_extension == "none";
+  const bool fixed =
+      !config.train.init_from.empty() && config.model.position_extension == PositionExtension::kNone;
   const int64_t most =
       std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {

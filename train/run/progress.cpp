@@ -53,12 +53,12 @@ std::vector<std::string> describe(const RunDescription& run) {
                   count(model.parameters()), model.layers, model.heads, model.channels, model.context,
                   model.vocab_size),
       fmt::format("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s", run.device.traits.name,
-                  name_of(shape.dtype), run.config.model.attention, run.peak_flops / 1e12,
+                  name_of(shape.dtype), name_of(run.config.model.attention), run.peak_flops / 1e12,
                   run.peak_flops < 1e13 ? 2 : 0),
       fmt::format("data     {}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
                   count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out)};
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, "notice   " + run.device.notice);
-  if (run.config.data.train == "builtin")
+  if (run.config.data.train == kBuiltinData)
     lines.push_back(
         "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
         "file or on token shards");

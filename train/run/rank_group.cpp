@@ -5,6 +5,8 @@
 #include <iterator>
 #include <thread>
 
+#include "train/config/print_config.h"
+
 namespace tessera {
 namespace {
 

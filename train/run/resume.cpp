@@ -3,6 +3,8 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
@@ -83,7 +85,7 @@ void refuse(const fs::path& checkpoint, const std::string& what) {
 void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now) {
   const DataFingerprint &old = *was.fingerprint, &data = *now.fingerprint;
   if (const auto differs = difference(old.train, data.train)) {
-    check(was.data != "builtin" || now.data != "builtin",
+    check(was.data != kBuiltinData || now.data != kBuiltinData,
           "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
           "{}. Resume with that build, or train on a file of your own with data.train",
           checkpoint.string(), *differs);

@@ -2,6 +2,7 @@
 
 #include "data/dataset_check.h"
 #include "kernels/base/check.h"
+#include "train/config/find_config.h"
 
 namespace tessera {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TokenStream open(const std::string& name, int64_t vocab_size) {
-  TokenStream stream = TokenStream::open(name == "builtin" ? builtin_corpus() : fs::path(name));
+  TokenStream stream = TokenStream::open(name == kBuiltinData ? builtin_corpus() : fs::path(name));
   stream.require_tokens_below(vocab_size);
   return stream;
 }

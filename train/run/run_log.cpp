@@ -59,7 +59,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"flops_per_token", shape_.model.flops_per_token(shape_.sequence_length)},
       {"peak_flops", peak_flops_},
       {"precision", name_of(shape_.dtype)},
-      {"attention", config_.model.attention},
+      {"attention", name_of(config_.model.attention)},
       {"dataset", description.data.stream().describe()}};
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);

@@ -40,6 +40,14 @@ DataFingerprint read_data(const json& object, const std::string& name) {
   return data;
 }
 
+Device read_device(const json& object, const std::string& name) {
+  const std::optional<Device> device = from_word<Device>(text_value(object, "device", name));
+  constexpr auto known = values_with_words<Device>();
+  check(device.has_value(), "{}: \"device\" is {}, wanted {}", name, brief(object["device"]),
+        join_words(names_of<Device>(known)));
+  return *device;
+}
+
 // Of either format that is known
 json read_known(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kStateFile;
@@ -70,7 +78,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"micro_batch", s.micro_batch},
                                    {"sequence_length", s.sequence_length},
                                    {"ranks", s.ranks},
-                                   {"device", s.device},
+                                   {"device", name_of(s.device)},
                                    {"data", s.data}};
   if (s.fingerprint) {
     nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
@@ -100,10 +108,8 @@ RunState read_run_state(const fs::path& checkpoint) {
                .micro_batch = whole("micro_batch", 1, kMostBatch),
                .sequence_length = whole("sequence_length", 1, kMostTokens),
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
-               .device = text_value(object, "device", name),
+               .device = read_device(object, name),
                .data = text_value(object, "data", name)};
-  check(run.device == "cpu" || run.device == "cuda", "{}: \"device\" is {}, wanted cpu or cuda", name,
-        brief(object["device"]));
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);
   if (object.contains("best")) {
     const json& best = object["best"];

@@ -9,6 +9,7 @@
 
 #include "data/fingerprint.h"
 #include "data/loader.h"
+#include "kernels/base/tensor.h"
 
 namespace tessera {
 
@@ -32,7 +33,7 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  std::string device;                               // of the run that wrote it: cpu or cuda
+  Device device = Device::kCpu;                     // of the run that wrote it
   std::string data;                                 // the training data, as the configuration named it
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step

@@ -18,15 +18,20 @@ double learning_rate_at(int64_t step, int64_t steps, const Config::Optimizer& o)
         static_cast<double>(step - first + 1) / static_cast<double>(std::max<int64_t>(1, steps - first)), 0.0,
         1.0);
   };
-  if (o.schedule == "constant") return o.learning_rate;
-  if (o.schedule == "linear") return fall(progress(o.warmup_steps));
-  if (o.schedule == "cosine") return fall(0.5 * (1 - std::cos(std::numbers::pi * progress(o.warmup_steps))));
-  if (o.schedule == "wsd") {
-    const int64_t decay = std::llround(o.decay_fraction * static_cast<double>(steps));
-    const int64_t first = std::max(o.warmup_steps, steps - decay);
-    return step < first ? o.learning_rate : fall(progress(first));
+  switch (o.schedule) {
+    case Schedule::kConstant:
+      return o.learning_rate;
+    case Schedule::kLinear:
+      return fall(progress(o.warmup_steps));
+    case Schedule::kCosine:
+      return fall(0.5 * (1 - std::cos(std::numbers::pi * progress(o.warmup_steps))));
+    case Schedule::kWsd: {
+      const int64_t decay = std::llround(o.decay_fraction * static_cast<double>(steps));
+      const int64_t first = std::max(o.warmup_steps, steps - decay);
+      return step < first ? o.learning_rate : fall(progress(first));
+    }
   }
-  fail("unknown schedule \"{}\"; known: cosine, linear, constant, wsd", o.schedule);
+  fail("an unknown schedule {}", static_cast<int>(o.schedule));
 }
 
 }  // namespace tessera

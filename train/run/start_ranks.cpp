@@ -11,21 +11,21 @@
 namespace tessera {
 namespace {
 
-int count_gpus(const std::string& device) { return device == "cpu" ? 0 : count_cuda_devices(); }
+int count_gpus(DeviceRequest device) { return device == DeviceRequest::kCpu ? 0 : count_cuda_devices(); }
 
 }  // namespace
 
-int64_t default_ranks(const std::string& device) { return std::max(1, count_gpus(device)); }
+int64_t default_ranks(DeviceRequest device) { return std::max(1, count_gpus(device)); }
 
-void check_asked(const std::string& device, const AskedRanks& asked) {
-  check(asked.gpus == 0 || device != "cpu",
+void check_asked(DeviceRequest device, const AskedRanks& asked) {
+  check(asked.gpus == 0 || device != DeviceRequest::kCpu,
         "--gpus {0} was asked for, but device is cpu: leave one of them out, or start processes on the CPU "
         "with "
         "--ranks {0}",
         asked.gpus);
 }
 
-World start_ranks(const std::string& device, const AskedRanks& asked, char** argv) {
+World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv) {
   check_asked(device, asked);
   const char* option = asked.gpus > 0 ? "--gpus" : "--ranks";
   const int gpus = count_gpus(device);

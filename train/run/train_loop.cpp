@@ -4,6 +4,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/text.h"
+#include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
 #include "train/run/checkpoint_folder.h"
@@ -89,14 +90,15 @@ void TrainLoop::save() {
 
 void TrainLoop::write_profile() {
   write_memory_profile(
-      run_.profile, {.ledger = run_.arena.ledger(),
-                     .plan = run_.plan.memory.ledger,
-                     .reserved_bytes = run_.arena.reserved_bytes(),
-                     .device = run_.device.traits,
-                     .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
-                                        format_count(static_cast<double>(shape().model.parameters())),
-                                        run_.config.model.attention, shape().micro_steps, shape().micro_batch,
-                                        shape().sequence_length, name_of(shape().dtype))});
+      run_.profile,
+      {.ledger = run_.arena.ledger(),
+       .plan = run_.plan.memory.ledger,
+       .reserved_bytes = run_.arena.reserved_bytes(),
+       .device = run_.device.traits,
+       .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
+                          format_count(static_cast<double>(shape().model.parameters())),
+                          name_of(run_.config.model.attention), shape().micro_steps, shape().micro_batch,
+                          shape().sequence_length, name_of(shape().dtype))});
 }
 
 void TrainLoop::report_ranks() {

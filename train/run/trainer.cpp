@@ -5,6 +5,7 @@
 
 #include "kernels/base/file.h"
 #include "model/formats/weights.h"
+#include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint.h"
@@ -79,8 +80,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
 
   if (checkpoint) resumed_ = *checkpoint;
   if (!checkpoint && !config.train.init_from.empty())  // before anything slow
-    notices_ = check_weights(config.train.init_from, model_config(config),
-                             position_extension(config.model.position_extension));
+    notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any work is done
   take_data(checkpoint);
@@ -105,7 +105,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
   }
   const RunState& was = was_;
   // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
-  const bool same_place = was.device == name_of(device_.traits.device) && was.ranks == config_.ranks;
+  const bool same_place = was.device == device_.traits.device && was.ranks == config_.ranks;
   plan_ = plan_run(config_, device_.traits, ranks_.memory_limit(device_.traits.device),
                    same_place ? was.micro_batch : 0);
   run_ = {.step = was.step,
@@ -114,7 +114,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .micro_batch = shape().micro_batch,
           .sequence_length = shape().sequence_length,
           .ranks = config_.ranks,
-          .device = name_of(device_.traits.device),
+          .device = device_.traits.device,
           .data = config_.data.train};
   if (!checkpoint) return;
   check(was.step <= config_.train.steps,
@@ -170,7 +170,7 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
   if (ranks_.is_rank_0()) check_undamaged(source, CheckpointPart::kWeights);
-  tessera::load_weights(source, *state_, position_extension(config_.model.position_extension));
+  tessera::load_weights(source, *state_, config_.model.position_extension);
 }
 
 void Trainer::run() {

@@ -4,9 +4,9 @@
 
 namespace tessera {
 
-DeviceChoice choose_device(const std::string& requested, int local_rank) {
+DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
   DeviceChoice choice;
-  if (requested == "cpu") return choice;
+  if (requested == DeviceRequest::kCpu) return choice;
   // A launcher may show every process a single GPU, its own.
   if (const int gpus = count_cuda_devices(); gpus > 1) {
     check(local_rank < gpus,
@@ -20,7 +20,8 @@ DeviceChoice choose_device(const std::string& requested, int local_rank) {
   if (find_cuda_device(cuda, why_not)) {
     choice.traits = cuda;
   } else {
-    check(requested != "cuda", "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
+    check(requested != DeviceRequest::kCuda,
+          "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
     choice.notice = fmt::format("training on the CPU: {}", why_not);
   }
   return choice;

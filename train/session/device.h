@@ -13,9 +13,9 @@ struct DeviceChoice {
   std::string notice;  // why auto did not take a GPU; empty otherwise
 };
 
-// `requested` is auto, cpu or cuda. The process `local_rank` of a machine takes the GPU of that number.
+// The process `local_rank` of a machine takes the GPU of that number.
 // Error: cuda where none can be used, with the reason; more processes than GPUs.
-DeviceChoice choose_device(const std::string& requested, int local_rank = 0);
+DeviceChoice choose_device(DeviceRequest requested, int local_rank = 0);
 
 // FLOP/s of a large matrix product on this device, measured now: what a share of the peak is a share of.
 // Takes and gives back memory of its own, so call it before the run's is reserved; the backend must be lent a

@@ -57,9 +57,6 @@ void check_shares(const Config& c) {
 }  // namespace
 
 ModelConfig model_config(const Config& c) {
-  const auto mlp = std::find_if(kActivations.begin(), kActivations.end(),
-                                [&](Activation a) { return c.model.mlp == name_of(a); });
-  check(mlp != kActivations.end(), "model.mlp: no activation is called \"{}\"", c.model.mlp);
   return {.vocab_size = c.model.vocab_size,
           .context = c.model.context,
           .layers = c.model.layers,
@@ -67,7 +64,7 @@ ModelConfig model_config(const Config& c) {
           .channels = c.model.channels,
           .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
           .tied = c.model.tied,
-          .mlp = *mlp,
+          .mlp = c.model.mlp,
           .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
           .scale_attention = c.model.scale_attention,
           .scale_attention_by_layer = c.model.scale_attention_by_layer};
@@ -90,7 +87,7 @@ RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t mic
 RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch,
                    const MemoryLimit& limit) {
   const bool cuda = device.device == Device::kCuda;
-  check(cuda || c.train.precision != "bf16",
+  check(cuda || c.train.precision != Precision::kBf16,
         "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
   check_shares(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
@@ -98,16 +95,16 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .micro_batch = 1,
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
-                 .dtype = cuda && c.train.precision != "fp32" ? DType::kBF16 : DType::kF32,
-                 .moments = c.optimizer.moments == "bf16" ? DType::kBF16 : DType::kF32,
-                 .attention = attention_kind(c.model.attention),
+                 .dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32,
+                 .moments = c.optimizer.moments,
+                 .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
-                 .keep = keep_of_recompute(c.train.recompute),
+                 .keep = c.train.recompute,
                  .classifier_chunk = c.train.classifier_chunk,
                  .sample_tokens = longest_sample(c),
                  .ranks = c.ranks,
-                 .shard_optimizer = c.train.zero == "1",
-                 .reduce_in_fp32 = c.train.reduce == "fp32"};
+                 .shard_optimizer = c.train.zero == ZeroStage::k1,
+                 .reduce_in_fp32 = c.train.reduce == DType::kF32};
   const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;
   shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
                       : as_before             ? micro_batch

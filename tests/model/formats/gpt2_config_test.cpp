@@ -5,6 +5,8 @@
 #include "tests/model/formats/gpt2_folder.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/session/from_config.h"
 
 namespace tessera::testing {

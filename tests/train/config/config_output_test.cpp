@@ -6,6 +6,9 @@
 #include "tests/data/support.h"
 #include "train/config/config.h"
 #include "train/config/config_fields.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 
 namespace tessera {
 namespace {
@@ -29,9 +32,10 @@ void randomize(Random& random, double& member, const Number& kind) {
   } while (member < kind.at_least.value_or(member) || member > kind.at_most.value_or(member) ||
            member >= kind.below.value_or(HUGE_VAL));
 }
-void randomize(Random& random, std::string& member, const OneOf& kind) {
-  member =
-      kind.words[static_cast<size_t>(random_whole(random, 0, static_cast<int64_t>(kind.words.size()) - 1))];
+template <class E>
+void randomize(Random& random, E& member, const OneOf<E>& kind) {
+  const auto last = static_cast<int64_t>(kind.values.size()) - 1;
+  member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
 }
 void randomize(Random& random, bool& member, const Flag&) { member = random() % 2 == 0; }
 void randomize(Random& random, std::string& member, const Text& kind) {

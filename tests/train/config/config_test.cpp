@@ -5,6 +5,7 @@
 
 #include "tests/data/support.h"
 #include "tests/root_rights.h"
+#include "train/config/load_config.h"
 
 namespace tessera {
 namespace {
@@ -59,9 +60,9 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
       "  epsilon: +1E-9\r\n"
       "sampling:\r\n"
       "  prompt: 'it''s'\r\n");
-  EXPECT_EQ(config.device, "cpu");
+  EXPECT_EQ(config.device, DeviceRequest::kCpu);
   EXPECT_EQ(config.model.layers, 3);
-  EXPECT_EQ(config.model.attention, "naive");
+  EXPECT_EQ(config.model.attention, AttentionKind::kNaive);
   EXPECT_EQ(config.train.folder, "out/here");
   EXPECT_EQ(config.data.validation, "12");
   EXPECT_EQ(config.train.micro_batch, 0);
@@ -174,7 +175,9 @@ TEST_F(ConfigFile, Numbers) {
 
 TEST_F(ConfigFile, WordsFlagsAndText) {
   EXPECT_EQ(refusal("optimizer:\n  schedule: cosnie\n"),
-            "run.yaml:2:13: optimizer.schedule wants cosine, linear, constant or wsd, found \"cosnie\"");
+            "run.yaml:2:13: optimizer.schedule wants cosine, linear, constant or wsd, found \"cosnie\"; "
+            "did you mean cosine?");
+  EXPECT_EQ(refusal("device: gpu\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found \"gpu\"");
   EXPECT_EQ(refusal("device: [cpu]\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found a list");
   for (const char* text : {"yes", "True", "1", "on"}) {
     const std::string found = text == std::string("1") ? "1" : fmt::format("\"{}\"", text);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/cudnn/cudnn.h"
+#include "train/config/load_config.h"
 #include "train/memory/plan.h"
 #include "train/run/run_data.h"
 
@@ -18,7 +19,7 @@ TEST(ShippedConfigs, HaveKernelsOnEveryDevice) {
     ++configs;
     for (const DeviceTraits& device : devices)
       for (const char* attention : {"naive", "flash", "cudnn"}) {
-        if (attention_kind(attention) == AttentionKind::kCudnn &&
+        if (parse_word<AttentionKind>("attention", attention) == AttentionKind::kCudnn &&
             (device.device == Device::kCpu || !attention::cudnn_built()))
           continue;
         SCOPED_TRACE(entry.path().string() + " on " + device.name + ", " + attention);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "train/config/load_config.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_command.h"
 #include "train/memory/plan_fit.h"

@@ -97,7 +97,8 @@ void expect_resuming(int before, int after, DType moments = DType::kF32) {
   fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);
   on_ranks(before, [&](const Ranks& ranks) {
     run_shared(ranks, {.shape = shape(before), .steps = 3, .after = [&](TrainState& state) {
-                         save_checkpoint(folder, state, {.step = 3, .device = "cpu", .data = "builtin"});
+                         save_checkpoint(folder, state,
+                                         {.step = 3, .device = Device::kCpu, .data = "builtin"});
                        }});
   });
   const auto resume = [&](const Ranks& ranks) {

@@ -22,7 +22,7 @@ struct CheckpointFolder : InTempFolder {
   std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
   TrainState state{*be, arena, {.model = kTiny, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8}};
-  RunState run{.micro_batch = 1, .sequence_length = 8, .device = "cpu", .data = "builtin"};
+  RunState run{.micro_batch = 1, .sequence_length = 8, .device = Device::kCpu, .data = "builtin"};
 
   void SetUp() override { state.initialize(3); }
   fs::path save(int64_t step) {

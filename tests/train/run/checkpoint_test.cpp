@@ -44,7 +44,7 @@ struct Checkpoint : ::testing::Test {
                .seed = 9,
                .micro_batch = 1,
                .sequence_length = 8,
-               .device = "cpu",
+               .device = Device::kCpu,
                .data = "builtin"};
 
   void SetUp() override {

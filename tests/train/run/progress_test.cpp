@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/support.h"
+#include "train/config/load_config.h"
 #include "train/run/run_log.h"
 
 namespace tessera {

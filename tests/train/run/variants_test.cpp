@@ -8,6 +8,7 @@
 #include "model/formats/safetensors.h"
 #include "tests/model_variants.h"
 #include "tests/train_program.h"
+#include "train/config/load_config.h"
 #include "train/session/from_config.h"
 
 namespace tessera::testing {

@@ -1,4 +1,4 @@
-#include "train/config/config.h"
+#include "train/config/load_config.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -178,7 +178,8 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     if (asked.model.mlp_width == 0) asked.model.mlp_width = 4 * config_.model.channels;
     const std::string ours = value_of(asked, key), theirs = value_of(config_, key);
     if (ours == theirs) return;
-    if (key == std::string_view("model.context") && asked.model.position_extension != "none" &&
+    if (key == std::string_view("model.context") &&
+        asked.model.position_extension != PositionExtension::kNone &&
         asked.model.context > config_.model.context) {
       config_.model.context = asked.model.context;
       return;
@@ -252,87 +253,6 @@ void Reader::check_across() const {
 
 Config load_config(const fs::path& file, std::span<const std::string> overrides, bool resume) {
   return Reader().read(file, overrides, resume);
-}
-
-std::string print_config(const Config& config) {
-  std::string out;
-  std::string_view open;  // the section
-  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind,
-                             std::string_view documentation) {
-    const auto [section, leaf] = split_key(key);
-    if (section != open) out += fmt::format("\n{}:\n", open = section);
-    const char* indent = section.empty() ? "" : "  ";
-    out += fmt::format("{0}# {1} ({2})\n{0}{3}: {4}\n", indent, documentation, kind.wants(), leaf,
-                       kind.write(member));
-  });
-  return out;
-}
-
-std::string config_lines(const Config& config) {
-  std::string out;
-  for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
-    out += fmt::format("{}: {}\n", key, kind.write(member));
-  });
-  return out;
-}
-
-std::vector<fs::path> shipped_folders() {
-  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  return {program, program.parent_path(), program.parent_path() / "share/tessera"};
-}
-
-std::vector<fs::path> shipped_config_folders() {
-  std::vector<fs::path> folders = shipped_folders();
-  for (fs::path& folder : folders) folder /= "configs";
-  return folders;
-}
-
-namespace {
-
-std::vector<std::string> configs_in(const std::vector<fs::path>& folders) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const fs::path& folder : folders)
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
-}
-
-}  // namespace
-
-fs::path find_config(const std::string& name, const std::vector<fs::path>& folders) {
-  const std::vector<std::string> shipped = configs_in(folders);
-  const std::string these_ship =
-      shipped.empty() ? "No configurations ship beside this program"
-                      : fmt::format("These ship with the program: {}", fmt::join(shipped, ", "));
-  check(
-      !name.empty(),
-      "no configuration was given. Name one, as in --config quickstart.yaml, or a YAML file of your own. {}",
-      these_ship);
-  std::vector<std::string> tried;
-  const auto found = [&](const fs::path& path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    tried.push_back(path.string() + (fs::is_directory(status) ? " (a folder)" : ""));
-    return fs::exists(status) && !fs::is_directory(status);
-  };
-  const bool bare = name.find('/') == std::string::npos;
-  std::vector<std::string> names = {name};
-  if (!name.ends_with(".yaml")) names.push_back(name + ".yaml");
-  for (const std::string& file : names)
-    if (found(file)) return file;
-  for (const fs::path& folder : folders)
-    for (const std::string& file : names)
-      if (bare && found(folder / file)) return folder / file;
-  const std::string stem = bare ? fs::path(name).stem().string() : "";
-  const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem.size(),
-                            [&](std::string_view candidate) { return edit_distance(stem, candidate); });
-  std::string advice = option_is_a_key(name);
-  advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);
-  fail("there is no configuration {}{} Tried: {}. {}", in_quotes(name), advice, fmt::join(tried, ", "),
-       these_ship);
 }
 
 }  // namespace tessera

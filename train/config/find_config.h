@@ -1,0 +1,20 @@
+// Where configurations, and other files that ship with the program, lie.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// Folders where files that ship with the program may lie, whether or not they exist: beside the program, one
+// above, and where `cmake --install` puts them, ../share/tessera.
+std::vector<std::filesystem::path> shipped_folders();
+std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
+
+// Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
+// Error: every place that was tried, and the names of the configurations in `folders`.
+std::filesystem::path find_config(
+    const std::string& name, const std::vector<std::filesystem::path>& folders = shipped_config_folders());
+
+}  // namespace tessera
