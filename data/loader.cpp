@@ -32,8 +32,7 @@ int64_t count_windows(const LoaderOptions& options) {
         stream->describe());
   check(token_count > T,
         "too few tokens for one sequence of length {}: wanted at least {} (the targets are shifted by one), "
-        "found {} "
-        "in {}; use a shorter sequence or more data",
+        "found {} in {}; use a shorter sequence or more data",
         T, T + 1, token_count, stream->describe());
   return (token_count - 1) / T;
 }
@@ -119,8 +118,7 @@ TrainValidationSplit split_train_validation(const SplitOptions& options) {
        {std::pair("training", split.train), std::pair("validation", split.validation)}) {
     check(range.token_count > T,
           "with a validation fraction of {}, {} of the {} tokens are for {}: too few for one sequence of "
-          "length {}, "
-          "which takes {}; change the fraction, use a shorter sequence or more data",
+          "length {}, which takes {}; change the fraction, use a shorter sequence or more data",
           fraction, range.token_count, token_count, name, T, T + 1);
   }
   return split;

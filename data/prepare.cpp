@@ -49,8 +49,7 @@ void declare_options(CLI::App& app, Options& options) {
       "  ./prepare book.txt articles.jsonl --output data/mine\n"
       "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n\n"
       "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
-      "or "
-      "was interrupted, and the message says why.");
+      "or was interrupted, and the message says why.");
   app.add_option("input,--input", options.inputs, "Files to read, in this order")
       ->required()
       ->type_name("FILE");

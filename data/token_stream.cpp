@@ -89,8 +89,7 @@ void TokenStream::check_against_manifest() {
   if (!manifest) return;
   check(manifest->tokens == size_ && manifest->shards == std::ssize(sources_),
         "{} does not agree with the shards beside it: it says {} tokens in {} shards, found {} tokens in {} "
-        "shards; "
-        "copy the folder again or make it again with prepare",
+        "shards; copy the folder again or make it again with prepare",
         (path_ / kManifestName).string(), manifest->tokens, manifest->shards, size_, sources_.size());
   tokenizer_ = manifest->tokenizer;
 }
@@ -133,8 +132,8 @@ void TokenStream::copy_checked(const Source& source, std::span<const Stored> sto
   const auto bad = std::ranges::find_if(out, [&](int32_t token) { return token >= vocab_size_; });
   fail(
       "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set the model's "
-      "vocabulary "
-      "size to that of the tokenizer that made the data, or make the data again with the model's tokenizer",
+      "vocabulary size to that of the tokenizer that made the data, or make the data again with the model's "
+      "tokenizer",
       source.file.path().string(), at + (bad - out.begin()), *bad, vocab_size_, vocab_size_ - 1);
 }
 

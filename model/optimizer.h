@@ -37,9 +37,8 @@ class Optimizer {
   // undefined until clear(). `weights` are cut in part.count parts.
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
-  void clear(const Stream& stream);  // weights, masters and moments to zero
-  // Takes values, of which it keeps its part.
-  ParamSink writer(const Stream& stream, Kept kept);
+  void clear(const Stream& stream);                   // weights, masters and moments to zero
+  ParamSink writer(const Stream& stream, Kept kept);  // takes values, of which it keeps its part
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
   void measure(const Stream& stream, std::span<const Tensor> gradients);

@@ -21,8 +21,8 @@
 
 namespace {
 
-// `--resume auto` becomes `--resume=auto`: to the parser --resume is a flag, which takes no word of its own,
-// so that another one may follow it.
+// `--resume auto` becomes `--resume=auto`: for the parser --resume is a flag, which takes no value, so that
+// another argument may follow it.
 void join_resume_auto(int& argc, char** argv) {
   static char joined[] = "--resume=auto";
   for (int i = 1; i + 1 < argc; ++i) {
@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
   join_resume_auto(argc, argv);
   CLI::App app{
-      "Trains a GPT: reads a configuration, trains on a GPU or on the CPU, and leaves metrics, samples and "
-      "checkpoints in the run's folder.",
+      "Trains a GPT: reads a configuration, trains on GPUs or on the CPU, and writes metrics, samples and "
+      "checkpoints to the run's folder.",
       "train"};
   std::string config_name;
   std::vector<std::string> overrides;
@@ -62,33 +62,34 @@ int main(int argc, char** argv) {
   std::string resume_word;
   CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
                                      "Resume from the newest checkpoint in the run's folder (train.folder); "
-                                     "--resume auto: start if there is none")
+                                     "--resume auto: start a new run if there is none")
                             ->check(CLI::IsMember({"newest", "auto"}));
   std::string verified;
   app.add_option(
          "--verify", verified,
-         "Read all of a checkpoint, of a run's checkpoints or of a folder of shards, compare with the "
-         "checksums, and exit")
+         "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the checksums, and "
+         "exit")
       ->type_name("FOLDER");
   CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
-                                        "Remove the checkpoints that an earlier run left in the run's folder")
+                                        "Remove the checkpoints of an earlier run in the run's folder")
                                ->excludes(resume);
   tessera::AskedRanks asked;
   tessera::add_rank_options(app, asked);
   tessera::PlanOptions plan_options;
   bool only_plan = false;
-  CLI::Option* plan = app.add_flag("--plan", only_plan,
-                                   "Print the run's exact memory and whether it fits, and exit; needs no GPU")
-                          ->excludes(print)
-                          ->excludes(resume)
-                          ->excludes(overwrite);
-  app.add_option(
-         "--device-memory", plan_options.device_memory,
-         "With --plan: the memory to fit, as in 80GiB, 141GB; default: what is free on the present device")
+  CLI::Option* plan =
+      app.add_flag("--plan", only_plan,
+                   "Print the exact memory of the run and whether it fits, and exit; needs no GPU")
+          ->excludes(print)
+          ->excludes(resume)
+          ->excludes(overwrite);
+  app.add_option("--device-memory", plan_options.device_memory,
+                 "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
+                 "machine's device")
       ->type_name("SIZE")
       ->needs(plan);
   app.add_option("--arch", plan_options.arch,
-                 "With --plan: a GPU of this compute capability, times ten, which need not be present")
+                 "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
       ->type_name("80|90|...")
       ->needs(plan);
   app.add_option("--fit", plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
@@ -97,10 +98,9 @@ int main(int argc, char** argv) {
   app.add_option("--json", plan_options.json, "With --plan: also write the figures to this file")
       ->type_name("FILE")
       ->needs(plan);
-  app.add_option(
-         "--memory-profile", options.memory_profile,
-         "Record every tensor's birth and death in the setup, the first two steps and the first two "
-         "evaluations and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
+  app.add_option("--memory-profile", options.memory_profile,
+                 "Record every allocation of the setup, the first two steps and the first two evaluations "
+                 "and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
       ->type_name("FOLDER")
       ->excludes(plan);
   app.footer(
@@ -109,12 +109,12 @@ int main(int argc, char** argv) {
       "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
       "  ./train gpt2_small.yaml --resume --gpus 4\n"
       "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
-      "Ctrl-C, SIGTERM or SIGHUP stops after the current step, or within a long one after the current "
-      "micro-batch, whose step is then dropped. A checkpoint is written, and the exit code is 0. Another "
-      "signal, a second later, ends the program at once.\n\n"
-      "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the run was refused or "
-      "failed, and the message says why; 2: --plan found that it does not fit; 3, of one rank of several: "
-      "another says why.");
+      "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step. A long step is dropped after the "
+      "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
+      "second later, ends the program at once.\n\n"
+      "Exit codes: 0: finished, or stopped by a signal; 1: the command line is wrong, or the run was refused "
+      "or failed, and the message says why; 2: --plan found that the run does not fit; 3, with several "
+      "ranks: another rank failed and printed the message.");
   if (const auto exit_code = tessera::parse_command_line({app, argc, argv, tessera::option_is_a_key}))
     return *exit_code;
 
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
     }
     if (only_plan) {
       tessera::check_asked(config.device, asked);
-      if (asked.gpus > 0) config.device = tessera::DeviceRequest::kCuda;  // present or not
+      if (asked.gpus > 0) config.device = tessera::DeviceRequest::kCuda;  // even if none is present
       config.ranks = asked.count() > 0 ? asked.count() : tessera::default_ranks(config.device);
       plan_options.config_name = config_name;
       plan_options.overrides = overrides;

@@ -4,10 +4,9 @@
 // together from 0, in the order they happen: that order is exact on every device. The times are those of the
 // host, which on a GPU runs ahead of the device.
 //
-// Bounded: of a phase that repeats (a step, a micro-batch) the first kFirstFew within the phase around it are
-// recorded, numbered from 1 if they bring no number; one phase "not recorded" stands for a run of others. The
-// recording ends for good when kMostAllocations or
-// kMostPhases have been recorded.
+// Bounded: of a phase that repeats (a step, a micro-batch), the first kFirstFew within the surrounding phase are
+// recorded, numbered from 1 if they have no number; one phase "not recorded" stands for a run of others. The
+// recording stops when kMostAllocations or kMostPhases have been recorded.
 #pragma once
 
 #include <chrono>

@@ -71,6 +71,10 @@ int64_t columns_of(std::string_view text) {
   return columns;
 }
 
+std::string labelled(std::string_view label, std::string_view text) {
+  return fmt::format("{:<{}}{}", label, kLabelColumns, text);
+}
+
 std::string fit_status(const std::vector<StatusPart>& parts, int64_t columns) {
   std::vector<StatusPart> left = parts;
   std::string text = join(left);
@@ -126,7 +130,7 @@ bool write_all(int fd, std::string_view text) {
     const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {  // whoever shares the terminal or the pipe made it so
+    } else if (errno == EAGAIN) {  // another process that shares the terminal or the pipe set O_NONBLOCK
       pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&ready, 1, 1000);
     } else if (errno != EINTR) {
@@ -154,7 +158,7 @@ void StatusLine::write(const std::string& text) {
   const int reason = errno;
   if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG) speaks_ = in_place_ = open_ = false;
   if (std::exchange(said_, true)) return;
-  write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program goes on "
+  write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program continues "
                                        "without what it would print there\n",
                                        program_invocation_short_name,
                                        fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
@@ -187,6 +191,10 @@ void StatusLine::print(std::string_view text) {
 
 void StatusLine::print_wrapped(std::string_view text, int64_t indent) {
   print(in_place_ ? wrap(text, columns_of_terminal(fd_) - 1, indent) : std::string(text));
+}
+
+void StatusLine::print_labelled(std::string_view label, std::string_view text) {
+  print_wrapped(labelled(label, text), kLabelColumns);
 }
 
 void StatusLine::clear() {

@@ -9,44 +9,52 @@
 
 namespace tessera {
 
-// A part of a status, "loss 3.1416". On a narrow terminal the parts of the highest `rank` go first.
+// A part of a status, "loss 3.1416". A narrow terminal omits the parts of the highest `rank` first.
 struct StatusPart {
   std::string text;
-  int rank;  // 1: the last to go
+  int rank;  // 1: omitted last
 };
 
-// The parts in their order, joined by " | ", in at most `columns`; the first one left is cut if it must be.
+// The parts in their order, joined by " | ", in at most `columns`. The last remaining part is cut if it is
+// too long.
 std::string fit_status(const std::vector<StatusPart>& parts, int64_t columns);
 
 // The columns that UTF-8 takes on a terminal: East Asian letters and pictures take two, combining marks none.
 int64_t columns_of(std::string_view text);
 
-// Lines longer than `columns` go on in the next one, behind `indent` spaces; words stay whole if they can.
+// Breaks lines longer than `columns`; what follows a break begins with `indent` spaces. Words stay whole
+// where they fit.
 std::string wrap(std::string_view text, int64_t columns, int64_t indent);
+
+// "device   NVIDIA H200": a label, and the text from column kLabelColumns on
+inline constexpr int64_t kLabelColumns = 9;
+std::string labelled(std::string_view label, std::string_view text);
 
 std::string format_duration(double seconds);  // "1:02:03", "4:05"
 
-bool draws_in_place(int fd);          // a terminal, and not one of TERM=dumb
-int64_t columns_of_terminal(int fd);  // at this moment; where it does not tell, $COLUMNS, or else 80
+bool draws_in_place(int fd);                    // a terminal, and not one of TERM=dumb
+int64_t columns_of_terminal(int fd);            // now; where the terminal does not say, $COLUMNS, else 80
 bool write_all(int fd, std::string_view text);  // false: errno says why
 
 // On a terminal a status is rewritten in place and never takes more than one line; anywhere else it is a line
-// of its own. Output that cannot be written (its reader is gone, the disk is full) is dropped, with one
-// notice on stderr: a run does not end because nobody reads what it prints.
+// of its own. Output that cannot be written (its reader has exited, the disk is full) is dropped, with one
+// notice on stderr: a run does not stop because its output is not read.
 class StatusLine {
  public:
   // Where statuses cannot be rewritten, show() writes one only after `quiet_seconds` without output.
-  StatusLine(int fd, double quiet_seconds, bool speaks = true);  // speaks: if not, all is dropped
+  StatusLine(int fd, double quiet_seconds, bool speaks = true);  // speaks false: prints nothing
   ~StatusLine();
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
   bool due() const;  // whether show() would write now: cheap, for loops that would call it too often
   void show(const std::vector<StatusPart>& parts);            // until the next output
-  void keep(const std::vector<StatusPart>& parts);            // a status that stays
-  void print(std::string_view text);                          // as it is, and it stays
+  void keep(const std::vector<StatusPart>& parts);            // a status that stays on the screen
+  void print(std::string_view text);                          // unchanged, and it stays
   void print_wrapped(std::string_view text, int64_t indent);  // fitted to a terminal's width
-  void clear();                                               // takes a status away that does not stay
+  void print_labelled(std::string_view label, std::string_view text);
+  void notice(std::string_view text) { print_labelled("notice", text); }
+  void clear();  // removes the status that show() wrote
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -55,8 +63,8 @@ class StatusLine {
   int fd_;
   double quiet_seconds_;
   bool speaks_, in_place_;
-  bool open_ = false;  // a status stands at the cursor's line
-  bool said_ = false;  // that output is lost
+  bool open_ = false;  // the cursor's line holds a status
+  bool said_ = false;  // that output was lost
   Clock::time_point last_output_, last_show_;
 };
 

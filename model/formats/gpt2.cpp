@@ -142,8 +142,7 @@ void Fields::refuse_what_is_not_computed(const ModelConfig& model) const {
     for (const auto& [ours, synonym] : kSynonyms) known = known || field == synonym;
     check(known,
           "{}: the field {} is not known, and may change what the model computes. If it does not, remove it "
-          "from "
-          "a copy of the folder",
+          "from a copy of the folder",
           name, brief(json(field)));
   }
 }
@@ -238,8 +237,7 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, P
   });
   check(differences.empty(),
         "{} is of another model: {}. Use the configuration it was made with (config.yaml in its run's "
-        "folder), or "
-        "start anew in another train.folder",
+        "folder), or start anew in another train.folder",
         folder.string(), differences);
   return model;
 }

@@ -85,8 +85,7 @@ void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
   const std::string more = left.size() > named ? fmt::format(" and {} more", left.size() - named) : "";
   check(left.empty(),
         "{} has tensors that the GPT-2 of its config.json does not have: {}{}. What they do would be lost, "
-        "so the "
-        "folder is refused",
+        "so the folder is refused",
         folder_.string(), fmt::join(left.begin(), left.begin() + static_cast<int64_t>(named), ", "), more);
 }
 
@@ -98,8 +97,7 @@ void GPT2Weights::check_tied_head() const {
   check(head.dtype == table.dtype && head.shape == table.shape &&
             std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end()),
         "{}: {} is another matrix than {}, and config.json ties them. If the logits have a matrix of their "
-        "own, "
-        "set \"tie_word_embeddings\": false in a copy of the folder's config.json",
+        "own, set \"tie_word_embeddings\": false in a copy of the folder's config.json",
         folder_.string(), kHead, table_name);
 }
 

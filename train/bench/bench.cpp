@@ -151,10 +151,9 @@ int main(int argc, char** argv) {
   CLI::App* attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper) "
-      "and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, share of "
-      "the GEMM "
-      "peak, times as fast as cuDNN, memory, and by formula the bytes that cross device memory.\n"
+      "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
+      "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
+      "memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, attention_options, attention_seq_lens);
   attention->footer(

@@ -71,7 +71,7 @@ struct Config {
 
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
-    std::string init_from = "";  // a folder whose weights and model are taken over; empty: random
+    std::string init_from = "";  // a folder with weights and their model; empty: random
     int64_t steps = 1000;
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
@@ -95,7 +95,7 @@ struct Config {
     double min_learning_rate = 6e-5;
     Schedule schedule = Schedule::kCosine;
     int64_t warmup_steps = 100;
-    double decay_fraction = 0.2;  // wsd: the share of the steps, at the end, in which the rate falls
+    double decay_fraction = 0.2;  // wsd: the fraction of the steps, at the end, in which the rate falls
     double beta1 = 0.9;
     double beta2 = 0.95;
     double epsilon = 1e-8;
@@ -113,7 +113,7 @@ struct Config {
   } evaluation;
 
   struct Sampling {
-    int64_t every = 500;  // steps; 0: never; a run that samples also samples at its end
+    int64_t every = 500;  // steps, and at the end; 0: never
     std::string prompt = "\n";
     int64_t tokens = 200;
     double temperature = 0.8;
@@ -123,13 +123,13 @@ struct Config {
 
   struct Checkpoint {
     int64_t every = 500;     // steps; 0: only at the end
-    int64_t keep = 2;        // the newest that are kept; 0: all
-    int64_t keep_every = 0;  // those of steps that are multiples of this are kept as well; 0: none
-    bool keep_best = false;  // so is that of the lowest validation loss
+    int64_t keep = 2;        // of the newest; 0: all
+    int64_t keep_every = 0;  // also checkpoints at multiples of this; 0: none
+    bool keep_best = false;  // also the one with the lowest validation loss
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 
-  int64_t ranks = 1;  // processes that share the run; no key: whoever starts them decides
+  int64_t ranks = 1;  // processes of the run; no key: the launcher sets it
 
   bool operator==(const Config&) const = default;
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }

@@ -28,23 +28,21 @@ void for_each_field(C& config, Visit&& visit) {
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Activation>{},
-        "What the MLP applies to its hidden layer; gelu: GPT-2's, by tanh; gelu_exact: by erf");
+        "Activation of the MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "LayerNorm: added to the variance");
   visit("model.tied", model.tied, Flag{},
-        "The token table computes the logits, too; false: they have a matrix of their own");
+        "The logits use the token table; false: they have their own matrix");
   visit("model.scale_attention", model.scale_attention, Flag{},
-        "Attention divides its scores by the root of the width of a head");
+        "Divide attention scores by the square root of the head dimension");
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
-        "Attention also divides them by the number of the block, from 1");
+        "Also divide them by the number of the block, counted from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},
-        "flash: fused, memory linear in the sequence; naive: stores the probabilities, quadratic; cudnn: "
-        "NVIDIA's "
-        "fused kernels, bf16 on a GPU");
+        "flash: fused, memory linear in the sequence length; naive: stores the probabilities, quadratic; "
+        "cudnn: NVIDIA's fused kernels, bf16 on a GPU");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
-        "Where train.init_from has fewer positions than model.context: refuse; stretch its table; repeat it; "
-        "or "
-        "repeat it with copies that overlap");
+        "If train.init_from has fewer positions than model.context: none: refuse; interpolate: stretch its "
+        "table; repeat: repeat it; blend: repeat it with overlapping copies");
 
   auto& data = config.data;
   visit("data.train", data.train, Text{.may_be_empty = false},
@@ -52,41 +50,43 @@ void for_each_field(C& config, Visit&& visit) {
   visit("data.validation", data.validation, Text{},
         "A path as for data.train; \"\": hold out the end of data.train");
   visit("data.validation_fraction", data.validation_fraction, Number{.above = 0, .at_most = 0.5},
-        "The share of data.train that is held out while data.validation is \"\"");
+        "The fraction of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
-        "Visit the training sequences in a random order, another each epoch");
+        "Visit the training sequences in a random order, a different one each epoch");
 
   auto& train = config.train;
   visit("train.folder", train.folder, Text{},
         "Where the run writes its configuration, metrics and checkpoints; \"\": runs/<name of this file>");
-  visit("train.init_from", train.init_from, Text{},
-        "A folder with config.json and model.safetensors to start from, which also sets what describes the "
-        "model; "
-        "\"\": random weights");
+  visit(
+      "train.init_from", train.init_from, Text{},
+      "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
+      "\"\": random weights");
   visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
         "Tokens of an optimizer step; a multiple of the sequence length");
   visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},
-        "Tokens of a sequence; auto, and at most: model.context");
+        "Tokens of a sequence, at most model.context; auto: model.context");
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
-        "Sequences in one forward and backward; auto: as many as fit and help");
+        "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
-  visit("train.recompute", train.recompute, OneOf<Keep>{},
-        "What the backward computes again rather than keep: the hidden layer of every MLP, or whole blocks");
+  visit(
+      "train.recompute", train.recompute, OneOf<Keep>{},
+      "What the backward recomputes to save memory; mlp: the hidden layer of every MLP; block: whole blocks");
   visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
-        "Tokens whose logits exist at a time; all: those of a micro-batch");
+        "Tokens whose logits are in memory at a time; all: those of a micro-batch");
   visit("train.zero", train.zero, OneOf<ZeroStage>{},
-        "With several GPUs, 1: each keeps and updates its part of the optimizer (ZeRO stage 1); 0: each all");
+        "With several GPUs, 1: each keeps and updates a part of the optimizer (ZeRO stage 1); 0: each keeps "
+        "all");
   visit("train.reduce", train.reduce, OneOf<DType>{{DType::kBF16, DType::kF32}},
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
-        "With several GPUs: the seconds that they wait for one that does not come, or falls behind");
+        "With several GPUs: the seconds that they wait for one that does not start, or does not answer");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");
   visit("train.log_every", train.log_every, Whole{.at_least = 1},
-        "Steps between the lines that stay, each with the means of its steps; metrics.jsonl has every step");
+        "Steps between printed lines, each with the means of its steps; metrics.jsonl has every step");
   visit("train.report", train.report, Flag{},
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},
@@ -101,24 +101,24 @@ void for_each_field(C& config, Visit&& visit) {
         "How the rate falls after the warm-up; wsd: constant, then linear at the end");
   visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{}, "Steps in which the rate rises linearly");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
-        "wsd: the share of train.steps, at the end, in which the rate falls");
+        "wsd: the fraction of train.steps, at the end, in which the rate falls");
   visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},
         "AdamW: decay of the mean of gradients");
   visit("optimizer.beta2", optimizer.beta2, Number{.at_least = 0, .below = 1},
         "AdamW: decay of the mean of squared gradients");
   visit("optimizer.epsilon", optimizer.epsilon, Number{.above = 0}, "AdamW: added to the root of that mean");
   visit("optimizer.weight_decay", optimizer.weight_decay, Number{.at_least = 0},
-        "AdamW: a step takes this times the rate off the matrices");
+        "AdamW: each step subtracts this times the learning rate from the matrices");
   visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
-        "A larger norm of all gradients is scaled down to this; 0: never");
+        "Gradients with a larger global norm are scaled down to this; 0: never");
   visit("optimizer.moments", optimizer.moments, OneOf<DType>{{DType::kF32, DType::kBF16}},
-        "AdamW: how both means are kept; bf16: rounded at random, 4 bytes a parameter less");
+        "AdamW: the type of both means; bf16: stochastic rounding, 4 bytes a parameter less");
 
   auto& evaluation = config.evaluation;
   visit("evaluation.every", evaluation.every, Whole{},
         "Steps between validation losses, and one at the end; 0: never");
   visit("evaluation.sequences", evaluation.sequences, Whole{.at_least = 1},
-        "Sequences that a validation loss is the mean of, at most");
+        "Sequences of an evaluation, at most");
   visit("evaluation.at_start", evaluation.at_start, Flag{},
         "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
 
@@ -127,17 +127,18 @@ void for_each_field(C& config, Visit&& visit) {
   visit("sampling.prompt", sampling.prompt, Text{}, "The text that a sample continues");
   visit("sampling.tokens", sampling.tokens, Whole{.at_least = 1}, "Tokens of a sample, at most");
   visit("sampling.temperature", sampling.temperature, Number{.at_least = 0},
-        "1: as the model says; lower: likelier tokens; 0: always the likeliest");
-  visit("sampling.top_k", sampling.top_k, Whole{}, "Draw among this many likeliest tokens; 0: among all");
+        "1: the model's probabilities; lower: more probable tokens; 0: always the most probable");
+  visit("sampling.top_k", sampling.top_k, Whole{},
+        "Sample from the most probable tokens, this many; 0: from all");
 
   auto& checkpoint = config.checkpoint;
   visit("checkpoint.every", checkpoint.every, Whole{},
-        "Steps between checkpoints, one more at the end; 0: only that");
-  visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest to keep; 0: all");
+        "Steps between checkpoints, and one at the end; 0: only that one");
+  visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest checkpoints to keep; 0: all");
   visit("checkpoint.keep_every", checkpoint.keep_every, Whole{},
-        "Also keep those of steps that are multiples of this, and of checkpoint.every; 0: none");
+        "Also keep checkpoints at multiples of this, a multiple of checkpoint.every; 0: none");
   visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
-        "Also write and keep that of the evaluation with the lowest validation loss so far");
+        "Also write and keep a checkpoint at the lowest validation loss so far");
 }
 
 }  // namespace tessera

@@ -17,12 +17,12 @@ bool is_section(std::string_view name);
 
 std::vector<std::string_view> keys_in(std::string_view section);  // dotted; "": those in no section
 
-// What is said of a key, or of a section, that does not exist: that, and what may have been meant.
+// The message for a key, or a section, that does not exist, with the nearest known ones
 std::string unknown_key(std::string_view key);
 std::string unknown_section(std::string_view name);
 
-// What is said of an option of the command line, such as "--steps=5" or "train.steps=5", that names a key:
-// how to set it. "" if it names none.
+// How to set the key that an unknown option of the command line names, such as "--steps=5" or
+// "train.steps=5". "" if it names no key.
 std::string option_is_a_key(std::string_view option);
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
-// The kinds of values that a configuration holds: what each accepts, how it says so, how it is written in
-// YAML. A kind has wants(), in words that complete "this key wants ..."; read(), which refuses with an Error;
-// and write().
+// The kinds of values in a configuration. Each has wants(), which completes the sentence "this key wants
+// ..."; read(), with an Error for a value that it does not accept; and write(), the value in YAML.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 
 namespace tessera {
 
-// What stands in the YAML where a value belongs.
+// A value as the YAML has it
 struct Written {
   enum class Kind { kNothing, kPlain, kQuoted, kList, kMap };
   std::string key;    // whose value this is
@@ -30,7 +29,7 @@ struct Whole {
   int64_t at_least = 0;
   int64_t at_most = 1'000'000'000;  // keeps the products of two such numbers within int64_t
   int64_t multiple_of = 1;
-  std::string_view zero = {};  // the word that stands for 0, if any; other numbers then begin at 1
+  std::string_view zero = {};  // the word for 0, if any; other numbers then begin at 1
 
   std::string wants() const;
   int64_t read(const Written& value) const;

@@ -27,11 +27,12 @@ void check_bytes(const std::string& text, const YamlSource& source) {
        static_cast<unsigned char>(text[bad]));
 }
 
-constexpr int kDeepest = 64;  // maps and lists within each other; a configuration has 2
+constexpr int kDeepest = 64;  // nested maps and lists; a configuration has 2
 
-// Reads a text event by event before nodes are made of it, and refuses what yaml-cpp would not end on, or
-// recurse too deeply for. Content after the end of the root, as in `"a","b"`, is to yaml-cpp before 0.9 an
-// empty document that it never gets past, so that YAML::LoadAll() takes memory until there is none.
+// Reads a text event by event before yaml-cpp builds nodes from it, and refuses texts on which yaml-cpp
+// would not terminate, or would recurse too deeply. Before version 0.9, content after the end of the root,
+// as in `"a","b"`, is an endless series of empty documents: YAML::LoadAll() would allocate until memory runs
+// out.
 class Guard final : public YAML::EventHandler {
  public:
   Guard(const std::string& text, const YamlSource& source)
@@ -59,14 +60,14 @@ class Guard final : public YAML::EventHandler {
   void OnMapEnd() override { --depth_; }
 
  private:
-  // No text has more events than a few a byte: whatever else yaml-cpp may repeat without end, ends here.
+  // A text has at most a few events a byte: this bounds anything else that yaml-cpp might repeat without end.
   void count(const YAML::Mark& mark) {
     check(++events_ <= most_events_, "{}: not YAML: cannot be understood", source_.at(mark));
   }
   void deeper(const YAML::Mark& mark) {
     count(mark);
-    check(++depth_ <= kDeepest, "{}: maps and lists within each other are more than {} deep",
-          source_.at(mark), kDeepest);
+    check(++depth_ <= kDeepest, "{}: maps and lists are nested more than {} deep", source_.at(mark),
+          kDeepest);
   }
   [[noreturn]] void refuse_more(const YAML::Mark& mark) const {
     const size_t at = static_cast<size_t>(std::max(mark.pos, 0));
@@ -104,7 +105,7 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
     const std::vector<YAML::Node> documents = YAML::LoadAll(ended);
     return documents.empty() ? YAML::Node() : documents[0];
   } catch (const YAML::Exception& error) {
-    // *.bin is an alias to YAML. yaml-cpp 0.8 goes on with its name, 0.7 does not.
+    // *.bin is an alias to YAML. yaml-cpp 0.8 appends its name, 0.7 does not.
     constexpr std::string_view kUnknownAlias = "the referenced anchor is not defined";
     std::string_view what = error.msg;
     if (what.starts_with(kUnknownAlias)) what = kUnknownAlias;

@@ -1,4 +1,4 @@
-// YAML text to nodes, with every fault at its place.
+// Parses YAML. Every error names its line and column.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Where a text came from, for messages.
+// The source of a text, for messages
 struct YamlSource {
   std::string name;       // the file, or --set key=value
   bool has_lines = true;  // a file's places are name:line:column (bytes, from 1); an override's just its name

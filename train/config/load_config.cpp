@@ -18,11 +18,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& file) {
-  std::error_code error;  // whatever it is, opening the file meets it again
+  std::error_code error;  // ignored: opening the file reports it
   check(!fs::is_directory(file, error), "{}: this is a folder; name a YAML file in it", file.string());
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text(kMostYamlBytes + 1, '\0');  // not to the end of what has none, such as /dev/zero
+  std::string text(kMostYamlBytes + 1, '\0');  // bounded: /dev/zero has no end
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
@@ -63,7 +63,7 @@ class Reader {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
     const std::string& weights = config_.train.init_from;
-    // A run that goes on is compared with its checkpoint; what it began from may be gone.
+    // A resumed run is compared with its checkpoint; the folder that it started from may no longer exist.
     if (!weights.empty() && !(resume && !fs::is_directory(weights))) take_model_of(weights, resume);
     check_across();
     if (config_.train.folder.empty()) config_.train.folder = "runs/" + file.stem().string();
@@ -81,7 +81,7 @@ class Reader {
                const std::string& advice = "") const;
   std::string cite(std::string_view key) const;
 
-  // Who set a key last, and where: 0 the default, 1 the file, 2 --set.
+  // Where a key was set last. rank: 0 the default, 1 the file, 2 --set
   struct Place {
     int rank = 0;
     std::string where = "default";
@@ -154,8 +154,8 @@ void Reader::apply_override(const std::string& text) {
   places_[key] = {2, source.name};
 }
 
-// train.init_from sets the keys that describe the model; one that was given has to agree. A table of
-// positions may be extended.
+// train.init_from sets the keys that describe the model; a key that was set has to agree with it. The
+// position table may be extended.
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
@@ -194,12 +194,12 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   const char* advice =
       keys != "model.context" ? ""
       : asked.model.context > found.model.context
-          ? " model.position_extension=interpolate (or repeat, or blend) extends the table of positions."
-          : " For shorter sequences, set train.sequence_length: the table of positions is not cut.";
+          ? " model.position_extension=interpolate (or repeat, or blend) extends the position table."
+          : " For shorter sequences, set train.sequence_length: the position table is not shortened.";
   fail(
-      "{}: {} in {}. train.init_from sets what describes the model: leave {} out.{} The configuration "
-      "finetune "
-      "has none of these keys: ./train --config finetune.yaml --set train.init_from={}",
+      "{}: {} in {}. train.init_from sets the model: remove {} from the configuration.{} The "
+      "configuration finetune has none of these keys: ./train --config finetune.yaml --set "
+      "train.init_from={}",
       where, differences, (weights / "config.json").string(), keys, advice, weights.string());
 }
 
@@ -208,7 +208,8 @@ std::string Reader::cite(std::string_view key) const {
   return fmt::format("{} {}", key, value_of(config_, key));
 }
 
-// Fails with "where: a ... relation b ...", at whichever of the two was set last: by --set, else in the file.
+// Fails with "where: a ... relation b ...", at the place of the key that was set last: by --set, else in the
+// file.
 void Reader::require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
                      const std::string& advice) const {
   if (holds) return;

@@ -9,8 +9,8 @@ int main(int argc, char** argv) {
   tessera::start_process();
   CLI::App app{
       "Draws the curves of runs: loss, learning rate, gradient norm, tokens/s, MFU, memory, samples and "
-      "events, in "
-      "one page that opens from disk. Each run keeps such a page of itself, runs/NAME/report.html.",
+      "events, in one page that opens from disk. Each run keeps such a page of itself, "
+      "runs/NAME/report.html.",
       "report"};
   tessera::ReportOptions options;
   app.add_option("runs", options.runs, "Folders of runs, which hold metrics.jsonl")->type_name("FOLDER");

@@ -35,7 +35,7 @@ double wall_time(const Json& line) {
   return static_cast<double>(timegm(&utc)) + seconds;
 }
 
-// Of the first line of a process TensorBoard is told from which step on earlier files no longer count.
+// The first event of a process tells TensorBoard from which step on earlier files no longer count.
 void add_scalars(EventFile& events, const Json& line, bool first) {
   const double wall = wall_time(line);
   const int64_t step = line["step"].get<int64_t>();
@@ -72,16 +72,16 @@ void RunReport::refresh() {
   next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(every_));
 }
 
-void RunReport::guarded(bool goes_on) {
+void RunReport::guarded(bool running) {
   if (!page_ && !events_) return;
   try {
     follow();
     if (events_) events_->flush();
-    if (page_) write_page(goes_on);
+    if (page_) write_page(running);
     failed_ = false;
   } catch (const std::exception& error) {
     if (!std::exchange(failed_, true))
-      line_.print_wrapped(fmt::format("notice   no report: {}. The run goes on without it", error.what()), 9);
+      line_.notice(fmt::format("no report: {}. The run continues without it", error.what()));
   }
 }
 
@@ -95,12 +95,12 @@ void RunReport::follow() {
   });
 }
 
-void RunReport::write_page(bool goes_on) {
+void RunReport::write_page(bool running) {
   record_.folder = folder_.string();
   if (record_.name.empty()) record_.name = fs::absolute(folder_).lexically_normal().filename().string();
   write_file(folder_ / "report.html", report_page({.runs = std::span(&record_, 1),
                                                    .written = utc_time(),
-                                                   .reload_seconds = goes_on ? std::ceil(every_) : 0}));
+                                                   .reload_seconds = running ? std::ceil(every_) : 0}));
 }
 
 }  // namespace tessera

@@ -30,8 +30,8 @@ class RunReport {
 
  private:
   void follow();
-  void write_page(bool goes_on);
-  void guarded(bool goes_on);
+  void write_page(bool running);
+  void guarded(bool running);
 
   using Clock = std::chrono::steady_clock;
   std::filesystem::path folder_;

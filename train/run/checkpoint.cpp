@@ -53,7 +53,7 @@ bool is_of(CheckpointPart part, const std::string& file) {
   return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
 }
 
-// What a checkpoint of this model takes, without the few kilobytes beside the tensors
+// Bytes of a checkpoint of this model, without the few kilobytes beside the tensors
 int64_t bytes_of_checkpoint(const TrainState& state) {
   return state.shape().model.parameters() * int64_t{sizeof(float)} * std::ssize(kAllKept);
 }
@@ -63,8 +63,10 @@ std::string advice_on_space(const fs::path& folder, const TrainState& state) {
   const fs::space_info space = fs::space(folder, error);
   const int64_t wanted = bytes_of_checkpoint(state);
   if (error || space.available >= static_cast<uintmax_t>(wanted)) return "";
-  return fmt::format(" A checkpoint takes {}, {} are free: make room, or keep fewer with checkpoint.keep.",
-                     format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
+  return fmt::format(
+      " A checkpoint takes {}, and {} are free: free some space, or keep fewer checkpoints with --set "
+      "checkpoint.keep=N.",
+      format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
 }
 
 void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
@@ -112,17 +114,17 @@ std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
                          const std::string& config) {
   const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
-  if (state.rank() != 0) {  // its parts are wanted, in the order in which they are written
+  if (state.rank() != 0) {  // rank 0 gathers its parts, in the order in which they are written
     for (const Kept kept : kAllKept) for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
     return final_path;
   }
   try {
     fs::create_directories(folder);
-    remove_unfinished(folder);  // first: the space may be needed
+    remove_unfinished(folder);  // first, to free space
     fs::create_directory(pending);
     write_files(pending, state, run, config);
     sync_folder(pending);
-    give_name(pending, final_path);  // a run that was resumed may write the same step again
+    give_name(pending, final_path);  // a resumed run may write the same step again
     sync_folder(folder);
     remove_unfinished(folder);
   } catch (const std::exception& error) {
@@ -145,7 +147,7 @@ void load_weights(const fs::path& folder, TrainState& state, PositionExtension e
 }
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
-  state.optimizer().clear(state.stream());  // what lies between parameters is in no file
+  state.optimizer().clear(state.stream());  // the gaps between parameters are in no file
   load_weights(checkpoint, state);
   const SafetensorsReader file(checkpoint / kOptimizerFile);
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
@@ -184,9 +186,9 @@ bool check_undamaged(const fs::path& checkpoint, CheckpointPart part) {
   const std::string earlier = earlier_whole_checkpoint(checkpoint);
   fail("{} is damaged: {}. {}", bad->path.string(), bad->fault,
        earlier.empty()
-           ? "No earlier checkpoint is whole: start anew, or restore this one from a copy"
-           : fmt::format("{} is whole: to resume from it, move the damaged one away: mv {} {}.damaged",
-                         earlier, checkpoint.string(), checkpoint.string()));
+           ? "No earlier checkpoint is whole: start again with --overwrite, or restore this one from a copy"
+           : fmt::format("{} is whole: to resume from it, rename the damaged one: mv {} {}.damaged", earlier,
+                         checkpoint.string(), checkpoint.string()));
 }
 
 }  // namespace tessera

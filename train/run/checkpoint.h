@@ -6,12 +6,12 @@
 //   config.yaml            the run's configuration
 //   checksums.json         the size and the checksum of each of these files
 //
-// Moments are fp32 in the file whatever optimizer.moments is: bf16 goes to fp32 and back without loss, so a
-// run goes on bit for bit, and one with the other kind of moments can go on from it too.
+// Moments are fp32 in the file whatever optimizer.moments is: bf16 to fp32 and back loses nothing, so a run
+// resumes bit for bit, and a run with the other kind of moments can resume from the same checkpoint.
 //
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
-// whole; what later happens to its files is found by the checksums. Values that are not finite are never
-// saved. Any number of ranks may go on from a checkpoint.
+// complete; later damage to its files is found by the checksums. Values that are not finite are never saved.
+// Any number of ranks may resume from a checkpoint.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The files of a checkpoint's folder, and checksums.json, which says what was written to the others.
+// The files of a checkpoint's folder, and checksums.json, which has the checksums of the others.
 #pragma once
 
 #include <array>
@@ -22,9 +22,8 @@ inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
 // The text of checksums.json.
 std::string checksums_text(const FileChecksums& files);
 
-// What the checksums.json of a checkpoint says; nothing for one of the first format, and for weights that
-// another program wrote.
-// Error: it is malformed, or it is missing and state.json says that there was one.
+// The checksums.json of a checkpoint; empty for a checkpoint of the first format and for weights that another
+// program wrote. Error: it is malformed, or it is missing although state.json is of a format that has one.
 FileChecksums written_checksums(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera

@@ -41,7 +41,7 @@ bool is_unfinished_name(std::string_view name) {
   return step_of_name(name).has_value();
 }
 
-// Of a folder that has lost its name. A file of someone else's stays, and so then does the folder.
+// In a folder that was renamed for removal. Files of other programs stay, and then the folder stays too.
 void remove_our_files(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -50,25 +50,25 @@ void remove_our_files(const fs::path& folder) {
   if (fs::is_empty(folder)) fs::remove(folder);
 }
 
-// The name goes first: a checkpoint that is half removed must not be taken for a whole one.
+// Renamed first: a checkpoint that is half removed must not look like a whole one.
 void remove_checkpoint(const fs::path& checkpoint) {
   if (!holds_only_our_files(checkpoint)) return;
-  const fs::path nameless = checkpoint.string() + std::string(kRemoved) + std::string(kUnfinished);
-  if (fs::exists(nameless)) remove_our_files(nameless);
-  fs::rename(checkpoint, nameless);
+  const fs::path renamed = checkpoint.string() + std::string(kRemoved) + std::string(kUnfinished);
+  if (fs::exists(renamed)) remove_our_files(renamed);
+  fs::rename(checkpoint, renamed);
   sync_folder(checkpoint.parent_path());
-  remove_our_files(nameless);
+  remove_our_files(renamed);
 }
 
 void inspect(NamedCheckpoint& found) {
   try {
     if (read_step(found.path) == found.step) return;
-    // A copy under another name is whole; where it is not, the step may be what was damaged.
+    // An undamaged copy under another name; otherwise the step itself may be damaged.
     const FileChecksums files = written_checksums(found.path);
     const auto state = files.find(kStateFile);
     const bool whole = state == files.end() || checksum_of_file(found.path / kStateFile) == state->second;
     found.standing = whole ? Standing::kCopy : Standing::kDamaged;
-    found.why = fmt::format("its {} is of another step", kStateFile);
+    found.why = fmt::format("its {} names another step", kStateFile);
   } catch (const std::exception& error) {
     found.standing = Standing::kDamaged;
     found.why = error.what();
@@ -122,7 +122,8 @@ void prune_checkpoints(const fs::path& folder, const KeepRule& keep) {
   int64_t newer = 0;
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
     const bool spared = (keep.every > 0 && one->step % keep.every == 0) || one->step == keep.best;
-    if (newer >= keep.newest && spared) continue;  // most of a long run's: not worth to be inspected
+    if (newer >= keep.newest && spared)
+      continue;  // most checkpoints of a long run: not inspected, to save time
     inspect(*one);
     if (one->standing != Standing::kCheckpoint) continue;
     if (newer++ >= keep.newest) remove_checkpoint(one->path);
@@ -155,10 +156,10 @@ void give_name(const fs::path& pending, const fs::path& checkpoint) {
   }
   if (ours && renameat2(AT_FDCWD, pending.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) == 0)
     return;
-  std::string aside = checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished);
-  for (int i = 1; !ours && (i == 1 || fs::exists(aside)); ++i)
-    aside = fmt::format("{}.found{}", checkpoint.string(), i == 1 ? "" : std::to_string(i));
-  fs::rename(checkpoint, aside);
+  std::string moved_to = checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished);
+  for (int i = 1; !ours && (i == 1 || fs::exists(moved_to)); ++i)
+    moved_to = fmt::format("{}.found{}", checkpoint.string(), i == 1 ? "" : std::to_string(i));
+  fs::rename(checkpoint, moved_to);
   fs::rename(pending, checkpoint);
 }
 

@@ -1,8 +1,8 @@
-// The folder `checkpoints` of a run: which of what lies in it are checkpoints, and which of them go.
+// The folder `checkpoints` of a run: which of its entries are checkpoints, and which checkpoints are removed.
 //
 // A checkpoint is a folder named step_ and the step, in at least 8 digits, whose state.json names the same
-// step. What is being written or removed is named so with `.unfinished` behind it. Nothing else is ever
-// touched, and no folder that holds a file which a run does not write.
+// step. While it is written or removed, its name ends in `.unfinished`. Nothing else is ever changed or
+// removed, and no folder that holds a file which a run does not write.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-std::string checkpoint_name(int64_t step);                                  // step_00001000
-std::optional<int64_t> step_of_name(std::string_view name);                 // nothing: not a name of ours
+std::string checkpoint_name(int64_t step);                   // step_00001000
+std::optional<int64_t> step_of_name(std::string_view name);  // nothing: not the name of a checkpoint
 std::filesystem::path unfinished(const std::filesystem::path& checkpoint);  // its name while it is written
 
 struct NamedCheckpoint {
@@ -24,12 +24,12 @@ struct NamedCheckpoint {
     kCopy,    // it is a checkpoint of another step than its name says
     kDamaged  // or not a checkpoint: its state.json cannot be read or does not agree
   };
-  int64_t step = 0;  // of the name
+  int64_t step = 0;  // from the name
   std::filesystem::path path;
   Standing standing = Standing::kCheckpoint;
   std::string why = {};  // if it is damaged
 };
-// All that have a name of ours, by step.
+// All folders with the name of a checkpoint, by step
 std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& folder);
 
 // The newest checkpoint in `folder`, if there is one.
@@ -43,15 +43,15 @@ struct KeepRule {
 // Removes the other checkpoints.
 void prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep);
 
-// Removes all checkpoints, damaged ones too, and what is unfinished. Copies and foreign files stay.
+// Removes all checkpoints, also damaged and unfinished ones. Copies and files of other programs stay.
 void remove_checkpoints(const std::filesystem::path& folder);
 
-// Removes what runs left that were killed while they wrote or removed a checkpoint.
+// Removes unfinished checkpoints of runs that were killed while they wrote or removed one.
 void remove_unfinished(const std::filesystem::path& folder);
 
-// Gives a checkpoint that is written its name. One that has it already becomes unfinished, in the same moment
-// where the file system can exchange names, so that a kill leaves one of them; anything else that has it
-// stays beside it, as NAME.found.
+// Gives a finished checkpoint its final name. An existing checkpoint of that name becomes unfinished; where
+// the file system can exchange names this is one atomic step, so a kill leaves one of the two. Anything else
+// of that name is renamed to NAME.found.
 void give_name(const std::filesystem::path& pending, const std::filesystem::path& checkpoint);
 
 }  // namespace tessera

@@ -12,7 +12,7 @@ namespace {
 // Steps of models of 100 million parameters and more reach 0.6 to 0.7 of the GEMM peak on both kinds of
 // device (README.md); smaller ones less, but their steps are short.
 constexpr double kShareOfPeak = 0.6;
-constexpr double kLongSeconds = 30;   // from here on a step is worth a notice
+constexpr double kLongSeconds = 30;   // a longer step gets a notice
 constexpr double kShortSeconds = 20;  // what the notice suggests
 
 // The largest 1, 2, 4, 8, ... times `unit` that is at most `most`, and at least `unit`.
@@ -27,9 +27,9 @@ std::string notice_of_step(const RunShape& shape, int64_t micro_batch, double se
   const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.ranks;
   const double token_seconds = seconds / static_cast<double>(tokens);
   const int64_t fewer = power_of_two_units(kShortSeconds / token_seconds, unit);
-  const std::string text = fmt::format("notice   a step, of {} tokens, will take about {} on this device",
+  const std::string text = fmt::format("a step of {} tokens will take about {} on this device",
                                        format_count(static_cast<double>(tokens)), format_about(seconds));
-  if (fewer >= tokens) return text + "; a smaller model, or a shorter train.sequence_length, takes less";
+  if (fewer >= tokens) return text + "; a smaller model or a shorter train.sequence_length takes less";
   const double then = token_seconds * static_cast<double>(fewer);
   return fmt::format("{}; --set train.tokens_per_step={} makes it {}{}", text, fewer, format_about(then),
                      then > kLongSeconds ? ", a smaller model or a shorter train.sequence_length less" : "");
@@ -49,24 +49,29 @@ std::vector<std::string> describe(const RunDescription& run) {
       run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch()))
                            : "";
   std::vector<std::string> lines{
-      fmt::format("model    {} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}",
-                  count(model.parameters()), model.layers, model.heads, model.channels, model.context,
-                  model.vocab_size),
-      fmt::format("device   {}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s", run.device.traits.name,
-                  name_of(shape.dtype), name_of(run.config.model.attention), run.peak_flops / 1e12,
-                  run.peak_flops < 1e13 ? 2 : 0),
-      fmt::format("data     {}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
-                  count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out)};
-  if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, "notice   " + run.device.notice);
+      labelled("model",
+               fmt::format("{} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}",
+                           count(model.parameters()), model.layers, model.heads, model.channels,
+                           model.context, model.vocab_size)),
+      labelled("device", fmt::format("{}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s",
+                                     run.device.traits.name, name_of(shape.dtype), name_of(shape.attention),
+                                     run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
+      labelled("data",
+               fmt::format("{}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
+                           count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out))};
+  if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
   if (run.config.data.train == kBuiltinData)
     lines.push_back(
-        "notice   this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains on a text "
-        "file or on token shards");
+        labelled("notice",
+                 "this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains "
+                 "on a text file or on token shards"));
   if (!run.data.tokenizer() && run.config.sampling.every > 0)
-    lines.push_back("notice   these shards do not name their tokenizer, so there will be no samples of text");
-  lines.push_back(fmt::format("step     {} tokens: {}{} x {} sequences of {}; {} steps, folder {}",
-                              count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
-                              shape.micro_batch, shape.sequence_length, run.config.train.steps, run.folder));
+    lines.push_back(
+        labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
+  lines.push_back(labelled(
+      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {} steps, folder {}",
+                          count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
+                          shape.micro_batch, shape.sequence_length, run.config.train.steps, run.folder)));
   return lines;
 }
 
@@ -92,8 +97,7 @@ std::vector<std::string> slowness_notices(const RunDescription& run) {
   const double sequences = static_cast<double>(validation_sequences) * kShortSeconds / evaluation;
   const int64_t fewer = power_of_two_units(sequences, 1);
   notices.push_back(fmt::format(
-      "notice   an evaluation, of {} sequences, will take about {}; --set evaluation.sequences={} makes it "
-      "{}{}",
+      "an evaluation of {} sequences will take about {}; --set evaluation.sequences={} makes it {}{}",
       validation_sequences, format_about(evaluation), fewer,
       format_about(evaluation * static_cast<double>(fewer) / static_cast<double>(validation_sequences)),
       run.config.evaluation.at_start ? ", --set evaluation.at_start=false omits the one before the first step"

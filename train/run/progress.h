@@ -1,5 +1,4 @@
-// What a run tells of itself while it trains: what it is about to do, how far it is, and how long it will
-// take.
+// What a run prints about itself: its settings at the start, its progress, and the time that remains.
 #pragma once
 
 #include <array>
@@ -22,30 +21,30 @@ struct RunDescription {
   double peak_flops;  // of one device
   std::string folder;
 };
-// The lines that a run begins with.
+// The lines printed at the start of a run
 std::vector<std::string> describe(const RunDescription& run);
 
-// The sequences of an evaluation, where the run evaluates.
+// Sequences in one evaluation, if the run evaluates
 int64_t evaluated_sequences(const Config& config, const RunData& data);
 
-// Seconds of a step and of an evaluation, before there was one: from their arithmetic, and the share of the
-// GEMM peak that devices reach.
+// Seconds of a step and of an evaluation, estimated before the first one from their FLOPs and a typical share
+// of the GEMM peak
 double expected_step_seconds(const RunShape& shape, double peak_flops);
 double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences);
 
-// Of a step, an evaluation, that will take more than half a minute: how long it will take, and the keys that
-// make it shorter.
+// Notices for a step or an evaluation that will take more than half a minute: how long, and the keys that
+// make it shorter
 std::vector<std::string> slowness_notices(const RunDescription& run);
 
 std::string format_about(double seconds);  // "20 s", "21 min", "2.5 h"
 
-// The time that the rest of a run takes, by what was measured so far. What was not measured yet counts as 0.
+// The time that remains, from the tasks measured so far. A task that was not measured yet counts as 0.
 class TimeLeft {
  public:
   enum Task { kStep, kEvaluation, kSample, kCheckpoint };
   explicit TimeLeft(const Config& config);
   void took(Task task, double seconds);
-  // With `step` just done, and what is due after it not yet.
+  // After `step`, before the tasks that are due after it
   double after(int64_t step) const;
 
  private:
@@ -80,7 +79,7 @@ struct TaskFigures {
   std::string where, what;
   int64_t done, total;
   std::string unit;
-  double seconds;  // since it began
+  double seconds;  // since the task started
 };
 // "step 3/100 | evaluation 19% | 12 of 64 sequences | 3.0/s | 0:17 left"
 std::vector<StatusPart> task_status(const TaskFigures& task);

@@ -20,14 +20,14 @@ struct Meaning {
   std::string_view text;
 };
 
-// The first that fits holds. Keys that change nothing but what is printed or kept have none; what changes the
-// learning rate has a line of its own.
+// The first match applies. Keys that only change what is printed or kept are not listed; keys that change the
+// learning rate have an empty text, since the learning rate has a line of its own.
 constexpr Meaning kMeanings[] = {
     {"device", "the losses agree to rounding only"},
     {"model.attention", "the losses agree to rounding only"},
     {"model.position_extension", "no effect: the weights are the checkpoint's"},
     {"data.train", "the same tokens under another name"},
-    {"data.validation", "validation losses before and after may not compare"},
+    {"data.validation", "validation losses before and after may not be comparable"},
     {"train.init_from", "no effect: the weights are the checkpoint's"},
     {"train.steps", "where the run ends"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
@@ -43,7 +43,7 @@ constexpr Meaning kMeanings[] = {
     {"optimizer.decay_fraction", ""},
     {"optimizer.moments", "the moments are rounded differently from here on"},
     {"optimizer.", "from the next step on"},
-    {"evaluation.sequences", "validation losses before and after do not compare"},
+    {"evaluation.sequences", "validation losses before and after are not comparable"},
 };
 
 std::string_view meaning_of(std::string_view key) {
@@ -76,7 +76,7 @@ std::string learning_rate_change(const Config& was, const Config& now, int64_t s
 
 void refuse(const fs::path& checkpoint, const std::string& what) {
   fail(
-      "{} {}: the order of the data would change. Restore it, or start anew from these weights with "
+      "{} {}: the order of the data would change. Restore it, or start a new run from these weights with "
       "train.init_from",
       checkpoint.string(), what);
 }
@@ -90,15 +90,15 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
           "{}. Resume with that build, or train on a file of your own with data.train",
           checkpoint.string(), *differs);
     fail(
-        "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start anew from "
-        "these weights with train.init_from",
+        "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start a new run "
+        "from these weights with train.init_from",
         checkpoint.string(), now.data, *differs);
   }
   check(old.train_range.first_token == data.train_range.first_token &&
             old.train_range.token_count == data.train_range.token_count,
         "{} was trained on {} tokens of {}, this run would train on {}: text that was held out would become "
-        "training text, or the other way round. Restore data.validation_fraction and data.validation, or "
-        "start anew from these weights with train.init_from",
+        "training text, or the reverse. Restore data.validation_fraction and data.validation, or start a new "
+        "run from these weights with train.init_from",
         checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
 }
 
@@ -106,7 +106,7 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
 bool same_validation(const RunState& was, const RunState& now) {
   if (!was.fingerprint || !now.fingerprint) return true;
   const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
-  // A part of the training data is compared with that, and a run that does not evaluate has none.
+  // Held-out training data was compared with the training data; a run that does not evaluate has none.
   return !old || !data || !difference(*old, *data);
 }
 
@@ -129,14 +129,14 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
     check_same_tokens(checkpoint, was, now);
     if (!same_validation(was, now))
       notices.push_back(
-          "the validation data is not the checkpoint's: validation losses before and after do not "
-          "compare, and the best step is counted anew");
+          "the validation data is not the checkpoint's: validation losses before and after cannot be "
+          "compared, and the search for the best step starts again");
   }
   return notices;
 }
 
-// The configuration that a checkpoint holds; nothing where it has none, or one that this version cannot read,
-// which `notice` then says.
+// The configuration that a checkpoint holds; nothing if it has none, or one that this version cannot read:
+// `notice` then says why.
 std::optional<Config> config_of(const fs::path& checkpoint, std::string& notice) {
   const fs::path path = checkpoint / kConfigFile;
   if (!fs::exists(path)) return std::nullopt;
@@ -178,8 +178,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())
     notices.push_back(
-        fmt::format("{} has no checksums, as an earlier version of Tessera wrote it: damage to it "
-                    "would not be noticed",
+        fmt::format("{} has no checksums, since an earlier version of Tessera wrote it: damage to its files "
+                    "cannot be detected",
                     checkpoint.filename().string()));
   if (!unread.empty()) notices.push_back(unread);
   if (!was_config) return notices;

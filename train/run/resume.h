@@ -1,4 +1,4 @@
-// What differs between a checkpoint and the run that resumes from it: refusals, and what the user is told.
+// The differences between a checkpoint and the run that resumes from it: some are refused, some are notices.
 #pragma once
 
 #include <filesystem>
@@ -11,15 +11,15 @@
 
 namespace tessera {
 
-// Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns what to tell the
-// user: keys that changed, with their values before and now and what that means; what could not be compared.
+// Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns notices: keys that
+// changed, with both values and the effect; what could not be compared.
 // Error: the order of the training data would change: another seed, sequence length or data.shuffle, or other
 // data.
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
                                                  const RunState& now, const Config& config);
 
-// The best evaluation up to the checkpoint. None where its loss does not compare with those of this run, or
-// where the run keeps the best checkpoint and that one is gone.
+// The best evaluation up to the checkpoint. Nothing if its loss cannot be compared with those of this run,
+// or if the run keeps the best checkpoint and that one no longer exists.
 std::optional<BestEvaluation> best_so_far(const std::filesystem::path& checkpoint, const RunState& was,
                                           const RunState& now, const Config& config);
 

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Vocabularies are often padded to a multiple of this, for the GPU's sake.
+// Vocabularies are often padded to a multiple of this, for speed on GPUs.
 constexpr int64_t kPadding = 128;
 
 bool is_padded(int64_t vocab_size, int64_t tokens) {
@@ -31,11 +31,10 @@ void check_validation(const RunParts& run, std::vector<std::string>& notices) {
       fmt::format("data.validation, {}, is encoded by {}, and data.train, {}, by {}",
                   run.config.data.validation, known(validation), run.config.data.train, known(train));
   check(train.empty() || validation.empty(),
-        "{}: its loss would say nothing. Prepare both with the same tokenizer, or hold out a part of "
-        "data.train "
-        "with --set data.validation=",
+        "{}: the validation loss would be meaningless. Prepare both with the same tokenizer, or hold out a "
+        "part of data.train with --set data.validation=",
         what);
-  notices.push_back(what + ": its loss says something only if they are the same");
+  notices.push_back(what + ": the validation loss is meaningless unless they are the same");
 }
 
 void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
@@ -54,8 +53,7 @@ void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
   if (run.model.vocab_size < tokens) {
     notices.push_back(
         fmt::format("{}, and model.vocab_size is {}: a token above {} in the data ends the run. --set "
-                    "model.vocab_size={} "
-                    "takes them all",
+                    "model.vocab_size={} takes them all",
                     what, run.model.vocab_size, run.model.vocab_size - 1, tokens));
   } else if (is_padded(run.model.vocab_size, tokens)) {
     notices.push_back(fmt::format("{}, and model.vocab_size is {}: the ids from {} on are padding", what,
@@ -63,8 +61,7 @@ void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
   } else {
     notices.push_back(
         fmt::format("{}, and model.vocab_size is {}: most of the vocabulary is never used. --set "
-                    "model.vocab_size={} suits "
-                    "the data",
+                    "model.vocab_size={} suits the data",
                     what, run.model.vocab_size, tokens));
   }
 }
@@ -77,15 +74,15 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
                                 [&](int32_t token) { return token < 0 || token >= run.model.vocab_size; });
   if (bad != tokens.end())
     fail(
-        "sampling.prompt {} has the token {} in place {}, and the model's vocabulary has {} tokens (0 to "
-        "{}). "
-        "Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
+        "sampling.prompt {} has the token {} at position {}, and the model's vocabulary has {} tokens (0 to "
+        "{}). Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
         in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
         run.model.vocab_size - 1, run.tokenizer->vocab_size());
   if (const int64_t context = run.model.context; std::ssize(tokens) > context)
-    notices.push_back(fmt::format(
-        "sampling.prompt has {} tokens, and the model reads {} at most (model.context): the last {} count",
-        tokens.size(), context, context));
+    notices.push_back(
+        fmt::format("sampling.prompt has {} tokens, and the model reads {} at most (model.context): only the "
+                    "last {} are used",
+                    tokens.size(), context, context));
 }
 
 }  // namespace

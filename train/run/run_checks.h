@@ -1,4 +1,4 @@
-// What a run's data, model and prompt must agree on, checked before anything slow is done.
+// Checks that a run's data, model and prompt agree, before anything slow is done.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace tessera {
 
 struct RunParts {
   const Config& config;
-  const ModelConfig& model;  // as the run has it: train.init_from may say its sizes
+  const ModelConfig& model;  // train.init_from may set its sizes
   const TokenStream& train;
   const TokenStream* validation = nullptr;  // null: a part of `train`
-  const Tokenizer* tokenizer = nullptr;     // of `train`; null: not known, and then little can be checked
-  bool resuming = false;                    // what a checkpoint was trained on is not refused again
+  const Tokenizer* tokenizer = nullptr;     // of `train`; null: unknown, and little can be checked
+  bool resuming = false;  // a vocabulary that the checkpoint was trained with is not refused
 };
 
 // Returns notices for the user. Error: data of another tokenizer than that of the weights of train.init_from,

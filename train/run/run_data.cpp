@@ -65,8 +65,10 @@ fs::path builtin_corpus() {
     std::error_code error;
     if (fs::is_regular_file(folder / "corpus.txt", error)) return folder / "corpus.txt";
   }
-  fail("the built-in corpus {} is missing; build the target `corpus`, or set data.train",
-       (shipped_folders()[0] / "corpus.txt").string());
+  fail(
+      "the built-in corpus {} is missing. Build it with cmake --build FOLDER --target corpus, or name a file "
+      "with --set data.train=PATH",
+      (shipped_folders()[0] / "corpus.txt").string());
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// RunData: the token streams that a configuration names, and the loaders and the tokenizer that go with them.
+// RunData: the token streams that a configuration names, their loaders and their tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@ namespace tessera {
 class RunData {
  public:
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
-  // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data;
-  // it trains on what others would, and on all of it where that is too short to hold some out.
+  // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data. It
+  // trains on the same tokens as one that does, or on all tokens if there are too few to hold any out.
   explicit RunData(const Config& config);
   RunData(const RunData&) = delete;  // the loaders point into it
   RunData& operator=(const RunData&) = delete;
@@ -29,7 +29,7 @@ class RunData {
   bool evaluates() const { return validation_.has_value(); }
   const Loader& validation() const { return *validation_; }  // where it evaluates
   DataFingerprint fingerprint() const;                       // reads some hundred kilobytes
-  // Verifies shards that have checksums, if they are not too many. Returns notices. Error: a damaged shard.
+  // Verifies shards that have checksums, unless they are too large. Returns notices. Error: a damaged shard.
   std::vector<std::string> verify() const;
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // none for shards that do not name theirs
 
@@ -40,7 +40,7 @@ class RunData {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// Where `data.train: builtin` finds its text: the corpus that the build put beside the program, or installed.
+// The text of `data.train: builtin`: the corpus that the build put beside the program, or that was installed
 std::filesystem::path builtin_corpus();
 
 }  // namespace tessera

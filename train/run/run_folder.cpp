@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file with no more than the lines of a run's start holds nothing that is worth keeping.
+// A file without losses has only the lines of a run's start: nothing worth keeping.
 bool holds_results(const fs::path& metrics) {
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);)
@@ -26,13 +26,12 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-// A checkpoint that is newer than the one to resume from, and cannot be read, is not passed over in silence.
+// A checkpoint that is newer than the one to resume from and cannot be read is an Error, not skipped.
 void check_none_newer_is_damaged(const fs::path& folder, const std::optional<fs::path>& latest) {
   const int64_t step = latest ? step_of_name(latest->filename().string()).value_or(0) : 0;
   for (const NamedCheckpoint& one : named_checkpoints(folder))
     check(one.step <= step || one.standing != NamedCheckpoint::Standing::kDamaged,
-          "{} is damaged: {}. {}. To pass it over, move it away: mv {} {}.damaged", one.path.string(),
-          one.why,
+          "{} is damaged: {}. {}. To skip it, rename it: mv {} {}.damaged", one.path.string(), one.why,
           latest ? fmt::format("The newest checkpoint before it is {}", latest->filename().string())
                  : "There is no checkpoint before it",
           one.path.string(), one.path.string());
@@ -46,9 +45,10 @@ RunFolder::RunFolder(const Config& config, const TrainerOptions& options, bool l
   latest_ = latest_checkpoint(checkpoints_);
   if (options.resume) {
     check_none_newer_is_damaged(checkpoints_, latest_);
-    check(latest_ || options.or_start,
-          "there is nothing to resume: {} holds no checkpoint. --resume auto starts where there is none",
-          checkpoints_.string());
+    check(
+        latest_ || options.or_start,
+        "there is nothing to resume: {} holds no checkpoint. --resume auto starts a new run if there is none",
+        checkpoints_.string());
     checkpoint_ = latest_;
   } else {
     check_free(config);
@@ -58,31 +58,31 @@ RunFolder::RunFolder(const Config& config, const TrainerOptions& options, bool l
 void RunFolder::check_free(const Config& config) const {
   if (options_.overwrite) {
     check(config.train.init_from.empty() || !lies_in(config.train.init_from, checkpoints_),
-          "train.init_from is {}, which --overwrite would remove. Start in another folder with "
-          "--set train.folder=NAME, or copy these weights out of {} first",
+          "train.init_from is {}, which --overwrite would remove. Start in another folder with --set "
+          "train.folder=NAME, or copy these weights out of {} first",
           config.train.init_from, folder_.string());
     return;
   }
   check(
       !latest_,
-      "{} holds checkpoints of an earlier run. Add --resume to go on from {}, --overwrite to remove them and "
-      "start anew, or choose another folder with --set train.folder=NAME",
+      "{} holds checkpoints of an earlier run. Add --resume to continue from {}, --overwrite to remove them "
+      "and start again, or choose another folder with --set train.folder=NAME",
       folder_.string(), latest_ ? latest_->filename().string() : "");
   check_none_newer_is_damaged(checkpoints_, latest_);
   check(!holds_results(folder_ / kMetricsFile),
-        "{} holds {} of an earlier run that left no checkpoint. Add --overwrite to start anew and lose it, "
-        "--resume auto to start anew and keep it under another name, or choose another folder with "
-        "--set train.folder=NAME",
+        "{} holds {} of an earlier run that wrote no checkpoint. Add --overwrite to start again and lose it, "
+        "--resume auto to start again and keep it under another name, or choose another folder with --set "
+        "train.folder=NAME",
         folder_.string(), kMetricsFile);
 }
 
-void RunFolder::keep_metrics_aside(std::vector<std::string>& notices) const {
+void RunFolder::rename_metrics(std::vector<std::string>& notices) const {
   if (!holds_results(folder_ / kMetricsFile)) return;
-  std::string aside;
-  for (int i = 1; aside.empty() || fs::exists(folder_ / aside); ++i)
-    aside = fmt::format("metrics-{}.jsonl", i);
-  fs::rename(folder_ / kMetricsFile, folder_ / aside);
-  notices.push_back(fmt::format("an earlier run left no checkpoint; its {} is now {}", kMetricsFile, aside));
+  std::string kept;
+  for (int i = 1; kept.empty() || fs::exists(folder_ / kept); ++i) kept = fmt::format("metrics-{}.jsonl", i);
+  fs::rename(folder_ / kMetricsFile, folder_ / kept);
+  notices.push_back(
+      fmt::format("an earlier run wrote no checkpoint; its {} was renamed to {}", kMetricsFile, kept));
 }
 
 std::vector<std::string> RunFolder::take() {
@@ -91,13 +91,13 @@ std::vector<std::string> RunFolder::take() {
     fs::create_directories(folder_);
     if (!lock_) {
       lock_.emplace(folder_);
-      // It was not there when it was looked at: another run may have come and ended.
+      // The folder did not exist when it was inspected: another run may have started and ended since.
       check(latest_checkpoint(checkpoints_) == latest_ && !holds_results(folder_ / kMetricsFile),
-            "another run has used {} since this one started: start again", folder_.string());
+            "another run has used {} since this one started. Start this run again", folder_.string());
     }
     if (!lock_->notice().empty()) notices.push_back(lock_->notice());
     if (options_.overwrite) remove_checkpoints(checkpoints_);
-    if (options_.resume && !checkpoint_) keep_metrics_aside(notices);
+    if (options_.resume && !checkpoint_) rename_metrics(notices);
   } catch (const fs::filesystem_error& error) {
     fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
          folder_.string(), error.code().message());

@@ -1,4 +1,4 @@
-// RunFolder: what lies in a run's folder when the run starts, and what the run does with it.
+// RunFolder: the folder of a run: what it holds when the run starts, and what is kept or removed.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@ namespace tessera {
 
 class RunFolder {
  public:
-  // Looks, and removes nothing. Rank 0 `leads` and locks the folder, if it exists.
-  // Error: results of an earlier run and no word what to do with them, nothing to resume, a newer checkpoint
+  // Reads the folder and changes nothing. Rank 0 `leads`: it locks the folder if that exists.
+  // Error: results of an earlier run without --resume or --overwrite, nothing to resume, a newer checkpoint
   // that is damaged, another run in the folder, weights to start from that would be removed.
   RunFolder(const Config& config, const TrainerOptions& options, bool leads);
 
@@ -23,13 +23,13 @@ class RunFolder {
   const std::filesystem::path& checkpoints() const { return checkpoints_; }
   const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }  // to resume from
 
-  // For rank 0, when all is well: makes the folder, locks it, removes what --overwrite removes. Returns
-  // notices. Error: no permission, a run that has come meanwhile.
+  // For rank 0, after all checks: makes the folder, locks it, removes what --overwrite removes. Returns
+  // notices. Error: no permission, another run has started in the folder.
   std::vector<std::string> take();
 
  private:
   void check_free(const Config& config) const;
-  void keep_metrics_aside(std::vector<std::string>& notices) const;
+  void rename_metrics(std::vector<std::string>& notices) const;
 
   std::filesystem::path folder_, checkpoints_;
   TrainerOptions options_;

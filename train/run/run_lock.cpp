@@ -35,7 +35,7 @@ std::string holder_of(int fd) {
     return fmt::format("process {} on the host {}, started {}", whole_number(holder, "pid", kLockFile),
                        text_value(holder, "host", kLockFile), text_value(holder, "started", kLockFile));
   } catch (const Error&) {
-    return "a process that has not said yet who it is";
+    return "a process that has not written its name yet";
   }
 }
 
@@ -53,20 +53,19 @@ RunLock::RunLock(const fs::path& folder)
   const bool locked = fcntl(file_.get(), F_OFD_SETLK, &whole) == 0;
   const int error = errno;
   check(locked || (error != EAGAIN && error != EACCES),
-        "another run is writing to {}: {}. Wait for its end or stop it, or choose another folder with "
-        "--set train.folder=NAME",
+        "another run is writing to {}: {}. Wait until it ends, stop it, or choose another folder with --set "
+        "train.folder=NAME",
         folder.string(), holder_of(file_.get()));
   if (!locked)
-    notice_ = fmt::format(
-        "{} is on a file system without locks ({}): nothing keeps a second run from writing there",
-        folder.string(), std::strerror(error));
+    notice_ = fmt::format("{} is on a file system without locks ({}): a second run could write there too",
+                          folder.string(), std::strerror(error));
   const std::string text =
       nlohmann::json{{"host", host_name()}, {"pid", getpid()}, {"started", utc_time()}}.dump();
   const bool written = ftruncate(file_.get(), 0) == 0 &&
                        pwrite(file_.get(), text.data(), text.size(), 0) == std::ssize(text) &&
                        fsync(file_.get()) == 0;  // NFS: readers on other hosts see what is on the server
   check(written || errno == ENOSPC || errno == EDQUOT || errno == EFBIG, "cannot write to {}: {}", path,
-        std::strerror(errno));  // a full disk is no reason not to run: the lock holds without a text
+        std::strerror(errno));  // a full disk is no reason to stop: the lock works without the text
 }
 
 }  // namespace tessera

@@ -14,9 +14,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kQuietSeconds = 60;   // after which a log gets a line of what is under way
-constexpr int64_t kLabel = 9;          // columns of "notice   "
-constexpr double kWorthANotice = 1.1;  // times the peak that was told last
+constexpr double kQuietSeconds = 60;   // without output, after which a log gets a status line
+constexpr double kWorthANotice = 1.1;  // times the peak that was last printed
 
 }  // namespace
 
@@ -43,11 +42,11 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
 
 void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
   shape_ = description.shape;
-  peak_flops_ = peak_told_ = description.peak_flops;
+  peak_flops_ = peak_printed_ = description.peak_flops;
   sequences_per_epoch_ = static_cast<double>(description.data.train().sequences_per_epoch());
-  if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabel);
-  for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabel);
-  for (const std::string& line : slowness_notices(description)) line_.print_wrapped(line, kLabel);
+  if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabelColumns);
+  for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabelColumns);
+  for (const std::string& text : slowness_notices(description)) line_.notice(text);
   nlohmann::ordered_json figures{
       {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
       {"device", description.device.traits.name},
@@ -83,7 +82,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                   {"tokens_per_second", tokens_per_second},
                   {"mfu", tokens_per_second * flops_per_token / peak_flops},
                   {"memory_bytes", memory}});
-  if (memory > std::exchange(memory_told_, memory))
+  if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
   report_->refresh();
   const std::vector<StatusPart> status = step_status({.step = run_.step,
@@ -101,20 +100,19 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
   interval_ = {};
 }
 
-// A step cannot do more than the device can: what was measured for the peak was measured under load.
+// A step cannot exceed the device's peak: if it does, the peak was measured under load.
 void RunLog::raise_peak(double flops) {
   peak_flops_ = std::max(peak_flops_, flops);
-  if (peak_flops_ < kWorthANotice * peak_told_) return;
-  line_.print_wrapped(
-      fmt::format("notice   step {} reached {:.3g} TFLOP/s, more than the GEMM peak of {:.3g} that was "
-                  "measured under load, as other programs used the device. MFU is now relative to {:.3g}",
-                  run_.step, flops / 1e12, peak_told_ / 1e12, flops / 1e12),
-      kLabel);
-  peak_told_ = flops;
+  if (peak_flops_ < kWorthANotice * peak_printed_) return;
+  line_.notice(
+      fmt::format("step {} reached {:.3g} TFLOP/s, more than the GEMM peak of {:.3g} that was measured while "
+                  "other programs used the device. MFU is now relative to {:.3g}",
+                  run_.step, flops / 1e12, peak_printed_ / 1e12, flops / 1e12));
+  peak_printed_ = flops;
 }
 
-void RunLog::under_way(int64_t step, const std::string& what, int64_t done, int64_t total,
-                       const std::string& unit, double seconds) {
+void RunLog::progress(int64_t step, const std::string& what, int64_t done, int64_t total,
+                      const std::string& unit, double seconds) {
   if (!line_.due()) return;
   line_.show(task_status({.where = fmt::format("step {}/{}", step, config_.train.steps),
                           .what = what,

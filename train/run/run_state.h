@@ -1,4 +1,4 @@
-// RunState: what a run must know to go on as if it had never stopped, and state.json, which keeps it.
+// RunState: what a run needs to resume as if it had never stopped, and state.json, which stores it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Tells whether a run trains and evaluates on the same tokens as before, wherever their files lie.
+// Whether a run trains and evaluates on the same tokens as before, wherever their files lie
 struct DataFingerprint {
   StreamFingerprint train;
   TokenRange train_range;                       // what is not held out
@@ -43,7 +43,7 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateFormat = "tessera checkpoint 2";
 inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
 
-// Takes note of an evaluation after run.step. Returns whether its loss is the lowest so far.
+// Records an evaluation after run.step. Returns whether its loss is the lowest so far.
 bool note_evaluation(RunState& run, double validation_loss);
 
 nlohmann::ordered_json json_of(const RunState& run);

@@ -10,9 +10,8 @@ namespace tessera {
 //   constant   learning_rate
 //   linear     falls to min_learning_rate in a straight line
 //   cosine     falls to min_learning_rate along half a cosine; Loshchilov and Hutter, arXiv:1608.03983
-//   wsd        constant, then linear to min_learning_rate over the last decay_fraction of all steps (warm-up,
-//   stable,
-//              decay; Hu et al., arXiv:2404.06395)
+//   wsd        constant, then linear to min_learning_rate over the last decay_fraction of all steps
+//              (warm-up, stable, decay; Hu et al., arXiv:2404.06395)
 double learning_rate_at(int64_t step, int64_t steps, const Config::Optimizer& optimizer);
 
 }  // namespace tessera

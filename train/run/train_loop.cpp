@@ -10,8 +10,8 @@
 #include "train/run/checkpoint_folder.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
-#include "train/session/sampler.h"
 #include "train/session/from_config.h"
+#include "train/session/sampler.h"
 
 namespace tessera {
 namespace {
@@ -32,7 +32,7 @@ TrainLoop::TrainLoop(const OpenRun& run)
       stopping_(run.ranks, [this](int number) { run_.log.signal(number); }),
       saved_(run.now.step) {}
 
-// The validation loss, the same at all ranks; nothing if a signal ended the evaluation.
+// The validation loss, the same on all ranks; nothing if a signal stopped the evaluation.
 std::optional<double> TrainLoop::evaluate() {
   Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
@@ -49,7 +49,7 @@ std::optional<double> TrainLoop::evaluate() {
     targets.resize(tokens.size());
     run_.data.validation().fetch(first, count, tokens, targets);
     sum += run_.state.session().evaluate(tokens, targets, count) * static_cast<double>(count);
-    run_.log.under_way(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
+    run_.log.progress(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
   }
   run_.log.line().clear();
   const std::vector<double> all = stopping_.sum({sum});
@@ -66,8 +66,8 @@ void TrainLoop::sample() {
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
   const std::optional<std::string> text = sample_text(
-      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling, static_cast<uint64_t>(run_.config.train.seed),
-      run_.now.step, [] { return stop_signal() != 0; });
+      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling,
+      static_cast<uint64_t>(run_.config.train.seed), run_.now.step, [] { return stop_signal() != 0; });
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
@@ -76,7 +76,7 @@ void TrainLoop::save() {
   run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this checkpoint");
-  run_.log.sync();  // first: where there is the checkpoint, there are the lines before it
+  run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
   const fs::path path = save_checkpoint(run_.checkpoints, run_.state, run_.now, print_config(run_.config));
   if (!run_.ranks.is_rank_0()) return;
@@ -109,21 +109,21 @@ void TrainLoop::report_ranks() {
   run_.log.line().print(text);
 }
 
-// False: the step was dropped, as a signal came.
+// False: a signal arrived, and the step was dropped.
 bool TrainLoop::train_step(int64_t step) {
   run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
   const double learning_rate = learning_rate_at(step - 1, run_.config.train.steps, run_.config.optimizer);
   Arena::Phase phase(run_.arena, "step", step, Arena::Phase::kRecordFirstFew);
-  const auto goes_on = [&](int64_t done) {
+  const auto continues = [&](int64_t done) {
     run_.ranks.enter_phase(fmt::format("step {}: after micro-batch {}", step, done));
     const double elapsed = seconds_since(start);
     if (elapsed > 1)
-      run_.log.under_way(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
+      run_.log.progress(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
     return !stopping_.drops_step(done, elapsed);
   };
   if (!run_.state.step(run_.tokens, run_.targets, optimizer_config(run_.config), learning_rate, step,
-                       goes_on))
+                       continues))
     return false;
   const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
   fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.tokens,
@@ -136,8 +136,7 @@ bool TrainLoop::train_step(int64_t step) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     fail(
         "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
-        "last "
-        "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
+        "last checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
         "(optimizer.max_grad_norm) usually helps",
         step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
   run_.now.step = step;
@@ -161,13 +160,13 @@ void TrainLoop::work(const Due& due) {
   if (due.evaluation)
     if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_.now, *loss);
   if (due.sample) sample();
-  // The best is saved even where its step is: its state.json has to tell that it is the best.
+  // The best is saved even if its step was saved already: its state.json has to say that it is the best.
   if ((due.checkpoint && run_.now.step > saved_) || (best && run_.config.checkpoint.keep_best)) save();
-  if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these may have taken long
+  if (due.evaluation || due.sample || due.checkpoint) stopping_.agreed();  // these tasks may have taken long
 }
 
-// What comes before the next step: the evaluation of a fresh run; else what the checkpoint's step lacks, as a
-// signal ended it there.
+// The tasks before the next step: the evaluation of a fresh run; in a resumed one, the evaluation and sample
+// of the checkpoint's step if a signal stopped the run before them.
 TrainLoop::Due TrainLoop::due_before_steps() {
   if (run_.resumed.empty())
     return {.evaluation = run_.config.evaluation.every > 0 && run_.config.evaluation.at_start};
@@ -178,8 +177,8 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   if (run_.now.step == run_.config.train.steps && !due.evaluation && !due.sample)
     run_.log.line().print_wrapped(
         fmt::format(
-            "nothing is left to do: the run is at step {}, and train.steps is {}. A larger one, --set "
-            "train.steps=N, trains on",
+            "nothing is left to do: the run is at step {}, and train.steps is {}. To continue, set a larger "
+            "one with --set train.steps=N",
             run_.now.step, run_.config.train.steps),
         2);
   return due;
@@ -193,19 +192,19 @@ void TrainLoop::train_all() {
                   .peak_flops = run_.peak_flops,
                   .folder = run_.folder.string()},
                  run_.resumed);
-  for (const std::string& notice : run_.notices) run_.log.line().print_wrapped("notice   " + notice, 9);
+  for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
   catch_stop_signals(run_.ranks.is_rank_0());
   step_seconds_ = run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
                   static_cast<double>(run_.ranks.size());
   const Due due = due_before_steps();
-  if (!stopping_.asked()) work(due);
+  if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
   bool dropped = false;
   for (int64_t step = first; step <= run_.config.train.steps && stopping_.signal() == 0; ++step) {
     stopping_.expect_step(shape().micro_steps, step_seconds_);
     dropped = !train_step(step);
     if (dropped) break;
-    // Most of a profile is known now: a reader of a long run need not wait for its end.
+    // Most of the profile is known now: it is written before the end of a long run.
     if (!run_.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
       Arena::Phase writing(run_.arena, "memory profile");
       write_profile();
@@ -227,15 +226,15 @@ void TrainLoop::end() {
   if (!run_.profile.empty()) {
     write_profile();
     run_.log.line().print(fmt::format("memory profile: {}{}", (run_.profile / "memory.html").string(),
-                                      run_.ranks.size() > 1 ? ", and so for each rank" : ""));
+                                      run_.ranks.size() > 1 ? ", and one for each other rank" : ""));
   }
   run_.ranks.finish();
   const int signal = stopping_.signal();
   if (signal == 0) return run_.log.stop("finished", fmt::format("step {} is done", run_.now.step));
-  const std::string message =
-      fmt::format("stopped by a signal ({}); {}", name_of_signal(signal),
-                  run_.now.step > 0 ? fmt::format("--resume goes on from step {}", run_.now.step)
-                                    : "no step was finished, so there is nothing to resume: start it again");
+  const std::string message = fmt::format(
+      "stopped by a signal ({}); {}", name_of_signal(signal),
+      run_.now.step > 0 ? fmt::format("--resume continues from step {}", run_.now.step)
+                        : "no step was finished, so there is nothing to resume: start the run again");
   run_.log.line().print(message);
   run_.log.stop("signal", message);
 }
@@ -246,7 +245,7 @@ void TrainLoop::run() {
   } catch (const std::exception& error) {
     try {
       run_.log.stop("error", error.what());
-    } catch (const std::exception&) {  // the first error is the one to tell
+    } catch (const std::exception&) {  // the first error is reported
     }
     throw;
   }

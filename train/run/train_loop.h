@@ -1,5 +1,4 @@
-// The loop over a run that is set up: steps, evaluations, samples, checkpoints, until the last step or a
-// signal.
+// The training loop: steps, evaluations, samples and checkpoints, until the last step or a signal.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +17,7 @@
 
 namespace tessera {
 
-// What the loop works on; it all outlives the loop.
+// What the loop works on; all of it outlives the loop.
 struct OpenRun {
   const Config& config;
   RankGroup& ranks;
@@ -27,12 +26,12 @@ struct OpenRun {
   const RunData& data;
   Arena& arena;
   TrainState& state;
-  RunState& now;  // the last step that is done
+  RunState& now;  // after the last finished step
   RunLog& log;
-  std::vector<int32_t>&tokens, &targets;  // of this rank's sequences of the step that comes next
+  std::vector<int32_t>&tokens, &targets;  // of this rank's sequences of the next step
   double peak_flops;                      // of one device
   std::filesystem::path folder, checkpoints;
-  std::filesystem::path profile;     // of the memory; empty: none is asked for
+  std::filesystem::path profile;     // folder of the memory profile; empty: none
   std::filesystem::path resumed;     // the checkpoint; empty: a fresh run
   std::vector<std::string> notices;  // for rank 0 to print when the run starts
 };
@@ -47,7 +46,7 @@ class TrainLoop {
   void run();  // as train() says
 
  private:
-  // What a step is followed by.
+  // The tasks after a step
   struct Due {
     bool evaluation = false, sample = false, checkpoint = false;
   };
@@ -68,7 +67,7 @@ class TrainLoop {
   OpenRun run_;
   Stopping stopping_;
   int64_t saved_;            // the step of the newest checkpoint of this run
-  double step_seconds_ = 0;  // the last step, or what one is expected to take; equal at all ranks
+  double step_seconds_ = 0;  // of the last step, or expected before the first; equal on all ranks
 };
 
 }  // namespace tessera

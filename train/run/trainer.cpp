@@ -34,7 +34,7 @@ class Trainer {
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
-  void tell(const std::vector<std::string>& notices) {
+  void add_notices(const std::vector<std::string>& notices) {
     notices_.insert(notices_.end(), notices.begin(), notices.end());
   }
   void obtain_memory(bool resuming);
@@ -54,7 +54,7 @@ class Trainer {
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   RunLog log_;
-  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the step that comes next
+  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the next step
   fs::path resumed_;                       // the checkpoint; empty: a fresh run
 };
 
@@ -82,9 +82,9 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   if (!checkpoint && !config.train.init_from.empty())  // before anything slow
     notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);
-  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any work is done
+  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any slow work
   take_data(checkpoint);
-  // Data that cannot be read is refused before anything is obtained or written.
+  // Data that cannot be read is refused before any memory is allocated or any file is written.
   fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, tokens_, targets_);
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
@@ -92,19 +92,19 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   load_weights(checkpoint);
 
   if (!ranks_.is_rank_0()) return;
-  tell(run_folder_->take());
+  add_notices(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
-// The run's state and shape: those of the configuration, going on from `checkpoint` if there is one.
+// The run's state and shape, from the configuration and from `checkpoint` if there is one
 void Trainer::take_shape(const fs::path* checkpoint) {
   if (checkpoint) {
     check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
     was_ = read_state(*checkpoint, model_config(config_));
   }
   const RunState& was = was_;
-  // The micro-batch that was chosen for another device, or for other ranks, need not fit this one.
+  // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was.device == device_.traits.device && was.ranks == config_.ranks;
   plan_ = plan_run(config_, device_.traits, ranks_.memory_limit(device_.traits.device),
                    same_place ? was.micro_batch : 0);
@@ -118,8 +118,8 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .data = config_.data.train};
   if (!checkpoint) return;
   check(was.step <= config_.train.steps,
-        "{} is at step {}, and train.steps is {}: nothing is left to do. --set train.steps=N with a larger N "
-        "trains on",
+        "{} is at step {}, and train.steps is {}: nothing is left to do. To continue, set a larger one with "
+        "--set train.steps=N",
         checkpoint->string(), was.step, config_.train.steps);
 }
 
@@ -130,15 +130,15 @@ void Trainer::take_data(const fs::path* checkpoint) {
   run_.fingerprint = data_->fingerprint();
   ranks_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
-  if (ranks_.is_rank_0()) tell(data_->verify());
-  tell(check_run({.config = config_,
-                  .model = shape().model,
-                  .train = data_->stream(),
-                  .validation = data_->validation_stream(),
-                  .tokenizer = data_->tokenizer(),
-                  .resuming = checkpoint != nullptr}));
+  if (ranks_.is_rank_0()) add_notices(data_->verify());
+  add_notices(check_run({.config = config_,
+                         .model = shape().model,
+                         .train = data_->stream(),
+                         .validation = data_->validation_stream(),
+                         .tokenizer = data_->tokenizer(),
+                         .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
-  tell(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_));
   run_.best = best_so_far(*checkpoint, was_, run_, config_);
 }
 
@@ -154,7 +154,8 @@ void Trainer::obtain_memory(bool resuming) {
     Arena::Phase phase(*arena_, "setup");
     state_.emplace(*backend_, *arena_, shape(), comm);
   } catch (const OutOfMemory& error) {
-    // It was free when it was asked, but not in one piece, or another program has taken it since.
+    // The memory was free when the plan was made, but not in one piece, or another program has taken it
+    // since.
     throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
   }
 }

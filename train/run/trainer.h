@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-// Trains and returns when the last step is done, or after SIGINT, SIGTERM or SIGHUP: then the current step
-// is finished, or dropped if it is long (stopping.h), and a checkpoint written; an evaluation or a sample
-// that is under way is left out, and made by a resume. A signal that comes more than a second later ends
-// the program at once. Error: everything that stops a run early.
+// Trains and returns after the last step, or after SIGINT, SIGTERM or SIGHUP. A signal lets the current step
+// finish, or drops it if it is long (stopping.h), and writes a checkpoint; a running evaluation or sample is
+// skipped, and repeated by a resume. A second signal, more than a second later, ends the program at once.
+// Error: everything that stops a run early.
 //
-// As one rank of `world`, which runs the same elsewhere: rank 0 prints and writes. config.ranks is
-// world.size. What stops a run of several ranks early ends the process (see Team).
+// The process is one rank of `world`, and every rank calls this; rank 0 prints and writes. config.ranks is
+// world.size. An error on one of several ranks ends all their processes (see Team).
 void train(const Config& config, const TrainerOptions& options, const World& world);
 
 }  // namespace tessera

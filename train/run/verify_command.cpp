@@ -6,6 +6,7 @@
 #include "data/manifest.h"
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
+#include "kernels/base/status_line.h"
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
@@ -26,11 +27,11 @@ void print(const std::vector<FileVerdict>& verdicts, Tally& tally) {
     tally.damaged += !v.fault.empty();
     tally.without_checksum += v.fault.empty() && !v.has_checksum;
     if (!v.fault.empty())
-      fmt::print("damaged  {}: {}\n", v.path.string(), v.fault);
+      fmt::print("{}: {}\n", labelled("damaged", v.path.string()), v.fault);
     else if (!v.has_checksum)
-      fmt::print("unknown  {}: it has no checksum; its structure is right\n", v.path.string());
+      fmt::print("{}: it has no checksum; its structure is right\n", labelled("unknown", v.path.string()));
     else
-      fmt::print("whole    {}, {}\n", v.path.string(), format_bytes(v.bytes));
+      fmt::print("{}, {}\n", labelled("whole", v.path.string()), format_bytes(v.bytes));
     std::fflush(stdout);  // the next file may take long
   }
 }
@@ -41,15 +42,15 @@ void verify_checkpoints(const fs::path& folder, Tally& tally) {
   for (const NamedCheckpoint& one : all) {
     print(verify_checkpoint(one.path), tally);
     if (one.standing == NamedCheckpoint::Standing::kCopy)
-      fmt::print("notice   {} is a copy under another name: a run neither resumes from it nor removes it\n",
-                 one.path.string());
+      fmt::print("{} is a copy under another name: a run neither resumes from it nor removes it\n",
+                 labelled("notice", one.path.string()));
   }
 }
 
 }  // namespace
 
 int verify_command(const fs::path& folder) {
-  check(fs::is_directory(folder), "--verify {}: there is no such folder", folder.string());
+  check(fs::is_directory(folder), "--verify {}: this folder does not exist", folder.string());
   Tally tally;
   const auto holds_shards = [&] {
     for (const auto& entry : fs::directory_iterator(folder))

@@ -1,4 +1,4 @@
-// ./train --verify FOLDER: whether files are as they were written.
+// ./train --verify FOLDER: compares files with their checksums.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,7 @@
 namespace tessera {
 
 // Reads every file of a checkpoint, of all checkpoints of a run, or of a folder of shards, and prints a line
-// for each. Returns the program's exit code: 0, or 1 if a file is damaged. Error: a folder of none of these
-// kinds.
+// for each. Returns the program's exit code: 0, or 1 if a file is damaged. Error: another kind of folder.
 int verify_command(const std::filesystem::path& folder);
 
 }  // namespace tessera

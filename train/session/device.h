@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "train/config/config.h"
 
 namespace tessera {
 

@@ -32,7 +32,7 @@ class Session {
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
   const ParamLayout& layout() const { return layout_; }  // of the weights
-  const Stream& stream() const { return stream_; }
+  const Stream& stream() const { return stream_; }       // with the workspace that all operations share
 
  private:
   Model model_at(int64_t batch, int64_t tokens) const;

@@ -23,7 +23,6 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
       comm_(comm ? comm : alone_.get()),
       session_(be, arena, shape.session(), shape.parts()),
-      stream_(session_.stream()),
       model_(training_model(session_, shape.keep)),
       grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
                              shape.parts())),
@@ -51,12 +50,12 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
 }
 
 void TrainState::initialize(uint64_t seed) {
-  optimizer_.clear(stream_);
+  optimizer_.clear(stream());
   init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
 ParamSink TrainState::writer(Kept kept) {
-  const ParamSink keep = optimizer_.writer(stream_, kept);
+  const ParamSink keep = optimizer_.writer(stream(), kept);
   if (kept != Kept::kMaster) return keep;
   return [weights = session_.writer(), keep](const ParamPlace& place, const Tensor& values) {
     weights(place, values);
@@ -71,17 +70,17 @@ Session& TrainState::session() {
 
 bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                       const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<bool(int64_t)>& goes_on) {
-  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, tokens_);
-  copy_ids(stream_, "target", targets, shape_.model.vocab_size, targets_);
-  return compute_step(shape_.micro_steps, config, learning_rate, step, goes_on);
+                      const std::function<bool(int64_t)>& continues) {
+  copy_ids(stream(), "token", tokens, shape_.model.vocab_size, tokens_);
+  copy_ids(stream(), "target", targets, shape_.model.vocab_size, targets_);
+  return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
 void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
-                              int64_t step, const std::function<bool(int64_t)>& goes_on) {
-  for (const Tensor& bucket : grads_.buckets) stream_.run(FillZero{bucket});
+                              int64_t step, const std::function<bool(int64_t)>& continues) {
+  for (const Tensor& bucket : grads_.buckets) stream().run(FillZero{bucket});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
   const auto bucket_of = [&](int64_t layer) {
@@ -98,11 +97,11 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     const bool last = m + 1 == micro_steps;
-    train_batch(stream_, arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
+    train_batch(stream(), arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
                 grads_,
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
-    if (goes_on && !goes_on(m + 1) && !last) return false;
+    if (continues && !continues(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
@@ -122,17 +121,17 @@ void TrainState::reduce_gradients(size_t bucket) {
 void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {
   Arena::Phase phase(arena_, "optimizer");
   const bool sharded = shape_.parts() > 1;
-  optimizer_.measure(stream_, reduced_);
+  optimizer_.measure(stream(), reduced_);
   if (sharded) {
     const Tensor norms = optimizer_.grad_norms();
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
     comm_->wait();
   }
   for (size_t b = 0; b < reduced_.size(); ++b) {
-    optimizer_.update(stream_, b, reduced_[b], config, learning_rate, step);
+    optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
-    gathered_[b] = comm_->begun();
+    gathered_[b] = comm_->started();
   }
 }
 
@@ -152,8 +151,8 @@ void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(c
 TrainState::StepResult TrainState::finish_step() {
   const Tensor& norms = optimizer_.grad_norms();
   std::vector<float> host(static_cast<size_t>(norms.numel()));
-  stream_.run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
-  const double loss = mean_on_host(stream_, losses_);
+  stream().run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
+  const double loss = mean_on_host(stream(), losses_);
   double squares = 0;
   for (const double norm : host) squares += norm * norm;
   return {.loss = loss, .grad_norm = std::sqrt(squares)};

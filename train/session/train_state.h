@@ -33,11 +33,11 @@ class TrainState {
 
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
   // counts from 1. Error, before any kernel: an id outside the vocabulary.
-  // `goes_on` is told how many micro-steps were enqueued. Where it returns false before the last one, the
+  // `continues` is told how many micro-steps were enqueued. Where it returns false before the last one, the
   // step is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree
   // on that, as the last micro-step exchanges gradients.
   bool step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
-            double learning_rate, int64_t step, const std::function<bool(int64_t)>& goes_on = {});
+            double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step's allocations, for a plan: its micro-steps take the same and give it back, so one stands for all.
   void walk_step();
   struct StepResult {
@@ -51,14 +51,14 @@ class TrainState {
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return comm_->rank(); }
-  const Stream& stream() const { return stream_; }
+  const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
   Optimizer& optimizer() { return optimizer_; }
   const Grads& grads() const { return grads_; }
 
  private:
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
-                    const std::function<bool(int64_t)>& goes_on);
+                    const std::function<bool(int64_t)>& continues);
   void reduce_gradients(size_t bucket);
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 
@@ -67,8 +67,7 @@ class TrainState {
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* comm_;
   Session session_;
-  Stream stream_;  // the session's
-  Model model_;    // the session's; keeps what the backward needs
+  Model model_;  // the session's; keeps what the backward needs
   Grads grads_;
   Optimizer optimizer_;
   std::vector<Tensor> reduced_;    // a bucket's gradients that are summed over ranks: this rank's part

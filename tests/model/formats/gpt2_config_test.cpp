@@ -225,7 +225,7 @@ TEST_F(InitFrom, AKeyThatContradictsIsRefusedWithBothValues) {
   refused("model:\n  layers: 12\n  heads: 2\n", {set, "model.norm_epsilon=1e-5"},
           {"run.yaml:2:11: model.layers is 12, and n_layer is 2; ",
            "model.norm_epsilon (--set model.norm_epsilon=1e-5) is 1.0e-05, and layer_norm_epsilon is 0.001",
-           "/weights/config.json", "leave model.layers, model.norm_epsilon out",
+           "/weights/config.json", "remove model.layers, model.norm_epsilon from the configuration",
            "--config finetune.yaml --set " + set});
   refused("", {"model.mlp_width=auto", set}, {"model.mlp_width is 96, and n_inner is 72"});
   refused("", {"model.tied=true", set}, {"model.tied is true, and tie_word_embeddings is false"});

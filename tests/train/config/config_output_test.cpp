@@ -105,9 +105,8 @@ TEST_F(ConfigOutput, FindsConfigurations) {
       [&] { find("tiny"); },
       {fmt::format(
           "there is no configuration \"tiny\". Tried: tiny, tiny.yaml, {0}/absent/tiny, "
-          "{0}/absent/tiny.yaml, "
-          "{0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. These ship with the "
-          "program: large, small",
+          "{0}/absent/tiny.yaml, {0}/beside/tiny, {0}/beside/tiny.yaml, {0}/above/tiny, {0}/above/tiny.yaml. "
+          "These ship with the program: large, small",
           folder_.string())});
   const std::string folder = folder_ / "above/small.yaml";
   expect_error([&] { find(folder); },
@@ -138,7 +137,7 @@ TEST(ShippedConfigs, AllLoad) {
   const auto is = [&](const std::string& name, int64_t layers, int64_t heads, int64_t channels, double rate) {
     ASSERT_TRUE(configs.contains(name)) << name;
     const Config& config = configs[name];
-    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, "flash"})) << name;
+    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, AttentionKind::kFlash})) << name;
     EXPECT_EQ(config.optimizer.learning_rate, rate) << name;
     EXPECT_EQ(config.train.tokens_per_step, 524288) << name;
     EXPECT_EQ(config.train.folder, "runs/" + name);

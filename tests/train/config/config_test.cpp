@@ -45,8 +45,7 @@ TEST_F(ConfigFile, NothingIsTheDefaults) {
 
 TEST_F(ConfigFile, ReadsEveryKindOfValue) {
   const Config config = load(
-      "\xEF\xBB\xBF"
-      "device: cpu\r\n"
+      "\xEF\xBB\xBFdevice: cpu\r\n"
       "model: {layers: 3, heads: 2, channels: 64, attention: \"naive\"}  # a flow map, quotes\r\n"
       "data: {validation: 12}\r\n"
       "train:\r\n"
@@ -154,8 +153,8 @@ TEST_F(ConfigFile, Numbers) {
   for (const char* text :
        {"fast", "nan", ".nan", "inf", "-inf", ".inf", "1e999", "0x1p3", "1.5.2", "1e", "00.5", "5e-4s"}) {
     EXPECT_EQ(set("learning_rate", text),
-              fmt::format("--set optimizer.learning_rate={0}: optimizer.learning_rate wants a "
-                          "number above 0, found \"{0}\"",
+              fmt::format("--set optimizer.learning_rate={0}: optimizer.learning_rate wants a number above "
+                          "0, found \"{0}\"",
                           text));
   }
   EXPECT_EQ(set("learning_rate", "0"),
@@ -216,8 +215,8 @@ TEST_F(ConfigFile, Shapes) {
   EXPECT_EQ(refusal("optimizer: adamw\n").substr(0, 60),
             "run.yaml:1:12: optimizer is a section, whose keys (optimizer");
   EXPECT_EQ(refusal("checkpoint: 3\n"),
-            "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, "
-            "checkpoint.keep, checkpoint.keep_every, checkpoint.keep_best) stand indented below it; found 3");
+            "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, checkpoint.keep, "
+            "checkpoint.keep_every, checkpoint.keep_best) stand indented below it; found 3");
   EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
   EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
   EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
@@ -273,12 +272,11 @@ TEST_F(ConfigFile, Overrides) {
             "--set data.train=a: b: data.train wants text, found a map; put double quotes around the text");
   EXPECT_EQ(refused_override("data.train=*.bin"),
             "--set data.train=*.bin: not YAML: the referenced anchor is not defined; put double quotes "
-            "around a text with "
-            "special characters");
+            "around a text with special characters");
   EXPECT_EQ(refused_override("data.train=\"*.bin\""), "accepted");
   EXPECT_EQ(refused_override("data.train=\"a"),
-            "--set data.train=\"a: not YAML: a quoted text is not closed; put double "
-            "quotes around a text with special characters");
+            "--set data.train=\"a: not YAML: a quoted text is not closed; put double quotes around a text "
+            "with special characters");
   EXPECT_EQ(refused_override("sampling.prompt=a\nb"),
             "--set sampling.prompt=a\nb: a line break in a value is written \\n within double quotes");
   EXPECT_EQ(refused_override("sampling.prompt=\xFF"),
@@ -288,8 +286,8 @@ TEST_F(ConfigFile, Overrides) {
 
 TEST_F(ConfigFile, SeveralKeys) {
   EXPECT_EQ(refusal("model:\n  heads: 7\n"),
-            "run.yaml:2:10: model.heads 7 does not divide model.channels 768 (default); "
-            "the nearest that do are 6 and 8");
+            "run.yaml:2:10: model.heads 7 does not divide model.channels 768 (default); the nearest that do "
+            "are 6 and 8");
   EXPECT_EQ(refusal("model:\n  channels: 16\n  heads: 11\n"),
             "run.yaml:3:10: model.heads 11 does not divide model.channels 16 (run.yaml:2:13); the nearest "
             "that do are 8 and 16");
@@ -298,18 +296,15 @@ TEST_F(ConfigFile, SeveralKeys) {
             "that does is 16");
   EXPECT_EQ(refusal("model:\n  heads: 12\n", {"model.channels=64"}),
             "--set model.channels=64: model.heads 12 (run.yaml:2:10) does not divide model.channels 64; the "
-            "nearest that do "
-            "are 8 and 16");
+            "nearest that do are 8 and 16");
   EXPECT_EQ(refusal("model:\n  context: 128\ntrain:\n  sequence_length: 256\n"),
             "run.yaml:4:20: train.sequence_length 256 is more than model.context 128 (run.yaml:2:12)");
   EXPECT_EQ(refusal("train:\n  tokens_per_step: 1000\n", {"model.context=256"}),
             "--set model.context=256: train.tokens_per_step 1000 (run.yaml:2:20) is no multiple of "
-            "model.context 256; the "
-            "nearest are 768 and 1024");
+            "model.context 256; the nearest are 768 and 1024");
   EXPECT_EQ(refusal("train:\n  sequence_length: 300\n  tokens_per_step: 100\n"),
             "run.yaml:3:20: train.tokens_per_step 100 is no multiple of train.sequence_length 300 "
-            "(run.yaml:2:20); the least "
-            "is 300");
+            "(run.yaml:2:20); the least is 300");
   EXPECT_EQ(
       refused_override("train.micro_batch=3"),
       "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is no multiple of 1024 tokens x "

@@ -6,6 +6,7 @@
 #include "tests/data/support.h"
 #include "train/config/load_config.h"
 #include "train/run/run_log.h"
+#include "train/session/from_config.h"
 
 namespace tessera {
 namespace {
@@ -125,7 +126,7 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
   const std::vector<std::string> slow = notices(c, flops / 0.6 / (21 * 60));  // 21 minutes a step
   ASSERT_EQ(slow.size(), 1u);
   EXPECT_EQ(slow[0],
-            "notice   a step, of 65,536 tokens, will take about 21 min on this device; --set "
+            "a step of 65,536 tokens will take about 21 min on this device; --set "
             "train.tokens_per_step=1024 makes it 20 s");
   // What is suggested is a run: whole micro-batches, here of 4 sequences.
   const std::vector<std::string> slower =
@@ -135,7 +136,7 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
                            "smaller model"),
             std::string::npos)
       << slower[0];
-  EXPECT_NE(slower[1].find("an evaluation, of 62 sequences, will take about 61 min; --set "
+  EXPECT_NE(slower[1].find("an evaluation of 62 sequences will take about 61 min; --set "
                            "evaluation.sequences=1 makes it 59 s, --set evaluation.at_start=false"),
             std::string::npos)
       << slower[1];

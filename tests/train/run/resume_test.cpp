@@ -89,7 +89,7 @@ TEST_F(Resume, AutoStartsWhereThereIsNoCheckpoint) {
   // A run that was killed before its first checkpoint
   fs::remove_all(folder / "out/checkpoints");
   const std::string metrics = read_file(folder / "out/metrics.jsonl");
-  refused({}, {"out holds metrics.jsonl of an earlier run that left no checkpoint", "--overwrite",
+  refused({}, {"out holds metrics.jsonl of an earlier run that wrote no checkpoint", "--overwrite",
                "--resume auto"});
   refused({"--resume"}, {"nothing to resume", "--resume auto"});
   EXPECT_EQ(read_file(folder / "out/metrics.jsonl"), metrics);

@@ -64,7 +64,7 @@ TEST_F(RunChecks, WeightsOfAnotherTokenizerAreRefused) {
 TEST_F(RunChecks, APromptOutsideTheVocabularyIsRefusedBeforeTheRun) {
   const std::vector<std::string> prompt{"--set", "model.vocab_size=150", "--set",
                                         "sampling.prompt=caf\u00e9"};
-  refused(prompt, {"sampling.prompt \"caf\u00e9\" has the token 195 in place 3", "150 tokens (0 to 149)",
+  refused(prompt, {"sampling.prompt \"caf\u00e9\" has the token 195 at position 3", "150 tokens (0 to 149)",
                    "model.vocab_size=257", "sampling.every=0"});
   EXPECT_FALSE(fs::exists(folder / "out"));
   std::vector<std::string> never = prompt;
