@@ -47,7 +47,15 @@ RankDevice device_of_this_rank() {
 }
 
 ncclDataType_t type_of(const Tensor& tensor) {
-  return tensor.dtype == DType::kBF16 ? ncclBfloat16 : ncclFloat32;
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kI32:
+      break;
+  }
+  fail("a collective wants fp32 or bf16, found {}", tensor.to_string());
 }
 
 class NcclCommunicator final : public Communicator {
