@@ -197,7 +197,7 @@ struct BenchMemory : InTempFolder {
 TEST_F(BenchMemory, NaiveSavesNSquaredAndFlashNAsPlanned) {
   const ProcessResult result = bench({"--seq-lens", "64..2048", "--json", "m.json", "--svg", "m.svg"});
   ASSERT_EQ(result.status, 0) << result.error;
-  expect_parts(result.out, {"left out: cudnn attention needs a GPU", "N^2.000", "N^1.000",
+  expect_parts(result.out, {"skipped: cudnn attention needs a GPU", "N^2.000", "N^1.000",
                             "6 lengths over 5 doublings", "are the most that fit"});
   std::ifstream file(folder_ / "m.json");
   const auto json = nlohmann::json::parse(file);
