@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera::testing {
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tests/train_program.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera::testing {
 

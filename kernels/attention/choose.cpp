@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 
@@ -60,7 +60,8 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
           s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
           request.device.arch % 10, refusal != nullptr ? refusal : "");
     plan.forward_workspace_bytes = attention::cudnn_forward_workspace(problem);
-    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(problem, request.deterministic);
+    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(
+        problem, attention::cudnn_sums(request.device.arch, request.deterministic));
     return plan;
   }
   if (request.device.device == Device::kCpu) {

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <string_view>
 #include <utility>
 
 namespace tessera {
@@ -28,5 +29,11 @@ class Descriptor {
  private:
   int fd_;
 };
+
+struct Pipe {
+  Descriptor read, write;
+};
+// Closed in the programs that this one starts. Error: names `what_for` and the system's reason.
+Pipe make_pipe(std::string_view what_for);
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "kernels/base/descriptor.h"
 #include "tests/data/support.h"
 
 namespace tessera {
@@ -59,13 +60,12 @@ TEST_F(Output, ALinkStaysOne) {
 
 TEST_F(Output, ADescriptorsFileIsWrittenInPlace) {
   const fs::path path = write("file", "");
-  const int fd = open(path.c_str(), O_WRONLY);
-  ASSERT_GE(fd, 0);
+  const Descriptor file(open(path.c_str(), O_WRONLY));
+  ASSERT_TRUE(file.is_open());
   struct stat before = {}, after = {};
-  fstat(fd, &before);
-  write_output("/dev/fd/" + std::to_string(fd), "in place\n");
+  fstat(file.get(), &before);
+  write_output("/dev/fd/" + std::to_string(file.get()), "in place\n");
   stat(path.c_str(), &after);
-  close(fd);
   EXPECT_EQ(before.st_ino, after.st_ino);
   EXPECT_EQ(read_file(path), "in place\n");
 }

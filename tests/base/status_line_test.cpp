@@ -7,6 +7,8 @@
 
 #include <csignal>
 
+#include "kernels/base/descriptor.h"
+
 namespace tessera {
 namespace {
 
@@ -49,22 +51,20 @@ TEST(StatusLine, DurationsAreReadable) {
 }
 
 TEST(StatusLine, TheWidthIsThatOfTheVariableWhereThereIsNoTerminal) {
-  const int null = open("/dev/null", O_WRONLY);
+  const Descriptor null(open("/dev/null", O_WRONLY));
   setenv("COLUMNS", "132", 1);
-  EXPECT_EQ(columns_of_terminal(null), 132);
+  EXPECT_EQ(columns_of_terminal(null.get()), 132);
   setenv("COLUMNS", "none", 1);
-  EXPECT_EQ(columns_of_terminal(null), 80);
+  EXPECT_EQ(columns_of_terminal(null.get()), 80);
   unsetenv("COLUMNS");
-  EXPECT_EQ(columns_of_terminal(null), 80);
-  close(null);
+  EXPECT_EQ(columns_of_terminal(null.get()), 80);
 }
 
 // A pipe is what a log is: whole lines, and statuses that stay alone.
 TEST(StatusLine, LogsGetPlainLines) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
+  Pipe pipe = make_pipe("a log");
   {
-    StatusLine line(ends[1], 3600);
+    StatusLine line(pipe.write.get(), 3600);
     EXPECT_FALSE(line.due());
     line.show({{"step 1/9", 1}});
     line.keep(kStatus);
@@ -72,47 +72,43 @@ TEST(StatusLine, LogsGetPlainLines) {
     line.clear();
   }
   {
-    StatusLine line(ends[1], 0);  // after 0 s of quiet
+    StatusLine line(pipe.write.get(), 0);  // after 0 s of quiet
     line.show({{"step 2/9", 1}, {"loss 3", 2}});
   }
-  StatusLine(ends[1], 0, false).print("silent");
-  close(ends[1]);
+  StatusLine(pipe.write.get(), 0, false).print("silent");
+  pipe.write.close();
   char text[1000];
-  const ssize_t count = read(ends[0], text, sizeof text);
-  close(ends[0]);
+  const ssize_t count = read(pipe.read.get(), text, sizeof text);
   EXPECT_EQ(std::string(text, static_cast<size_t>(count)),
             "step 3/9 | loss 3.1416 | norm 0.5 | ETA 1:00\ntext\nstep 2/9 | loss 3\n");
 }
 
 TEST(StatusLine, OutputThatNobodyReadsIsDroppedWithOneNotice) {
   std::signal(SIGPIPE, SIG_IGN);
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  close(ends[0]);
+  Pipe pipe = make_pipe("a log");
+  pipe.read.close();
   testing::internal::CaptureStderr();
   {
-    StatusLine line(ends[1], 0);
+    StatusLine line(pipe.write.get(), 0);
     line.print("lost");
     line.keep(kStatus);
     EXPECT_FALSE(line.due());
   }
   const std::string error = testing::internal::GetCapturedStderr();
-  close(ends[1]);
   EXPECT_NE(error.find("cannot write to standard output: Broken pipe"), std::string::npos) << error;
   EXPECT_EQ(error.find('\n'), error.size() - 1) << error;
 }
 
 // A full disk may have room again.
 TEST(StatusLine, OutputToAFullDiskIsTriedAgain) {
-  const int full = open("/dev/full", O_WRONLY);
-  ASSERT_GE(full, 0);
+  const Descriptor full(open("/dev/full", O_WRONLY));
+  ASSERT_TRUE(full.is_open());
   testing::internal::CaptureStderr();
-  StatusLine line(full, 0);
+  StatusLine line(full.get(), 0);
   line.print("lost");
   EXPECT_TRUE(line.due());
   line.print("lost too");
   const std::string error = testing::internal::GetCapturedStderr();
-  close(full);
   EXPECT_NE(error.find("No space left on device"), std::string::npos) << error;
   EXPECT_EQ(error.find('\n'), error.size() - 1) << error;
 }

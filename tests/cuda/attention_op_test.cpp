@@ -1,7 +1,7 @@
 // Attention as an operation of the backend, on CUDA against the CPU backend.
 #include <algorithm>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {

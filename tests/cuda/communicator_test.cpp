@@ -1,7 +1,5 @@
 // The communicator on CUDA: as many ranks as there are GPUs, each a process; and NCCL itself with a single
 // rank.
-#include "train/parallel/communicator.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "kernels/base/random.h"
 #include "tests/cuda/twin.h"
 #include "tests/rank_processes.h"
+#include "train/parallel/make_communicator.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -221,7 +220,7 @@ TEST_F(CudaCommunicator, RefusesTwoRanksOnOneGpu) {
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
     const auto backend = make_cuda_backend();
     const std::string message = message_of([&] { make_communicator(*backend, ranks); });
-    EXPECT_NE(message.find("ranks 0 and 1 are on the same GPU"), std::string::npos) << message;
+    EXPECT_NE(message.find("ranks 0 and 1 use the same GPU"), std::string::npos) << message;
   });
 }
 

@@ -1,7 +1,7 @@
 // Attention by cuDNN beside ours: the same arguments, the same log-sum-exp, so that either's forward serves
 // either's backward. Against the CPU backend and in training it is tested where the other kinds are:
 // ops_test.cpp, model_test.cpp.
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 
 #include "tests/cuda/twin.h"
 
@@ -43,8 +43,9 @@ class CudnnKernels : public CudaTest {
       cudnn_->forward(f, workspace.data, workspace.bytes(), nullptr);
     }
     const Tensor workspace =
-        lend(backward == By::kUs ? static_cast<int64_t>(attn_backward_workspace(&p, arch_, deterministic))
-                                 : attention::cudnn_backward_workspace(p, deterministic));
+        lend(backward == By::kUs
+                 ? static_cast<int64_t>(attn_backward_workspace(&p, arch_, deterministic))
+                 : attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch_, deterministic)));
     b.workspace = workspace.data;
     b.workspace_bytes = workspace.bytes();
     if (backward == By::kUs) {
@@ -172,7 +173,8 @@ TEST_F(CudnnKernels, AsksForNoMoreThanTheFormulas) {
         for (const bool deterministic : {true, false}) {
           const int64_t bytes =
               cudnn_->backward_workspace(backward_args(f, out.cuda, qkv.cuda, deterministic));
-          const int64_t bound = attention::cudnn_backward_workspace(p, deterministic);
+          const int64_t bound =
+              attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch_, deterministic));
           EXPECT_LE(bytes, bound) << "N " << tokens << " D " << head_dim << " kv heads " << kv_heads
                                   << " deterministic " << deterministic;
           fullest = std::max(fullest, static_cast<double>(bytes) / static_cast<double>(bound));

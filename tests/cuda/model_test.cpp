@@ -1,5 +1,5 @@
 // The whole model on a GPU: against PyTorch, against the CPU, against itself.
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "tests/gpt2_reference.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"

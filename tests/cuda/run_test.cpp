@@ -1,7 +1,7 @@
 // The train program on a GPU: resuming gives the same bits, and what does not fit is refused with advice.
 #include <gtest/gtest.h>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/backend.h"
 #include "tests/tolerances.h"
 #include "tests/train_program.h"

@@ -1,5 +1,5 @@
 // The variants of GPT-2 on CUDA: their operations and whole models against the CPU, and against PyTorch.
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
 #include "tests/gpt2_reference.h"
 #include "tests/model_variants.h"

@@ -1,7 +1,7 @@
 // CPU attention: flash against naive, naive against finite differences and fp64, over tiles and sizes.
 #include <cmath>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
 #include "tests/support.h"
@@ -170,6 +170,28 @@ TEST(ChooseAttention, SaysWhichSizesItServes) {
   }
 }
 
+TEST(ChooseAttention, CudnnOfOlderVersionsStoresAllScoresToBeDeterministic) {
+  using attention::cudnn_sums, attention::CudnnSums;
+  EXPECT_EQ(cudnn_sums(90, true, 92500), CudnnSums::kFixedOrder);
+  EXPECT_EQ(cudnn_sums(90, true, 92499), CudnnSums::kAtOnce);
+  EXPECT_EQ(cudnn_sums(90, true, 0), CudnnSums::kAtOnce) << "no library";
+  for (const int arch : {80, 89, 100, 120}) EXPECT_EQ(cudnn_sums(arch, true, 92800), CudnnSums::kAtOnce);
+  for (const int version : {91900, 92800}) EXPECT_EQ(cudnn_sums(90, false, version), CudnnSums::kAnyOrder);
+  const auto growth = [](CudnnSums sums) {
+    const auto bytes = [&](int64_t tokens) {
+      return static_cast<double>(
+          attention::cudnn_backward_workspace({ATTN_BF16, 2, tokens, 3, 3, 64, 1, 0.125f}, sums));
+    };
+    return bytes(1 << 15) / bytes(1 << 14);
+  };
+  EXPECT_NEAR(growth(CudnnSums::kAnyOrder), 2, 0.1);
+  EXPECT_NEAR(growth(CudnnSums::kFixedOrder), 2, 0.1);
+  EXPECT_NEAR(growth(CudnnSums::kAtOnce), 4, 0.1);
+  EXPECT_EQ(attention::cudnn_sums_note(90, false), "");
+  EXPECT_EQ(attention::cudnn_sums_note(80, true), "");
+  EXPECT_NE(attention::cudnn_sums_note(90, true).find("9.25"), std::string::npos);
+}
+
 TEST(ChooseAttention, CudnnSaysWhatItServes) {
   const DeviceTraits h200{.device = Device::kCuda, .arch = 90, .name = "NVIDIA H200"};
   const auto refusal = [](const AttentionRequest& request) -> std::string {
@@ -210,7 +232,8 @@ TEST(ChooseAttention, CudnnSaysWhatItServes) {
     return static_cast<double>(choose_attention(request).backward_workspace_bytes);
   };
   EXPECT_NEAR(scratch(1 << 15, false) / scratch(1 << 14, false), 2, 0.1);
-  EXPECT_NEAR(scratch(1 << 15, true) / scratch(1 << 14, true), 4, 0.1);
+  const bool quadratic = attention::cudnn_sums(h200.arch, true) == attention::CudnnSums::kAtOnce;
+  EXPECT_NEAR(scratch(1 << 15, true) / scratch(1 << 14, true), quadratic ? 4 : 2, 0.1);
 }
 
 TEST(ChooseAttention, NaiveSavesProbabilitiesAndFlashOneNumberARow) {

@@ -98,7 +98,7 @@ TEST_F(Ops, LinearBackwardRefusesToOverwriteWhatItStillReads) {
       cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw});
       ADD_FAILURE() << name << " was overwritten";
     } catch (const Error& error) {
-      EXPECT_EQ(std::string(error.what()), fmt::format("linear_backward: dx may be x itself, but {} is read "
+      EXPECT_EQ(std::string(error.what()), fmt::format("linear backward: dx may be x itself, but {} is read "
                                                        "while dx is written",
                                                        name));
     }

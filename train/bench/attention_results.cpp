@@ -81,11 +81,23 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results) {
   return means;
 }
 
-std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak) {
+std::string old_cudnn_warning(int version) {
+  constexpr int kWanted = 91900;
+  if (version == 0 || version >= kWanted) return "";
+  const auto text = [](int v) { return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100); };
+  return fmt::format(
+      "warning: the ratios compare with cuDNN {}, whose attention is slower than that of later versions: {} "
+      "or later "
+      "is wanted. `pip install 'nvidia-cudnn-cu13>={}'` brings one; LD_LIBRARY_PATH names its folder",
+      text(version), text(kWanted), text(kWanted));
+}
+
+std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn) {
   const AttentionCell* other = yardstick(cells, cells.front().problem);
   const auto any = [&](auto&& holds) { return std::any_of(cells.begin(), cells.end(), holds); };
   const bool traffic_known = any([](const AttentionCell& cell) { return moved(cell.forward) > 0; });
-  std::string table = fmt::format("{}\n  {:<13}", to_string(cells.front().problem), "");
+  std::string table = to_string(cells.front().problem);
+  table += fmt::format("{}\n  {:<13}", other ? ", beside cuDNN " + cudnn : "", "");
   for (const char* direction : {"forward ms", "backward ms"}) {
     table += fmt::format(" {:>12} {:>8} {:>5}", direction, "TFLOP/s", "peak");
     if (other) table += fmt::format(" {:>8}", "x cudnn");

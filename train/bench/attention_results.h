@@ -27,7 +27,7 @@ struct AttentionCell {
 
 struct AttentionResults {
   std::string device;
-  std::string cudnn;     // its version; empty where it is not measured
+  std::string cudnn;     // its version, "9.19.0"; empty where it is not measured
   double gemm_peak = 0;  // FLOP/s
   bool deterministic = true;
   int64_t repeats = 0;
@@ -48,8 +48,10 @@ struct MeanRatio {
 };
 std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 
-// A table of the cells of one problem.
-std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak);
+// A table of the cells of one problem; `cudnn` as in AttentionResults.
+std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn);
+// Empty, or a warning that this version of cuDNN, as cudnn_version_number() has it, is too old to compare with.
+std::string old_cudnn_warning(int version);
 nlohmann::ordered_json to_json(const AttentionResults& results);
 // TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung; the same scale of y
 // in all, which reaches the GEMM peak.

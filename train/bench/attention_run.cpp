@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 #include "train/bench/attention_results.h"
@@ -73,8 +73,9 @@ class FusedRun final : public AttentionRun {
     const AttnProblem& p = inputs.problem;
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
-      workspace_bytes_ = std::max(attention::cudnn_forward_workspace(p),
-                                  attention::cudnn_backward_workspace(p, deterministic));
+      workspace_bytes_ =
+          std::max(attention::cudnn_forward_workspace(p),
+                   attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), deterministic)));
     } else {
       workspace_bytes_ = static_cast<int64_t>(rung_->family->backward_workspace(p));
     }

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
 #include "kernels/gemm_peak.h"
@@ -33,12 +33,8 @@ struct Entry {
   std::vector<double> samples[2];  // ms, forward and backward
 };
 
-std::string yardstick_version([[maybe_unused]] const std::vector<Contender>& contenders) {
-#ifdef TESSERA_HAS_CUDA
-  for (const Contender& contender : contenders)
-    if (contender.name == kYardstick) return attention::cudnn_version();
-#endif
-  return "";
+bool has_yardstick(const std::vector<Contender>& contenders) {
+  return std::ranges::any_of(contenders, [](const Contender& c) { return c.name == kYardstick; });
 }
 
 class Bench {
@@ -55,7 +51,7 @@ class Bench {
     const std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
     const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
     AttentionResults results{.device = device_.name,
-                             .cudnn = yardstick_version(contenders),
+                             .cudnn = has_yardstick(contenders) ? attention::cudnn_version() : "",
                              .gemm_peak = gemm_peak(*backend_),
                              .deterministic = options_.deterministic,
                              .repeats = options_.repeats,
@@ -66,12 +62,15 @@ class Bench {
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       stream_.run(FillZero{flush_});
     }
-    fmt::print("attention on {}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}{}\n", device_.name,
-               results.gemm_peak / 1e12, options_.deterministic, options_.repeats,
-               results.cudnn.empty() ? "" : ", cuDNN " + results.cudnn);
+    fmt::print("attention on {}{}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}\n", device_.name,
+               results.cudnn.empty() ? "" : ", beside cuDNN " + results.cudnn, results.gemm_peak / 1e12,
+               options_.deterministic, options_.repeats);
+    const std::string warning =
+        old_cudnn_warning(has_yardstick(contenders) ? attention::cudnn_version_number() : 0);
+    if (!warning.empty()) fmt::print(stderr, "bench: {}\n", warning);
     for (const PlannedProblem& planned : problems) {
       std::vector<AttentionCell> cells = measure(planned, contenders);
-      fmt::print("\n{}", problem_table(cells, results.gemm_peak));
+      fmt::print("\n{}", problem_table(cells, results.gemm_peak, results.cudnn));
       std::fflush(stdout);
       results.cells.insert(results.cells.end(), cells.begin(), cells.end());
     }

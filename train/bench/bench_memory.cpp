@@ -5,7 +5,7 @@
 // tried; what runs must take just what was planned.
 #include <algorithm>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/output.h"
 #include "train/bench/bench.h"
 #include "train/bench/memory_results.h"

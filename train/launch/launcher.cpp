@@ -37,15 +37,6 @@ void on_signal(int number) {
   errno = before;
 }
 
-struct Pipe {
-  Descriptor read, write;
-};
-// Closed in the programs that this one starts.
-Pipe make_pipe(std::string_view what_for) {
-  int ends[2];
-  check(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe for {}: {}", what_for, std::strerror(errno));
-  return {.read = Descriptor(ends[0]), .write = Descriptor(ends[1])};
-}
 void set_nonblocking(const Descriptor& end) { fcntl(end.get(), F_SETFL, O_NONBLOCK); }
 
 // A rank's stdout or stderr: prints its lines with the rank in front.

@@ -5,7 +5,8 @@ namespace tessera {
 
 // Runs this program once more for every rank, with the same arguments and with torchrun's variables set, so
 // that world_of_environment() finds a world there; waits for all, and returns the exit code: 0 if every rank
-// exited with 0, else that of the rank that failed first, or 128 plus the number of the signal that killed it.
+// exited with 0, else that of the first rank that failed, or 128 plus the number of the signal that killed
+// it.
 //
 //   - stderr of every rank, and stdout of all but rank 0, are printed line by line behind "rank 3: ".
 //   - SIGINT and SIGTERM are forwarded to all ranks.

@@ -2,12 +2,16 @@
 
 #include <limits>
 
+#include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kMaxNameBytes = 1024;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
 
@@ -16,6 +20,14 @@ std::string dump(const json& value) { return value.dump(-1, ' ', false, json::er
 // Every message is one object without lists or objects in it.
 json parse(std::string_view text, const std::string& name) {
   return parse_json(text, name, {.bytes = kMaxJsonBytes, .depth = 1});
+}
+
+// The name of another rank is printed: no control characters, and not longer than a line or two.
+std::string name_of_rank(const json& value, const std::string& message) {
+  const std::string name = text_value(value, "name", message);
+  check(name.size() <= kMaxNameBytes, "{}: a name of {} bytes; at most {} are allowed", message, name.size(),
+        kMaxNameBytes);
+  return printable(name);
 }
 
 }  // namespace
@@ -45,12 +57,12 @@ Hello decode_hello(std::string_view text) {
   const json value = parse(text, name);
   return {.rank = static_cast<int>(whole_number(value, "rank", name, -kMaxInt, kMaxInt)),
           .size = static_cast<int>(whole_number(value, "size", name, -kMaxInt, kMaxInt)),
-          .name = text_value(value, "name", name),
+          .name = name_of_rank(value, name),
           .run = {.build = text_value(value, "build", name), .config = text_value(value, "config", name)}};
 }
 
 Welcome decode_welcome(std::string_view text) {
-  return {.name = text_value(parse(text, "welcome"), "name", "welcome")};
+  return {.name = name_of_rank(parse(text, "welcome"), "welcome")};
 }
 
 Heartbeat decode_heartbeat(std::string_view text) {

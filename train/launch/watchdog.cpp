@@ -226,15 +226,18 @@ void Watchdog::handle(size_t index, const Message& message) {
   const int rank = peers_[index].rank;
   switch (message.kind) {
     case MessageKind::kContribution:
-      check(is_rank_0(), "an exchange is gathered at rank 0 alone");
+      check(is_rank_0(), "only rank 0 gathers an exchange");
       return add_contribution(rank, message.body);
     case MessageKind::kFailure:
+      check(is_rank_0(), "failures are reported to rank 0 alone");
       return shut_down(rank, message.body);
     case MessageKind::kGathered:
+      check(!is_rank_0(), "only rank 0 gathers an exchange");
       gathered_ = unpack(message.body, world_.size);
       finished_ = finishing_;
       return exchanged_.notify_all();
     case MessageKind::kShutdown:
+      check(!is_rank_0(), "only rank 0 ends the run");
       if (!shutdown_) shutdown_ = decode_shutdown(message.body);
       return;
     case MessageKind::kHeartbeat:

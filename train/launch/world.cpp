@@ -14,11 +14,11 @@
 namespace tessera {
 namespace {
 
-// One launcher's variables, read with errors that name it.
+// One launcher's variables; errors name the launcher.
 struct Variables {
   const Environment& environment;
   const char* launcher;
-  const char* advice;  // what to do about variables that are wrong
+  const char* advice;  // how to set the variables right
 
   std::string text(const char* name) const {
     const std::optional<std::string> value = environment(name);
@@ -33,7 +33,7 @@ struct Variables {
     int result = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
     check(error == std::errc() && end == value.data() + value.size() && result >= least && result <= most,
-          "{}'s environment makes no sense: {} is \"{}\", and must be {}. {}", launcher, name, value, range,
+          "{}'s environment is wrong: {} is \"{}\", but must be {}. {}", launcher, name, value, range,
           advice);
     return result;
   }
@@ -56,7 +56,7 @@ struct Variables {
     return world;
   }
 
-  // MASTER_ADDR and MASTER_PORT as they are set; the other values where they are not.
+  // MASTER_ADDR and MASTER_PORT, where they are set.
   void take_master(World& world) const {
     if (has("MASTER_ADDR")) world.master_address = text("MASTER_ADDR");
     if (has("MASTER_PORT")) world.master_port = count("MASTER_PORT", kMostPort);
@@ -65,7 +65,7 @@ struct Variables {
   static constexpr int kMostRanks = 1 << 20, kMostPort = 65535;
 };
 
-// A port for the job, below those that systems give to outgoing connections.
+// A port for the job, below the range that systems use for outgoing connections.
 int port_of_job(std::string_view job) {
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const char letter : job) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
@@ -82,9 +82,9 @@ World torchrun_world(const Environment& environment) {
   world.master_address = variables.text("MASTER_ADDR");
   world.master_port = variables.count("MASTER_PORT", Variables::kMostPort);
   check(world.local_rank <= world.rank,
-        "torchrun's environment makes no sense: LOCAL_RANK is {}, and RANK only {}. {}", world.local_rank,
+        "torchrun's environment is wrong: LOCAL_RANK is {}, but RANK is only {}. {}", world.local_rank,
         world.rank, variables.advice);
-  // torchrun's agent serves a store of its own at MASTER_PORT.
+  // torchrun's agent serves its own store at MASTER_PORT.
   if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True")
     world.master_port += world.master_port < Variables::kMostPort ? 1 : -1;
   if (own && world.rank == 0)
@@ -120,7 +120,7 @@ std::string first_host(std::string_view list) {
   return host;
 }
 
-// The tasks on node number `node`: "2(x3),1" says 2, 2, 2, 1. 0 where the text does not say it.
+// The tasks on node number `node`: "2(x3),1" means 2, 2, 2, 1. 0: the text does not say.
 int tasks_on_node(std::string_view text, int node) {
   while (!text.empty()) {
     const std::string_view entry = text.substr(0, text.find(','));
@@ -136,8 +136,8 @@ int tasks_on_node(std::string_view text, int node) {
   return 0;
 }
 
-// The batch script has a SLURM_PROCID of 0 and the job's SLURM_NTASKS, but no step; the shell of salloc is no
-// step, or the interactive one, whose number is among the highest that 32 bits hold.
+// The batch script has a SLURM_PROCID of 0 and the job's SLURM_NTASKS, but no step; the shell of salloc has
+// no step, or the interactive one, whose number is among the highest of 32 bits.
 bool in_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstSpecialStep = 0xfffffff0u;
   const std::optional<std::string> step = environment("SLURM_STEP_ID"),
@@ -157,15 +157,14 @@ World slurm_world(const Environment& environment) {
   const std::string tasks = variables.text("SLURM_STEP_TASKS_PER_NODE");
   world.local_size = tasks_on_node(tasks, node);
   check(world.local_size >= 1 && world.local_size <= world.size,
-        "Slurm's environment makes no sense: SLURM_STEP_TASKS_PER_NODE is \"{}\", which does not say how "
-        "many of the "
-        "{} tasks are on node {}. {}",
+        "Slurm's environment is wrong: SLURM_STEP_TASKS_PER_NODE is \"{}\", which does not say how many of "
+        "the {} tasks are on node {}. {}",
         tasks, world.size, node, variables.advice);
   world.local_rank = variables.below("SLURM_LOCALID", world.local_size);
   const std::string nodes = variables.text("SLURM_STEP_NODELIST");
   world.master_address = first_host(nodes);
   check(!world.master_address.empty(),
-        "Slurm's environment makes no sense: SLURM_STEP_NODELIST is \"{}\", which is no list of nodes. {}",
+        "Slurm's environment is wrong: SLURM_STEP_NODELIST is \"{}\", which is not a list of nodes. {}",
         nodes, variables.advice);
   world.master_port = port_of_job(variables.text("SLURM_JOB_ID") + "." + variables.text("SLURM_STEP_ID"));
   variables.take_master(world);
@@ -177,12 +176,12 @@ constexpr size_t kLeastSecret = 16, kMostSecret = 1024;  // characters
 std::optional<World> world_of_launcher(const Environment& environment) {
   if (environment("RANK") || environment("LOCAL_RANK")) return torchrun_world(environment);
   std::optional<World> world;
-  // Open MPI's daemons on other machines are a Slurm step themselves, and hand its variables on.
+  // Open MPI's daemons on other machines are a Slurm step themselves, and pass on its variables.
   if (environment("OMPI_COMM_WORLD_RANK") || environment("OMPI_COMM_WORLD_SIZE"))
     world = open_mpi_world(environment);
   else if (in_slurm_step(environment))
     world = slurm_world(environment);
-  // Scripts set WORLD_SIZE for others' programs; what it says of this run must be so.
+  // Scripts set WORLD_SIZE for other programs; if it is set, it must be this run's size.
   const std::string size = environment("WORLD_SIZE").value_or("");
   check(size.empty() || size == std::to_string(world ? world->size : 1),
         "WORLD_SIZE is \"{}\", but {}. Start the ranks with torchrun, srun or mpirun, or unset WORLD_SIZE",
@@ -190,7 +189,7 @@ std::optional<World> world_of_launcher(const Environment& environment) {
   return world;
 }
 
-void forget_secret() {
+void erase_secret() {
   // /proc/PID/environ shows the memory that the process was started with, even after unsetenv().
   if (char* value = std::getenv(kSecretVariable)) explicit_bzero(value, std::strlen(value));
   unsetenv(kSecretVariable);
@@ -204,8 +203,8 @@ std::optional<World> world_of_environment(const Environment& environment) {
   world->secret = environment(kSecretVariable).value_or("");
   const size_t length = world->secret.size();
   check(length == 0 || (length >= kLeastSecret && length <= kMostSecret),
-        "{} has {} characters; it must have {} to {}. Set the same for all ranks, as `openssl rand -hex 32` "
-        "prints one, or unset it",
+        "{} has {} characters; it must have {} to {}. Set the same for all ranks, for example the output of "
+        "`openssl rand -hex 32`, or unset it",
         kSecretVariable, length, kLeastSecret, kMostSecret);
   return world;
 }
@@ -216,14 +215,14 @@ std::optional<World> world_of_environment() {
         const char* value = std::getenv(variable.c_str());
         return value ? std::optional<std::string>(value) : std::nullopt;
       });
-  forget_secret();
+  erase_secret();
   return world;
 }
 
 std::string random_secret() {
   uint8_t bytes[32];
-  check(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "no random bytes for {}: {}", kSecretVariable,
-        std::strerror(errno));
+  check(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "cannot read random bytes for {}: {}",
+        kSecretVariable, std::strerror(errno));
   std::string text;
   for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;

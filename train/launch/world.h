@@ -1,4 +1,4 @@
-// Which of a run's processes this one is, as a launcher's environment says.
+// Which rank of a run this process is, as a launcher's environment says.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,11 @@
 
 namespace tessera {
 
-// What our own launcher (launch.h) sets beside torchrun's variables.
+// What our own launcher (launcher.h) sets beside torchrun's variables.
 inline constexpr const char* kLauncherVariable = "TESSERA_LAUNCHER";  // "1" in every rank
-inline constexpr const char* kListenVariable = "TESSERA_LISTEN_FD";   // rank 0's socket, listening already
-inline constexpr const char* kSecretVariable = "TESSERA_SECRET";      // see World::secret
-inline constexpr const char* kOwnLauncher = "Tessera";                // World::from under it
+inline constexpr const char* kListenVariable = "TESSERA_LISTEN_FD";  // rank 0's socket, which already listens
+inline constexpr const char* kSecretVariable = "TESSERA_SECRET";     // see World::secret
+inline constexpr const char* kOwnLauncher = "Tessera";               // World::from under it
 
 // A run of `size` processes, the ranks 0 to size - 1, of which `local_size` are on this machine.
 struct World {
@@ -20,7 +20,7 @@ struct World {
   int master_port = 0;                       // TCP, where rank 0 listens for the others
   std::string from;       // the launcher: kOwnLauncher, "torchrun", "Open MPI", "Slurm" or ""
   int listening_fd = -1;  // rank 0 under our own launcher: a socket that listens at the port
-  // All ranks have the same; rank 0 ignores connections without it. Empty: none is asked for.
+  // The same at all ranks; rank 0 ignores connections without it. Empty: none is required.
   std::string secret = {};
 
   bool own_launcher() const { return from == kOwnLauncher; }
@@ -28,23 +28,21 @@ struct World {
 
 using Environment = std::function<std::optional<std::string>(const std::string& variable)>;
 
-// The world that a launcher describes, or none. In this order, the first that is there:
-//   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; so does our
-//   launcher.
-//              Where torchrun itself listens at MASTER_PORT, the ranks meet at the port after it.
+// The world that a launcher describes, or none. The first of these that is set:
+//   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also our launcher.
+//              Where torchrun itself listens at MASTER_PORT, the rendezvous is at the port after it.
 //   Open MPI   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE. The master is MASTER_ADDR and
-//   MASTER_PORT;
-//              on one machine they may be missing.
+//              MASTER_PORT; on one machine they may be missing.
 //   Slurm      the step that srun started: SLURM_STEP_NUM_TASKS, SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID,
-//              SLURM_STEP_TASKS_PER_NODE; the master is the step's first node and a port made from the job's
-//              number, or MASTER_ADDR and MASTER_PORT. The shell of salloc, the script of sbatch and a step
-//              of one task are no world: nobody started other ranks there.
-// TESSERA_SECRET is every launcher's: ours sets it to random bytes; under another it may be set by hand.
-// Error: variables that are missing, are no numbers or contradict each other, with what to set.
+//              SLURM_STEP_TASKS_PER_NODE; the master is the step's first node and a port derived from the
+//              job's number, or MASTER_ADDR and MASTER_PORT. The shell of salloc, the script of sbatch and a
+//              step of one task are no world: no other ranks were started there.
+// TESSERA_SECRET works with every launcher: ours sets it to random bytes; with others the user may set it.
+// Error: a variable is missing, not a number, or contradicts another.
 std::optional<World> world_of_environment(const Environment& environment);
 
-// The same of this process's environment. It wipes the secret out there, so that neither children nor /proc
-// show it; another call finds none.
+// The same from this process's environment. It erases the secret there, so that neither children nor /proc
+// show it; a second call finds none.
 std::optional<World> world_of_environment();
 
 // A new secret: 32 random bytes, in hexadecimal.

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "kernels/attention/cudnn.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/output.h"
 #include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
@@ -15,8 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDefaultArch = 90;  // of a GPU that is not present, where --arch is not given
-constexpr int kOldestArch = 80, kNewestArch = 999;
+constexpr int kDefaultArch = attention::kHopper;  // of a GPU that is not present, where --arch is not given
+constexpr int kOldestArch = attention::kLowestArch, kNewestArch = 999;
 
 // The device that is planned for, and a notice if it was assumed
 struct Target {
@@ -78,6 +80,10 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
   if (!notice.empty()) fmt::print("notice   {}\n", notice);
+  const std::string cudnn = s.attention == AttentionKind::kCudnn
+                                ? attention::cudnn_sums_note(arch, config.train.deterministic)
+                                : "";
+  if (!cudnn.empty()) fmt::print("notice   {}\n", cudnn);
   fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks > 1 ? "of each rank, " : "",
              plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)

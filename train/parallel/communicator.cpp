@@ -1,8 +1,6 @@
 #include "train/parallel/communicator.h"
 
-#include "kernels/stream.h"
 #include "kernels/base/check.h"
-#include "train/parallel/transports.h"
 
 namespace tessera {
 namespace {
@@ -19,14 +17,14 @@ void check_tensor(const Field& f, Device device, DType dtype, int64_t count) {
         name_of(device), f.tensor.to_string());
 }
 
-// The tensor from which the others' sizes and dtypes follow
+// The tensor that sets the sizes and dtypes of the others
 void check_leading(const Field& f, Device device, bool takes_bf16) {
   const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
   check(f.tensor && f.tensor.device == device && fits, "{}: {}: wants {} on {}, found {}", f.op, f.name,
         takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
 }
 
-// Whether the two share no memory. Planned tensors have none.
+// Whether the two share no memory. Planned tensors have no data.
 bool apart(const Tensor& a, const Tensor& b) {
   if (a.data == nullptr || b.data == nullptr) return true;
   return a.as<char>() + a.bytes() <= b.as<char>() || b.as<char>() + b.bytes() <= a.as<char>();
@@ -46,22 +44,6 @@ void check_sums(const Field& sums, const Field& summand, Device device) {
   check_tensor(sums, device, DType::kF32, summand.tensor.numel());
   check(apart(sums.tensor, summand.tensor), "{}: sums must lie outside of {}", sums.op, summand.name);
 }
-
-// One rank: what the others would add or give is nothing.
-class Alone final : public Communicator {
- public:
-  explicit Alone(Backend& backend) : Communicator(backend.device(), 0, 1), stream_(backend) {}
-
- private:
-  void run(const AllReduce&) override {}
-  void run(const ReduceScatter& a) override { copy(a.whole, a.part); }
-  void run(const AllGather& a) override { copy(a.part, a.whole); }
-  void copy(const Tensor& from, const Tensor& to) {
-    if (from.data != to.data) stream_.run(Copy{from, to});
-  }
-
-  Stream stream_;
-};
 
 class PlanCommunicator final : public Communicator {
  public:
@@ -83,8 +65,8 @@ Communicator::Communicator(Device device, int rank, int size) : device_(device),
 CommunicationError Communicator::failed(std::string_view what, std::string_view library, std::string_view why,
                                         double time_limit_seconds, std::string_view hint) const {
   return CommunicationError(fmt::format(
-      "{} failed at rank {} of {} ({}): {}. A rank has ended, hangs, or cannot be reached (time limit {} s): "
-      "see what the other ranks say{}",
+      "{} failed at rank {} of {} ({}): {}. A rank has ended, hangs, or cannot be reached (time limit {} s). "
+      "See the errors of the other ranks{}",
       what, rank_, size_, library, why, time_limit_seconds, hint));
 }
 
@@ -92,7 +74,7 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
   const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_leading(tensor, device_, device_ == Device::kCuda);
   check_sums(sums, tensor, device_);
-  if (a.tensor.numel() > 0) run(a), ++begun_;
+  if (a.tensor.numel() > 0) run(a), ++started_;
 }
 
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
@@ -105,7 +87,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const Field& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
   check_own_slice(part, summed, rank_);
-  if (a.whole.numel() > 0) run(a), ++begun_;
+  if (a.whole.numel() > 0) run(a), ++started_;
 }
 
 void Communicator::all_gather(const AllGather& a) {
@@ -113,24 +95,11 @@ void Communicator::all_gather(const AllGather& a) {
   check_leading(part, device_, true);
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
-  if (a.part.numel() > 0) run(a), ++begun_;
-}
-
-std::unique_ptr<Communicator> make_communicator(Backend& backend, const Ranks& ranks) {
-  if (ranks.size == 1) return std::make_unique<Alone>(backend);
-  check(ranks.exchange && ranks.time_limit_seconds > 0,
-        "communicator: {} ranks want an exchange and a time limit above 0, found a limit of {} s", ranks.size,
-        ranks.time_limit_seconds);
-  if (backend.device() == Device::kCuda) return make_nccl_communicator(backend, ranks);
-  return make_gloo_communicator(ranks);
+  if (a.part.numel() > 0) run(a), ++started_;
 }
 
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size) {
   return std::make_unique<PlanCommunicator>(device, rank, size);
-}
-
-bool can_communicate(Device device, std::string& why_not) {
-  return device == Device::kCuda ? nccl_available(why_not) : gloo_available(why_not);
 }
 
 }  // namespace tessera

@@ -1,16 +1,16 @@
-// Communicator: collectives over tensors among the ranks of a data-parallel run, one process a rank. NCCL on
-// CUDA, Gloo on the CPU.
+// Communicator: collectives over tensors among the ranks of a data-parallel run, one process for each rank.
+// NCCL on CUDA, Gloo on the CPU; make_communicator.h makes one.
 //
-// S ranks, numbered from 0; n elements of a part. Every rank calls the same collectives in the same order
+// S ranks, numbered from 0; a part has n elements. Every rank calls the same collectives in the same order
 // with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32; on the
 // CPU bf16 can be gathered, not summed.
-//   - On CUDA a collective begins when everything that the backend was given before it is done, on a stream
-//     of its own and one after the other, while the backend goes on. Until wait() the backend must neither
-//     read its results nor write its arguments. On the CPU it is done on return.
-//   - Sums have the same bits on all ranks, and each time on the same machines: on the CPU each element is
-//     added up once, along the ring; on CUDA in the order that NCCL chooses.
-// Errors: arguments that do not fit; CommunicationError, where a rank is gone, hangs, or cannot be reached:
-// then a communicator is only good for being destroyed. Destroying one gives up what is not done.
+//   - On CUDA collectives run one after the other on their own stream. Each starts when all work that the
+//     backend was given before it is done, and overlaps the work given later. Until wait() the backend must
+//     neither read its results nor write its arguments. On the CPU a collective is done on return.
+//   - Sums have the same bits on all ranks, and in every run on the same machines: on the CPU each element is
+//     summed once, along the ring; on CUDA in the order that NCCL chooses.
+// Errors: invalid arguments; CommunicationError if a rank is gone, hangs, or cannot be reached: then the
+// communicator can only be destroyed. Destroying one aborts its unfinished collectives.
 #pragma once
 
 #include <functional>
@@ -24,29 +24,29 @@
 
 namespace tessera {
 
-// The cause is most likely another rank's.
+// The cause is most likely at another rank.
 class CommunicationError : public Error {
  public:
   using Error::Error;
 };
 
-// With `sums`, a bf16 tensor is converted into it, the sum is taken there in fp32, and rounded once at the
-// end; without, bf16 is rounded at every addition.
+// With `sums`, a bf16 tensor is converted into it, summed there in fp32, and rounded once at the end; without
+// it, bf16 is rounded at every addition.
 struct AllReduce {
   Tensor tensor;     // in place
   Tensor sums = {};  // fp32, as many elements as `tensor`; only for a bf16 tensor
 };
 
-// A rank's slice of S n elements is those from rank n to (rank + 1) n.
+// The slice of a rank: elements rank n to (rank + 1) n of S n.
 struct ReduceScatter {
-  Tensor whole;      // [S n]; afterwards undefined, but for a part that lies in it
-  Tensor part;       // [n], the sum of everyone's slice of this rank; may be that slice of what is summed
-  Tensor sums = {};  // [S n] fp32, only for a bf16 whole: what is summed; then part is fp32
+  Tensor whole;      // [S n]; afterwards undefined, except for a part that lies in it
+  Tensor part;       // [n], the sum of all ranks' slices of this rank; may be that slice of the summed tensor
+  Tensor sums = {};  // [S n] fp32, only for a bf16 whole: the summed tensor; then part is fp32
 };
 
 struct AllGather {
   Tensor part;   // [n]; may be this rank's slice of whole
-  Tensor whole;  // [S n], everyone's parts in the order of ranks
+  Tensor whole;  // [S n], the parts of all ranks, in their order
 };
 
 class Communicator {
@@ -59,61 +59,50 @@ class Communicator {
   void reduce_scatter_sum(const ReduceScatter& a);
   void all_gather(const AllGather& a);
 
-  // How many collectives have begun
-  int64_t begun() const { return begun_; }
-  // What the backend is given afterwards comes after the first `count` of them. Does not block the host.
+  // The number of collectives started
+  int64_t started() const { return started_; }
+  // The backend's later work waits for the first `count` of them. Does not block the host.
   virtual void wait_for(int64_t count) { (void)count; }
-  void wait() { wait_for(begun()); }
-  // Blocks the host until they are done. Error: that took longer than the time limit, the backend's work that
-  // they wait for included, or one failed. Call it before the host reads what depends on a collective: a wait
-  // for the backend alone would never end if a rank is gone.
+  void wait() { wait_for(started()); }
+  // Blocks the host until they are done. Error: one failed, or they took longer than the time limit, together
+  // with the backend's work that they wait for. Call it before the host reads a result that depends on a
+  // collective: a wait for the backend alone would never end if a rank is gone.
   virtual void synchronize() {}
-  // For how long the backend's stream (CPU: the caller) stood still for collectives since the last call: what
-  // communication was not hidden. Waits, on the host, for what was to be waited for.
+  // The exposed communication since the last call: how long the backend's stream (CPU: the caller) waited for
+  // collectives. Blocks the host until those waits are over.
   virtual double take_waited_seconds() { return 0; }
-  // Why communication has failed, or "". May be called from another thread while this object lives.
+  // Why communication has failed, or "". Any thread may call it while this object lives.
   virtual std::string failure() { return ""; }
 
  protected:
   Communicator(Device device, int rank, int size);
-  // What to throw when `what` has failed; `hint`, if any, ends the message.
+  // The error to throw when `what` has failed; `hint`, if any, ends the message.
   CommunicationError failed(std::string_view what, std::string_view library, std::string_view why,
                             double time_limit_seconds, std::string_view hint = "") const;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
  private:
-  // Arguments are checked, and not empty.
+  // Arguments have been checked, and are not empty.
   virtual void run(const AllReduce& a) = 0;
   virtual void run(const ReduceScatter& a) = 0;
   virtual void run(const AllGather& a) = 0;
 
   Device device_;
   int rank_, size_;
-  int64_t begun_ = 0;
+  int64_t started_ = 0;
 };
 
-// Gives this rank's bytes to all ranks; returns everyone's, in the order of ranks. All ranks call it
-// together.
+// Gives this rank's bytes to all ranks; returns those of all, in the order of ranks. All ranks call it.
 using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
 
 struct Ranks {
   int rank = 0, size = 1;
   Exchange exchange = {};          // may be empty for a single rank; used by make_communicator alone
-  double time_limit_seconds = 60;  // of every collective; of meeting (through Gloo, five times that)
+  double time_limit_seconds = 60;  // of every collective; of connecting (through Gloo, five times that)
 };
-
-// For tensors of `backend`, which must outlive it. All ranks call this together. Error: they could not meet;
-// two ranks on one GPU; no NCCL, or no Gloo, where there are several ranks. A single rank needs neither.
-// Where there are several ranks on the CPU the process ignores SIGPIPE from then on: Gloo writes to sockets
-// whose other end may be gone.
-std::unique_ptr<Communicator> make_communicator(Backend& backend, const Ranks& ranks);
 
 // Checks its arguments and does nothing, for plans.
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size);
-
-// Whether several ranks can communicate in this build; else `why_not` says what to install. On CUDA NCCL's
-// library is looked for.
-bool can_communicate(Device device, std::string& why_not);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
-// Collectives on the CPU by Gloo, over TCP connections between every two ranks.
+// Collectives on the CPU by Gloo, over a TCP connection between every two ranks.
 //
-// Gloo's ring adds each stretch of a tensor up once, going round the ranks in order, and then passes the sum
-// round: the order of additions depends on the position in the tensor and the number of ranks alone.
+// Gloo's ring sums each chunk of a tensor once, passing it along the ranks in order, and then passes on the
+// sum: the order of additions depends only on the position in the tensor and on the number of ranks.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/context.h>
@@ -23,26 +23,26 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";  // the name that PyTorch's Gloo reads, too
+constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";  // PyTorch's Gloo reads it too
 
 std::string host_name() {
   char name[256] = {};
-  check(gethostname(name, sizeof name - 1) == 0, "this host has no name: {}", std::strerror(errno));
+  check(gethostname(name, sizeof name - 1) == 0, "cannot read the name of this host: {}",
+        std::strerror(errno));
   return name;
 }
 
-// The network interface by which other hosts reach this one
+// The network interface that other hosts reach
 std::string outward_interface() {
   if (const char* named = std::getenv(kInterfaceVariable)) return named;
   ifaddrs* first = nullptr;
-  check(getifaddrs(&first) == 0, "the network interfaces cannot be listed: {}", std::strerror(errno));
+  check(getifaddrs(&first) == 0, "cannot list the network interfaces: {}", std::strerror(errno));
   std::string found;
   for (const ifaddrs* at = first; at != nullptr && found.empty(); at = at->ifa_next) {
     const bool up = (at->ifa_flags & IFF_RUNNING) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;
@@ -50,7 +50,7 @@ std::string outward_interface() {
   }
   freeifaddrs(first);
   check(!found.empty(),
-        "no network interface of {} has an address by which other hosts could reach it; name one in {}",
+        "no network interface of {} has an address that other hosts can reach. Set {} to the name of one",
         host_name(), kInterfaceVariable);
   return found;
 }
@@ -63,7 +63,7 @@ std::shared_ptr<gloo::transport::Device> make_device(const Ranks& ranks) {
   return gloo::transport::tcp::CreateDevice(attributes);
 }
 
-// A connection to every other rank, whose addresses come through the exchange
+// A connection to every other rank; the ranks exchange their addresses
 class Mesh final : public gloo::Context {
  public:
   Mesh(const Ranks& ranks, std::chrono::milliseconds time_limit) : gloo::Context(ranks.rank, ranks.size) {
@@ -71,7 +71,7 @@ class Mesh final : public gloo::Context {
     device_ = make_device(ranks);
     transportContext_ = device_->createContext(rank, size);
     transportContext_->setTimeout(time_limit);
-    std::string mine;  // where the other ranks, in their order, reach this one
+    std::string mine;  // one address for each other rank, in their order
     for (int i = 0; i < size; ++i) {
       if (i == rank) continue;
       const std::vector<char> address = transportContext_->createPair(i)->address().bytes();
@@ -81,7 +81,9 @@ class Mesh final : public gloo::Context {
     const auto bytes = static_cast<std::ptrdiff_t>(mine.size()) / (size - 1);  // of one address
     for (int i = 0; i < size; ++i) {
       if (i == rank) continue;
-      check(theirs[i].size() == mine.size(), "rank {} has another version of Gloo than rank {}", i, rank);
+      check(theirs[i].size() == mine.size(),
+            "ranks {} and {} have different versions of Gloo. Run the same program on every machine", i,
+            rank);
       const auto address = theirs[i].begin() + bytes * (rank < i ? rank : rank - 1);
       transportContext_->getPair(i)->connect({address, address + bytes});
     }
@@ -94,7 +96,7 @@ class GlooCommunicator final : public Communicator {
       : Communicator(Device::kCpu, ranks.rank, ranks.size), time_limit_seconds_(ranks.time_limit_seconds) {
     std::signal(SIGPIPE, SIG_IGN);
     const std::chrono::milliseconds limit(static_cast<int64_t>(std::ceil(1000 * time_limit_seconds_)));
-    guarded("meeting", [&] { mesh_ = std::make_shared<Mesh>(ranks, limit); });
+    guarded("connecting", [&] { mesh_ = std::make_shared<Mesh>(ranks, limit); });
     waited_seconds_ = 0;  // of collectives alone
   }
 
@@ -140,7 +142,7 @@ class GlooCommunicator final : public Communicator {
     } catch (const std::exception& error) {
       throw failed(op, "Gloo", error.what(), time_limit_seconds_);
     }
-    waited_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    waited_seconds_ += seconds_since(start);
   }
 
   double time_limit_seconds_, waited_seconds_ = 0;

@@ -1,8 +1,8 @@
-// Collectives on CUDA by NCCL, on a stream beside the backend's.
+// Collectives on CUDA by NCCL, on their own stream.
 //
-// Events tie the two streams together: a collective waits for what the backend's stream holds when it begins,
-// and wait() lets the backend's stream wait for the last collective. NCCL is told not to block, so that the
-// host can give up when a rank is missing.
+// Events order the two streams: a collective waits for the work that the backend's stream holds when the
+// collective starts, and wait() makes the backend's stream wait for the last collective. NCCL runs in its
+// nonblocking mode, so that the host can stop waiting when a rank is missing.
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pointwise.h"
 #include "train/parallel/nccl_library.h"
@@ -23,28 +24,26 @@
 namespace tessera {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr auto kPollPause = std::chrono::microseconds(50);
-constexpr double kLeaveSeconds = 10;  // that the other ranks may take until all connections are closed
+constexpr double kFinalizeSeconds = 10;  // for all ranks to close their connections
 
-// What a rank tells the others before they meet
-struct Card {
+// What the ranks exchange before they connect
+struct RankDevice {
   cudaUUID_t gpu;
   char bus_id[16], host[64];  // for people
-  ncclUniqueId meeting;       // rank 0's is taken
+  ncclUniqueId id;            // rank 0's is used
 };
 
-Card card_of_this_rank() {
-  Card card{};
+RankDevice device_of_this_rank() {
+  RankDevice own{};
   int device = 0;
   cudaDeviceProp properties{};
   TESSERA_CUDA(cudaGetDevice(&device));
   TESSERA_CUDA(cudaGetDeviceProperties(&properties, device));
-  card.gpu = properties.uuid;
-  TESSERA_CUDA(cudaDeviceGetPCIBusId(card.bus_id, sizeof card.bus_id, device));
-  gethostname(card.host, sizeof card.host - 1);
-  return card;
+  own.gpu = properties.uuid;
+  TESSERA_CUDA(cudaDeviceGetPCIBusId(own.bus_id, sizeof own.bus_id, device));
+  gethostname(own.host, sizeof own.host - 1);
+  return own;
 }
 
 ncclDataType_t type_of(const Tensor& tensor) {
@@ -58,18 +57,18 @@ class NcclCommunicator final : public Communicator {
         nccl_(nccl_library()),
         time_limit_seconds_(ranks.time_limit_seconds),
         backend_stream_(backend.stream()) {
-    const ncclUniqueId meeting = agree(ranks.exchange);
+    const ncclUniqueId id = agree_on_id(ranks.exchange);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     try {
-      settle("meeting", [&] { return nccl_.init(&comm_, size(), meeting, rank(), &config); });
+      settle("connecting", [&] { return nccl_.init(&comm_, size(), id, rank(), &config); });
     } catch (...) {
-      leave();
+      close();
       throw;
     }
   }
 
-  ~NcclCommunicator() override { leave(); }
+  ~NcclCommunicator() override { close(); }
 
   void wait_for(int64_t count) override {
     if (count <= waited_for_) return;
@@ -82,9 +81,9 @@ class NcclCommunicator final : public Communicator {
 
   void synchronize() override {
     const Clock::time_point deadline = deadline_in(time_limit_seconds_);
-    while (begun() > 0 && !done(begun()).is_done()) {
-      if (const std::string why = failure(); !why.empty()) refuse("a collective", why);
-      if (Clock::now() > deadline) refuse("a collective", "it has not ended within the time limit");
+    while (started() > 0 && !done(started()).is_done()) {
+      if (const std::string why = failure(); !why.empty()) give_up("a collective", why);
+      if (Clock::now() > deadline) give_up("a collective", "it did not end within the time limit");
       std::this_thread::sleep_for(kPollPause);
     }
   }
@@ -147,11 +146,11 @@ class NcclCommunicator final : public Communicator {
     ready_.hold(stream_);
   }
   void end() {
-    const auto place = static_cast<size_t>(begun()) % kEvents;  // of this collective, the next to count
-    if (place == done_.size()) done_.push_back(std::make_unique<Event>(cudaEventDisableTiming));
-    done_[place]->record(stream_);
+    const auto slot = static_cast<size_t>(started()) % kEvents;  // started() does not count this one yet
+    if (slot == done_.size()) done_.push_back(std::make_unique<Event>(cudaEventDisableTiming));
+    done_[slot]->record(stream_);
   }
-  // Recorded behind the collective of that number, counted from 1, or behind a later one
+  // Recorded after the collective of that number, counted from 1, or after a later one
   Event& done(int64_t number) { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
   void convert(const Tensor& from, const Tensor& to) {
     cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
@@ -162,30 +161,30 @@ class NcclCommunicator final : public Communicator {
     return sums;
   }
 
-  // Refuses two ranks on one GPU, at every rank alike; returns where NCCL's ranks meet.
-  ncclUniqueId agree(const Exchange& exchange) {
-    Card mine = card_of_this_rank();
-    if (rank() == 0) settle("ncclGetUniqueId", [&] { return nccl_.get_unique_id(&mine.meeting); });
+  // Error, at every rank: two ranks use one GPU. Returns the id with which NCCL's ranks connect.
+  ncclUniqueId agree_on_id(const Exchange& exchange) {
+    RankDevice mine = device_of_this_rank();
+    if (rank() == 0) settle("ncclGetUniqueId", [&] { return nccl_.get_unique_id(&mine.id); });
     const std::vector<std::string> theirs = exchange({reinterpret_cast<const char*>(&mine), sizeof mine});
-    std::vector<Card> cards(size());
+    std::vector<RankDevice> all(size());
     for (int i = 0; i < size(); ++i) {
-      check(theirs[i].size() == sizeof mine, "rank {} is another build of this program than rank {}", i,
+      check(theirs[i].size() == sizeof mine,
+            "ranks {} and {} are different builds of this program. Run the same program on every machine", i,
             rank());
-      std::memcpy(&cards[i], theirs[i].data(), sizeof mine);
+      std::memcpy(&all[i], theirs[i].data(), sizeof mine);
       for (int j = 0; j < i; ++j)
-        check(std::memcmp(&cards[i].gpu, &cards[j].gpu, sizeof cards[i].gpu) != 0,
-              "ranks {} and {} are on the same GPU, {} of {}; give each rank a GPU of its own, or start "
-              "fewer ranks",
-              j, i, cards[i].bus_id, cards[i].host);
+        check(std::memcmp(&all[i].gpu, &all[j].gpu, sizeof all[i].gpu) != 0,
+              "ranks {} and {} use the same GPU, {} of {}. Give each rank its own GPU, or start fewer ranks",
+              j, i, all[i].bus_id, all[i].host);
     }
-    return cards[0].meeting;
+    return all[0].id;
   }
 
   static Clock::time_point deadline_in(double seconds) {
     return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
-  // What `call` came to, once NCCL is through with it on the host; ncclInProgress if it is not in time.
+  // The result of `call`, once NCCL has finished it on the host; ncclInProgress if that takes too long.
   template <class Call>
   ncclResult_t result_within(double seconds, Call&& call) {
     const Clock::time_point deadline = deadline_in(seconds);
@@ -203,8 +202,8 @@ class NcclCommunicator final : public Communicator {
   template <class Call>
   void settle(const char* what, Call&& call) {
     const ncclResult_t result = result_within(time_limit_seconds_, call);
-    if (result == ncclInProgress) refuse(what, "it could not begin within the time limit");
-    if (result != ncclSuccess) refuse(what, describe(result));
+    if (result == ncclInProgress) give_up(what, "it could not start within the time limit");
+    if (result != ncclSuccess) give_up(what, describe(result));
   }
 
   std::string describe(ncclResult_t result) const {
@@ -213,12 +212,12 @@ class NcclCommunicator final : public Communicator {
                        detail != nullptr ? detail : "");
   }
 
-  [[noreturn]] void refuse(const char* what, const std::string& why) {
+  [[noreturn]] void give_up(const char* what, const std::string& why) {
     failed_ = true;
-    throw failed(what, "NCCL", why, time_limit_seconds_, "; NCCL_DEBUG=WARN makes NCCL say more");
+    throw failed(what, "NCCL", why, time_limit_seconds_, ". NCCL_DEBUG=WARN prints more");
   }
 
-  // Events that are no longer needed, else new ones
+  // Events that are no longer in use, else new ones
   std::unique_ptr<Wait> next_wait() {
     if (waits_.empty() || !waits_.front()->after.is_done()) return std::make_unique<Wait>();
     std::unique_ptr<Wait> first = std::move(waits_.front());
@@ -227,11 +226,12 @@ class NcclCommunicator final : public Communicator {
     return first;
   }
 
-  // Closes the connections together with the others, or, if a collective may never end, alone.
-  void leave() noexcept {
+  // Closes the connections together with the other ranks, or alone if a collective may never end.
+  void close() noexcept {
     if (comm_ == nullptr) return;
-    const bool orderly = !failed_ && cudaStreamQuery(stream_) == cudaSuccess &&
-                         result_within(kLeaveSeconds, [&] { return nccl_.finalize(comm_); }) == ncclSuccess;
+    const bool orderly =
+        !failed_ && cudaStreamQuery(stream_) == cudaSuccess &&
+        result_within(kFinalizeSeconds, [&] { return nccl_.finalize(comm_); }) == ncclSuccess;
     cudaGetLastError();
     orderly ? nccl_.destroy(comm_) : nccl_.abort(comm_);
     comm_ = nullptr;
@@ -241,13 +241,13 @@ class NcclCommunicator final : public Communicator {
   double time_limit_seconds_;
   cudaStream_t backend_stream_;
   Stream stream_;
-  Event ready_{cudaEventDisableTiming};       // the backend has done what the last collective waits for
+  Event ready_{cudaEventDisableTiming};       // the backend's work that the last collective waits for is done
   std::vector<std::unique_ptr<Event>> done_;  // of the newest kEvents collectives
   int64_t waited_for_ = 0;                    // collectives
   bool failed_ = false;
-  std::deque<std::unique_ptr<Wait>> waits_;  // not yet counted
+  std::deque<std::unique_ptr<Wait>> waits_;  // not yet in waited_seconds_
   double waited_seconds_ = 0;
-  std::mutex mutex_;  // of every call of NCCL: what has failed may be asked by another thread
+  std::mutex mutex_;  // of every call of NCCL: another thread may call failure()
   ncclComm_t comm_ = nullptr;
 };
 

@@ -9,8 +9,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-constexpr int kOldestVersion =
-    NCCL_VERSION(2, 18, 1);  // communicators that do not block are sound from here on
+constexpr int kOldestVersion = NCCL_VERSION(2, 18, 1);  // nonblocking communicators work from this version on
 
 struct Loaded {
   NcclLibrary library{};
@@ -18,14 +17,14 @@ struct Loaded {
 };
 
 std::string load(NcclLibrary& library) {
-  // By name, as the loader is set up; then where it was when this program was built.
+  // By name, in the folders of the loader; then in the folder of the build.
   void* handle = dlopen(kLibrary, RTLD_NOW);
   const std::string why = handle == nullptr ? dlerror() : "";
   if (handle == nullptr) handle = dlopen(TESSERA_NCCL_FOLDER "/libnccl.so.2", RTLD_NOW);
   if (handle == nullptr)
     return fmt::format(
-        "{} cannot be loaded ({}). Install NVIDIA's package libnccl2, version 2.18 or later, or name the "
-        "library's folder in LD_LIBRARY_PATH",
+        "cannot load {} ({}). Install NVIDIA's package libnccl2, version 2.18 or later, or add the library's "
+        "folder to LD_LIBRARY_PATH",
         kLibrary, why);
   std::string missing;
   const auto find = [&]<class Function>(const char* name, Function& function) {
@@ -46,8 +45,9 @@ std::string load(NcclLibrary& library) {
   find("ncclAllGather", library.all_gather);
   int version = 0;
   if (missing.empty() && library.get_version(&version) == ncclSuccess && version >= kOldestVersion) return "";
-  return fmt::format("NCCL 2.18 or later is needed, found version {}{}; install a newer package libnccl2",
-                     version, missing.empty() ? "" : " without " + missing);
+  return fmt::format(
+      "NCCL is too old: found version {}{}, wanted 2.18 or later. Install a newer package libnccl2", version,
+      missing.empty() ? "" : " without " + missing);
 }
 
 const Loaded& loaded() {

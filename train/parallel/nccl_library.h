@@ -1,4 +1,4 @@
-// NCCL's functions, looked up in its library when they are first needed: the program starts without it.
+// NCCL's functions, looked up in its library at first use: the program starts without the library.
 #pragma once
 
 #include <nccl.h>

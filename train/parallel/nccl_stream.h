@@ -1,4 +1,4 @@
-// The stream of the collectives, and the events that tie it to the backend's.
+// The stream of the collectives, and the events that order it with the backend's stream.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,11 +1,11 @@
-// What a build without Gloo answers.
+// In a build without Gloo: errors that say what to install.
 #include "kernels/base/check.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
 
 bool gloo_available(std::string& why_not) {
-  why_not = "this program was built without Gloo; install libgloo-dev and run cmake again";
+  why_not = "this program was built without Gloo. Install libgloo-dev, run cmake and build again";
   return false;
 }
 

@@ -1,11 +1,11 @@
-// What a build without NCCL answers.
+// In a build without NCCL: errors that say what to install.
 #include "kernels/base/check.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
 
 bool nccl_available(std::string& why_not) {
-  why_not = "this program was built without NCCL; install libnccl-dev and run cmake again";
+  why_not = "this program was built without NCCL. Install libnccl-dev, run cmake and build again";
   return false;
 }
 

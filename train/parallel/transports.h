@@ -1,5 +1,5 @@
-// The two ways to communicate among several ranks. A build without one of them has the same functions, which
-// answer what is missing (no_gloo.cpp, no_nccl.cpp).
+// The communicators of several ranks. A build without one of the libraries has the same functions, which say
+// what to install (no_gloo.cpp, no_nccl.cpp).
 #pragma once
 
 #include "train/parallel/communicator.h"

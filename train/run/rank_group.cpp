@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "train/config/print_config.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
 #include "train/launch/launcher.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {
@@ -19,8 +19,7 @@ int64_t default_ranks(DeviceRequest device) { return std::max(1, count_gpus(devi
 
 void check_asked(DeviceRequest device, const AskedRanks& asked) {
   check(asked.gpus == 0 || device != DeviceRequest::kCpu,
-        "--gpus {0} was asked for, but device is cpu: leave one of them out, or start processes on the CPU "
-        "with "
+        "--gpus {0} was asked for, but device is cpu. Remove one of the two, or start ranks on the CPU with "
         "--ranks {0}",
         asked.gpus);
 }
@@ -34,26 +33,26 @@ World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv) {
     DeviceTraits none;
     find_cuda_device(none, why_not);
     fail(
-        "--gpus {0} was asked for, but {1}. Leave --gpus out to train on the CPU with one process, or ask "
-        "for "
-        "{0} of them with --ranks {0} --set device=cpu",
+        "--gpus {0} was asked for, but {1}. Remove --gpus to train on the CPU with one rank, or start {0} "
+        "ranks there with --ranks {0} --set device=cpu",
         asked.gpus, why_not);
   }
   if (const std::optional<World> world = world_of_environment()) {
     check(asked.count() == 0 || asked.count() == world->size,
-          "{} {} was asked for, but {} has started {}: leave {} out there", option, asked.count(),
-          world->from, world->size, option);
+          "{} {} was asked for, but {} has started {} ranks. Remove {} from the command", option,
+          asked.count(), world->from, world->size, option);
     return *world;
   }
-  check(gpus == 0 || asked.count() <= gpus,
-        "{} {} was asked for, but {} {} visible: one process a GPU is the most. Ask for fewer, make more "
-        "visible with CUDA_VISIBLE_DEVICES, or train on the CPU with --ranks {} --set device=cpu",
-        option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count());
+  check(
+      gpus == 0 || asked.count() <= gpus,
+      "{} {} was asked for, but {} {} visible, and each rank needs its own. Ask for fewer, make more visible "
+      "with CUDA_VISIBLE_DEVICES, or train on the CPU with --ranks {} --set device=cpu",
+      option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count());
   const Device kind = gpus > 0 ? Device::kCuda : Device::kCpu;
   const int64_t ranks = asked.count() > 0 ? asked.count() : default_ranks(device);
   if (ranks == 1) return {};
-  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}; {} 1 does without", ranks,
-        why_not, option);
+  check(can_communicate(kind, why_not), "{} ranks cannot exchange gradients: {}. {} 1 does not need it",
+        ranks, why_not, option);
   std::exit(launch(static_cast<int>(ranks), argv));
 }
 

@@ -1,4 +1,4 @@
-// How many processes a program runs as, and starting them.
+// How many ranks a program runs as, and starting them.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace tessera {
 
-// What the command line says: --ranks N takes GPUs where there are any, --gpus N does not do without.
+// The command line: --ranks N uses GPUs if there are any, --gpus N requires them.
 struct AskedRanks {
   int64_t ranks = 0, gpus = 0;  // 0: not given; never both
   int64_t count() const { return gpus > 0 ? gpus : ranks; }
 };
-// Error: --gpus where device is cpu.
+// Error: --gpus with device cpu.
 void check_asked(DeviceRequest device, const AskedRanks& asked);
 
-// How many ranks a run has unless it is told: one a visible GPU, on the CPU one.
+// The number of ranks unless one is given: one for each visible GPU; one on the CPU.
 int64_t default_ranks(DeviceRequest device);
 
-// Returns in every rank of the run, with its place in it. Where a launcher's environment describes a world,
-// that is the run's; else `asked` ranks are, or, if that is 0, default_ranks(). If those are several this
-// process starts them, waits for them, and exits as launch() says. Error: more ranks than GPUs, --gpus
-// without a GPU, `asked` differs from the launcher's, and what world_of_environment() refuses.
+// Returns in every rank of the run. If a launcher's environment describes a world, that is the run's; else it
+// has `asked` ranks, or default_ranks() if none were asked for. If there are several, this process starts
+// them, waits for them, and exits with launch()'s code. Error: more ranks than GPUs, --gpus without a GPU,
+// `asked` differs from the launcher's number, or as world_of_environment().
 World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv);
 
 }  // namespace tessera

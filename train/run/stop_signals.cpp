@@ -13,12 +13,12 @@ namespace tessera {
 namespace {
 
 volatile std::sig_atomic_t g_signal = 0;
-volatile std::time_t g_second = 0;  // when it came, on the monotonic clock
+volatile std::time_t g_second = 0;  // when it arrived, on the monotonic clock
 std::atomic<const char*> g_stopping_point{"this step"};
-volatile std::sig_atomic_t g_speaks = 0, g_in_place = 0;
+volatile std::sig_atomic_t g_acknowledge = 0, g_in_place = 0;
 
-// Only what a handler may call: no formatting, no memory, one write.
-void acknowledge(int number) {
+// Only what a signal handler may call: no formatting, no allocation, one write.
+void print_acknowledgement(int number) {
   char line[200];
   size_t length = 0;
   const auto add = [&](const char* text) {
@@ -29,11 +29,11 @@ void acknowledge(int number) {
   add(" received: stopping after ");
   add(g_stopping_point.load());
   add("; send it again to end at once\n");
-  if (write(STDOUT_FILENO, line, length) < 0) return;  // nobody reads it
+  if (write(STDOUT_FILENO, line, length) < 0) return;  // nobody reads stdout
 }
 
-// Launchers often send the same signal twice at once, to the program and to its process group: what comes
-// within a second counts as one.
+// Launchers often send the same signal twice at once, to the program and to its process group: signals within
+// a second count as one.
 void on_signal(int number) {
   const int before = errno;
   timespec now{};
@@ -41,7 +41,7 @@ void on_signal(int number) {
   if (!g_signal) {
     g_second = now.tv_sec;
     g_signal = number;
-    if (g_speaks) acknowledge(number);
+    if (g_acknowledge) print_acknowledgement(number);
   } else if (now.tv_sec - g_second > 1) {
     std::signal(number, SIG_DFL);
     raise(number);  // delivered when this handler returns
@@ -51,8 +51,8 @@ void on_signal(int number) {
 
 }  // namespace
 
-void catch_stop_signals(bool speaks) {
-  g_speaks = speaks;
+void catch_stop_signals(bool acknowledge) {
+  g_acknowledge = acknowledge;
   g_in_place = draws_in_place(STDOUT_FILENO);
   struct sigaction action{};
   action.sa_handler = on_signal;

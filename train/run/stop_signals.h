@@ -9,12 +9,12 @@ namespace tessera {
 
 inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP};
 
-// From here on the first of them is only noted, and acknowledged on stdout at once if `speaks`; one that
-// comes more than a second later ends the program. What is ignored (nohup) stays ignored.
-void catch_stop_signals(bool speaks);
-int stop_signal();  // the first that came; 0: none
+// From now on the first of them is only recorded, and acknowledged on stdout if `acknowledge`; one that arrives
+// more than a second later ends the program. Ignored signals (nohup) stay ignored.
+void catch_stop_signals(bool acknowledge);
+int stop_signal();  // the first that arrived; 0: none
 
-// What the acknowledgement says that the program stops after, "this micro-batch"; a literal.
+// What the program finishes before it stops, for the acknowledgement: "this micro-batch"; a literal.
 void set_stopping_point(const char* what);
 
 std::string name_of_signal(int number);  // "SIGTERM"

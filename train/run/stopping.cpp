@@ -18,7 +18,7 @@ std::vector<double> Stopping::sum(std::initializer_list<double> mine) {
   return values;
 }
 
-bool Stopping::asked() {
+bool Stopping::agreed() {
   sum({});
   return signal_ != 0;
 }
@@ -32,8 +32,8 @@ void Stopping::expect_step(int64_t micro_steps, double seconds) {
 
 bool Stopping::drops_step(int64_t done, double elapsed) {
   if (done == micro_steps_) return false;
-  const bool asks = ranks_.size() == 1 ? elapsed > kPromptSeconds : done % agree_every_ == 0;
-  return asks && asked();
+  const bool due = ranks_.size() == 1 ? elapsed > kPromptSeconds : done % agree_every_ == 0;
+  return due && agreed();
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// When a run stops for a signal, and that all of its ranks stop at the same place.
+// When a run stops for a signal: all ranks at the same place.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace tessera {
 
-// A step that is expected to take longer than kPromptSeconds is dropped when a signal comes; a shorter one is
-// finished. Gradients are exchanged during a step's last micro-batch, so all ranks must know before it
-// whether it is dropped. They agree after every so many micro-batches, a number that follows from what they
-// know in common: that costs a message to rank 0 and back about every kPromptSeconds, no wait for a device,
-// and nothing at all in a short step. A rank alone looks at the clock instead.
+// A step that is expected to take longer than kPromptSeconds is dropped when a signal arrives; a shorter one
+// is finished. Gradients are exchanged during a step's last micro-batch, so all ranks must know before it
+// whether the step is dropped. They agree after every agree_every_ micro-batches, which all ranks compute
+// from the same values: that costs a message to rank 0 and back about every kPromptSeconds, no wait for a
+// device, and nothing in a short step. A single rank looks at the clock instead.
 class Stopping {
  public:
   static constexpr double kPromptSeconds = 2;
@@ -23,15 +23,16 @@ class Stopping {
   Stopping(RankGroup& ranks, std::function<void(int)> on_signal)
       : ranks_(ranks), on_signal_(std::move(on_signal)) {}
 
-  int signal() const { return signal_; }  // that the ranks stop for; 0: none yet
+  int signal() const { return signal_; }  // the one that stops the run; 0: none yet
 
-  // All ranks call these, in the same order. A signal that came to one of them counts for all.
-  bool asked();
-  std::vector<double> sum(std::initializer_list<double> mine);  // as RankGroup::sum(), and asks on the way
+  // All ranks call these, in the same order. A signal to one of them counts for all.
+  bool agreed();
+  std::vector<double> sum(
+      std::initializer_list<double> mine);  // RankGroup::sum(), and agreed() in the same exchange
 
-  // The next step: its micro-batches, and the seconds that it will take, the same at all ranks.
+  // The next step: its micro-batches and its expected seconds, the same at all ranks.
   void expect_step(int64_t micro_steps, double seconds);
-  // Whether that step is dropped, `done` of its micro-batches and so many seconds after it began.
+  // Whether that step is dropped, after `done` of its micro-batches and `elapsed` seconds.
   bool drops_step(int64_t done, double elapsed);
 
  private:

@@ -162,7 +162,7 @@ void TrainLoop::work(const Due& due) {
   if (due.sample) sample();
   // The best is saved even if its step was saved already: its state.json has to say that it is the best.
   if ((due.checkpoint && run_.now.step > saved_) || (best && run_.config.checkpoint.keep_best)) save();
-  if (due.evaluation || due.sample || due.checkpoint) stopping_.asked();  // these tasks may have taken long
+  if (due.evaluation || due.sample || due.checkpoint) stopping_.agreed();  // these tasks may have taken long
 }
 
 // The tasks before the next step: the evaluation of a fresh run; in a resumed one, the evaluation and sample
@@ -197,7 +197,7 @@ void TrainLoop::train_all() {
   step_seconds_ = run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
                   static_cast<double>(run_.ranks.size());
   const Due due = due_before_steps();
-  if (!stopping_.asked()) work(due);
+  if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
   bool dropped = false;
   for (int64_t step = first; step <= run_.config.train.steps && stopping_.signal() == 0; ++step) {

@@ -18,10 +18,18 @@ AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, 
                            .deterministic = s.deterministic});
 }
 
+// What the kernels of any batch need, those of a backward too
+Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
+  const int64_t rows = std::max(s.batch * s.sequence_length, s.model.context);
+  const int64_t features = std::max(3 * s.model.channels, s.model.mlp_width);  // of qkv, and of the MLP
+  const int64_t bytes = workspace_bytes(arena.device(), rows, s.model.channels, features);
+  return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
+}
+
 }  // namespace
 
 Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts)
-    : stream_(be),
+    : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
       layout_(shape.model, parts),
@@ -30,12 +38,6 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
              .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
              .classifier_chunk = shape.classifier_chunk} {
-  const ModelConfig& model = shape.model;
-  const int64_t workspace = workspace_bytes(
-      be.device(), std::max(shape.batch * shape.sequence_length, model.context), model.channels,
-      std::max(3 * model.channels, model.mlp_width));  // of qkv, and of the MLP
-  stream_ =
-      Stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(workspace + 3) / 4}));
   for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
 }
 

@@ -131,7 +131,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
     optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
     const Tensor& weights = model_.params.buckets[b];
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
-    gathered_[b] = comm_->begun();
+    gathered_[b] = comm_->started();
   }
 }
 

@@ -1,5 +1,5 @@
 // What a build without cuDNN answers.
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 
 namespace tessera::attention {
@@ -11,7 +11,9 @@ bool cudnn_available(std::string& why_not) {
   return false;
 }
 
+int cudnn_version_number() { return 0; }
 std::string cudnn_version() { return ""; }
+bool cudnn_asks_for_fixed_order() { return false; }
 
 struct CudnnAttention::Impl {};
 

@@ -1,17 +1,19 @@
 // CudnnAttention: graphs of scaled dot-product attention, built once for every problem and then run.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING  // libcudnn, libcudart and libcuda are looked for at run time
 #define CUDNN_FRONTEND_SKIP_JSON_LIB           // graphs are not serialised
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 
 #include <bit>
+#include <cstdlib>
 #include <initializer_list>
 #include <map>
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 
 namespace cudnn_frontend {
@@ -26,8 +28,11 @@ namespace graph = cudnn_frontend::graph;
 using Tensor = std::shared_ptr<graph::Tensor_attributes>;
 
 constexpr const char* kLibrary = "libcudnn.so.9";
-constexpr int kLowestArch = 80;
 constexpr size_t kOldestVersion = 90000;
+// A deterministic backward on Hopper may store the gradients of all scores, unless they are more bytes than this
+// variable of the frontend says: then, from cuDNN 9.25 on, it adds up dQ in a fixed order. The default is to store,
+// which is faster. The frontend reads the variable since 1.32 at the latest.
+constexpr const char* kScoresLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
 
 // Empty, or why cuDNN cannot be used. Looks once.
 const std::string& load_library() {
@@ -36,6 +41,7 @@ const std::string& load_library() {
     // may name another.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", fmt::format("libcudart.so.{}", CUDART_VERSION / 1000).c_str(),
            0);
+    setenv(kScoresLimit, "0", 0);
     // By name, as the loader is set up; then where it was when this program was built.
     for (const char* name : {kLibrary, TESSERA_CUDNN_FOLDER "/libcudnn.so.9"}) {
       fe::cudnn_dlhandle = dlopen(name, RTLD_NOW);
@@ -211,10 +217,19 @@ struct CudnnAttention::Impl {
 
 bool cudnn_built() { return true; }
 
+int cudnn_version_number() {
+  return load_library().empty() ? static_cast<int>(fe::detail::get_backend_version()) : 0;
+}
+
 std::string cudnn_version() {
-  if (!load_library().empty()) return "";
-  const size_t v = fe::detail::get_backend_version();  // 91900
-  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  const int v = cudnn_version_number();
+  return v == 0 ? "" : fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+bool cudnn_asks_for_fixed_order() {
+  if (CUDNN_FRONTEND_VERSION < 13200 || !load_library().empty()) return false;
+  const char* limit = std::getenv(kScoresLimit);  // unless the user named another
+  return limit != nullptr && std::string_view(limit) == "0";
 }
 
 bool cudnn_available(std::string& why_not) {

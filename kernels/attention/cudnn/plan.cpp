@@ -1,14 +1,16 @@
 // The answers of cudnn.h that need neither cuDNN nor a device. Also linked where there is no CUDA.
 #include <cmath>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
+#include "kernels/attention/family.h"
+#include "kernels/base/check.h"
 
 namespace tessera::attention {
 namespace {
 
-constexpr int kLowestArch = 80;
-constexpr int kHeadDimStep = 8,
-              kLargestHeadDim = 128;  // of the backward; the forward alone would serve up to 256
+constexpr int kFirstInFixedOrder = 92500;  // the version, 9.25.0
+constexpr int kHeadDimStep = 8;
+constexpr int kLargestHeadDim = 128;  // of the backward; the forward alone would serve up to 256
 
 constexpr int64_t kTileQ = 64, kTileK = 128;  // cuDNN's tiles, to which it pads the gradients of the scores
 
@@ -32,16 +34,51 @@ const char* cudnn_refusal(const AttnProblem& p, int arch) {
 
 int64_t cudnn_forward_workspace(const AttnProblem& p) { return slack(p); }
 
-int64_t cudnn_backward_workspace(const AttnProblem& p, bool deterministic) {
+int64_t cudnn_backward_workspace(const AttnProblem& p, CudnnSums sums) {
   constexpr int64_t kBf16 = 2, kF32 = 4;
   const int64_t heads = p.batch * p.heads, rows = heads * p.tokens;
   int64_t bytes = slack(p) + kF32 * rows;  // rowsum(dO o O)
   if (p.kv_heads != p.heads)
     bytes += 2 * kBf16 * rows * p.head_dim;  // dK and dV of every query head, summed at the end
-  // dQ = dS K: added up in fp32 by whoever holds a tile of dS, or, to fix the order, from all of dS
-  bytes += deterministic ? kBf16 * heads * round_up(p.tokens, kTileQ) * round_up(p.tokens, kTileK)
-                         : kF32 * rows * p.head_dim;
-  return bytes;
+  switch (sums) {                            // dQ = dS K
+    case CudnnSums::kFixedOrder:
+      bytes += kF32 * rows;  // the turns; not measured
+      [[fallthrough]];
+    case CudnnSums::kAnyOrder:
+      return bytes + kF32 * rows * p.head_dim;
+    case CudnnSums::kAtOnce:
+      return bytes + kBf16 * heads * round_up(p.tokens, kTileQ) * round_up(p.tokens, kTileK);
+  }
+  fail("attention by cuDNN: unknown way to add up dQ, {}", static_cast<int>(sums));
+}
+
+CudnnSums cudnn_sums(int arch, bool deterministic, int version) {
+  if (!deterministic) return CudnnSums::kAnyOrder;
+  const bool hopper = arch / 10 == kHopper / 10;
+  return hopper && version >= kFirstInFixedOrder ? CudnnSums::kFixedOrder : CudnnSums::kAtOnce;
+}
+
+CudnnSums cudnn_sums(int arch, bool deterministic) {
+  // The library is asked, and thus loaded, only where it matters.
+  const bool matters = cudnn_sums(arch, deterministic, kFirstInFixedOrder) == CudnnSums::kFixedOrder;
+  return cudnn_sums(arch, deterministic,
+                    matters && cudnn_asks_for_fixed_order() ? cudnn_version_number() : 0);
+}
+
+std::string cudnn_sums_note(int arch, bool deterministic) {
+  if (cudnn_sums(arch, deterministic, kFirstInFixedOrder) != CudnnSums::kFixedOrder) return "";
+  const std::string version = cudnn_version();
+  if (version.empty())
+    return "no cuDNN is loaded here: attention's scratch is that of versions before 9.25, quadratic in the "
+           "context; "
+           "from 9.25 on it is linear";
+  if (cudnn_sums(arch, deterministic) == CudnnSums::kFixedOrder)
+    return fmt::format(
+        "attention's scratch is that of cuDNN {}, linear in the context; before 9.25 it is quadratic",
+        version);
+  return fmt::format(
+      "attention's scratch is that of cuDNN {}, quadratic in the context; from 9.25 on it is linear",
+      version);
 }
 
 }  // namespace tessera::attention

@@ -97,18 +97,122 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
   }
 }
 
+// Loads query tiles with their statistics, of one query head of the group after the other.
+template <class Tile>
+struct QueryLoader {
+  static constexpr int kBlockQ = Tile::kBlockQ;
+  using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim>;
+
+  const BackwardArgs& a;
+  const int first_tile;  // of every head
+  Loader q, dout;
+  const float* statistics;
+  int tile, heads_left;
+
+  __device__ __forceinline__ QueryLoader(const BackwardArgs& args, int first, int b, int kv_head,
+                                         int kv_head_index)
+      : a(args),
+        first_tile(first),
+        q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ),
+        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ),
+        // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
+        statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
+                   static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first * kBlockQ),
+        tile(first),
+        heads_left(a.group) {}
+
+  // The next tile, if there is one: a group of copies
+  __device__ __forceinline__ void start(const BackwardMemory<Tile>& memory, int stage) {
+    if (heads_left > 0) {
+      q.start(memory.q(stage), a.tokens - tile * kBlockQ);
+      dout.start(memory.dout(stage), a.tokens - tile * kBlockQ);
+      if (threadIdx.x < kBlockQ / 2)
+        ptx::cp_async_16(memory.log2_sum_exp(stage) + threadIdx.x * 16, statistics);
+      q.move(1);
+      dout.move(1);
+      statistics += kBlockQ;
+      if (++tile == a.query_blocks) next_head();
+    }
+    ptx::cp_async_commit();
+  }
+
+ private:
+  __device__ __forceinline__ void next_head() {  // whose statistics follow at once
+    --heads_left;
+    tile = first_tile;
+    q.move(first_tile - a.query_blocks);
+    q.move_elements(a.q.head);
+    dout.move(first_tile - a.query_blocks);
+    dout.move_elements(a.dout.head);
+    statistics += first_tile * kBlockQ;
+  }
+};
+
+template <class Tile>
+__device__ __forceinline__ void take_ticket(const BackwardArgs& a, const BackwardMemory<Tile>& memory) {
+  if (threadIdx.x == 0) ptx::store_shared(memory.ticket(), atomicAdd(a.counters, 1u));
+  __syncthreads();  // else a thread could read its ticket before it is there
+}
+
+template <class Tile>
+__device__ __forceinline__ void start_load_keys(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
+                                                int b, int kv_head, int key_block) {
+  using Loader = TileLoader<Tile::kWarps * 32, Tile::kBlockK, Tile::kHeadDim>;
+  const int first = key_block * Tile::kBlockK;
+  Loader(a.k.head_begin(b, kv_head), a.k.row, first).start(memory.k(), a.tokens - first);
+  Loader(a.v.head_begin(b, kv_head), a.v.row, first).start(memory.v(), a.tokens - first);
+}
+
+// After the last step: K is no longer read, so its tile can take dK.
+template <class Tile>
+__device__ __forceinline__ void write_key_gradients(
+    const BackwardArgs& a, const BackwardMemory<Tile>& memory, const KeyBlock& block, int warp_row,
+    Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim>& dk,
+    const Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim>& dv) {
+  dk.scale(a.scale);
+  const int first_row = block.index * Tile::kBlockK + warp_row;
+  store_rows(dk, memory.k(), warp_row, a.dk.head_begin(block.b, block.h), a.dk.row, first_row, a.tokens);
+  store_rows(dv, memory.v(), warp_row, a.dv.head_begin(block.b, block.h), a.dv.row, first_row, a.tokens);
+}
+
+// Fixed order: our turn to add to a query tile has come when all key blocks from `top_block` down have added.
+template <bool kDeterministic>
+__device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block, int top_block) {
+  if (kDeterministic && threadIdx.x == 0) {
+    while (ptx::load_acquire(adders) != top_block - key_block) {
+    }
+  }
+}
+// Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the first
+// has waited for the turn: both cost a trip to L2.
+template <class Tile, bool kDeterministic, class Block>
+__device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
+                                          int first_tile, const Block& block) {
+  if (kDeterministic && threadIdx.x == Tile::kWarps * 32 - 1) {
+    if (tile > first_tile) {
+      ptx::red_add_release(adders - 1, 1);
+    } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
+      ptx::red_add_release(adders - 1 - first_tile, 1);  // the last tile of the head before
+    }
+  }
+}
+
+// At the last tile of all
+template <class Tile>
+__device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyBlock& done) {
+  if (threadIdx.x != Tile::kWarps * 32 - 1) return;
+  const int heads_done = (done.head_index + 1) * a.group;
+  ptx::red_add_release(a.counters + heads_done * a.query_blocks, 1);
+}
+
 template <class Tile, bool kCausal, bool kDeterministic>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
-  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim,
-                kPassQ = Tile::kPassQ;
-  constexpr int kThreads = Tile::kWarps * 32, kWarpK = Tile::kKeysPerWarp;
+  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
+  constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ;
   const BackwardMemory<Tile> memory;
   const QueryGradient<Tile> gradient;
 
-  if (kDeterministic) {
-    if (threadIdx.x == 0) ptx::store_shared(memory.ticket(), atomicAdd(a.counters, 1u));
-    __syncthreads();  // else a thread could read its ticket before it is there
-  }
+  if (kDeterministic) take_ticket(a, memory);
   const auto block = [&] {
     return KeyBlock::of<kCausal, kDeterministic>(
         kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
@@ -118,43 +222,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
 
-  const int first_head = kv_head * a.group;
-  TileLoader<kThreads, kBlockQ, kHeadDim> load_q(a.q.head_begin(b, first_head), a.q.row,
-                                                 first_tile * kBlockQ);
-  TileLoader<kThreads, kBlockQ, kHeadDim> load_dout(a.dout.head_begin(b, first_head), a.dout.row,
-                                                    first_tile * kBlockQ);
-  // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
-  const float* statistics =
-      (threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
-      static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first_tile * kBlockQ;
-  int load_tile = first_tile, heads_to_load = a.group;
-  const auto start_load_queries = [&](int stage) {
-    if (heads_to_load > 0) {
-      load_q.start(memory.q(stage), a.tokens - load_tile * kBlockQ);
-      load_dout.start(memory.dout(stage), a.tokens - load_tile * kBlockQ);
-      if (threadIdx.x < kBlockQ / 2)
-        ptx::cp_async_16(memory.log2_sum_exp(stage) + threadIdx.x * 16, statistics);
-      load_q.move(1);
-      load_dout.move(1);
-      statistics += kBlockQ;
-      if (++load_tile == a.query_blocks) {  // on to the next head, whose statistics follow at once
-        --heads_to_load;
-        load_tile = first_tile;
-        load_q.move(first_tile - a.query_blocks);
-        load_q.move_elements(a.q.head);
-        load_dout.move(first_tile - a.query_blocks);
-        load_dout.move_elements(a.dout.head);
-        statistics += first_tile * kBlockQ;
-      }
-    }
-    ptx::cp_async_commit();
-  };
-  using LoadKeys = TileLoader<kThreads, kBlockK, kHeadDim>;
-  LoadKeys(a.k.head_begin(b, kv_head), a.k.row, key_block * kBlockK)
-      .start(memory.k(), a.tokens - key_block * kBlockK);
-  LoadKeys(a.v.head_begin(b, kv_head), a.v.row, key_block * kBlockK)
-      .start(memory.v(), a.tokens - key_block * kBlockK);
-  start_load_queries(0);
+  QueryLoader<Tile> load_queries(a, first_tile, b, kv_head, kv_head_index);
+  start_load_keys(a, memory, b, kv_head, key_block);
+  load_queries.start(memory, 0);
 
   Accumulator<kWarpK, kHeadDim> dk, dv;
   dk.clear();
@@ -163,7 +233,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   ptx::cp_async_wait<0>();
   __syncthreads();  // K, V and the first query tile are there, for all threads
-  start_load_queries(1);
+  load_queries.start(memory, 1);
 
   int dq_tile = kv_head_index * a.group * a.query_blocks + first_tile;  // counted over all heads
   for (int tile = first_tile, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
@@ -203,24 +273,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     // The highest key block that the tile sees, which adds first
     const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : a.key_blocks;
     const int top_block = min(a.key_blocks, seen_blocks) - 1;
-    if (kDeterministic && threadIdx.x == 0) {
-      while (ptx::load_acquire(adders) != top_block - key_block) {
-      }
-    }
+    wait_turn<kDeterministic>(adders, key_block, top_block);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
     // more, whose stage the next load overwrites, nor dS of step i - 1, whose stage step i + 1 overwrites. In
     // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
     // passed on.
     __syncthreads();
-    // The last warp's part, since the first has waited for the turn: both cost a trip to L2
-    if (kDeterministic && threadIdx.x == kThreads - 1) {
-      if (tile > first_tile) {
-        ptx::red_add_release(adders - 1, 1);
-      } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
-        ptx::red_add_release(adders - 1 - first_tile, 1);  // the last tile of the head before
-      }
-    }
-    start_load_queries(stage);
+    pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, first_tile, block);
+    load_queries.start(memory, stage);
 
     typename QueryGradient<Tile>::Part dq;
     if (kDeterministic && key_block < top_block) {
@@ -243,14 +303,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
-  if (kDeterministic && threadIdx.x == kThreads - 1) {
-    const int heads_done = (done.head_index + 1) * a.group;
-    ptx::red_add_release(a.counters + heads_done * a.query_blocks, 1);
-  }
-  dk.scale(a.scale);
-  const int first_row = done.index * kBlockK + warp_row;
-  store_rows(dk, memory.k(), warp_row, a.dk.head_begin(done.b, done.h), a.dk.row, first_row, a.tokens);
-  store_rows(dv, memory.v(), warp_row, a.dv.head_begin(done.b, done.h), a.dv.row, first_row, a.tokens);
+  if (kDeterministic) pass_last_turn<Tile>(a, done);
+  write_key_gradients(a, memory, done, warp_row, dk, dv);
 }
 
 }  // namespace tessera::attention::sm80

@@ -64,13 +64,22 @@ TEST(AttentionResults, MeanRatiosAreGeometricOverProblemsOfBoth) {
 
 TEST(AttentionResults, TableTellsFiguresAndWhyThereAreNone) {
   const AttentionResults results = made_up();
-  const std::string table = problem_table(std::span(results.cells).first(2), results.gemm_peak);
-  for (const char* part : {"2 x 1024 tokens, 8 heads of 64, causal", "x cudnn", "2.00", "0.50", "1.0 MiB",
-                           "3.0 MiB", "4 GB", "moves fwd"})
+  const std::string table =
+      problem_table(std::span(results.cells).first(2), results.gemm_peak, results.cudnn);
+  for (const char* part : {"2 x 1024 tokens, 8 heads of 64, causal, beside cuDNN 9.9.9\n", "x cudnn", "2.00",
+                           "0.50", "1.0 MiB", "3.0 MiB", "4 GB", "moves fwd"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
-  const std::string missing = problem_table(std::span(results.cells).last(1), results.gemm_peak);
+  const std::string missing =
+      problem_table(std::span(results.cells).last(1), results.gemm_peak, results.cudnn);
   EXPECT_NE(missing.find("too long"), std::string::npos) << missing;
   EXPECT_EQ(missing.find("x cudnn"), std::string::npos) << missing;
+}
+
+TEST(AttentionResults, WarnsOfAnOldYardstick) {
+  for (const int version : {0, 91900, 92801}) EXPECT_EQ(old_cudnn_warning(version), "");
+  const std::string warning = old_cudnn_warning(91400);
+  for (const char* part : {"cuDNN 9.14.0", "9.19.0 or later", "pip install", "LD_LIBRARY_PATH"})
+    EXPECT_NE(warning.find(part), std::string::npos) << warning;
 }
 
 TEST(AttentionResults, JsonHoldsEveryCell) {

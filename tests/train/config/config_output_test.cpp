@@ -137,7 +137,7 @@ TEST(ShippedConfigs, AllLoad) {
   const auto is = [&](const std::string& name, int64_t layers, int64_t heads, int64_t channels, double rate) {
     ASSERT_TRUE(configs.contains(name)) << name;
     const Config& config = configs[name];
-    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, "flash"})) << name;
+    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, AttentionKind::kFlash})) << name;
     EXPECT_EQ(config.optimizer.learning_rate, rate) << name;
     EXPECT_EQ(config.train.tokens_per_step, 524288) << name;
     EXPECT_EQ(config.train.folder, "runs/" + name);

@@ -2,7 +2,7 @@
 // device.
 #include <gtest/gtest.h>
 
-#include "kernels/attention/cudnn/cudnn.h"
+#include "kernels/attention/cudnn.h"
 #include "train/config/load_config.h"
 #include "train/memory/plan.h"
 #include "train/run/run_data.h"

@@ -142,6 +142,50 @@ TEST_F(Rendezvous, IgnoresConnectionsWithoutTheSecret) {
   EXPECT_EQ(result(1).status, 0) << result(1).error;
 }
 
+// With no secret to stop them before their JSON is parsed.
+TEST_F(Rendezvous, IgnoresHelloMessagesThatAreNot) {
+  const Words script = {"limit:5", "join", "exchange:100", "finish"};
+  start(0, 2, script);
+  std::vector<Connection> others;
+  for (const std::string& text :
+       {std::string(), std::string("{}"), std::string("{\"rank\":\"1\"}"), std::string(1 << 20, '['),
+        std::string(1 << 20, '[') + std::string(1 << 20, ']'), std::string("\xff"), std::string(9, '\0')}) {
+    others.push_back(connect_raw(port));
+    others.back().send(MessageKind::kHello, text);
+  }
+  others.push_back(connect_raw(port));
+  others.back().send(MessageKind::kHeartbeat, hello(1, 2));
+  others.push_back(connect_raw(port));
+  others.back().send(static_cast<MessageKind>(99), hello(1, 2));
+  for (Connection& each : others)  // each is dropped before the rank joins
+    for (int i = 0; i < 300 && !each.ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+      each.flush(), each.receive();
+  for (const Connection& each : others) EXPECT_TRUE(each.ended());
+  start(1, 2, script);
+  EXPECT_EQ(result(0).status, 0) << result(0).error;
+  EXPECT_EQ(result(1).status, 0) << result(1).error;
+}
+
+// As a rank meets another program at rank 0's port.
+TEST_F(Rendezvous, ARankIgnoresAWelcomeThatIsNot) {
+  Descriptor listening = listen_at("127.0.0.1", port, Reach::kThisMachine);
+  start(1, 2, {"limit:1", "join"});
+  for (const std::string& text : {std::string("{}"), std::string(1 << 20, '['), std::string("\xff")}) {
+    std::optional<Connection> connection;
+    for (int i = 0; i < 500 && !(connection = accept_from(listening)); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(connection);
+    connection->send(MessageKind::kWelcome, text);
+    for (int i = 0; i < 300 && !connection->ended(); ++i) {
+      connection->flush();
+      connection->receive();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  listening.close();
+  expect_error(0, {"rank 1 could not join rank 0", "MASTER_ADDR and MASTER_PORT"});
+}
+
 TEST_F(Rendezvous, ARankWithAnotherSecretDoesNotJoin) {
   start(0, 2, {"limit:1", "join"}, {"TESSERA_SECRET=0123456789abcdef"});
   start(1, 2, {"limit:1", "join"}, {"TESSERA_SECRET=0123456789abcdeF"});
@@ -275,6 +319,32 @@ TEST_F(WatchdogTest, AllStoppedAndContinuedIsNoFailure) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   for (size_t rank = 0; rank < 3; ++rank) process(rank).signal(SIGCONT);
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(result(rank).status, 0) << result(rank).error;
+}
+
+// After an accepted hello, a message that cannot be read ends the run with an error, and nothing crashes.
+TEST_F(WatchdogTest, AMessageThatCannotBeReadEndsAll) {
+  const std::pair<MessageKind, std::string> messages[] = {
+      {MessageKind::kHeartbeat, "{}"},
+      {MessageKind::kHeartbeat, std::string(1 << 20, '[')},
+      {MessageKind::kHeartbeat, "{\"phases\":-1,\"timeout\":1,\"phase\":\"x\"}"},
+      {MessageKind::kShutdown, "{\"reporter\":"},
+      {MessageKind::kGathered, std::string(9, '\xff')},
+      {static_cast<MessageKind>(99), ""}};
+  size_t rank = 0;
+  for (const auto& [kind, body] : messages) {
+    start(0, 2, {"limit:5", "join", "hang"});
+    {
+      Connection peer = connect_raw(port);
+      peer.send(MessageKind::kHello, hello(1, 2));
+      peer.send(kind, body);
+      for (int i = 0; i < 300 && !peer.ended(); ++i) {
+        peer.flush();
+        peer.receive();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    expect_error(rank++, {"forged sent a message that cannot be read"});
+  }
 }
 
 struct Stall : RankScripts {};

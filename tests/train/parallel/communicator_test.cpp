@@ -1,6 +1,4 @@
 // The communicator on the CPU: ranks are processes, and sums are compared with fp64.
-#include "train/parallel/communicator.h"
-
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +10,7 @@
 #include "tests/rank_processes.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {

@@ -111,7 +111,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
   load_weights(path, same, PositionExtension::kInterpolate);
-  EXPECT_EQ(same.session().next_token_logits(prompt), state.session().next_token_logits(prompt)) << "nothing was extended";
+  EXPECT_EQ(same.session().next_token_logits(prompt), state.session().next_token_logits(prompt))
+      << "nothing was extended";
 
   RunShape shape = state.shape();
   shape.model.context = 61;  // 16 positions over 61: every fourth is one of them

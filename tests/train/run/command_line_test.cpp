@@ -171,7 +171,7 @@ TEST_F(CommandLine, HelpHasExamplesAndLinesOf100Columns) {
 
 TEST_F(CommandLine, GpusThatAreAbsentAreNotReplacedByTheCpu) {
   expect_error(kTrain, {"small.yaml", "--gpus", "4"},
-               {"--gpus 4 was asked for, but ", "Leave --gpus out", "--ranks 4 --set device=cpu"});
+               {"--gpus 4 was asked for, but ", "Remove --gpus", "--ranks 4 --set device=cpu"});
   expect_error(kTrain, {"small.yaml", "--gpus", "1"}, {"--gpus 1 was asked for"});
   expect_error(kBench, {"step", "small.yaml", "--gpus", "2"}, {"--gpus 2 was asked for"});
   expect_error(kTrain, {"small.yaml", "--gpus", "4", "--set", "device=cpu"},

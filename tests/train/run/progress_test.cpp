@@ -6,6 +6,7 @@
 #include "tests/data/support.h"
 #include "train/config/load_config.h"
 #include "train/run/run_log.h"
+#include "train/session/from_config.h"
 
 namespace tessera {
 namespace {

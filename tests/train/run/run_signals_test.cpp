@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/base/descriptor.h"
 #include "tests/train_ranks.h"
 
 namespace tessera::testing {
@@ -125,16 +126,15 @@ TEST_F(Signals, AnIgnoredHangUpIsIgnored) {
 
 // `./train | tee log`, then Ctrl-C: tee is gone before the run is.
 TEST_F(Signals, AReaderThatIsGoneEndsNoRun) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Pipe pipe = make_pipe("a log");
   Process process(TRAIN_BINARY,
                   with_config(sets({"train.steps=100000", "optimizer.schedule=constant", "train.log_every=1",
                                     "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"})),
-                  {.folder = folder, .out = ends[1]});
-  close(ends[1]);
+                  {.folder = folder, .out = pipe.write.get()});
+  pipe.write.close();
   char buffer[64];
-  ASSERT_GT(read(ends[0], buffer, sizeof buffer), 0);
-  close(ends[0]);
+  ASSERT_GT(read(pipe.read.get(), buffer, sizeof buffer), 0);
+  pipe.read.close();
   wait_for_steps("out", 5);
   process.signal(SIGINT);
   const ProcessResult result = process.finish();

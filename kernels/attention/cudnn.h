@@ -21,17 +21,33 @@ bool cudnn_built();
 
 // False, with the reason, where cuDNN was not built in or its library cannot be loaded. Needs no device.
 bool cudnn_available(std::string& why_not);
-// Of the library that is loaded: 9.19.0. "" where none is.
+// Of the library that is loaded: 91900 and "9.19.0"; 0 and "" where none is.
+int cudnn_version_number();
 std::string cudnn_version();
 
 // Why cuDNN is not asked to serve a problem, or nullptr. `arch` as in attention.h. Needs neither library nor
 // device.
 const char* cudnn_refusal(const AttnProblem& problem, int arch);
 
-// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. A deterministic
-// backward stores the gradients of all scores, B H N^2 elements of bf16: its memory is quadratic in N.
+// How a backward adds up dQ
+enum class CudnnSums {
+  kAnyOrder,    // in fp32, as the parts come: memory linear in N
+  kFixedOrder,  // in fp32, in turns, the same bits every time: linear; slower. cuDNN from 9.25 on, on Hopper
+  kAtOnce,  // from the stored gradients of all scores, B H N^2 of bf16, the same bits every time: quadratic.
+            // A deterministic backward of cuDNN before 9.25, and of any version on other devices
+};
+// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. Checked with 9.14 and
+// 9.19, but for the linear bound of a deterministic backward, which neither of them has.
 int64_t cudnn_forward_workspace(const AttnProblem& problem);
-int64_t cudnn_backward_workspace(const AttnProblem& problem, bool deterministic);
+int64_t cudnn_backward_workspace(const AttnProblem& problem, CudnnSums sums);
+
+// What the library loaded here does. Where none is, it is taken to be older than 9.25.
+CudnnSums cudnn_sums(int arch, bool deterministic);
+CudnnSums cudnn_sums(int arch, bool deterministic, int version);
+// Whether the library, if it can, is asked to add up in a fixed order: cudnn.cpp
+bool cudnn_asks_for_fixed_order();
+// What a plan says of the versions that its memory is about; "" where they do not matter.
+std::string cudnn_sums_note(int arch, bool deterministic);
 
 // cuDNN's handle on the current device, and a graph for every problem met so far. Not thread-safe.
 // The first call for a problem, its strides and its mode builds a graph, which takes from milliseconds to a

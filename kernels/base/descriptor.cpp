@@ -1,0 +1,18 @@
+#include "kernels/base/descriptor.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+Pipe make_pipe(std::string_view what_for) {
+  int ends[2];
+  check(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe for {}: {}", what_for, std::strerror(errno));
+  return {.read = Descriptor(ends[0]), .write = Descriptor(ends[1])};
+}
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+// A Session alone: the forward of a TrainState, to the bit, in the memory of the weights and the activations.
+#include "train/session/session.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/train_steps.h"
+#include "train/run/checkpoint.h"
+#include "train/session/sampler.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr MemoryTag kOfTrainingAlone[] = {MemoryTag::kGradients, MemoryTag::kOptimizer,
+                                          MemoryTag::kCommunication};
+
+RunShape tiny(AttentionKind attention = AttentionKind::kFlash) {
+  return {.model = {.vocab_size = 61, .context = 40, .layers = 3, .heads = 2, .channels = 24},
+          .micro_batch = 3,
+          .micro_steps = 2,
+          .sequence_length = 37,
+          .attention = attention};
+}
+
+std::vector<int32_t> some_ids(int64_t count, int64_t vocab_size) {
+  HostTensors make;
+  const Tensor ids = make.tokens({count}, vocab_size);
+  return {ids.as<int32_t>(), ids.as<int32_t>() + count};
+}
+
+void expect_same_answers(Session& a, Session& b) {
+  const int64_t rows = a.shape().batch * a.shape().sequence_length;
+  const std::vector<int32_t> all = some_ids(rows + 1, a.shape().model.vocab_size);
+  const auto tokens = std::span(all).first(all.size() - 1), targets = std::span(all).last(all.size() - 1);
+  EXPECT_EQ(a.evaluate(tokens, targets, a.shape().batch), b.evaluate(tokens, targets, a.shape().batch));
+  const auto T = static_cast<size_t>(a.shape().sequence_length);
+  EXPECT_EQ(a.evaluate(tokens.first(T), targets.first(T), 1),
+            b.evaluate(tokens.first(T), targets.first(T), 1));
+  for (const size_t length : {size_t{1}, size_t{17}, T})
+    EXPECT_EQ(a.next_token_logits(tokens.first(length)), b.next_token_logits(tokens.first(length)));
+}
+
+TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const Keep keep : {Keep::kAll, Keep::kOutputs})
+      for (const int64_t chunk : {0, 10}) {
+        RunShape shape = tiny(attention);
+        shape.keep = keep;
+        shape.classifier_chunk = chunk;
+        const std::unique_ptr<Backend> be = make_cpu_backend(), other = make_cpu_backend();
+        Arena arena = Arena::host(), other_arena = Arena::host();
+        TrainState state(*be, arena, shape);
+        state.initialize(7);
+        Session session(*other, other_arena, shape.session());
+        session.initialize(7);
+        expect_same_answers(session, state.session());
+      }
+}
+
+TEST(Session, LoadsTheWeightsOfACheckpointWithoutItsOptimizer) {
+  const RunShape shape = tiny();
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("tessera_session_test_{}", getpid());
+  const std::unique_ptr<Backend> be = make_cpu_backend(), other = make_cpu_backend();
+  Arena arena = Arena::host(), other_arena = Arena::host();
+  TrainState state(*be, arena, shape);
+  state.initialize(7);
+  const std::vector<int32_t> ids = some_ids(shape.tokens_per_rank(), shape.model.vocab_size);
+  state.step(ids, ids, kTestOptimizer, 1e-2, 1);
+  state.finish_step();
+  const std::filesystem::path saved = save_checkpoint(
+      folder, state,
+      {.step = 1, .data_position = 6, .micro_batch = 3, .sequence_length = 37, .device = "cpu"});
+  std::filesystem::remove(saved / "optimizer.safetensors");
+  Session session(*other, other_arena, shape.session());
+  load_weights(saved, session);
+  std::filesystem::remove_all(folder);
+  expect_same_answers(session, state.session());
+}
+
+TEST(Session, ItsMemoryIsItsPlanWithoutGradientsAndOptimizer) {
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const int64_t sample_tokens : {0, 5}) {
+      RunShape run = tiny(attention);
+      run.sample_tokens = sample_tokens;
+      const SessionShape shape = run.session();
+      const MemoryLedger plan = plan_session(shape, {}).ledger;
+      const std::unique_ptr<Backend> be = make_cpu_backend();
+      Arena arena = Arena::host();
+      arena.reserve(plan.peak_bytes());
+      const int64_t reserved = arena.reserved_bytes();
+      Session session(*be, arena, shape);
+      session.initialize(7);
+      const std::vector<int32_t> ids = some_ids(shape.batch * shape.sequence_length, 61);
+      session.evaluate(ids, ids, shape.batch);
+      session.next_token_logits(some_ids(shape.longest_sample(), 61));
+      EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
+      EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
+      EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
+      EXPECT_EQ(arena.ledger().peak_name(), plan.peak_name());
+      EXPECT_EQ(arena.ledger().current_bytes(), plan.current_bytes());
+      EXPECT_EQ(arena.reserved_bytes(), reserved) << "the session reached the driver";
+      for (const MemoryTag tag : kOfTrainingAlone)
+        EXPECT_EQ(plan.peak_of_each()[static_cast<size_t>(tag)], 0) << name_of(tag);
+      // What stays is the weights: of the same bytes as in training.
+      EXPECT_EQ(plan.current()[static_cast<size_t>(MemoryTag::kWeights)],
+                plan_memory(run, {}).current()[static_cast<size_t>(MemoryTag::kWeights)]);
+      EXPECT_LT(plan.peak_bytes(), plan_memory(run, {}).peak_bytes());
+    }
+}
+
+// GPT-2 small in bf16 on a GPU that is not there: 2 bytes a parameter, where training keeps 16.
+TEST(Session, OfAGpuTakesTheWeightsInBf16) {
+  const ModelConfig model{.vocab_size = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768};
+  const DeviceTraits hopper{.device = Device::kCuda, .arch = 90, .name = "H200"};
+  const MemoryPlan plan =
+      plan_session({.model = model, .batch = 1, .sequence_length = 1024, .dtype = DType::kBF16}, hopper);
+  const auto stored =
+      static_cast<double>(model.parameters() + (model.padded_vocab() - model.vocab_size) * model.channels);
+  const auto weights = plan.ledger.current()[static_cast<size_t>(MemoryTag::kWeights)];
+  EXPECT_NEAR(static_cast<double>(weights) / (2 * stored), 1, 0.01);
+  for (const MemoryTag tag : kOfTrainingAlone)
+    EXPECT_EQ(plan.ledger.peak_of_each()[static_cast<size_t>(tag)], 0) << name_of(tag);
+}
+
+TEST(Session, WantsAsManyIdsAsTheBatchHas) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  Session session(*be, arena, tiny().session());
+  const std::vector<int32_t> ids(37, 1);
+  EXPECT_THROW(session.evaluate(ids, ids, 2), Error);
+  EXPECT_THROW(session.evaluate(ids, std::span(ids).first(36), 1), Error);
+  EXPECT_EQ(arena.ledger().current()[static_cast<size_t>(MemoryTag::kData)], 0);
+}
+
+}  // namespace
+}  // namespace tessera::testing
