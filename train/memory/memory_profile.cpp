@@ -116,7 +116,7 @@ std::string memory_json(const MemoryProfile& profile) {
     const bool ended = p.end.order != MemoryRecording::kNone;
     phases.add({{"path", recording.path(static_cast<int>(i))},
                 {"parent", index_or_null(p.parent)},
-                {"left_out", p.left_out},
+                {"left_out", p.skipped},
                 {"begin", p.begin.order},
                 {"end", ended ? p.end.order : recording.births_and_deaths()},
                 {"begin_ns", p.begin.nanoseconds},

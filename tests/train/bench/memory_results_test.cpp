@@ -273,7 +273,7 @@ TEST_F(BenchMemory, RefusesLoudly) {
   refused({"--attention", "naive,linear"}, {"unknown attention \"linear\"", "naive, flash, cudnn"});
   refused({"--seq-lens", "512..64"}, {"--seq-lens wants ranges that go up", "512..64"});
   refused({"--seq-lens", "0"}, {"--seq-lens wants whole numbers"});
-  refused({"--device-memory", "much"}, {"\"much\" is no size"});
+  refused({"--device-memory", "much"}, {"\"much\" is not a size"});
   refused({"--svg", "no/such/folder/m.svg"}, {"cannot write"});
   EXPECT_NE(bench({"--steps", "0"}).status, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "m.json"));
