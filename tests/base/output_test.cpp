@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "kernels/base/descriptor.h"
 #include "tests/data/support.h"
 
 namespace tessera {
