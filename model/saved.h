@@ -1,4 +1,4 @@
-// What a forward keeps for its backward.
+// The tensors that a forward keeps for its backward.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct BlockSaved {
   Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
   Tensor qkv;                            // [B, T, 3, H, D]
   Tensor attention;                      // [B, T, H, D]
-  Tensor attention_saved;                // log-sum-exp or probabilities, as the attention plan says
+  Tensor attention_saved;                // log-sum-exp or probabilities, see AttentionPlan
   Tensor residual_mid;                   // [N, C]   input + attention output
   Tensor norm2, norm2_mean, norm2_rstd;
   Tensor pre_activation, hidden;  // [N, F]

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWindow = static_cast<int>(cuda::kEmbeddingWindow);
-// A window's partial sums: of a run that came from the window before, of a run that goes on into the next.
+// A window's partial sums: of a run that began in an earlier window, and of one that continues in the next.
 enum { kHead, kTail, kPartials };
 
 template <class T>

@@ -15,8 +15,8 @@
 namespace tessera {
 namespace {
 
-// The largest block and the rows it takes at a time. Wide rows bring enough loads with one row, and blocks of
-// a thousand threads leave registers for no more.
+// The largest block and its rows at a time. One wide row has enough loads, and blocks of a thousand threads
+// have registers for no more.
 struct Narrow {
   static constexpr int kThreads = 256, kRows = 4;
 };
@@ -89,8 +89,8 @@ __global__ __launch_bounds__(Block::kThreads, Wide::kThreads / Block::kThreads) 
   }
 }
 
-// With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)) + add,  dweight += dy h,
-// dbias += dy.
+// With h = (x - mean) rstd and g = dy weight:
+//   dx = rstd (g - mean(g) - h mean(g h)) + add,  dweight += dy h,  dbias += dy
 //
 // A block leaves its part of dweight and dbias in partials[block][2][C].
 enum { kDy, kX, kAdd, kStaged };

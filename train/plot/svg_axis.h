@@ -1,4 +1,4 @@
-// Axes of a plot: which values they span, where their ticks are, and how these are written.
+// Axes of a plot: their ranges and ticks.
 #pragma once
 
 #include <string>
