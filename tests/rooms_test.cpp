@@ -33,7 +33,7 @@ const std::vector<Room> kRooms{
     {"kernels/attention/sm90", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/cudnn", {"kernels/base", "kernels/attention"}},
     {"kernels", {"kernels/base", "kernels/attention"}},
-    {"kernels/cpu", {"kernels/base", "kernels"}},
+    {"kernels/cpu", {"kernels/base", "kernels", "kernels/attention"}},
     {"kernels/cuda", {"kernels/base", "kernels", "kernels/attention", "kernels/attention/common"}},
     {"model", {"kernels/base", "kernels", "kernels/attention"}},
     {"model/formats", {"kernels/base", "model"}},
@@ -58,7 +58,6 @@ const std::vector<Room> kRooms{
 
 // What still breaks these rules. Each entry is "from -> to" and is to go.
 const std::set<std::string> kArrowsToGo{
-    "kernels -> kernels/cuda",
 };
 const std::set<std::string> kFilesInCirclesToGo{
     "train/parallel/communicator", "train/parallel/transports", "train/launch/process_group",

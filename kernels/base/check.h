@@ -6,7 +6,7 @@
 #define FMT_CONSTEVAL
 #define FMT_USE_CONSTEXPR 1
 #endif
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

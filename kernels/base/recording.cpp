@@ -1,6 +1,6 @@
 #include "kernels/base/recording.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace tessera {
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <fmt/ranges.h>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"

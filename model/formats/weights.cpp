@@ -1,6 +1,7 @@
 #include "model/formats/weights.h"
 
 #include <algorithm>
+#include <fmt/ranges.h>
 #include <regex>
 #include <set>
 

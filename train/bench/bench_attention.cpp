@@ -98,7 +98,7 @@ class Bench {
       AttentionCell& cell = entries[i].cell;
       cell.rung = contender.name;
       cell.problem = planned.problem;
-      cell.problem.dtype = contender.dtype(device_.device) == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+      cell.problem.dtype = attn_dtype(contender.dtype(device_.device));
       cell.in_sweep = planned.in_sweep;
       cell.why_not = contender.why_not(cell.problem, device_);
       if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),

@@ -55,6 +55,7 @@ Target choose_target(const Config& config, const PlanOptions& options) {
                                     why_not, kDefaultArch / 10, kDefaultArch % 10));
   } else {
     target.limit = present_memory(target.device.device, config.ranks);
+    target.device.threads = cpu_threads(config.ranks);  // as the launcher starts them
     if (!present && requested != DeviceRequest::kCpu)
       target.notice =
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);

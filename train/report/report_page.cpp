@@ -1,6 +1,7 @@
 #include "train/report/report_page.h"
 
 #include <cmath>
+#include <fmt/format.h>
 #include <iterator>
 
 #include "kernels/base/check.h"
