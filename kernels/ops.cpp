@@ -55,7 +55,7 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
       {{"tokens", tokens, DType::kI32, {B, T}},
        {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
        {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
-  check(position_table.shape[0] >= T, "{}: {} positions cannot serve sequences of {} tokens", op,
+  check(position_table.shape[0] >= T, "{}: {} positions are too few for sequences of {} tokens", op,
         position_table.shape[0], T);
 }
 

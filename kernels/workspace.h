@@ -17,7 +17,7 @@ namespace tessera::cuda {
 
 inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// cuBLASLt: NVIDIA asks for 32 MiB on Hopper; with less its choice of algorithms narrows.
+// cuBLASLt: NVIDIA recommends 32 MiB on Hopper; with less fewer algorithms are available.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
 // Column sums (bias gradients, LayerNorm's parameters): a row of partial sums for each slab, at most so many.

@@ -13,7 +13,7 @@ enum class Keep : uint8_t {
   kAll,
   kAllButMlp,  // norm 2 and the MLP's hidden layer, more than half of a block's memory, are recomputed
   kOutputs,    // only residual_out: the whole block is recomputed, except for its last product
-  kNothing,    // a forward without backward: no word asks for it
+  kNothing,    // a forward without backward; not a setting
 };
 constexpr auto words_of(Keep) {  // of train.recompute
   return std::array{Word{"none", Keep::kAll}, Word{"mlp", Keep::kAllButMlp}, Word{"block", Keep::kOutputs}};

@@ -27,7 +27,7 @@ struct Saved {
   Tensor embedded;  // [N, C]
   std::vector<BlockSaved> blocks;
   Tensor norm, norm_mean, norm_rstd;  // norm: overwritten by its gradient in the backward
-  Tensor attention_workspace;         // of every block's forward; none unless the attention plan asks for it
+  Tensor attention_workspace;         // of every block's forward; none unless the attention plan needs it
 };
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep);

@@ -137,7 +137,7 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, cons
 void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
   check_packs(a.kName, {{"logits", a.logits}});
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
-  check(padded < INT32_MAX, "{}: serves fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
+  check(padded < INT32_MAX, "{}: supports fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
   with_real_type(a.logits.dtype, [&]<class T>() {
     const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
     const auto threads =

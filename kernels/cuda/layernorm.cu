@@ -186,8 +186,8 @@ template <class F>
 void with_block(const char* op, DType dtype, int64_t C, F&& f) {
   with_real_type(dtype, [&]<class T>() {
     constexpr int64_t kMaxChannels = Wide::kThreads * kPackWidth<T>;
-    check(C <= kMaxChannels, "{}: serves up to {} channels in {}, found {}", op, kMaxChannels, name_of(dtype),
-          C);
+    check(C <= kMaxChannels, "{}: supports up to {} channels in {}, found {}", op, kMaxChannels,
+          name_of(dtype), C);
     const auto threads = static_cast<int>(cuda::divide_up(C, kPackWidth<T> * kWarp) * kWarp);
     threads <= Narrow::kThreads ? f.template operator()<T, Narrow>(threads)
                                 : f.template operator()<T, Wide>(threads);
