@@ -107,7 +107,7 @@ TEST_F(Prepare, ReplacesAnOldDatasetOnlyWhenForced) {
 
 TEST_F(Prepare, WillNotReplaceWhatItDidNotMake) {
   write("a.txt", "x");
-  expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"will not replace", "a.txt"});
+  expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"is not replaced", "a.txt"});
   expect_refusal({"--input", "a.txt", "--output", "a.txt", "--force"}, {"a.txt exists and is not a folder"});
   EXPECT_EQ(read_file(folder_ / "a.txt"), "x");
 }

@@ -1,5 +1,5 @@
-// ./bench memory: what a training step of one sequence takes, by the length of the sequence and the kind of
-// attention.
+// ./bench memory: what a training step of one sequence takes, by the length
+// of the sequence and the kind of attention.
 //
 // Each step is planned first, by walking it over an arena without memory. What does not fit by plan is not
 // tried; what runs must take just what was planned.
@@ -68,15 +68,13 @@ class Bench {
 
   std::vector<AttentionKind> asked_for() const {
     std::vector<AttentionKind> kinds;
-    for (const std::string& name : options_.attention)
-      if (const AttentionKind kind = parse_word<AttentionKind>("attention", name);
-          std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
-        kinds.push_back(kind);
-    return kinds.empty() ? std::vector{AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn}
-                         : kinds;
+    for (const AttentionKind kind : options_.attention)
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    constexpr auto all = values_with_words<AttentionKind>();
+    return kinds.empty() ? std::vector<AttentionKind>(all.begin(), all.end()) : kinds;
   }
 
-  // A kind that cannot run is an Error where it was asked for by name, else it is left out.
+  // A kind that cannot run is an Error if the user named it, else it is skipped.
   bool can_run(AttentionKind kind) const {
     try {
       for (const int64_t tokens : options_.sequence_lengths) plan(kind, tokens);
@@ -86,7 +84,7 @@ class Bench {
       return true;
     } catch (const Error& error) {
       if (!options_.attention.empty()) throw;
-      fmt::print("left out: {}\n", error.what());
+      fmt::print("skipped: {}\n", error.what());
       return false;
     }
   }

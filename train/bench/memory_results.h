@@ -68,9 +68,9 @@ std::string memory_table_head(const MemoryResults& results);
 std::string memory_table_line(const MemoryRow& row);
 std::string memory_summary(const MemoryResults& results);  // the fits, and the largest sequences
 nlohmann::ordered_json to_json(const MemoryResults& results);
-// Bytes against N, both on scales of powers of two: what attention saves, and the peak of the step. A line
-// for each kind, with the slope of its fit where it is a power of N, and a marked end where it runs out of
-// memory.
+// Bytes against N, both on scales of powers of two: what attention saves, and the peak of
+// the step. A line for each kind, with the slope of its fit where it is a power of N, and
+// a marked end where it runs out of memory.
 std::string to_svg(const MemoryResults& results);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// How long each operation of a backend takes. The device is waited for before and after every operation, so the
-// sum of the times is more than a step takes when nothing waits. For `bench step`, not for training.
+// How long each operation of a backend takes. The device is waited for before and after every operation, so
+// the sum of the times is more than a step takes when nothing waits. For `bench step`, not for training.
 #pragma once
 
 #include <chrono>

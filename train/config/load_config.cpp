@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fmt/ranges.h>
 #include <fstream>
 #include <map>
 

@@ -1,6 +1,6 @@
 #include "train/plot/svg_axis.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -84,7 +84,7 @@ function draw_events_table() {
     element(row, "td", { class: "n" }, group(event.step));
     element(row, "td", { style: "overflow-wrap:anywhere" }, [single ? "" : run.name, short_text(event)].filter(Boolean).join(": ")).title = event.text;
   }
-  if (all.length === 0) element(element(rows, "tr"), "td", { class: "faint" }, "metrics.jsonl tells of none");
+  if (all.length === 0) element(element(rows, "tr"), "td", { class: "faint" }, "none in metrics.jsonl");
 }
 function draw_samples() {
   const which = $("samples_of"), panel = $("samples");

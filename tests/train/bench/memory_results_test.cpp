@@ -197,7 +197,7 @@ struct BenchMemory : InTempFolder {
 TEST_F(BenchMemory, NaiveSavesNSquaredAndFlashNAsPlanned) {
   const ProcessResult result = bench({"--seq-lens", "64..2048", "--json", "m.json", "--svg", "m.svg"});
   ASSERT_EQ(result.status, 0) << result.error;
-  expect_parts(result.out, {"left out: cudnn attention needs a GPU", "N^2.000", "N^1.000",
+  expect_parts(result.out, {"skipped: cudnn attention needs a GPU", "N^2.000", "N^1.000",
                             "6 lengths over 5 doublings", "are the most that fit"});
   std::ifstream file(folder_ / "m.json");
   const auto json = nlohmann::json::parse(file);
@@ -273,7 +273,7 @@ TEST_F(BenchMemory, RefusesLoudly) {
   refused({"--attention", "naive,linear"}, {"unknown attention \"linear\"", "naive, flash, cudnn"});
   refused({"--seq-lens", "512..64"}, {"--seq-lens wants ranges that go up", "512..64"});
   refused({"--seq-lens", "0"}, {"--seq-lens wants whole numbers"});
-  refused({"--device-memory", "much"}, {"\"much\" is no size"});
+  refused({"--device-memory", "much"}, {"\"much\" is not a size"});
   refused({"--svg", "no/such/folder/m.svg"}, {"cannot write"});
   EXPECT_NE(bench({"--steps", "0"}).status, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "m.json"));
