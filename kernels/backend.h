@@ -77,7 +77,7 @@ std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
 
 // How many GPUs this process can see; 0 without a CUDA build or driver.
 int count_cuda_devices();
-// Makes GPU `index` of those the current one of the calling thread, and of threads that are told so.
+// Makes GPU `index` of those the current one of the calling thread, and of threads that call this too.
 void use_cuda_device(int index);
 
 // The traits of the current CUDA device; false, with the reason, if there is none that can be used.

@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "kernels/attention/cpu_workspace.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/family.h"
 #include "kernels/base/check.h"
+#include "kernels/base/view.h"
 
 namespace tessera {
 namespace {
@@ -13,9 +15,21 @@ constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width st
 
 }  // namespace
 
+AttnDtype attn_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ATTN_F32;
+    case DType::kBF16:
+      return ATTN_BF16;
+    case DType::kI32:
+      break;
+  }
+  fail("attention computes in fp32 or bf16, found {}", name_of(dtype));
+}
+
 AttnProblem attn_problem(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
-  return {.dtype = plan.dtype == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+  return {.dtype = attn_dtype(plan.dtype),
           .batch = s.batch,
           .tokens = s.tokens,
           .heads = s.heads,
@@ -23,6 +37,11 @@ AttnProblem attn_problem(const AttentionPlan& plan) {
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
           .scale = plan.scale};
+}
+
+AttnTensor attn_tensor(const Tensor& tensor, int64_t first) {
+  const View<void> view = heads_of<void>(tensor, first);
+  return {.data = view.data, .batch = view.batch, .row = view.row, .head = view.head};
 }
 
 AttentionPlan choose_attention(const AttentionRequest& request) {
@@ -67,6 +86,10 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   if (request.device.device == Device::kCpu) {
     check(s.head_dim <= kLargestCpuHeadDim, "flash attention on the CPU serves head dims up to {}, found {}",
           kLargestCpuHeadDim, s.head_dim);
+    plan.threads = request.device.threads;
+    const cpu::FlashTile tile;
+    plan.forward_workspace_bytes = plan.threads * cpu::FlashForwardScratch(nullptr, tile, s.head_dim).bytes;
+    plan.backward_workspace_bytes = plan.threads * cpu::FlashBackwardScratch(nullptr, tile, s.tokens).bytes;
     return plan;
   }
   const AttnProblem problem = attn_problem(plan);

@@ -1,8 +1,8 @@
 // choose_attention: which attention runs, decided once.
 //
-// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the
-// decision to the kernels; nobody else looks inside. A request that cannot be met is an Error that says which
-// sizes can.
+// The plan says what the caller must allocate (what is saved for the backward, the workspace)
+// and carries the decision to the kernels; nobody else looks inside. A request that cannot be
+// met is an Error that says which sizes can.
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/tensor.h"
+#include "kernels/base/threads.h"
 
 namespace tessera {
 
@@ -23,6 +24,7 @@ struct DeviceTraits {
   Device device = Device::kCpu;
   int arch = 0;  // CUDA compute capability times ten: 80, 90
   std::string name = "CPU";
+  int threads = cpu_threads();  // of the CPU's operations
 };
 
 struct AttentionPlan {
@@ -32,9 +34,10 @@ struct AttentionPlan {
   float scale = 1;            // 1 / sqrt(head_dim)
   bool deterministic = true;  // of the backward
   int arch = 0;               // 0 on the CPU
+  int threads = 1;            // of the CPU's flash attention: each has a part of the workspace
 
-  DType saved_dtype =
-      DType::kF32;  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  DType saved_dtype = DType::kF32;
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
@@ -49,7 +52,10 @@ struct AttentionRequest {
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
 
+AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 // The planned problem in the terms of attention.h
 AttnProblem attn_problem(const AttentionPlan& plan);
+// The heads from `first` on of a tensor, see heads_of() in kernels/base/view.h
+AttnTensor attn_tensor(const Tensor& tensor, int64_t first = 0);
 
 }  // namespace tessera

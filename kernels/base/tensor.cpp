@@ -4,7 +4,16 @@
 
 namespace tessera {
 
-size_t size_of(DType dtype) { return dtype == DType::kBF16 ? 2 : 4; }
+size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+      return 2;
+  }
+  fail("a dtype without a size: {}", static_cast<int>(dtype));
+}
 
 Shape::Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
   check(dims.size() <= kMaxRank, "a shape has at most {} dimensions, found {}", kMaxRank, dims.size());
@@ -49,7 +58,7 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
       slice.shape = {count, shape[1], shape[2]};
       break;
     default:
-      fail("rows() serves up to three dimensions, found {}", to_string());
+      fail("rows() supports up to three dimensions, found {}", to_string());
   }
   return slice;
 }

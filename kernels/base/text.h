@@ -34,8 +34,7 @@ std::string join_words(const std::vector<std::string_view>& words, std::string_v
 // Levenshtein: insertions, deletions and replacements that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidates of the least distance, unless even that is too far to be what a word of `length` bytes
-// meant.
+// The candidates with the least distance; none if that is too far for a misspelled word of `length` bytes.
 std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
                                       const std::function<size_t(std::string_view)>& distance);
 

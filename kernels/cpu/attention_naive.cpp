@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/attention_view.h"
+#include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
 
@@ -15,12 +15,13 @@ void naive_attention_forward(const AttentionForward& a) {
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
-      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
-                 v = packed_rows(a.qkv, b, 2, h);
-      const Rows y = head_rows(a.y, b, h);
+      const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
+                        k = heads_of<float>(a.qkv, H).one_head(b, h),
+                        v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
+      const View<float> y = heads_of<float>(a.y).one_head(b, h);
       float* P = a.saved.as<float>() + (b * H + h) * T * T;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.stride, k.data,
-                  k.stride, 0.0f, P, T);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.row, k.data,
+                  k.row, 0.0f, P, T);
       for (int64_t i = 0; i < T; ++i) {
         const int64_t keys = causal ? i + 1 : T;
         StreamingSoftmax row;
@@ -28,8 +29,8 @@ void naive_attention_forward(const AttentionForward& a) {
         for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
         std::fill(P + i * T + keys, P + (i + 1) * T, 0.0f);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.stride, 0.0f,
-                  y.data, y.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.row, 0.0f, y.data,
+                  y.row);
     }
   }
 }
@@ -40,17 +41,19 @@ void naive_attention_backward(const AttentionBackward& a) {
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for
     for (int64_t h = 0; h < H; ++h) {
-      const Rows q = packed_rows(a.qkv, b, 0, h), k = packed_rows(a.qkv, b, 1, h),
-                 v = packed_rows(a.qkv, b, 2, h);
-      const Rows dq = packed_rows(a.dqkv, b, 0, h), dk = packed_rows(a.dqkv, b, 1, h),
-                 dv = packed_rows(a.dqkv, b, 2, h);
-      const Rows dy = head_rows(a.dy, b, h);
+      const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
+                        k = heads_of<float>(a.qkv, H).one_head(b, h),
+                        v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
+      const View<float> dq = heads_of<float>(a.dqkv).one_head(b, h),
+                        dk = heads_of<float>(a.dqkv, H).one_head(b, h),
+                        dv = heads_of<float>(a.dqkv, 2 * H).one_head(b, h);
+      const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
       const float* P = a.saved.as<float>() + (b * H + h) * T * T;
       float* dS = a.workspace.as<float>() + h * T * T;
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.stride, 0.0f,
-                  dv.data, dv.stride);
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.stride, v.data,
-                  v.stride, 0.0f, dS, T);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.row, 0.0f,
+                  dv.data, dv.row);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
+                  0.0f, dS, T);
       for (int64_t i = 0; i < T; ++i) {
         const float* p = P + i * T;
         float* ds = dS + i * T;
@@ -59,10 +62,10 @@ void naive_attention_backward(const AttentionBackward& a) {
         for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
         for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.stride,
-                  0.0f, dq.data, dq.stride);
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.stride,
-                  0.0f, dk.data, dk.stride);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.row,
+                  0.0f, dq.data, dq.row);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.row, 0.0f,
+                  dk.data, dk.row);
     }
   }
 }

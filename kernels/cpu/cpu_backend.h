@@ -5,6 +5,7 @@
 // time.
 #pragma once
 
+#include "kernels/attention/cpu_workspace.h"
 #include "kernels/backend.h"
 
 namespace tessera::cpu {
@@ -23,10 +24,6 @@ void run(const CrossEntropy& a, const Launch& on);
 void run(const GlobalNorm& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);
 
-// The result does not depend on the tile beyond rounding.
-struct FlashTile {
-  int64_t queries = 64, keys = 64;
-};
 void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile = {});
 

@@ -7,6 +7,7 @@
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"
+#include "kernels/base/view.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -93,28 +94,22 @@ void with_row_step(DType dtype, int64_t Tokens, F&& f) {
   });
 }
 
-// q, k and v of one sequence inside packed [B, T, 3, H, D]: a [T, D] matrix for each head, D elements apart.
+// One sequence's heads from `first` on, of [B, T, H, D] or packed [B, T, 3, H, D]: a [T, D] matrix each.
+cuda::GemmMatrix matrices_of(const Tensor& tensor, int64_t b, int64_t first = 0) {
+  const View<void> heads = heads_of<void>(tensor, first);
+  return {
+      .data = static_cast<char*>(heads.data) + b * heads.batch * static_cast<int64_t>(size_of(tensor.dtype)),
+      .ld = heads.row,
+      .batch_stride = heads.head};
+}
+
 struct PackedHeads {
   cuda::GemmMatrix q, k, v;
   PackedHeads(const Tensor& qkv, int64_t b) {
-    const int64_t Tokens = qkv.shape[1], H = qkv.shape[3], D = qkv.shape[4];
-    const auto part = [&](int64_t which) {
-      const int64_t offset = (b * Tokens * 3 + which) * H * D;
-      return cuda::GemmMatrix{.data = qkv.as<char>() + offset * static_cast<int64_t>(size_of(qkv.dtype)),
-                              .ld = 3 * H * D,
-                              .batch_stride = D};
-    };
-    q = part(0), k = part(1), v = part(2);
+    const int64_t H = qkv.shape[3];
+    q = matrices_of(qkv, b), k = matrices_of(qkv, b, H), v = matrices_of(qkv, b, 2 * H);
   }
 };
-
-// The heads of one sequence of y [B, T, H, D].
-cuda::GemmMatrix heads_of(const Tensor& y, int64_t b) {
-  const int64_t Tokens = y.shape[1], H = y.shape[2], D = y.shape[3];
-  return {.data = y.as<char>() + b * Tokens * H * D * static_cast<int64_t>(size_of(y.dtype)),
-          .ld = H * D,
-          .batch_stride = D};
-}
 
 // The [T, T] matrices of one sequence's heads: saved [B, H, T, T] at b, or the workspace.
 cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b) {
@@ -129,16 +124,6 @@ cuda::GemmMatrix transpose(cuda::GemmMatrix matrix) {
   return matrix;
 }
 
-// Part 0, 1 or 2 (q, k, v) of packed [B, T, 3, H, D], or with one part a whole [B, T, H, D].
-AttnTensor strided(const Tensor& packed, int64_t part) {
-  const int64_t Tokens = packed.shape[1], D = packed.shape[-1], HD = packed.shape[-2] * D;
-  const int64_t row = packed.numel() / (packed.shape[0] * Tokens);
-  return {.data = packed.as<char>() + part * HD * static_cast<int64_t>(size_of(packed.dtype)),
-          .batch = Tokens * row,
-          .row = row,
-          .head = D};
-}
-
 void check_attention(AttnStatus status, const char* op, const AttentionPlan& plan) {
   if (status == ATTN_OK) return;
   const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
@@ -151,11 +136,12 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
 
 void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a, on);
+  const int64_t H = a.plan.shape.heads;
   const AttnForward args{.problem = attn_problem(a.plan),
-                         .q = strided(a.qkv, 0),
-                         .k = strided(a.qkv, 1),
-                         .v = strided(a.qkv, 2),
-                         .out = strided(a.y, 0),
+                         .q = attn_tensor(a.qkv),
+                         .k = attn_tensor(a.qkv, H),
+                         .v = attn_tensor(a.qkv, 2 * H),
+                         .out = attn_tensor(a.y),
                          .lse = a.saved.as<float>()};
   if (a.plan.kind == AttentionKind::kCudnn)
     return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
@@ -164,16 +150,17 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
 
 void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a, on);
+  const int64_t H = a.plan.shape.heads;
   const AttnBackward args{.problem = attn_problem(a.plan),
-                          .q = strided(a.qkv, 0),
-                          .k = strided(a.qkv, 1),
-                          .v = strided(a.qkv, 2),
-                          .out = strided(a.y, 0),
-                          .dout = strided(a.dy, 0),
+                          .q = attn_tensor(a.qkv),
+                          .k = attn_tensor(a.qkv, H),
+                          .v = attn_tensor(a.qkv, 2 * H),
+                          .out = attn_tensor(a.y),
+                          .dout = attn_tensor(a.dy),
                           .lse = a.saved.as<float>(),
-                          .dq = strided(a.dqkv, 0),
-                          .dk = strided(a.dqkv, 1),
-                          .dv = strided(a.dqkv, 2),
+                          .dq = attn_tensor(a.dqkv),
+                          .dk = attn_tensor(a.dqkv, H),
+                          .dv = attn_tensor(a.dqkv, 2 * H),
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic};
@@ -199,7 +186,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
          on);
   }
   const int64_t rows = s.batch * s.heads * T;
-  check(rows < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
+  check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   with_row_step(a.plan.dtype, T, [&]<class E, int kStep>() {
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
   });
@@ -211,7 +198,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
           .k = T,
           .a = scores_of(a.saved.data, a.plan.dtype, s, b),
           .b = PackedHeads(a.qkv, b).v,
-          .d = heads_of(a.y, b),
+          .d = matrices_of(a.y, b),
           .batch = heads},
          on);
   }
@@ -225,7 +212,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const cuda::GemmMatrix dS = scores_of(a.workspace.data, dtype, s, 0);  // and dP before it
   for (int64_t b = 0; b < s.batch; ++b) {
     const PackedHeads in(a.qkv, b), out(a.dqkv, b);
-    const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b), dy = heads_of(a.dy, b);
+    const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b), dy = matrices_of(a.dy, b);
     gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(P), .b = dy, .d = out.v, .batch = heads},
          on);
     gemm({.dtype = dtype, .m = T, .n = T, .k = D, .a = dy, .b = transpose(in.v), .d = dS, .batch = heads},

@@ -8,9 +8,19 @@
 namespace tessera::cuda {
 namespace {
 
-cudaDataType_t cuda_type(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kI32:
+      break;
+  }
+  fail("a matrix product wants fp32 or bf16, found {}", name_of(dtype));
+}
 
-// The largest power of two up to 256 that divides the address: what algorithms with wide accesses ask for.
+// The largest power of two up to 256 that divides the address: some algorithms need aligned addresses.
 uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 256;
   return static_cast<uint32_t>(address & -address);

@@ -10,8 +10,8 @@ namespace {
 class CudaAttention : public CudaTest {
  protected:
   void compare(AttentionKind kind, DType dtype, const AttentionShape& s) {
-    // Single elements: naive rounds the scores, of a size up to 5, before the exponential multiplies their
-    // errors.
+    // Single elements: naive rounds the scores, of a size up to 5, before
+    // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
     SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} D {} {}", name_of(kind), name_of(dtype), s.batch, s.tokens,
                              s.heads, s.head_dim, s.causal ? "causal" : "full"));

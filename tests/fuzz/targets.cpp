@@ -19,6 +19,7 @@
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/bench/sequence_lengths.h"
+#include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"
@@ -277,34 +278,28 @@ Target connection() {
           .words = {"TSSA", bytes_of(uint64_t{5}), bytes_of(uint64_t{1} << 40)}};
 }
 
-// What they carry.
-Target messages() {
-  const auto each = [](std::string_view bytes, const fs::path&) {
-    const auto twice = [](std::string_view text, auto decode) {
-      const std::string again = encode(decode(text));
-      require(encode(decode(again)) == again, "a message changes when encoded and decoded");
-    };
-    const std::string_view text = bytes.substr(std::min<size_t>(1, bytes.size()));
-    switch (bytes.empty() ? 0 : bytes[0] % 4) {
-      case 0:
-        return twice(text, decode_hello);
-      case 1:
-        return twice(text, decode_welcome);
-      case 2:
-        return twice(text, decode_heartbeat);
-      default:
-        return twice(text, decode_shutdown);
-    }
-  };
-  const Hello hello{
-      .rank = 1, .size = 2, .name = "rank 1 (pid 5)", .run = {.build = "0.1", .config = "a: 1\n"}};
-  return {.name = "messages",
-          .read = each,
-          .seeds = {"0" + encode(hello), "1" + encode(Welcome{.name = "rank 0"}),
-                    "2" + encode(Heartbeat{.phases = 3, .phase = "step"}),
-                    "3" + encode(Shutdown{.reporter = 1, .error = "disk full"})},
-          .words = {"\"rank\":", "\"size\":", "\"config\":", "\"phases\":", "\"timeout\":", "\"reporter\":",
-                    "2147483648"}};
+// What the frames hold: JSON from another process.
+Target rank_messages() {
+  return {.name = "rank_messages",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const auto refused = [](const auto& decode) {
+                  try {
+                    decode();
+                    return false;
+                  } catch (const Error&) {
+                    return true;
+                  }
+                };
+                const bool all_refused =
+                    refused([&] { decode_hello(bytes); }) & refused([&] { decode_welcome(bytes); }) &
+                    refused([&] { decode_heartbeat(bytes); }) & refused([&] { decode_shutdown(bytes); });
+                check(!all_refused, "no message");
+              },
+          .seeds = {encode(Hello{.rank = 1, .size = 2, .name = "rank 1", .run = {"x", "a: 1"}}),
+                    encode(Welcome{"rank 0"}), encode(Heartbeat{3, Timeout::kLimit, "step 1"}),
+                    encode(Shutdown{0, "no memory"})},
+          .words = {"\"rank\":", "\"phases\":", "\"reporter\":", "[[[[", "-1", "1e99"}};
 }
 
 Target environment() {
@@ -398,9 +393,9 @@ Target metrics() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),        yaml(),         settings(),  safetensors(), gpt2_config(),
-          shards(),      dataset(),      documents(), checksums(),   connection(),
-          environment(), command_line(), sizes(),     metrics(),     checkpoint_state()};
+  return {json(),         yaml(),      settings(),  safetensors(),     gpt2_config(),   shards(),
+          dataset(),      documents(), checksums(), connection(),      rank_messages(), environment(),
+          command_line(), sizes(),     metrics(),   checkpoint_state()};
 }
 
 }  // namespace tessera::fuzz

@@ -25,8 +25,14 @@ struct Attention : ::testing::Test {
   Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
              const cpu::FlashTile* tile = nullptr) {
     Result r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
-    const Tensor workspace = make.poisoned({plan.backward_workspace_bytes / 4});
-    const AttentionForward forward{.plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved};
+    const cpu::FlashTile sizes = tile ? *tile : cpu::FlashTile{};
+    const int64_t of_tile =
+        plan.threads * std::max(cpu::FlashForwardScratch(nullptr, sizes, plan.shape.head_dim).bytes,
+                                cpu::FlashBackwardScratch(nullptr, sizes, plan.shape.tokens).bytes);
+    const Tensor workspace =
+        make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
+    const AttentionForward forward{
+        .plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved, .workspace = workspace};
     const AttentionBackward backward{.plan = plan,
                                      .qkv = qkv,
                                      .y = r.y,
@@ -80,9 +86,10 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
       const Tensor qkv = make.normal({2, 11, 3, 2, 4}), dy = make.normal({2, 11, 2, 4});
       const AttentionPlan plan = plan_for(kind, shape);
       const Result r = run(plan, qkv, dy);
-      const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape);
+      const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape),
+                   scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
-        cpu.run(AttentionForward{.plan = plan, .qkv = qkv, .y = y, .saved = saved});
+        cpu.run(AttentionForward{.plan = plan, .qkv = qkv, .y = y, .saved = saved, .workspace = scratch});
         return dot(y, dy);
       });
     }

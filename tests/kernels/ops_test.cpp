@@ -311,6 +311,81 @@ TEST_F(Ops, WrongArgumentsAreNamed) {
   }
 }
 
+// What the message of a refusal holds.
+template <class Op>
+void expect_refused(const Stream& stream, const Op& op, const std::string& words) {
+  try {
+    stream.run(op);
+    FAIL() << op.kName << " was run; wanted a refusal with: " << words;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Ops, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
+  const Tensor x = make.normal({7}), norm = make.zeros({1});
+  const GlobalNorm op{.tensors = {&x, 1}, .norm = norm};
+  expect_refused(Stream(cpu.backend()), op, "gradient norm: wants 32768 bytes of workspace, found 0");
+  expect_refused(Stream(cpu.backend(), make.zeros({8191})), op,
+                 "wants 32768 bytes of workspace, found 32764");
+  Stream(cpu.backend(), make.zeros({8192})).run(op);
+
+  const AttentionPlan plan = choose_attention(
+      {.kind = AttentionKind::kFlash, .shape = {1, 3, 2, 4}, .dtype = DType::kF32, .device = {.threads = 2}});
+  const Tensor qkv = make.normal({1, 3, 3, 2, 4}), y = make.zeros({1, 3, 2, 4}),
+               saved = make.zeros(plan.saved_shape);
+  const auto forward = [&](int64_t bytes) {
+    return AttentionForward{
+        .plan = plan, .qkv = qkv, .y = y, .saved = saved, .workspace = make.zeros({bytes / 4})};
+  };
+  // Of each thread: 64 x 64 scores, 64 rows of the output, 64 sums and maxima
+  EXPECT_EQ(plan.forward_workspace_bytes, 2 * (64 * 64 * 4 + 64 * 4 * 4 + 64 * 8));
+  expect_refused(cpu, forward(plan.forward_workspace_bytes - 4),
+                 fmt::format("attention forward: workspace wants {} bytes, found {}",
+                             plan.forward_workspace_bytes, plan.forward_workspace_bytes - 4));
+  cpu.run(forward(plan.forward_workspace_bytes));
+}
+
+TEST_F(Ops, WorkspaceOfAnotherDeviceIsRefused) {
+  const Tensor x = make.normal({7});
+  Tensor elsewhere = make.zeros({8});
+  elsewhere.device = Device::kCuda;
+  expect_refused(Stream(cpu.backend(), elsewhere), FillZero{x}, "fill zero: the workspace must be on cpu");
+}
+
+// Every operation passes the observers, on either side of its work.
+TEST_F(Ops, ObserversSeeEveryOperation) {
+  struct Log final : OpObserver {
+    void before(const char* op, Backend&, const Launch&) override {
+      seen += fmt::format("{} of {}, ", op, watched[0]);
+    }
+    void after(const char* op, Backend&, const Launch&) override {
+      seen += fmt::format("{} gave {}; ", op, watched[0]);
+    }
+    std::string seen;
+    std::span<const float> watched;
+  } log;
+  const Tensor x = make.normal({5}), ones = make.zeros({5});
+  for (float& one : floats(ones)) one = 1;
+  log.watched = floats(x);
+  floats(x)[0] = 3;
+  cpu.backend().add_observer(log);
+  cpu.run(Copy{ones, x});
+  cpu.run(FillZero{x});
+  cpu.backend().remove_observer(log);
+  cpu.run(Copy{ones, x});
+  EXPECT_EQ(log.seen, "copy of 3, copy gave 1; fill zero of 1, fill zero gave 0; ");
+}
+
+// A plan takes what the device would take, and refuses what it would refuse.
+TEST_F(Ops, PlansAreChecked) {
+  const std::unique_ptr<Backend> plan = make_plan_backend({});
+  const Stream stream(*plan);
+  const Tensor x{nullptr, DType::kF32, {4, 3}, Device::kCpu}, y{nullptr, DType::kF32, {4, 2}, Device::kCpu};
+  stream.run(LinearForward{.x = x, .weight = {nullptr, DType::kF32, {2, 3}, Device::kCpu}, .y = y});
+  expect_refused(stream, LinearForward{.x = x, .weight = x, .y = y}, "linear forward: y wants fp32 [4, 4]");
+}
+
 TEST_F(Ops, SameArgumentsSameBits) {
   const Tensor x = make.normal({129, 65}), w = make.normal({127, 65}), dy = make.normal({129, 127});
   std::vector<Tensor> results;

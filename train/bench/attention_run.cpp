@@ -88,21 +88,21 @@ class FusedRun final : public AttentionRun {
     const Tensor workspace = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
     saved_bytes_ = static_cast<int64_t>(lse.bytes());
     forward_ = {.problem = p,
-                .q = strided(inputs.qkv, 0, p.head_dim),
-                .k = strided(inputs.qkv, p.heads, p.head_dim),
-                .v = strided(inputs.qkv, p.heads + p.kv_heads, p.head_dim),
-                .out = strided(out, 0, p.head_dim),
+                .q = attn_tensor(inputs.qkv, 0),
+                .k = attn_tensor(inputs.qkv, p.heads),
+                .v = attn_tensor(inputs.qkv, p.heads + p.kv_heads),
+                .out = attn_tensor(out, 0),
                 .lse = lse.as<float>()};
     backward_ = {.problem = p,
                  .q = forward_.q,
                  .k = forward_.k,
                  .v = forward_.v,
                  .out = forward_.out,
-                 .dout = strided(inputs.dout, 0, p.head_dim),
+                 .dout = attn_tensor(inputs.dout, 0),
                  .lse = lse.as<float>(),
-                 .dq = strided(dqkv, 0, p.head_dim),
-                 .dk = strided(dqkv, p.heads, p.head_dim),
-                 .dv = strided(dqkv, p.heads + p.kv_heads, p.head_dim),
+                 .dq = attn_tensor(dqkv, 0),
+                 .dk = attn_tensor(dqkv, p.heads),
+                 .dv = attn_tensor(dqkv, p.heads + p.kv_heads),
                  .workspace = workspace.data,
                  .workspace_bytes = workspace.bytes(),
                  .deterministic = deterministic};
@@ -124,11 +124,6 @@ class FusedRun final : public AttentionRun {
 
  private:
   // From head `head` on of packed [B, T, heads, D]
-  static AttnTensor strided(const Tensor& packed, int64_t head, int64_t head_dim) {
-    const int64_t row = packed.shape[2] * packed.shape[3];
-    const auto offset = head * head_dim * static_cast<int64_t>(size_of(packed.dtype));
-    return {.data = packed.as<char>() + offset, .batch = packed.shape[1] * row, .row = row, .head = head_dim};
-  }
   int arch() const { return stream_.backend().traits().arch; }
   void succeed(AttnStatus status) const {
     check(status == ATTN_OK, "attention rung {}: {}", rung_->name, attn_status_text(status));

@@ -98,7 +98,7 @@ class Bench {
       AttentionCell& cell = entries[i].cell;
       cell.rung = contender.name;
       cell.problem = planned.problem;
-      cell.problem.dtype = contender.dtype(device_.device) == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+      cell.problem.dtype = attn_dtype(contender.dtype(device_.device));
       cell.in_sweep = planned.in_sweep;
       cell.why_not = contender.why_not(cell.problem, device_);
       if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),
@@ -186,7 +186,7 @@ void bench_attention(const BenchAttentionOptions& options) {
   check(options.group > 0, "--group wants a positive number, found {}", options.group);
   check_writable(options.json);
   check_writable(options.svg);
-  const DeviceTraits device = choose_device(parse_word<DeviceRequest>("device", options.device)).traits;
+  const DeviceTraits device = choose_device(options.device).traits;
   const AttentionResults results = Bench(options, device).run();
   const auto means = mean_ratios(results);
   if (!means.empty()) fmt::print("\ntimes as fast as cuDNN, geometric means: forward, backward\n");

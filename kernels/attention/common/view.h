@@ -1,23 +1,10 @@
-// View: an AttnTensor with a type, as kernels take it.
+// AttnTensor as a View, and what all kernels compute with.
 #pragma once
 
 #include "kernels/attention/attention.h"
-
-#ifdef __CUDACC__
-#define ATTN_HOST_DEVICE __host__ __device__
-#else
-#define ATTN_HOST_DEVICE
-#endif
+#include "kernels/base/view.h"
 
 namespace tessera::attention {
-
-template <class T>
-struct View {
-  T* data;
-  int64_t batch, row, head;  // strides in elements
-
-  ATTN_HOST_DEVICE T* head_begin(int b, int h) const { return data + b * batch + h * head; }
-};
 
 template <class T>
 View<T> view(const AttnTensor& t) {
@@ -29,7 +16,7 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 
 // L of a row, from which the backward gets its probabilities as 2^(c s - L). A row of scores that are all
 // -inf has LSE = -inf: with L = +inf its probabilities are 0, where -inf - (-inf) would be NaN.
-ATTN_HOST_DEVICE inline float log2_sum_exp_of(float lse) {
+TESSERA_HOST_DEVICE inline float log2_sum_exp_of(float lse) {
   constexpr float kInfinity = __builtin_huge_valf();
   return lse == -kInfinity ? kInfinity : lse * kLog2e;
 }

@@ -37,8 +37,8 @@ constexpr const char* kScoresLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
 // Empty, or why cuDNN cannot be used. Looks once.
 const std::string& load_library() {
   static const std::string why_not = []() -> std::string {
-    // The frontend takes the first CUDA runtime that it finds, which may be older than this build; the user
-    // may name another.
+    // The frontend takes the first CUDA runtime that it finds, which may be older
+    // than this build; the user may name another.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", fmt::format("libcudart.so.{}", CUDART_VERSION / 1000).c_str(),
            0);
     setenv(kScoresLimit, "0", 0);

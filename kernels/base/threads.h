@@ -1,0 +1,12 @@
+// How many threads the CPU's operations run on.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+// Of this process: OMP_NUM_THREADS, or one for every processor. With `ranks`, of each of so many processes
+// that share this machine, as the launcher starts them.
+int cpu_threads(int64_t ranks = 1);
+
+}  // namespace tessera

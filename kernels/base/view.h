@@ -1,0 +1,33 @@
+// View: the heads of a tensor with strides, the same for host and device code. Elements of a head's row are
+// contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/host_device.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+template <class T>
+struct View {
+  T* data;
+  int64_t batch, row, head;  // strides in elements: from one batch, token, head to the next
+
+  TESSERA_HOST_DEVICE T* head_begin(int64_t b, int64_t h) const { return data + b * batch + h * head; }
+  TESSERA_HOST_DEVICE T* row_begin(int64_t token) const { return data + token * row; }  // of the first head
+  TESSERA_HOST_DEVICE View one_head(int64_t b, int64_t h) const {
+    return {head_begin(b, h), batch, row, head};
+  }
+};
+
+// The heads from `first` on of [B, T, H, D] or packed [B, T, 3, H, D], of which q begins at head 0, k at H
+// and v at 2 H. The caller vouches for the dtype; void leaves it open.
+template <class T>
+View<T> heads_of(const Tensor& t, int64_t first = 0) {
+  const int64_t tokens = t.shape[1], D = t.shape[-1], row = t.numel() / (t.shape[0] * tokens);
+  void* begin = t.data ? t.as<char>() + first * D * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
+  return {.data = static_cast<T*>(begin), .batch = tokens * row, .row = row, .head = D};
+}
+
+}  // namespace tessera
