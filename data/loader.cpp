@@ -17,8 +17,8 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-constexpr uint64_t kGolden =
-    0x9e3779b97f4a7c15;  // 2^64 / golden ratio: keeps mix's inputs away from 0, where it is 0
+// 2^64 / golden ratio: keeps mix's inputs away from 0, where it is 0
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 
 // The classic construction has four rounds; for small n the halves have only a bit or two, so this has more.
 constexpr int kRounds = 6;

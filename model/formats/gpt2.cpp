@@ -78,7 +78,7 @@ struct Fields {
   json fields;
   std::string name;  // of the file
 
-  // The value of a field or of its synonym; nothing: transformers' default serves.
+  // The value of a field or of its synonym; null: use the default of transformers.
   const json* find(std::string_view field) const {
     const auto own = fields.find(field);
     const json* found = own == fields.end() ? nullptr : &*own;

@@ -13,8 +13,8 @@ struct BenchStepOptions {
   int64_t warmup = 3, steps = 10;  // optimizer steps
   std::string json;                // file to write; empty: none
 };
-// Tokens/s, TFLOP/s, the share of the GEMM peak and milliseconds by operation of a training step on random
-// tokens. Of several ranks also what one does alone, and what communication was not hidden; rank 0 prints.
+// Tokens/s, TFLOP/s, share of the GEMM peak and milliseconds by operation of a training step on random
+// tokens. With several ranks also the step of one rank alone, and the exposed communication; rank 0 prints.
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world);
 
 struct BenchMemoryOptions {
@@ -24,9 +24,9 @@ struct BenchMemoryOptions {
   int64_t steps = 3;                      // timed, after one to warm up
   std::string json, svg;                  // files to write; empty: none
 };
-// Memory and time of a training step of one sequence, by sequence length and kind of attention, as the ledger
-// measured it, and the power of N that it grows with. A length that does not fit is a row that says so.
-// Error: a kind asked for by name that cannot run; a step that took other memory than it planned.
+// Memory and time of a training step of one sequence, by sequence length and kind of attention, from the
+// ledger, and the power of N that memory grows with. A length that does not fit has a row that says so.
+// Error: a kind that the user named and that cannot run; a step that needed other memory than planned.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
 struct BenchAttentionOptions {

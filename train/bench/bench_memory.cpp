@@ -1,8 +1,8 @@
-// ./bench memory: what a training step of one sequence takes, by the length
-// of the sequence and the kind of attention.
+// ./bench memory: memory and time of a training step of one sequence, by sequence length and kind of
+// attention.
 //
-// Each step is planned first, by walking it over an arena without memory. What does not fit by plan is not
-// tried; what runs must take just what was planned.
+// Each step is planned first, over an arena without memory. A step that does not fit by plan is not tried; a
+// step that runs must need exactly the planned memory.
 #include <algorithm>
 
 #include "kernels/attention/cudnn.h"
@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kWarmupSteps = 1;  // the first step touches the memory
+constexpr int64_t kWarmupSteps = 1;  // the first step maps the memory
 
 class Bench {
  public:
@@ -114,7 +114,7 @@ class Bench {
     return {shape, step_memory(arena.ledger(), saved_name), saved_name};
   }
 
-  // As of now: what was given, but no more than what is free.
+  // The memory now: as given, but at most the free memory
   MemoryLimit limit() const {
     const MemoryLimit present = present_memory(device_.device);
     return given_.known() && (!present.known() || given_.bytes < present.bytes) ? given_ : present;
@@ -158,7 +158,7 @@ class Bench {
   const Config& config_;
   const BenchMemoryOptions& options_;
   DeviceTraits device_;
-  MemoryLimit given_;  // by --device-memory; not known without
+  MemoryLimit given_;  // by --device-memory; else not known
   std::unique_ptr<Backend> backend_;
 };
 

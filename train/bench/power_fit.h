@@ -1,4 +1,4 @@
-// The power of x that y grows with, over measured points.
+// Fits a power of x to measured points y.
 #pragma once
 
 #include <cstdint>

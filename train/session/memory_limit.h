@@ -13,8 +13,8 @@ namespace tessera {
 // naive attention, and some 0.9 GiB more with a second rank.
 constexpr int64_t mebibytes(int64_t count) { return count << 20; }
 inline constexpr int64_t kAllowanceCuda = mebibytes(1024);  // context, kernels, cuBLASLt, cuDNN
-inline constexpr int64_t kAllowanceLater =
-    mebibytes(256);  // the part of it that is allocated after the context
+// The part of kAllowanceCuda that is allocated after the context
+inline constexpr int64_t kAllowanceLater = mebibytes(256);
 inline constexpr int64_t kAllowanceNccl = mebibytes(1280);  // NCCL's buffers and kernels, with several ranks
 
 struct MemoryLimit {

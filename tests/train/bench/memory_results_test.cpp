@@ -109,9 +109,9 @@ TEST(MemoryResults, TableTellsFiguresAndWhyThereAreNone) {
   expect_parts(memory_table_line(results.rows[0]),
                {"1024", "naive", "32.0 MiB", "32.0 KiB", "40.0 MiB", "1.0 GiB", "1.0 MiB", "4.00", "256000"});
   expect_parts(memory_table_line(results.rows[6]),
-               {"8192", "naive", "does not fit: plans 9.0 GiB of 8.0 GiB"});
+               {"8192", "naive", "does not fit: needs 9.0 GiB, 8.0 GiB are available"});
   expect_parts(memory_table_line(results.rows[7]),
-               {"flash", "ran out, though planned to fit: plans 7.0 GiB of 8.0 GiB"});
+               {"flash", "ran out of memory, although it fits by plan: needs 7.0 GiB, 8.0 GiB"});
   expect_parts(memory_summary(results), {"N^2.000", "N^1.000", "R^2 1.00000", "3 lengths over 2 doublings",
                                          "naive attention: 6400 tokens", "in steps of 128"});
 }
@@ -265,7 +265,7 @@ TEST_F(BenchMemory, RunningOutAgainstThePlanIsARowToo) {
   ASSERT_EQ(result.status, 0) << result.out << result.error;
   if (result.out.find("does not fit") != std::string::npos)
     GTEST_SKIP() << "this machine has too little memory";
-  expect_parts(result.out, {"ran out, though planned to fit: plans 2."});
+  expect_parts(result.out, {"ran out of memory, although it fits by plan: needs 2."});
 }
 
 TEST_F(BenchMemory, RefusesLoudly) {
