@@ -1,6 +1,7 @@
 #include "kernels/base/text.h"
 
 #include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
