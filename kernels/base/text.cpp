@@ -1,5 +1,6 @@
 #include "kernels/base/text.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
