@@ -43,11 +43,11 @@ std::string verify_at_start(const TokenStream& stream, int64_t most_bytes) {
   int64_t bytes = 0;
   for (const auto& [name, file] : manifest->files) bytes += file.bytes;
   if (bytes > most_bytes)
-    return fmt::format("{} is too large to be verified at the start; ./train --verify {} reads all of it",
+    return fmt::format("{} is too large to be verified at the start; verify it with ./train --verify {}",
                        stream.path().string(), stream.path().string());
   for (const FileVerdict& verdict : verify_files(stream.path(), manifest->files))
     check(verdict.fault.empty(),
-          "the shard {} is damaged: {}. Copy the folder again, or make it again with prepare",
+          "the shard {} is damaged: {}. Copy the folder again, or prepare it again with ./prepare",
           verdict.path.string(), verdict.fault);
   return "";
 }

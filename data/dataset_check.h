@@ -1,4 +1,4 @@
-// Whether the files of a data set are as `prepare` wrote them.
+// Compares the files of a dataset with the checksums that `prepare` wrote.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace tessera {
 
-// Reads all of a folder of shards: against the checksums in its dataset.json; without those, only headers and
-// sizes are looked at. Error: no shards there, a dataset.json that is not valid.
+// Reads a folder of shards and compares them with the checksums in its dataset.json; without those, only
+// checks headers and sizes. Error: no shards, a dataset.json that is not valid.
 std::vector<FileVerdict> verify_dataset(const std::filesystem::path& folder);
 
-// More than this is not read at the start of a run: at some GB/s the start would be late by a second or more.
+// A run does not verify larger data at its start: at a few GB/s that would take seconds.
 inline constexpr int64_t kMostVerifiedAtStart = int64_t{4} << 30;  // bytes
 
-// Verifies the shards of a stream whose dataset.json has checksums, if they are at most `most_bytes`. Returns
-// a notice where they are more, else "". Error: naming the first shard that is damaged.
+// Verifies the shards of a stream whose dataset.json has checksums, if they have at most `most_bytes`.
+// Returns a notice if they have more, else "". Error: names the first damaged shard.
 std::string verify_at_start(const TokenStream& stream, int64_t most_bytes = kMostVerifiedAtStart);
 
 }  // namespace tessera

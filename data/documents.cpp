@@ -31,7 +31,7 @@ void check_read(const fs::path& input, std::FILE* file) {
 }
 
 void read_text(const fs::path& input, std::FILE* file, const DocumentSink& sink) {
-  std::string piece;  // starts with what the last one left: the beginning of a line
+  std::string piece;  // begins with the rest of the last one: the start of a line
   bool is_first = true;
   while (true) {
     const size_t left = piece.size();

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kBlock = 4096;  // bytes
 constexpr int64_t kBlocks = 66;   // of the sample
 
-// The part of `bytes` that is at most a block long and begins at `first`.
+// At most one block of `bytes`, from `first` on
 std::span<const std::byte> block_at(std::span<const std::byte> bytes, int64_t first) {
   const int64_t count = std::min(kBlock, std::ssize(bytes) - first);
   return bytes.subspan(static_cast<size_t>(first), static_cast<size_t>(count));

@@ -1,5 +1,5 @@
-// A fingerprint of a token stream: enough to tell, without reading all of it, whether two streams hold the
-// same tokens, wherever their files lie.
+// A fingerprint of a token stream: tells whether two streams hold the same tokens without reading all of
+// them, and wherever their files are.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ nlohmann::json json_of(const StreamFingerprint& fingerprint);
 // `name` is for messages. Error: another structure, or numbers that no stream has.
 StreamFingerprint read_fingerprint(const nlohmann::json& json, const std::string& name);
 
-// What differs first, as in "it had 1000 tokens, now 1200"; nothing if the streams are the same.
+// The first difference, such as "it had 1000 tokens, now 1200"; nothing if the streams are the same.
 std::optional<std::string> difference(const StreamFingerprint& before, const StreamFingerprint& now);
 
 }  // namespace tessera

@@ -17,10 +17,10 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-constexpr uint64_t kGolden =
-    0x9e3779b97f4a7c15;  // 2^64 / golden ratio: keeps mix's inputs away from 0, where it is 0
+// 2^64 / golden ratio: keeps mix's inputs away from 0, where it is 0
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 
-// More than the four of the classic construction: for small n the halves have only a bit or two.
+// The classic construction has four rounds; for small n the halves have only a bit or two, so this has more.
 constexpr int kRounds = 6;
 
 int64_t count_windows(const LoaderOptions& options) {
@@ -81,7 +81,7 @@ void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
                    std::span<int32_t> targets) const {
   const int64_t T = options_.sequence_length;
   check(std::ssize(tokens) == count * T && std::ssize(targets) == count * T,
-        "{} sequences of length {} fill {} tokens and as many targets, found room for {} and {}", count, T,
+        "{} sequences of length {} need {} tokens and as many targets, found space for {} and {}", count, T,
         count * T, tokens.size(), targets.size());
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = options_.first_token + order_.at(position + i) * T;

@@ -1,6 +1,5 @@
-// From a stream of tokens to training sequences, without any state: what a position yields depends on the
-// options alone. So resuming is to go on from a position, and rank r of R simply fetches other positions than
-// its neighbours.
+// From a stream of tokens to training sequences, without state: the sequence at a position depends on the
+// options alone. So a run resumes from a position, and each rank fetches its own positions.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +10,9 @@
 namespace tessera {
 
 // The order in which the windows 0 .. n - 1 are visited, epoch after epoch. Shuffled: every epoch is another
-// seeded pseudo-random permutation, computed for one position in O(1) time and memory. Otherwise 0, 1, ..., n
-// - 1 each epoch. The orders are part of what makes a run reproducible: they depend on (n, seed) only, on no
-// library and no machine.
+// seeded pseudo-random permutation, computed for one position in O(1) time and memory. Otherwise 0, 1, ...,
+// n - 1 in each epoch. The order depends on (n, seed) only, not on a library or a machine, so runs are
+// reproducible.
 class SequenceOrder {
  public:
   SequenceOrder(int64_t n, uint64_t seed, bool shuffle);  // Error: n < 1
@@ -42,8 +41,8 @@ struct TokenRange {
   int64_t token_count = 0;
 };
 
-// Cuts a range of tokens into windows of T tokens. Window i reads the tokens i*T to i*T + T: T inputs, and
-// the same shifted by one as targets. There are (token_count - 1) / T windows; the few tokens after the last
+// Splits a range of tokens into windows of T tokens. Window i has the tokens i*T to i*T + T: T inputs, and
+// the same shifted by one as targets. There are (token_count - 1) / T windows; the tokens after the last one
 // are never used.
 class Loader {
  public:
@@ -54,8 +53,8 @@ class Loader {
   TokenRange range() const { return {options_.first_token, options_.token_count}; }
 
   // Fills tokens and targets, [count, T] each, with the sequences at positions position .. position + count
-  // - 1. Positions count on through the epochs; within an epoch every window comes exactly once. Safe to call
-  // from several threads. Error: position < 0, spans of another size than count * T, and what
+  // - 1. Positions continue over epochs; within an epoch every window occurs exactly once. Safe to call from
+  // several threads. Error: position < 0, spans of another size than count * T, and what
   // TokenStream::read throws.
   void fetch(int64_t position, int64_t count, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 

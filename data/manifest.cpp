@@ -36,12 +36,12 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
             manifest.shards, manifest.files.size());
     }
   } catch (const Error& e) {
-    fail("{} is not the manifest of a prepared dataset: {}; make the dataset again with prepare",
+    fail("{} is not the manifest of a prepared dataset: {}; prepare the dataset again with ./prepare",
          path.string(), e.what());
   }
   check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutChecksums,
-        "{} has the format '{}', wanted '{}' or '{}'; make the dataset again with prepare", path.string(),
-        manifest.format, kManifestFormat, kManifestWithoutChecksums);
+        "{} has the format '{}', wanted '{}' or '{}'; prepare the dataset again with ./prepare",
+        path.string(), manifest.format, kManifestFormat, kManifestWithoutChecksums);
   return manifest;
 }
 

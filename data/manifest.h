@@ -1,4 +1,4 @@
-// dataset.json: what `prepare` says about the folder of shards beside it.
+// dataset.json: the description of a folder of shards, written by `prepare`.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Symbolic links are followed, so that the hidden folder lies beside the real one, on the same file system.
+// Follows symbolic links, so that the hidden folder is beside the real one, on the same file system.
 fs::path resolve(const fs::path& target) {
   check(!target.empty(), "the output folder needs a name");
   std::error_code error;
@@ -31,7 +31,7 @@ void check_replaceable(const fs::path& target, bool replace) {
     const std::string name = entry.path().filename().string();
     const bool ours = name == kManifestName || (name.starts_with("train_") && name.ends_with(".bin"));
     check(ours,
-          "will not replace {}: it holds {}, which is not part of a prepared dataset; choose another name",
+          "{} is not replaced: it holds {}, which is not part of a prepared dataset; choose another name",
           target.string(), name);
   }
 }
@@ -66,10 +66,10 @@ void PendingFolder::make_parents() {
 }
 
 void PendingFolder::discard() {
-  std::error_code ignored;  // nothing useful can be done about what cannot be removed
+  std::error_code ignored;  // a folder that cannot be removed stays
   fs::remove_all(pending_, ignored);
   if (first_made_parent_.empty()) return;
-  // From the innermost up; a folder that is not empty (the target, or another program's files) stays.
+  // From the innermost up; a folder that is not empty stays.
   for (fs::path folder = target_.parent_path();
        fs::remove(folder, ignored) && folder != first_made_parent_;) {
     folder = folder.parent_path();

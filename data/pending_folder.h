@@ -1,16 +1,16 @@
-// A folder that appears under its name only when all of it is there.
+// A folder that gets its final name only when it is complete.
 #pragma once
 
 #include <filesystem>
 
 namespace tessera {
 
-// Collects files in a hidden folder beside `target`; publish() renames it. Destroyed without publish(), it
-// removes the hidden folder and the parent folders that it had to make.
+// Collects files in a hidden folder beside `target`; publish() renames it. Without publish(), the destructor
+// removes the hidden folder and the parent folders that were made.
 class PendingFolder {
  public:
-  // Error: `target` exists and `replace` is false; it exists and holds anything that is not a dataset made by
-  // prepare (so that no option can delete a home folder); its parent cannot be made or written.
+  // Error: `target` exists and `replace` is false; it exists and holds a file that `prepare` did not write
+  // (so that no option can delete a home folder); its parent cannot be made or written.
   PendingFolder(const std::filesystem::path& target, bool replace);
   ~PendingFolder();
   PendingFolder(const PendingFolder&) = delete;
@@ -18,16 +18,15 @@ class PendingFolder {
 
   const std::filesystem::path& path() const { return pending_; }  // where to write now
 
-  // Error: `target` has appeared meanwhile, or the system refuses a rename; `target` is then as it was.
+  // Error: `target` was made by another program, or a rename failed; `target` is then unchanged.
   void publish();
 
  private:
   void make_parents();
   void discard();
 
-  std::filesystem::path target_, pending_,
-      replaced_;                             // siblings; the old target waits at replaced_ for its removal
-  std::filesystem::path first_made_parent_;  // the topmost folder made here; empty if none
+  std::filesystem::path target_, pending_, replaced_;  // siblings; replaced_: the old target, until removed
+  std::filesystem::path first_made_parent_;            // the topmost folder made here; empty if none
   bool replace_;
 };
 

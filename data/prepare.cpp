@@ -38,8 +38,7 @@ struct Options {
 void declare_options(CLI::App& app, Options& options) {
   app.description(
       "Turns text into a folder of token shards (llm.c's format) that the trainer reads.\n"
-      "Every document is followed by the tokenizer's end-of-text token. The folder appears only when it is "
-      "complete.");
+      "An end-of-text token follows every document. The folder gets its name only when it is complete.");
   app.footer(
       "Inputs:   *.jsonl        one JSON object a line; each is a document\n"
       "          anything else  plain text; each file is a document\n"
@@ -59,7 +58,7 @@ void declare_options(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->type_name("NAME");
   app.add_option("--shard-tokens", options.shard_tokens,
-                 "Most tokens in one shard; 100M is 100000000 (also K, G)")
+                 "Tokens in one shard, at most; 100M is 100000000 (also K, G)")
       ->capture_default_str()
       ->transform(CLI::AsNumberWithUnit(
           std::map<std::string, int64_t>{{"K", 1'000}, {"M", 1'000'000}, {"G", 1'000'000'000}},
@@ -68,7 +67,7 @@ void declare_options(CLI::App& app, Options& options) {
   app.add_option("--text-field", options.text_field, "Field of a JSON line that holds its text")
       ->capture_default_str()
       ->type_name("FIELD");
-  app.add_flag("--force", options.force, "Replace the output folder if it is a dataset made earlier");
+  app.add_flag("--force", options.force, "Replace the output folder if it is an earlier dataset");
 }
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -84,8 +83,8 @@ void catch_signals() {
   }
 }
 
-// How much of the inputs is read, how fast, and how long the rest takes. A pipe has no size: with one among
-// the inputs there is no share and no time left.
+// Progress: the share of the inputs that was read, the speed and the time that remains. If an input is a
+// pipe, whose size is not known, only the speed.
 class Progress {
  public:
   explicit Progress(const std::vector<fs::path>& inputs) {

@@ -30,25 +30,26 @@ Header header_of(int64_t tokens) { return {kMagic, kVersion, static_cast<int32_t
 std::span<const uint16_t> shard_tokens(const MappedFile& file) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string path = file.path().string();
-  check(!bytes.empty(), "the token shard {} is empty (0 bytes): make it again", path);
-  check(bytes.size() >= sizeof(Header), "{} is no token shard: the header takes {} bytes, found {} bytes",
+  check(!bytes.empty(), "the token shard {} is empty (0 bytes): prepare it again", path);
+  check(bytes.size() >= sizeof(Header), "{} is not a token shard: the header takes {} bytes, found {} bytes",
         path, sizeof(Header), bytes.size());
   Header header;
   std::memcpy(header.data(), bytes.data(), sizeof(Header));
   const auto [magic, version, count] = std::tuple(header[0], header[1], header[2]);
   check(magic == kMagic,
-        "{} is no token shard: its magic number is {}, wanted {} (16-bit tokens in llm.c's format, as "
+        "{} is not a token shard: its magic number is {}, wanted {} (16-bit tokens in llm.c's format, as "
         "prepare writes)",
         path, magic, kMagic);
   check(version == kVersion, "the token shard {} has version {}, supported is {}", path, version, kVersion);
-  check(count > 0, "the token shard {} says that it holds {} tokens: make it again", path, count);
+  check(count > 0, "the token shard {} says that it holds {} tokens: prepare it again", path, count);
   const size_t wanted_bytes = sizeof(Header) + static_cast<size_t>(count) * sizeof(uint16_t);
   check(bytes.size() >= wanted_bytes,
-        "the token shard {} is truncated: wanted {} tokens ({} bytes), found {} bytes: copy or make it again",
+        "the token shard {} is truncated: wanted {} tokens ({} bytes), found {} bytes: copy or prepare it "
+        "again",
         path, count, wanted_bytes, bytes.size());
   check(bytes.size() == wanted_bytes,
         "the token shard {} is longer than its header says: wanted {} tokens ({} bytes), found {} bytes: "
-        "make it again",
+        "prepare it again",
         path, count, wanted_bytes, bytes.size());
   // Aligned: a mapping begins on a page, and the header is a multiple of two bytes.
   return {reinterpret_cast<const uint16_t*>(bytes.data() + sizeof(Header)), static_cast<size_t>(count)};
@@ -65,7 +66,7 @@ std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder
   }
   check(!error, "cannot read the folder {}: {}", folder.string(), error.message());
   check(!shards.empty(),
-        "the folder {} holds no token shards named {}: make some with prepare, or name a text file",
+        "the folder {} holds no token shards named {}: prepare some with ./prepare, or name a text file",
         folder.string(), pattern);
   std::ranges::sort(shards);
   return shards;
@@ -103,7 +104,7 @@ void ShardWriter::begin_shard() {
   name_ = fmt::format("{}_{:06}.bin", options_.prefix, shard_count_);
   file_.emplace(options_.folder / name_);
   ++shard_count_;
-  // Right for all but the last shard, whose count is known only at its end.
+  // Right for all shards but the last, whose count is known at the end.
   const Header header = header_of(options_.tokens_per_shard);
   file_->write(std::as_bytes(std::span(header)));
 }

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/file_checksums.h"
 #include "kernels/base/file.h"
+#include "kernels/base/file_checksums.h"
 
 namespace tessera {
 
 // The tokens of a mapped shard: a view that lives as long as `file`.
-// Error, each with its own message: an empty file, a foreign magic number, an unsupported version, fewer
-// bytes than the header promises (truncated), more bytes than that, no tokens at all.
+// Error, each with its own message: an empty file, a wrong magic number, an unsupported version, fewer bytes
+// than the header says (truncated), more bytes, no tokens.
 std::span<const uint16_t> shard_tokens(const MappedFile& file);
 
 // The files of a folder whose names match `pattern`, in the order of their names.
@@ -30,9 +30,9 @@ struct ShardWriterOptions {
   int64_t tokens_per_shard = 100'000'000;  // 1 .. 2^31 - 1; only the last shard may hold fewer
 };
 
-// Writes a stream of tokens as consecutive shards. A shard has its final name only when it is complete and on
-// disk; what a failed or abandoned writer had begun is removed by its destructor. Every call may throw an
-// Error that names the file and the system's reason; after an Error only destroy the writer.
+// Writes a stream of tokens as consecutive shards. A shard gets its final name when it is complete and on
+// disk; the destructor removes an incomplete one. Every call may throw an Error that names the file and the
+// system's reason; after an Error only destroy the writer.
 class ShardWriter {
  public:
   explicit ShardWriter(ShardWriterOptions options);

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// llm.c keeps `x_train_*.bin` and `x_val_*.bin` in one folder: reading it whole would train on the validation
+// llm.c writes `x_train_*.bin` and `x_val_*.bin` to one folder: reading all of it would train on validation
 // data.
 void check_not_mixed(const fs::path& folder, const std::vector<fs::path>& shards) {
   const auto has = [](const fs::path& shard, const char* word) {
@@ -89,7 +89,7 @@ void TokenStream::check_against_manifest() {
   if (!manifest) return;
   check(manifest->tokens == size_ && manifest->shards == std::ssize(sources_),
         "{} does not agree with the shards beside it: it says {} tokens in {} shards, found {} tokens in {} "
-        "shards; copy the folder again or make it again with prepare",
+        "shards; copy the folder again or prepare it again with ./prepare",
         (path_ / kManifestName).string(), manifest->tokens, manifest->shards, size_, sources_.size());
   tokenizer_ = manifest->tokenizer;
 }
@@ -103,7 +103,7 @@ void TokenStream::read(int64_t first, std::span<int32_t> out) const {
   const int64_t count = std::ssize(out);
   check(0 <= first && first <= size_ && count <= size_ - first,
         "cannot read {} tokens from token {} on: {} has {} tokens", count, first, path_.native(), size_);
-  // The last source that begins at or before `first`.
+  // The last source that begins at or before `first`
   auto source = std::ranges::upper_bound(sources_, first, {}, &Source::first_token) - 1;
   for (; !out.empty(); ++source) {
     const int64_t at = first - source->first_token;
@@ -131,8 +131,8 @@ void TokenStream::copy_checked(const Source& source, std::span<const Stored> sto
   if (largest < vocab_size_) return;
   const auto bad = std::ranges::find_if(out, [&](int32_t token) { return token >= vocab_size_; });
   fail(
-      "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set the model's "
-      "vocabulary size to that of the tokenizer that made the data, or make the data again with the model's "
+      "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set "
+      "model.vocab_size to that of the data's tokenizer, or prepare the data again with the model's "
       "tokenizer",
       source.file.path().string(), at + (bad - out.begin()), *bad, vocab_size_, vocab_size_ - 1);
 }

@@ -12,18 +12,17 @@
 
 namespace tessera {
 
-// Sources are memory-mapped, so opening costs no time and no memory whatever the size, and processes share
+// Files are memory-mapped, so opening takes no time and no memory whatever their size, and processes share
 // the pages. After open() and require_tokens_below() a stream never changes: any number of threads may read
-// it. Limit: a source that is truncated while the stream is open may end the program with SIGBUS (see
+// it. Limit: a file that is truncated while the stream is open may end the program with SIGBUS (see
 // MappedFile).
 class TokenStream {
  public:
   // `path` is one of
   //   a shard              tokens.bin                   see shard.h
   //   shards by a pattern  folder/fineweb_train_*.bin   *, ? and [] in the file name; in name order
-  //   a folder             its *.bin, in name order; if it has a dataset.json, that must agree with the
-  //   shards a plain text file    anything else                its bytes are the tokens of the tokenizer
-  //   `bytes`
+  //   a folder             fineweb                      its *.bin, in name order, and dataset.json, if any
+  //   a text file          any other name               its bytes are the tokens of the tokenizer `bytes`
   // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
   // that mixes training and validation shards, is an empty text file, is a .jsonl (which must be prepared
   // first); a shard that is not valid; a manifest that is not valid or disagrees with the shards.
@@ -31,13 +30,13 @@ class TokenStream {
 
   int64_t size() const { return size_; }  // tokens; at least 1
 
-  // Fills `out` with the tokens first, first + 1, ...; crosses the borders of shards.
+  // Fills `out` with the tokens first, first + 1, ...; may span shards.
   // Error: a range outside the stream; a token at or above the limit set by require_tokens_below.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  // From now on every token that is read must be below `vocab_size`: a token without an embedding would read
-  // foreign memory in the model. Checked at each read, since a scan at the start would have to touch the
-  // whole data set. Error: vocab_size < 1.
+  // From now on every token that is read must be below `vocab_size`: a larger one would read past the
+  // embedding table. Checked at each read, since a check at the start would read the whole dataset. Error:
+  // vocab_size < 1.
   void require_tokens_below(int64_t vocab_size);
 
   // The tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
@@ -46,7 +45,7 @@ class TokenStream {
   const std::filesystem::path& path() const { return path_; }  // as given to open()
   std::vector<const MappedFile*> files() const;                // in the order of their tokens
 
-  std::string describe() const;  // one line for people
+  std::string describe() const;  // one line for the user
 
  private:
   struct Source {

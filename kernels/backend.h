@@ -1,8 +1,8 @@
 // Backend: a device that runs the operations of ops.h.
 //
-// run() is the one way in: it checks the arguments (Op::check_on), tells the observers, and calls the device's
-// do_(). A backend keeps no scratch and no queue of its own choosing: both come with the launch. Callers that
-// run many operations pass a Stream (stream.h), which keeps them together.
+// run() is the one way in: it checks the arguments (Op::check_on), tells the observers, and calls the
+// device's do_(). A backend keeps no scratch and no queue of its own choosing: both come with the launch.
+// Callers that run many operations pass a Stream (stream.h), which keeps them together.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ struct CUstream_st;
 
 namespace tessera {
 
-// Where an operation runs, and the scratch that it may use. Operations of one stream run one after another, so
-// they can share a workspace; each begins at its first byte and leaves nothing there for the next.
+// Where an operation runs, and the scratch that it may use. Operations of one stream run one after another,
+// so they can share a workspace; each begins at its first byte and leaves nothing there for the next.
 struct Launch {
   Tensor workspace = {};          // on the backend's device; see workspace_bytes()
   CUstream_st* stream = nullptr;  // null on the CPU
 
-  // The workspace from its start; fails with the numbers if it is smaller than `bytes`. An operation asks for it
-  // once, or knows that what it put there before has been used up by then.
+  // The workspace from its start; fails with the numbers if it is smaller than `bytes`. An operation asks
+  // for it once, or knows that what it put there before has been used up by then.
   char* scratch(const char* op, int64_t bytes) const;
 };
 
@@ -77,7 +77,7 @@ std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
 
 // How many GPUs this process can see; 0 without a CUDA build or driver.
 int count_cuda_devices();
-// Makes GPU `index` of those the current one of the calling thread, and of threads that are told so.
+// Makes GPU `index` of those the current one of the calling thread, and of threads that call this too.
 void use_cuda_device(int index);
 
 // The traits of the current CUDA device; false, with the reason, if there is none that can be used.

@@ -42,8 +42,8 @@ double measure_gemm_flops(const Stream& stream, Arena& arena) {
     return std::chrono::duration<double>(Clock::now() - start).count() / products;
   };
   seconds();  // the first use loads the library's kernels
-  double best =
-      seconds();  // the best of a few: a peak, even while other programs take their share of the machine
+  // The best of a few, since other programs may use the machine
+  double best = seconds();
   for (int i = 1; i < 5; ++i) best = std::min(best, seconds());
   return 2.0 * static_cast<double>(size * size * size) / best;
 }

@@ -1,4 +1,4 @@
-// What a build without CUDA answers.
+// The CUDA functions of a build without CUDA.
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
 #include "kernels/timer.h"
@@ -18,8 +18,8 @@ std::unique_ptr<Timer> make_cuda_timer(CUstream_st*) { return nullptr; }  // no 
 
 std::unique_ptr<Backend> make_cuda_backend() {
   fail(
-      "this program was built without CUDA; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is "
-      "installed");
+      "this program was built without CUDA. Configure with -DTESSERA_CUDA=ON on a machine with the CUDA "
+      "Toolkit");
 }
 
 }  // namespace tessera

@@ -24,7 +24,7 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
   }
 }
 
-// What a device computes in.
+// The dtypes that a device computes in
 bool computes_in(DType dtype, Device device) {
   switch (dtype) {
     case DType::kF32:
@@ -38,7 +38,7 @@ bool computes_in(DType dtype, Device device) {
 }
 const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
 
-// The tensor that all other shapes of an operation are measured by.
+// The tensor that all other shapes of an operation are compared with.
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
   if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
     return;
@@ -55,7 +55,7 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
       {{"tokens", tokens, DType::kI32, {B, T}},
        {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
        {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
-  check(position_table.shape[0] >= T, "{}: {} positions cannot serve sequences of {} tokens", op,
+  check(position_table.shape[0] >= T, "{}: {} positions are too few for sequences of {} tokens", op,
         position_table.shape[0], T);
 }
 

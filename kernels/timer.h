@@ -1,4 +1,4 @@
-// How long a device takes for what is enqueued on a stream.
+// Measures the time of work that is enqueued on a stream.
 #pragma once
 
 #include <memory>

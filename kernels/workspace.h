@@ -1,5 +1,5 @@
-// How much of a launch's workspace each operation takes, device by device. Host arithmetic, so that a plan needs
-// no device. Operations that are not here take none.
+// The workspace of each operation, by device. Host arithmetic, so that a plan needs no device. Operations
+// that are not listed need none.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace tessera::cuda {
 
 inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// cuBLASLt: NVIDIA asks for 32 MiB on Hopper; with less its choice of algorithms narrows.
+// cuBLASLt: NVIDIA recommends 32 MiB on Hopper; with less fewer algorithms are available.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
 // Column sums (bias gradients, LayerNorm's parameters): a row of partial sums for each slab, at most so many.
 inline constexpr int64_t kMaxSlabs = 1056;  // 8 blocks on each of an H200's 132 multiprocessors
 inline int64_t column_partials_bytes(int64_t slabs, int64_t columns) { return slabs * columns * 4; }
 
-// Embedding backward: rows sorted by token, in windows that each leave up to two partial sums.
+// Embedding backward: rows sorted by token, in windows with up to two partial sums each.
 inline constexpr int64_t kEmbeddingWindow = 32;
 inline int64_t embedding_sort_bytes(int64_t rows) { return (int64_t{4} << 20) + 16 * rows; }
 inline int64_t embedding_backward_bytes(int64_t rows, int64_t channels) {

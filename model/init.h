@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// The values depend on the seed alone, not on the device or on who takes them.
+// The values depend on the seed alone, not on the device or the rank.
 void init_weights(const ModelConfig& config, uint64_t seed, const ParamSink& sink);
 
 }  // namespace tessera

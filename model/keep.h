@@ -7,15 +7,15 @@
 
 namespace tessera {
 
-// What is not kept has one place for all blocks: the backward computes it again, from what is kept, by the
-// same operations to the same bits.
+// Tensors that are not kept share one place over all blocks: the backward recomputes them from the kept
+// ones, with the same operations and the same bits.
 enum class Keep : uint8_t {
   kAll,
-  kAllButMlp,  // norm 2 and the MLP's hidden layer, more than half of a block's memory, are computed again
-  kOutputs,    // residual_out alone: the whole block is computed again, except for its last product
-  kNothing,    // a forward without backward: no word asks for it
+  kAllButMlp,  // norm 2 and the MLP's hidden layer, more than half of a block's memory, are recomputed
+  kOutputs,    // only residual_out: the whole block is recomputed, except for its last product
+  kNothing,    // a forward without backward; not a setting
 };
-constexpr auto words_of(Keep) {  // of train.recompute: what is computed again
+constexpr auto words_of(Keep) {  // of train.recompute
   return std::array{Word{"none", Keep::kAll}, Word{"mlp", Keep::kAllButMlp}, Word{"block", Keep::kOutputs}};
 }
 

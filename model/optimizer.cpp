@@ -76,7 +76,8 @@ const std::vector<Tensor>& Optimizer::kept(Kept kept) const {
 }
 
 Params Optimizer::masters() const {
-  check(part_.count == 1, "the masters are in {} parts, of which this is one", part_.count);
+  check(part_.count == 1, "the masters are split into {} parts, and this optimizer has one of them",
+        part_.count);
   return layout_.params(model_, masters_);
 }
 

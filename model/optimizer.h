@@ -1,7 +1,7 @@
 // AdamW over all parameters: moments, fp32 masters, clipping by the global norm of the gradients.
 //
-// The optimizer may hold one of several equal parts of every bucket: then it updates that part of the
-// weights, and others hold and update the rest (ZeRO stage 1, Rajbhandari et al., arXiv:1910.02054).
+// The optimizer may hold one of several equal parts of every bucket: it then updates that part of the
+// weights, and other ranks hold and update the rest (ZeRO stage 1, Rajbhandari et al., arXiv:1910.02054).
 #pragma once
 
 #include <span>
@@ -18,13 +18,13 @@ struct OptimizerConfig {
   uint64_t random_key = 0;  // for moments in bf16, see AdamW
 };
 
-// What the optimizer keeps a value of for every parameter.
+// The values that the optimizer keeps for every parameter
 enum class Kept { kMaster, kFirstMoment, kSecondMoment };
 inline constexpr Kept kAllKept[] = {Kept::kMaster, Kept::kFirstMoment, Kept::kSecondMoment};
 
 struct Part {
   int64_t index = 0, count = 1;
-  // What belongs to this part of a bucket.
+  // This part of a bucket
   Tensor of(const Tensor& bucket) const {
     const int64_t each = bucket.shape[0] / count;
     return bucket.rows(index * each, each);
@@ -38,7 +38,7 @@ class Optimizer {
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
   void clear(const Stream& stream);                   // weights, masters and moments to zero
-  ParamSink writer(const Stream& stream, Kept kept);  // takes values, of which it keeps its part
+  ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
   void measure(const Stream& stream, std::span<const Tensor> gradients);
@@ -57,7 +57,7 @@ class Optimizer {
   ModelConfig model_;
   Params weights_;
   Part part_;
-  std::vector<Tensor> masters_, m_, v_;  // where the weights are fp32, masters are their part of them
+  std::vector<Tensor> masters_, m_, v_;  // if the weights are fp32, the masters are their part of them
   Tensor grad_norms_;
 };
 

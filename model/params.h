@@ -3,10 +3,10 @@
 // for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints
 // and gradient checks all visit it.
 //
-// Parameters lie in buckets: one flat tensor a block, and one for what is outside the blocks. A bucket is
-// what is cleared, reduced between ranks, updated and gathered at a time. First come the parameters that
-// decay, then the others, each from a multiple of kParamAlignment elements on; what is between them stays
-// zero.
+// Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
+// blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with
+// weight decay come first, then the others; each begins at a multiple of kParamAlignment elements, and the
+// gaps stay zero.
 #pragma once
 
 #include <functional>
@@ -32,9 +32,9 @@ struct Params {
   Tensor position_table;  // [context, C]
   std::vector<BlockParams> blocks;
   Tensor norm_weight, norm_bias;  // [C]
-  Tensor head_weight;             // [padded V, C]; none where the token table computes the logits
+  Tensor head_weight;             // [padded V, C]; none if the logits use the token table
 
-  std::vector<Tensor> buckets;  // what all the above are views of: see ParamLayout
+  std::vector<Tensor> buckets;  // the tensors above are views of these: see ParamLayout
 
   const Tensor& classifier() const { return head_weight ? head_weight : token_table; }
 };
@@ -45,16 +45,16 @@ enum class Init {
   kOne,
   kNormal,
   kNormalResidual
-};  // residual: 0.02 / sqrt(2 L), what adds to the residual stream
+};  // residual: 0.02 / sqrt(2 L), for matrices that add to the residual stream
 
 struct ParamInfo {
-  std::string name;  // as Hugging Face's GPT2LMHeadModel calls it
+  std::string name;  // in Hugging Face's GPT2LMHeadModel
   Shape shape;
   Init init;
   bool decay = false;   // weight decay applies: matrices only
   bool conv1d = false;  // Hugging Face keeps this matrix transposed, [in, out]
-  int64_t padding = 0;  // rows at the end that exist here only and stay zero
-  int64_t block = -1;   // that it belongs to; -1: none
+  int64_t padding = 0;  // extra rows at the end, which stay zero and are not saved
+  int64_t block = -1;   // its block; -1: none
 };
 
 inline constexpr const char* kPositionTable = "transformer.wpe.weight";
@@ -112,10 +112,10 @@ struct ParamPlace {
   int64_t first;  // element of the bucket
 };
 
-// Where every parameter lies. Buckets can be cut in `parts` equal parts, so that ranks can share them out;
-// the places do not depend on it.
+// The place of every parameter. Buckets can be split into `parts` equal parts, one for each rank; the places
+// do not depend on it.
 struct ParamLayout {
-  static constexpr size_t kOutside = 0;  // the bucket of what is outside the blocks
+  static constexpr size_t kOutside = 0;  // the bucket of the parameters outside the blocks
   static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
 
   ParamLayout(const ModelConfig& config, int64_t parts);

@@ -1,4 +1,4 @@
-// What a forward keeps for its backward.
+// The tensors that a forward keeps for its backward.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct BlockSaved {
   Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
   Tensor qkv;                            // [B, T, 3, H, D]
   Tensor attention;                      // [B, T, H, D]
-  Tensor attention_saved;                // log-sum-exp or probabilities, as the attention plan says
+  Tensor attention_saved;                // log-sum-exp or probabilities, see AttentionPlan
   Tensor residual_mid;                   // [N, C]   input + attention output
   Tensor norm2, norm2_mean, norm2_rstd;
   Tensor pre_activation, hidden;  // [N, F]
@@ -27,7 +27,7 @@ struct Saved {
   Tensor embedded;  // [N, C]
   std::vector<BlockSaved> blocks;
   Tensor norm, norm_mean, norm_rstd;  // norm: overwritten by its gradient in the backward
-  Tensor attention_workspace;         // of every block's forward; none unless the attention plan asks for it
+  Tensor attention_workspace;         // of every block's forward; none unless the attention plan needs it
 };
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep);

@@ -67,7 +67,7 @@ void block_forward(const Stream& stream, const Model& model, size_t layer, const
 }
 
 // The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
-// return. What a linear layer read, and nothing reads again, is overwritten by its gradient.
+// return. An input of a linear layer that is not read again is overwritten by its gradient.
 void block_backward(const Stream& stream, Arena& arena, const Model& model, size_t layer, const Tensor& x,
                     const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
@@ -138,7 +138,7 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
   return layer == 0 ? saved.embedded : saved.blocks[layer - 1].residual_out;
 }
 
-// Brings back what the forward did not keep of a block.
+// Recomputes the tensors of a block that the forward did not keep.
 void recompute(const Stream& stream, const Model& model, const Saved& saved, size_t layer) {
   const BlockSaved& s = saved.blocks[layer];
   if (model.keep == Keep::kOutputs)
@@ -219,8 +219,8 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
 
   Saved saved;
   saved.embedded = take("embeddings", {N, C}, t);
-  // Each part belongs to every block, or to all of them. An output for all is safe because a block reads its
-  // input, which is then its own residual_out, before it writes residual_out.
+  // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a
+  // block reads its input, which is then the same tensor, before it writes residual_out.
   const bool keep_attention = keep == Keep::kAll || keep == Keep::kAllButMlp, keep_mlp = keep == Keep::kAll,
              keep_output = keep != Keep::kNothing;
   BlockSaved for_all;
@@ -307,7 +307,7 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
   done(model.config.layers);
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
-    // What all blocks share still holds the last block's.
+    // Shared tensors still hold the values of the last block.
     if (l < model.config.layers - 1) recompute(stream, model, saved, static_cast<size_t>(l));
     block_backward(stream, arena, model, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
                    grads.blocks[l]);

@@ -2,8 +2,8 @@
 // the token table or a head of their own. Computes what Hugging Face's GPT2LMHeadModel computes (without
 // dropout), in the variants of ModelConfig.
 //
-// Allocation: every function takes what it needs from the arena inside a Scope of its own and gives it back,
-// except allocate_saved(), whose tensors live as long as the caller's Scope.
+// Allocation: every function allocates its memory in a Scope of its own and releases it, except
+// allocate_saved(), whose tensors live as long as the caller's Scope.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// A model at a batch size, ready to run: what does not change from step to step.
+// A model at a batch size, ready to run: everything that stays the same from step to step.
 struct Model {
   ModelConfig config;
   Params params;       // dtype of the activations too
@@ -34,8 +34,8 @@ struct Batch {
 using OnLayer = std::function<void(int64_t layer)>;
 
 struct LayerHooks {
-  OnLayer before_forward = {};  // the weights of the layer are about to be read for the first time
-  OnLayer after_backward = {};  // the last gradient of the layer is complete
+  OnLayer before_forward = {};  // before the weights of the layer are first read
+  OnLayer after_backward = {};  // after the last gradient of the layer
 };
 
 // Fills `saved`; saved.norm [N, C] is what the logits are computed from.
@@ -45,7 +45,7 @@ void forward(const Stream& stream, const Model& model, const Tensor& tokens, con
 // Logits [rows, padded V] of some rows of saved.norm.
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits);
 
-// Losses [N] fp32 of a batch. Leaves no gradient.
+// Losses [N] fp32 of a batch. Computes no gradient.
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                     const Tensor& losses);
 

@@ -19,8 +19,8 @@
 namespace tessera::testing {
 
 inline constexpr unsigned kRankSeconds = 120;  // after which a rank that hangs is ended
-inline constexpr int kRankDone =
-    42;  // exit code of a rank that went to the end of its body without a failure
+// Exit code of a rank that went to the end of its body without a failure
+inline constexpr int kRankDone = 42;
 inline constexpr const char *kRankVariable = "TESSERA_TEST_RANK", *kRanksVariable = "TESSERA_TEST_RANKS",
                             *kSocketVariable = "TESSERA_TEST_SOCKET";
 

@@ -38,11 +38,12 @@ const std::vector<Room> kRooms{
     {"model", {"kernels/base", "kernels", "kernels/attention"}},
     {"model/formats", {"kernels/base", "model"}},
     {"data", {"kernels/base"}},
-    {"train/config", {"kernels/base", "model", "model/formats"}},
+    {"train/config", {"kernels/base", "kernels/attention", "model", "model/formats"}},
     {"train/launch", {"kernels/base"}},
     {"train/parallel", {"kernels/base", "kernels", "kernels/cuda"}},
     {"train/session",
-     {"kernels/base", "kernels", "model", "model/formats", "data", "train/config", "train/parallel"}},
+     {"kernels/base", "kernels", "kernels/attention", "model", "model/formats", "data", "train/config",
+      "train/parallel"}},
     {"train/plot", {"kernels/base"}},
     {"train/memory",
      {"kernels/base", "kernels", "kernels/attention", "model", "train/config", "train/session"}},
@@ -57,17 +58,10 @@ const std::vector<Room> kRooms{
 };
 
 // What still breaks these rules. Each entry is "from -> to" and is to go.
-const std::set<std::string> kArrowsToGo{
-};
-const std::set<std::string> kFilesInCirclesToGo{
-    "train/parallel/communicator", "train/parallel/transports", "train/config/config",
-    "train/config/config_fields",  "train/config/config_keys",  "train/launch/process_group",
-    "train/launch/rendezvous",     "train/launch/watchdog",
-};
+const std::set<std::string> kArrowsToGo{};
+const std::set<std::string> kFilesInCirclesToGo{};
 
-const std::set<std::string> kLongFunctionsToGo{
-    // each is the file of one
-    "train/config/config_fields.h", "train/main.cpp", "train/bench/bench.cpp"};
+const std::set<std::string> kLongFunctionsToGo{};  // each is the file of one
 
 struct Source {
   std::string path, text;  // path relative to the project

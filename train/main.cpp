@@ -19,6 +19,7 @@
 #include "train/run/trainer.h"
 #include "train/run/verify_command.h"
 
+namespace tessera {
 namespace {
 
 // `--resume auto` becomes `--resume=auto`: for the parser --resume is a flag, which takes no value, so that
@@ -34,115 +35,131 @@ void join_resume_auto(int& argc, char** argv) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  tessera::start_process();
-  tessera::wait_without_spinning(argv);
-  join_resume_auto(argc, argv);
-  CLI::App app{
-      "Trains a GPT: reads a configuration, trains on GPUs or on the CPU, and writes metrics, samples and "
-      "checkpoints to the run's folder.",
-      "train"};
+// What the command line says
+struct Command {
   std::string config_name;
   std::vector<std::string> overrides;
-  tessera::TrainerOptions options;
-  bool print_config = false;
-  app.add_option("config,--config", config_name,
+  TrainerOptions options;
+  std::string resume;  // "newest", "auto" or empty
+  std::string verify;  // a folder or empty
+  bool print_config = false, plan = false;
+  AskedRanks asked;
+  PlanOptions plan_options;
+};
+
+void add_run_options(CLI::App& app, Command& c) {
+  app.add_option("config,--config", c.config_name,
                  "YAML file; a bare name is looked up in the current folder, then in configs/")
       ->type_name("FILE");
-  app.add_option("--set", overrides,
+  app.add_option("--set", c.overrides,
                  "Override a key, as in --set model.attention=naive; may be given many times")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false);
-  CLI::Option* print = app.add_flag("--print-config", print_config,
-                                    "Print every key with its value and documentation, and exit");
-  std::string resume_word;
-  CLI::Option* resume = app.add_flag("--resume{newest}", resume_word,
+  app.add_flag("--print-config", c.print_config,
+               "Print every key with its value and documentation, and exit");
+  CLI::Option* resume = app.add_flag("--resume{newest}", c.resume,
                                      "Resume from the newest checkpoint in the run's folder (train.folder); "
                                      "--resume auto: start a new run if there is none")
                             ->check(CLI::IsMember({"newest", "auto"}));
-  std::string verified;
-  app.add_option(
-         "--verify", verified,
-         "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the checksums, and "
-         "exit")
+  app.add_option("--verify", c.verify,
+                 "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the "
+                 "checksums, and exit")
       ->type_name("FOLDER");
-  CLI::Option* overwrite = app.add_flag("--overwrite", options.overwrite,
-                                        "Remove the checkpoints of an earlier run in the run's folder")
-                               ->excludes(resume);
-  tessera::AskedRanks asked;
-  tessera::add_rank_options(app, asked);
-  tessera::PlanOptions plan_options;
-  bool only_plan = false;
-  CLI::Option* plan =
-      app.add_flag("--plan", only_plan,
-                   "Print the exact memory of the run and whether it fits, and exit; needs no GPU")
-          ->excludes(print)
-          ->excludes(resume)
-          ->excludes(overwrite);
-  app.add_option("--device-memory", plan_options.device_memory,
+  app.add_flag("--overwrite", c.options.overwrite,
+               "Remove the checkpoints of an earlier run in the run's folder")
+      ->excludes(resume);
+  add_rank_options(app, c.asked);
+}
+
+void add_plan_options(CLI::App& app, Command& c) {
+  CLI::Option* plan = app.add_flag(
+      "--plan", c.plan, "Print the exact memory of the run and whether it fits, and exit; needs no GPU");
+  for (const char* other : {"--print-config", "--resume", "--overwrite"})
+    plan->excludes(app.get_option(other));
+  app.add_option("--device-memory", c.plan_options.device_memory,
                  "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
                  "machine's device")
       ->type_name("SIZE")
       ->needs(plan);
-  app.add_option("--arch", plan_options.arch,
+  app.add_option("--arch", c.plan_options.arch,
                  "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
       ->type_name("80|90|...")
       ->needs(plan);
-  app.add_option("--fit", plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
-      ->check(CLI::IsMember({"context", "batch"}))
+  add_word_option(app, "--fit", c.plan_options.fit,
+                  "With --plan: find the largest context or micro-batch that fits")
       ->needs(plan);
-  app.add_option("--json", plan_options.json, "With --plan: also write the figures to this file")
+  app.add_option("--json", c.plan_options.json, "With --plan: also write the figures to this file")
       ->type_name("FILE")
       ->needs(plan);
-  app.add_option("--memory-profile", options.memory_profile,
+  app.add_option("--memory-profile", c.options.memory_profile,
                  "Record every allocation of the setup, the first two steps and the first two evaluations "
                  "and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
       ->type_name("FOLDER")
       ->excludes(plan);
-  app.footer(
-      "Examples:\n"
-      "  ./train quickstart.yaml\n"
-      "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
-      "  ./train gpt2_small.yaml --resume --gpus 4\n"
-      "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
-      "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step. A long step is dropped after the "
-      "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
-      "second later, ends the program at once.\n\n"
-      "Exit codes: 0: finished, or stopped by a signal; 1: the command line is wrong, or the run was refused "
-      "or failed, and the message says why; 2: --plan found that the run does not fit; 3, with several "
-      "ranks: another rank failed and printed the message.");
-  if (const auto exit_code = tessera::parse_command_line({app, argc, argv, tessera::option_is_a_key}))
-    return *exit_code;
+}
 
-  try {
-    if (!verified.empty()) return tessera::verify_command(verified);
-    options.resume = !resume_word.empty();
-    options.or_start = resume_word == "auto";
-    tessera::Config config =
-        tessera::load_config(tessera::find_config(config_name), overrides, options.resume);
-    if (print_config) {
-      std::cout << tessera::print_config(config);
-      return 0;
-    }
-    if (only_plan) {
-      tessera::check_asked(config.device, asked);
-      if (asked.gpus > 0) config.device = tessera::DeviceRequest::kCuda;  // even if none is present
-      config.ranks = asked.count() > 0 ? asked.count() : tessera::default_ranks(config.device);
-      plan_options.config_name = config_name;
-      plan_options.overrides = overrides;
-      return tessera::plan_command(config, plan_options);
-    }
-    tessera::outlive_readers();
-    const tessera::World world = tessera::start_ranks(config.device, asked, argv);
-    config.ranks = world.size;
-    tessera::train(config, options, world);
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  ./train quickstart.yaml\n"
+    "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
+    "  ./train gpt2_small.yaml --resume --gpus 4\n"
+    "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
+    "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step. A long step is dropped after the "
+    "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
+    "second later, ends the program at once.\n\n"
+    "Exit codes: 0: finished, or stopped by a signal; 1: the command line is wrong, or the run was refused "
+    "or failed, and the message says why; 2: --plan found that the run does not fit; 3, with several "
+    "ranks: another rank failed and printed the message.";
+
+int plan(Config config, Command& c) {
+  check_asked(config.device, c.asked);
+  if (c.asked.gpus > 0) config.device = DeviceRequest::kCuda;  // even if none is present
+  config.ranks = c.asked.count() > 0 ? c.asked.count() : default_ranks(config.device);
+  c.plan_options.config_name = c.config_name;
+  c.plan_options.overrides = c.overrides;
+  return plan_command(config, c.plan_options);
+}
+
+int run(Command& c, char** argv) {
+  if (!c.verify.empty()) return verify_command(c.verify);
+  c.options.resume = !c.resume.empty();
+  c.options.or_start = c.resume == "auto";
+  Config config = load_config(find_config(c.config_name), c.overrides, c.options.resume);
+  if (c.print_config) {
+    std::cout << print_config(config);
     return 0;
-  } catch (const tessera::PeerFailed&) {
-    return tessera::kExitPeerFailed;
+  }
+  if (c.plan) return plan(config, c);
+  outlive_readers();
+  const World world = start_ranks(config.device, c.asked, argv);
+  config.ranks = world.size;
+  train(config, c.options, world);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  start_process();
+  wait_without_spinning(argv);
+  join_resume_auto(argc, argv);
+  CLI::App app{
+      "Trains a GPT: reads a configuration, trains on GPUs or on the CPU, and writes metrics, samples and "
+      "checkpoints to the run's folder.",
+      "train"};
+  Command command;
+  add_run_options(app, command);
+  add_plan_options(app, command);
+  app.footer(kFooter);
+  if (const auto exit_code = parse_command_line({app, argc, argv, option_is_a_key})) return *exit_code;
+  try {
+    return run(command, argv);
+  } catch (const PeerFailed&) {
+    return kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "train: error: " << error.what() << '\n';
     return 1;

@@ -2,15 +2,17 @@
  *
  *   out = softmax(scale q k^T + mask) v            for every batch b and head h, N = tokens, D = head_dim
  *
- * No N x N matrix is ever stored. The forward saves one log-sum-exp per row, the backward recomputes the scores from it.
- * Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and Gimelshein, arXiv:1805.02867.
+ * No N x N matrix is ever stored. The forward saves one log-sum-exp per row, from which the backward
+ * recomputes the scores. Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and
+ * Gimelshein, arXiv:1805.02867.
  *
- * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has out = 0 and
- * LSE = -inf, and adds 0 to the gradients. NaN stays NaN.
+ * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has
+ * out = 0 and LSE = -inf, and adds 0 to the gradients. NaN stays NaN.
  *
- * Every call enqueues on the given stream and returns at once: it never throws, never allocates, never synchronises.
- * Tensors are [batch, tokens, heads, head_dim] with any strides, so packed projections [B, T, 3, H, D] are read and
- * written in place. head_dim is contiguous; data and strides are multiples of 16 bytes.
+ * Every call enqueues on the given stream and returns at once: it never throws, never allocates, never
+ * synchronises. Tensors are [batch, tokens, heads, head_dim] with any strides, so packed projections
+ * [B, T, 3, H, D] are read and written in place. head_dim is contiguous; data and strides are multiples of
+ * 16 bytes.
  */
 #ifndef TESSERA_ATTENTION_H_
 #define TESSERA_ATTENTION_H_
@@ -27,9 +29,9 @@ struct CUstream_st;
 typedef enum {
   ATTN_OK = 0,
   ATTN_BAD_HEAD_DIM,   /* no kernel serves this head_dim with this dtype */
-  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, kv_heads does not divide heads, or scale is
-                          negative or not finite */
-  ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is not a multiple of 16 bytes (workspace: 256) */
+  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, kv_heads does not divide heads, or
+                          scale is negative or not finite */
+  ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
   ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
   ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_backward_workspace() says */
   ATTN_LAUNCH_FAILED   /* the CUDA runtime refused the launch; cudaGetLastError() says why */
@@ -46,7 +48,8 @@ typedef struct {
   AttnDtype dtype;   /* of q, k, v, out and their gradients */
   int64_t batch, tokens;
   int64_t heads;     /* of q, out and their gradients */
-  int64_t kv_heads;  /* of k, v and their gradients; divides heads: query head h attends to h / (heads / kv_heads) */
+  int64_t kv_heads;  /* of k, v and their gradients; divides heads: query head h attends to head
+                        h / (heads / kv_heads) */
   int head_dim;      /* bf16: 64, 128; fp32: 16, 32, 64, 128 */
   int causal;        /* 1: row i sees keys 0..i; 0: every key */
   float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
@@ -56,7 +59,8 @@ typedef struct {
   AttnProblem problem;
   AttnTensor q, k, v; /* in */
   AttnTensor out;     /* out */
-  float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T) over a row */
+  float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T)
+                         over a row */
 } AttnForward;
 
 typedef struct {
@@ -64,10 +68,12 @@ typedef struct {
   AttnTensor q, k, v, out, dout; /* in; out and lse as the forward wrote them */
   const float* lse;              /* in */
   AttnTensor dq, dk, dv;         /* out, overwritten */
-  void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined before and after */
+  void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined
+                                    before and after */
   size_t workspace_bytes;
-  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be left open, as
-                                    it is on 8.0 to 8.9 and 12.0; on 9.0 there is one mode, of the same bits */
+  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be
+                                    left open, as it is on 8.0 to 8.9 and 12.0; on 9.0 there is one mode, of
+                                    the same bits */
 } AttnBackward;
 
 /* `arch` is the compute capability of the stream's device times ten: 80, 86, 89, 90, 120. */

@@ -1,8 +1,8 @@
 // choose_attention: which attention runs, decided once.
 //
-// The plan says what the caller must allocate (what is saved for the backward, the workspace) and carries the
-// decision to the kernels; nobody else looks inside. A request that cannot be met is an Error that says which
-// sizes can.
+// The plan says what the caller must allocate (what is saved for the backward, the workspace)
+// and carries the decision to the kernels; nobody else looks inside. A request that cannot be
+// met is an Error that says which sizes can.
 #pragma once
 
 #include <string>
@@ -36,8 +36,8 @@ struct AttentionPlan {
   int arch = 0;               // 0 on the CPU
   int threads = 1;            // of the CPU's flash attention: each has a part of the workspace
 
-  DType saved_dtype =
-      DType::kF32;  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  DType saved_dtype = DType::kF32;
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;

@@ -1,5 +1,5 @@
-// Attention by cuDNN's graph API: the vendor's fused kernels behind the arguments of attention.h, as a
-// yardstick for ours.
+// Attention by cuDNN's graph API: the vendor's fused kernels behind the arguments
+// of attention.h, as a yardstick for ours.
 //
 // The same tensors, strides and log-sum-exp (natural log, fp32 [B, H, N]) as attn_forward and attn_backward,
 // so that one's forward can be followed by the other's backward. The library is loaded when it is first asked
@@ -25,8 +25,8 @@ bool cudnn_available(std::string& why_not);
 int cudnn_version_number();
 std::string cudnn_version();
 
-// Why cuDNN is not asked to serve a problem, or nullptr. `arch` as in attention.h. Needs neither library nor
-// device.
+// Why cuDNN is not asked to serve a problem, or nullptr. `arch` as in
+// attention.h. Needs neither library nor device.
 const char* cudnn_refusal(const AttnProblem& problem, int arch);
 
 // How a backward adds up dQ
@@ -36,8 +36,8 @@ enum class CudnnSums {
   kAtOnce,  // from the stored gradients of all scores, B H N^2 of bf16, the same bits every time: quadratic.
             // A deterministic backward of cuDNN before 9.25, and of any version on other devices
 };
-// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. Checked with 9.14 and
-// 9.19, but for the linear bound of a deterministic backward, which neither of them has.
+// Bytes to lend, by formula: bounds of what cuDNN asks for, which it tells on a device alone. Checked with
+// 9.14 and 9.19, but for the linear bound of a deterministic backward, which neither of them has.
 int64_t cudnn_forward_workspace(const AttnProblem& problem);
 int64_t cudnn_backward_workspace(const AttnProblem& problem, CudnnSums sums);
 
@@ -61,8 +61,8 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   void forward(const AttnForward& args, void* workspace, size_t workspace_bytes, CUstream_st* stream);
-  void backward(const AttnBackward& args,
-                CUstream_st* stream);  // args.workspace is of cudnn_backward_workspace() bytes
+  // args.workspace is of cudnn_backward_workspace() bytes
+  void backward(const AttnBackward& args, CUstream_st* stream);
 
   // What cuDNN itself asks for; builds the graph.
   int64_t forward_workspace(const AttnForward& args);

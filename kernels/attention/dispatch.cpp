@@ -1,5 +1,5 @@
-// attn_forward, attn_backward: refuse what cannot be met, then call the first family that can. No CUDA headers;
-// without CUDA there is none.
+// attn_forward, attn_backward: refuse what cannot be met, then call the first family that can. No CUDA
+// headers; without CUDA there is none.
 #include <cfloat>
 #include <initializer_list>
 
@@ -36,8 +36,8 @@ AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
   return aligned(f.workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
 }
 
-// With a scale of 0 a masked score, -inf, would become NaN; with the smallest that there is, it stays, and
-// the others vanish.
+// With a scale of 0 a masked score, -inf, would become NaN; with the smallest that
+// there is, it stays, and the others vanish.
 template <class Call>  // AttnForward or AttnBackward
 Call with_positive_scale(Call call) {
   if (call.problem.scale == 0) call.problem.scale = FLT_MIN;

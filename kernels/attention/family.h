@@ -1,9 +1,9 @@
-// A family of kernels, as it registers itself: what it serves, what it needs, how it is called. attn_supports(),
-// attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic read families() and
-// repeat nothing of it.
+// A family of kernels, as it registers itself: what it serves, what it needs, how it is called.
+// attn_supports(), attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic
+// read families() and repeat nothing of it.
 //
-// A new family is a folder whose family.cpp defines a Family, and a line in families(). No CUDA header here: a
-// build without CUDA knows the same families, without functions, and plans with them.
+// A new family is a folder whose family.cpp defines a Family, and a line in families(). No CUDA header here:
+// a build without CUDA knows the same families, without functions, and plans with them.
 #pragma once
 
 #include <limits>
@@ -30,8 +30,8 @@ struct Family {
   int lowest_arch, highest_arch;
   AttnDtype dtype;
   std::span<const int> head_dims;
-  // Of a head, and of all heads of a batch with their tokens rounded up to row_padding: what grids can count, or
-  // less. families() says how the common limits come about.
+  // Of a head, and of all heads of a batch with their tokens rounded up to row_padding: what grids can count,
+  // or less. families() says how the common limits come about.
   int64_t most_tokens, most_rows;
   int row_padding;
   bool by_name_only;  // attn_forward() and attn_backward() never choose it
@@ -63,7 +63,8 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} 
 // Of those that serve a problem, attn_forward() and attn_backward() take the first that was built.
 std::span<const Family* const> families();
 
-// ATTN_OK, or why this family does not serve a problem. Needs no device, and does not ask whether it was built.
+// ATTN_OK, or why this family does not serve a problem. Needs no
+// device, and does not ask whether it was built.
 AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
 
 // "head dims 64 and 128 in bf16, ..., on compute capability 8.0 or higher": what attn_forward() serves

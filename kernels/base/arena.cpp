@@ -17,8 +17,8 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// System memory is committed page by page when first touched, so the system would grant anything and later
-// kill the program; what is not available now is refused instead.
+// The system commits memory page by page when it is first touched: it would grant any amount and kill the
+// program later. So a request for more than is available now is refused.
 char* obtain(Device device, int64_t bytes) {
   if (device == Device::kCpu) {
     if (bytes > device_memory(device).free) return nullptr;
@@ -57,8 +57,7 @@ Arena Arena::cuda() {
         cudaGetErrorString(status));
   return Arena(Device::kCuda, false);
 #else
-  fail(
-      "this build has no CUDA support; configure with -DTESSERA_CUDA=ON where the CUDA Toolkit is installed");
+  fail("this build has no CUDA support. Configure with -DTESSERA_CUDA=ON on a machine with the CUDA Toolkit");
 #endif
 }
 
@@ -91,7 +90,7 @@ Tensor Arena::alloc(MemoryTag tag, std::string_view name, DType dtype, Shape sha
 
 void Arena::reserve(int64_t bytes) {
   check(ledger_.live().empty() && pieces_.empty(), "reserve() must come before the first allocation");
-  if (!plan_ && bytes > 0) add_piece(round_up(bytes, kAlignment), "everything the plan asks for");
+  if (!plan_ && bytes > 0) add_piece(round_up(bytes, kAlignment), "the whole plan");
 }
 
 void Arena::add_piece(int64_t bytes, std::string_view name) {

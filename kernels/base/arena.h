@@ -1,16 +1,16 @@
 // Arena: the only way to get memory.
 //
-// A stack allocator. Memory is handed out in order and comes back in the reverse order, when a Scope ends.
-// Every allocation carries a tag and a name and is entered into the ledger, rounded up to kAlignment.
+// A stack allocator: memory is released in the reverse order of its allocation, when a Scope ends. Every
+// allocation has a tag and a name and is entered into the ledger, rounded up to kAlignment.
 //
 // Three kinds, one code path:
-//   Arena::host()  system memory       Arena::cuda()  the current CUDA device       Arena::plan(device)  no
-//   memory at all
-// A plan arena hands out tensors with a shape and no data. Walking a step with one, the very code that will
-// run, gives the exact peak, so reserve(peak) then obtains everything in one piece and no later allocation
-// reaches the driver.
+//   Arena::host()        system memory
+//   Arena::cuda()        the current CUDA device
+//   Arena::plan(device)  no memory
+// The tensors of a plan arena have a shape and no data. Running a step's code over one gives the exact peak,
+// so that reserve(peak) allocates everything in one piece and no later allocation reaches the driver.
 //
-// Without reserve() an arena grows by pieces of at least kMinPiece; this suits tests and tools.
+// Without reserve() an arena grows by pieces of at least kMinPiece; this is for tests and tools.
 // Errors: OutOfMemory, which names the tags that hold the memory. Not thread-safe.
 #pragma once
 
@@ -59,14 +59,14 @@ class Arena {
     int64_t used_;
   };
 
-  // What is being done, for the ledger (see MemoryLedger::Phase).
+  // The current phase of the work, for the ledger (see MemoryLedger::Phase).
   class Phase : public MemoryLedger::Phase {
    public:
     explicit Phase(Arena& arena, const char* name, int64_t number = MemoryRecording::kNone,
                    Kind kind = kRecordAll)
         : MemoryLedger::Phase(arena.ledger_, name, number, kind) {}
   };
-  void record() { ledger_.record(); }  // births, deaths and phases; call before the first alloc
+  void record() { ledger_.record(); }  // allocations, releases and phases; call before the first alloc
 
   Device device() const { return device_; }
   int64_t reserved_bytes() const;  // obtained from the driver so far
@@ -84,7 +84,7 @@ class Arena {
   bool plan_;
   std::vector<Piece> pieces_;
   size_t piece_ = 0;  // the piece that the next allocation is tried in
-  int64_t used_ = 0;  // bytes handed out from that piece
+  int64_t used_ = 0;  // bytes of that piece in use
   MemoryLedger ledger_;
 };
 

@@ -1,4 +1,4 @@
-// How Tessera refuses: an Error says what was wanted, what was found and what to do about it.
+// Error, fail() and check(). A message says what failed, what was found, what was wanted and how to fix it.
 #pragma once
 
 #ifdef __CUDACC__
@@ -6,7 +6,7 @@
 #define FMT_CONSTEVAL
 #define FMT_USE_CONSTEXPR 1
 #endif
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Every refusal of the program. main() prints what() and exits with 1.
+// Every error of the program. main() prints what() and exits with 1.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

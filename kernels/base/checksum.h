@@ -1,5 +1,5 @@
-// Checksums of files: XXH3 with 128 bits, which finds damage by disks, copies and memory. It is no defence
-// against someone who forges a file together with its checksum.
+// Checksums of files: XXH3 with 128 bits. They detect damage by disks, copies and memory, but not a file
+// that was forged together with its checksum.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Of bytes that come in parts.
+// The checksum of bytes that arrive in parts
 class Checksum {
  public:
   Checksum();

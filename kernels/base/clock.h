@@ -1,4 +1,4 @@
-// Time that has passed, on the clock that nobody sets.
+// Elapsed time, by the monotonic clock.
 #pragma once
 
 #include <chrono>

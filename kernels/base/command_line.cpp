@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kColumns = 100;    // of --help
-constexpr size_t kHelpColumn = 30;  // where the description of an option begins
+constexpr size_t kHelpColumn = 30;  // at which the description of an option begins
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -45,7 +45,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// Of a word that no option and no argument took.
+// The message for a word that no option and no argument took
 std::string unexpected(const CommandLine& line, std::string_view word) {
   const CLI::App& command = command_of(line.app);
   const std::string name(word.substr(0, word.starts_with('-') ? word.find('=') : word.npos));
@@ -69,7 +69,7 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   if (!advice.empty()) return fmt::format("{}; {}", text, advice);
   const std::vector<std::string_view> candidates(known.begin(), known.end());
   const auto distance = [&](std::string_view candidate) {
-    // One dash for two is no other name, nor are other cases.
+    // One dash instead of two, or another case, is not another name.
     const auto bare = [](std::string_view option) {
       return lower(option.substr(std::min(option.find_first_not_of('-'), option.size())));
     };
@@ -81,7 +81,7 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   return text;
 }
 
-// CLI11's words, where they read badly replaced by others.
+// CLI11's message, reworded where it is hard to read
 std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   const CLI::App& command = command_of(line.app);
   std::string text = error.what();
@@ -138,7 +138,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   }
 }
 
-// A file without a name is a mistake, often a variable of the shell that is not set.
+// An empty file name is a mistake, often a shell variable that is not set.
 std::string nameless_file(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const std::string type = option->get_type_name();
@@ -150,7 +150,7 @@ std::string nameless_file(const CLI::App& command) {
   return "";
 }
 
-// Without what an option excludes and needs, which is said where it matters, and without the words of flags,
+// Omits the options that an option excludes and needs, which error messages name, and the words of flags,
 // which their descriptions name.
 class HelpFormatter final : public CLI::Formatter {
  public:
@@ -165,7 +165,7 @@ class HelpFormatter final : public CLI::Formatter {
   }
 };
 
-// What goes on in the next line stands below the description of an option, or else the line's beginning.
+// Continuation lines are indented to the description of an option, or to the start of the line.
 std::string within_columns(const std::string& help) {
   std::string out;
   for (size_t at = 0; at < help.size();) {
@@ -185,7 +185,7 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   CLI::App& app = line.app;
   const std::string program = app.get_name();
   const auto version = [&] { return version_text(program); };
-  const char* about_version = "Print the version of Tessera and of what it was built with";
+  const char* about_version = "Print the version of Tessera and of the libraries it was built with";
   app.set_version_flag("--version", version, about_version);
   const auto formatter = std::make_shared<HelpFormatter>();
   formatter->column_width(kHelpColumn);
@@ -210,7 +210,7 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     fmt::print("{}", within_columns(app.help()));
     return 0;
   } catch (const CLI::ParseError& error) {
-    // A misspelled option comes first: what is missing, or superfluous, may be for its sake.
+    // A misspelled option is reported first: it may cause missing or superfluous arguments.
     const std::vector<std::string> left = app.remaining(true);
     const auto option =
         std::find_if(left.begin(), left.end(), [](const auto& w) { return w.starts_with('-'); });

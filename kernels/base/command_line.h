@@ -1,4 +1,4 @@
-// How every program reads its command line: the words of an error, of --help and of --version.
+// The command line of every program: errors, --help and --version.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,6 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "kernels/base/words.h"
 
 namespace tessera {
 
@@ -13,12 +16,21 @@ struct CommandLine {
   CLI::App& app;  // named as the program is, "train"
   int argc;
   char** argv;
-  // What to say of a word that is no option but means something elsewhere; "" where it means nothing.
+  // Advice on a word that is not an option here but has a meaning elsewhere; "" if it has none.
   std::function<std::string(std::string_view)> advice = {};
 };
 
+// An option whose value is one of the words of an enum
+template <HasWords E>
+CLI::Option* add_word_option(CLI::App& app, const std::string& name, E& value, const std::string& help) {
+  std::vector<std::string> known;
+  for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
+  const auto set = [&value](const std::string& word) { value = *from_word<E>(word); };
+  return app.add_option_function<std::string>(name, set, help)->check(CLI::IsMember(known));
+}
+
 // Parses the command line, and adds --version. Returns the code to exit with at once, if any: 0 after --help
-// (lines of at most 100 columns) and --version; 1 after an error, which is then said on stderr as
+// (lines of at most 100 columns) and --version; 1 after an error, which is printed on stderr as
 //   train: error: there is no option --confg; did you mean --config? (see ./train --help)
 std::optional<int> parse_command_line(const CommandLine& line);
 

@@ -20,7 +20,7 @@ void MappedFile::Unmap::operator()(const std::byte* data) const {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  // O_NONBLOCK: opening a named pipe must lead to the refusal below, not wait for a writer.
+  // O_NONBLOCK: opening a named pipe must not wait for a writer; it is refused below.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
   if (!file.is_open() || fstat(file.get(), &info) != 0) {
@@ -70,7 +70,7 @@ void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
 FileChecksum OutputFile::commit() {
   const FileChecksum written =
       start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
-  // The content must be on disk before the name is: otherwise a crash could leave a named file full of zeros.
+  // The content must be on disk before the name is: after a crash the file could otherwise be full of zeros.
   if (fsync(file_.get()) != 0) fail_with_errno();
   if (!file_.close()) fail_with_errno();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
@@ -89,7 +89,7 @@ FileChecksum write_file(const std::filesystem::path& path, std::string_view text
   return file.commit();
 }
 
-// With read() rather than a memory map: a sector that cannot be read is then an error, not a SIGBUS.
+// With read(), not a memory map: a sector that cannot be read is then an error, not a SIGBUS.
 FileChecksum checksum_of_file(const std::filesystem::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto fail_with_errno = [&] { fail("cannot read {}: {}", path.string(), std::strerror(errno)); };
@@ -110,7 +110,7 @@ FileChecksum checksum_of_file(const std::filesystem::path& path) {
 
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: a file system on which folders cannot be synced; there is nothing to do better.
+  // EINVAL: this file system cannot sync folders; nothing better can be done.
   check(opened.is_open() && (fsync(opened.get()) == 0 || errno == EINVAL),
         "cannot write to the folder {}: {}", folder.string(), std::strerror(errno));
 }

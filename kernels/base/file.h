@@ -1,4 +1,5 @@
-// Files: read through memory maps, written so that nothing half-written ever has its final name.
+// Files: read through memory maps; written under a temporary name, so that no incomplete file has its final
+// name.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,9 @@
 
 namespace tessera {
 
-// A whole regular file, mapped read-only. Only the pages that are touched are read from disk.
-// Limit: should another program shorten the file while it is mapped, touching the lost part ends this program
-// with SIGBUS. Replace a file in use by a rename (as OutputFile does), never by truncating it.
+// A whole regular file, mapped read-only. Only the pages that are touched are read from disk. Limit: if
+// another program shortens the file while it is mapped, reading the lost part ends this program with SIGBUS.
+// Replace a file in use by a rename (as OutputFile does), never by truncating it.
 class MappedFile {
  public:
   // Error: missing, not readable, not a regular file.
@@ -33,9 +34,9 @@ class MappedFile {
   std::unique_ptr<const std::byte, Unmap> data_{nullptr, Unmap{0}};  // null when the file is empty
 };
 
-// A file being written under `<path>.tmp`. commit() makes it durable and gives it its name, replacing what
-// had that name; an OutputFile destroyed without commit() removes what it wrote. Every call throws an Error
-// that names the file and the system's reason.
+// A file that is written under `<path>.tmp`. commit() syncs it and renames it to `path`, replacing an
+// existing file; an OutputFile destroyed without commit() removes its temporary file. Every call throws an
+// Error that names the file and the system's reason.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -45,7 +46,7 @@ class OutputFile {
 
   void write(std::span<const std::byte> bytes);            // appends
   void overwrite_start(std::span<const std::byte> bytes);  // for a header known only at the end
-  FileChecksum commit();                                   // of the file as it now is
+  FileChecksum commit();                                   // of the complete file
 
  private:
   void write_here(std::span<const std::byte> bytes);
@@ -54,12 +55,12 @@ class OutputFile {
   std::filesystem::path path_, temporary_;
   Descriptor file_;
   bool committed_ = false;
-  Checksum checksum_;  // of what passed write()
+  Checksum checksum_;  // of the bytes given to write()
   int64_t bytes_ = 0;
-  bool start_changed_ = false;  // after it had passed
+  bool start_changed_ = false;  // after write()
 };
 
-// A whole text file through an OutputFile.
+// Writes a whole text file through an OutputFile.
 FileChecksum write_file(const std::filesystem::path& path, std::string_view text);
 
 // Reads the whole file. Error: it cannot be read, with the system's reason.

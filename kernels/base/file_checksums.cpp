@@ -23,7 +23,7 @@ nlohmann::json json_of(const FileChecksums& files) {
 }
 
 FileChecksums read_checksums(const nlohmann::json& json, const std::string& name) {
-  check(json.is_object(), "{}: checksums are an object with a name for each file, found {}", name,
+  check(json.is_object(), "{}: the checksums must be an object with one entry for each file, found {}", name,
         brief(json));
   FileChecksums files;
   for (const auto& [file, entry] : json.items()) {
@@ -32,7 +32,7 @@ FileChecksums read_checksums(const nlohmann::json& json, const std::string& name
     check(found.checksum.size() == 32 && std::ranges::all_of(found.checksum, is_digit),
           "{}: the checksum of {} wants 32 hexadecimal digits, found {}", name, brief(file), brief(entry));
     check(!file.empty() && file.find('/') == std::string::npos && file != "..",
-          "{}: checksums are of files beside it, found {}", name, brief(file));
+          "{}: a checksum must name a file in the same folder, found {}", name, brief(file));
     files[file] = found;
   }
   return files;
@@ -48,10 +48,10 @@ std::vector<FileVerdict> verify_files(const fs::path& folder, const FileChecksum
       if (error) {
         verdict.fault = error == std::errc::no_such_file_or_directory ? "it is missing" : error.message();
       } else if (size != wanted.bytes) {
-        verdict.fault = fmt::format("it has {} bytes, {} were written", size, wanted.bytes);
+        verdict.fault = fmt::format("it has {} bytes, and {} were written", size, wanted.bytes);
       } else if (const FileChecksum found = checksum_of_file(verdict.path); found != wanted) {
-        verdict.fault =
-            fmt::format("its checksum is {}, that of what was written {}", found.checksum, wanted.checksum);
+        verdict.fault = fmt::format("its checksum is {}, and the checksum of the written file was {}",
+                                    found.checksum, wanted.checksum);
       }
     } catch (const Error& error) {
       verdict.fault = error.what();

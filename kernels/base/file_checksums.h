@@ -1,4 +1,4 @@
-// The checksums of a folder's files: how they are written in JSON, and compared with what is there.
+// The checksums of a folder's files: as JSON, and compared with the files.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ nlohmann::json json_of(const FileChecksums& files);
 // `name` is for messages. Error: another structure, a name with a slash, no 32 hexadecimal digits.
 FileChecksums read_checksums(const nlohmann::json& json, const std::string& name);
 
-// What was found out about a file.
+// The result of verifying a file
 struct FileVerdict {
   std::filesystem::path path;
   int64_t bytes = 0;
   std::string fault;         // empty: none was found
-  bool has_checksum = true;  // where not, only its structure was looked at
+  bool has_checksum = true;  // false: only the structure was checked
 };
 
-// Reads all of `files` in `folder` and compares.
+// Reads all of `files` in `folder` and compares them with their checksums.
 std::vector<FileVerdict> verify_files(const std::filesystem::path& folder, const FileChecksums& files);
 
 }  // namespace tessera

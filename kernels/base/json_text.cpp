@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Tells how far the parser has read.
+// An iterator that knows how far the parser has read
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -32,7 +32,7 @@ struct Cursor {
   bool operator!=(const Cursor& other) const { return at != other.at; }
 };
 
-// nlohmann's message without its error number and its place, and without all of a token that may be long.
+// nlohmann's message without its error number and place, and with long tokens cut.
 std::string reason_of(const json::exception& error) {
   constexpr size_t kLongest = 300;
   std::string_view reason = error.what();
@@ -42,7 +42,7 @@ std::string reason_of(const json::exception& error) {
     if (at != std::string_view::npos) reason.remove_prefix(at + noise.size());
   }
   std::string out(reason.substr(0, kLongest));
-  // A cut may leave half a character behind.
+  // The cut may have split a character.
   while (reason.size() > kLongest && !out.empty() && (out.back() & 0x80)) out.pop_back();
   return reason.size() > kLongest ? out + " ..." : out;
 }
@@ -57,7 +57,7 @@ const json& member(const json& object, const std::string& key, const std::string
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits) {
-  check(text.size() <= limits.bytes, "{}: {} bytes of JSON; at most {} are read", name, text.size(),
+  check(text.size() <= limits.bytes, "{}: {} bytes of JSON; the limit is {}", name, text.size(),
         limits.bytes);
   const char* const begin = text.data();
   const char* const end = begin + text.size();
@@ -69,7 +69,7 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
                        before.size() - (line_end == std::string_view::npos ? 0 : line_end + 1) + 1);
   };
 
-  // The parser would take a zero byte for the end of the text, and pass over what follows.
+  // The parser would take a zero byte for the end of the text and ignore the rest.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail("{}: not JSON: a zero byte", place(begin + zero + 1));
 
@@ -78,7 +78,7 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {
     using Event = json::parse_event_t;
     if (event == Event::object_start || event == Event::array_start) {
-      check(++depth <= limits.depth, "{}: more than {} lists and objects in one another", place(furthest),
+      check(++depth <= limits.depth, "{}: lists and objects are nested more than {} deep", place(furthest),
             limits.depth);
       if (event == Event::object_start) keys.emplace_back();
     } else if (event == Event::object_end || event == Event::array_end) {
@@ -123,7 +123,7 @@ std::string brief(const json& value) {
 int64_t whole_number(const json& object, const std::string& key, const std::string& name, int64_t at_least,
                      int64_t at_most) {
   const json& value = member(object, key, name, "a whole number");
-  // What is above the largest int64_t is unsigned to the parser, and what is above that a double.
+  // The parser makes numbers above the largest int64_t unsigned, and above that a double.
   const bool whole =
       value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{INT64_MAX} : value.is_number_integer();
   const int64_t number = whole ? value.get<int64_t>() : 0;

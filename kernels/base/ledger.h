@@ -1,9 +1,9 @@
-// MemoryLedger: who holds how many bytes now, and who held them when the most were held.
+// MemoryLedger: bytes in use now, and at the peak, by tag and by name.
 //
-// The arena enters every allocation and every release, so the ledger cannot miss one. The tag is declared by
-// the one who allocates. Reports are pure functions of the ledger.
+// The arena enters every allocation and every release, so the ledger cannot miss one. The caller of alloc()
+// names the tag. Reports are pure functions of the ledger.
 //
-// A ledger that was told to record() also keeps the history: births, deaths and phases (recording.h).
+// After record() the ledger also keeps the history: allocations, releases and phases (recording.h).
 #pragma once
 
 #include <optional>
@@ -29,12 +29,12 @@ class MemoryLedger {
   void record();  // from now on; before the first allocation
   const MemoryRecording* recording() const { return recording_ ? &*recording_ : nullptr; }
 
-  // What is being done, from here to the end of the scope. Phases nest. Costs nothing unless the ledger
-  // records: `name` is a literal and is kept as a pointer. Declare it after the Arena::Scope of the same
-  // block, so that what the Scope frees is freed when the phase is over.
+  // The current phase of the work, from here to the end of the scope. Phases nest. Costs nothing unless the
+  // ledger records: `name` is a literal and is kept as a pointer. Declare it after the Arena::Scope of the
+  // same block, so that what the Scope frees is freed when the phase is over.
   class Phase {
    public:
-    enum Kind { kRecordAll, kRecordFirstFew };  // the latter for what may repeat without end
+    enum Kind { kRecordAll, kRecordFirstFew };  // kRecordFirstFew: for phases that may repeat without end
     Phase(MemoryLedger& ledger, const char* name, int64_t number = MemoryRecording::kNone,
           Kind kind = kRecordAll);
     ~Phase() { end(); }
@@ -66,6 +66,6 @@ class MemoryLedger {
   std::string peak_name_;
 };
 
-std::string format_by_tag(const BytesByTag& bytes);  // "weights 1.2 GiB, activations 512 MiB"; zeros left out
+std::string format_by_tag(const BytesByTag& bytes);  // "weights 1.2 GiB, activations 512 MiB"; without zeros
 
 }  // namespace tessera

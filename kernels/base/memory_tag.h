@@ -1,4 +1,4 @@
-// What a piece of memory is for: declared by the one who allocates it.
+// The purpose of a piece of memory, named by the caller that allocates it.
 #pragma once
 
 #include <array>

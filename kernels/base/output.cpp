@@ -19,15 +19,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A link is not followed here: /dev/stdout is one, to what may be a regular file.
+// A link is not followed here: /dev/stdout is a link, possibly to a regular file.
 bool is_replaced(const std::string& path) {
   std::error_code error;
   const fs::file_type type = fs::symlink_status(path, error).type();
   return type == fs::file_type::regular || type == fs::file_type::not_found || type == fs::file_type::none;
 }
 
-// The descriptor of this process's stdout or stderr, if that is what `path` names: to open such a file once
-// more would write over what is printed.
+// The descriptor of this process's stdout or stderr, if `path` names it: opening that file again would
+// overwrite the printed text.
 int standard_stream(const std::string& path) {
   struct stat wanted = {}, stream = {};
   if (stat(path.c_str(), &wanted) != 0) return -1;
@@ -60,7 +60,7 @@ void check_writable(const std::string& path) {
   check(!fs::is_directory(path, error), "cannot write {}: it is a folder; name a file in it", path);
   if (is_replaced(path)) {
     OutputFile probe(path);
-  } else if (fs::exists(path, error)) {  // A pipe is not opened: its reader would take that for all there is.
+  } else if (fs::exists(path, error)) {  // A pipe is not opened: its reader would see the end of the input.
     if (access(path.c_str(), W_OK) != 0) fail_with_errno(path);
   }
 }

@@ -1,4 +1,4 @@
-// What every program of the project does first.
+// The first calls of every program.
 #pragma once
 
 #include <fcntl.h>
@@ -7,16 +7,17 @@
 
 namespace tessera {
 
-// Call it first in main(). Standard input, output and error that the caller has closed become /dev/null: a
-// file opened later would take their numbers, and what is printed would end up in it. A write over a limit of
-// file size fails with an error that can be told; by default a signal ends the program without a word.
+// Call it first in main(). If the caller closed standard input, output or error, it becomes /dev/null:
+// otherwise a file opened later would get its number, and printed text would be written to that file. A
+// write above the limit of file size fails with an error; by default a signal would end the program without
+// a message.
 inline void start_process() {
   for (const int fd : {0, 1, 2})  // open() takes the lowest number that is free
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) break;
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// For work that is worth more than what it prints: output that nobody reads ends the program no more.
+// The program continues when the reader of its output exits.
 inline void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
-// Philox4x32-10: random numbers as a function of (seed, stream, index), so that nothing has to be stored to
-// resume and any part can be drawn by anyone. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
-// SC 2011.
+// Philox4x32-10: random numbers as a function of (seed, stream, index), so that a resume needs no stored
+// state and any rank can draw any part. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC
+// 2011.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "kernels/base/recording.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace tessera {
 
@@ -13,7 +13,7 @@ void MemoryRecording::born(MemoryTag tag, std::string_view name, int64_t bytes) 
   full_ = full_ || allocations_.size() >= kMostAllocations;
   if (full_) return;
   const int phase = open_.empty() ? kNone : open_.back();
-  if (is_left_out()) {
+  if (is_skipped()) {
     live_.push_back(kNone);
     return;
   }
@@ -32,9 +32,9 @@ void MemoryRecording::begin_phase(const char* name, int64_t number, bool repeats
   full_ = full_ || phases_.size() >= kMostPhases;
   if (full_) return;
   const int parent = open_.empty() ? kNone : open_.back();
-  const int repetition = is_left_out() || !repeats ? 0 : ++repetitions_[{parent, name}];
-  if (is_left_out() || repetition > kFirstFew) {
-    if (!is_left_out()) leave_out(parent);
+  const int repetition = is_skipped() || !repeats ? 0 : ++repetitions_[{parent, name}];
+  if (is_skipped() || repetition > kFirstFew) {
+    if (!is_skipped()) skip(parent);
     open_.push_back(kNone);
     return;
   }
@@ -48,14 +48,14 @@ void MemoryRecording::end_phase() {
   const int phase = open_.back();
   open_.pop_back();
   if (phase != kNone) phases_[static_cast<size_t>(phase)].end = now(order_);
-  if (phase == kNone && !is_left_out()) phases_.back().end = now(order_);  // nothing was recorded within
+  if (phase == kNone && !is_skipped()) phases_.back().end = now(order_);  // nothing was recorded within
 }
 
-// Extends the last phase if that was left out as well, so that a long run adds no more.
-void MemoryRecording::leave_out(int parent) {
-  if (phases_.empty() || !phases_.back().left_out || phases_.back().parent != parent)
+// Extends the last phase if that was skipped as well, so that a long run adds no further entries.
+void MemoryRecording::skip(int parent) {
+  if (phases_.empty() || !phases_.back().skipped || phases_.back().parent != parent)
     phases_.push_back(
-        {.name = "not recorded", .number = kNone, .parent = parent, .begin = now(order_), .left_out = true});
+        {.name = "not recorded", .number = kNone, .parent = parent, .begin = now(order_), .skipped = true});
 }
 
 std::string MemoryRecording::path(int phase) const {

@@ -1,12 +1,12 @@
-// MemoryRecording: every allocation with its birth and its death, and the phases of the work around them.
+// MemoryRecording: every allocation and release, and the phases of the work around them.
 //
-// Kept by a ledger that was told to record; reports are pure functions of it. Births and deaths are numbered
-// together from 0, in the order they happen: that order is exact on every device. The times are those of the
-// host, which on a GPU runs ahead of the device.
+// A ledger keeps one after record(); reports are pure functions of it. Allocations and releases ("births and
+// deaths" in the files) are numbered together from 0, in their order, which is exact on every device. Times
+// are those of the host, which on a GPU runs ahead of the device.
 //
-// Bounded: of a phase that repeats (a step, a micro-batch), the first kFirstFew within the surrounding phase are
-// recorded, numbered from 1 if they have no number; one phase "not recorded" stands for a run of others. The
-// recording stops when kMostAllocations or kMostPhases have been recorded.
+// Bounded: of a phase that repeats (a step, a micro-batch), the first kFirstFew within the surrounding phase
+// are recorded, numbered from 1 if they have no number; one phase "not recorded" stands for a run of others.
+// The recording stops when kMostAllocations or kMostPhases have been recorded.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class MemoryRecording {
   static constexpr int kNone = -1;  // no phase; no number; not yet
 
   struct Moment {
-    int64_t order = kNone;  // of a birth or a death, its number; of a phase, that of the next birth or death
+    int64_t order = kNone;        // of a birth or death its number; of a phase that of the next one
     int64_t nanoseconds = kNone;  // since the recording began
   };
   struct Phase {
@@ -35,8 +35,8 @@ class MemoryRecording {
     int64_t number;  // kNone: the phase has none
     int parent;      // the phase around it, or kNone
     Moment begin;
-    Moment end = {};        // kNone: it had not ended
-    bool left_out = false;  // stands for a run of repetitions that were not recorded
+    Moment end = {};       // kNone: it had not ended
+    bool skipped = false;  // stands for a run of repetitions that were not recorded
   };
   struct Allocation {
     MemoryTag tag;
@@ -55,21 +55,21 @@ class MemoryRecording {
   const std::vector<Phase>& phases() const { return phases_; }
   const std::vector<Allocation>& allocations() const { return allocations_; }
   int64_t births_and_deaths() const { return order_; }
-  int64_t last_nanoseconds() const { return last_; }  // of the latest thing recorded
-  bool complete() const { return !full_; }            // false: a limit ended the recording
+  int64_t last_nanoseconds() const { return last_; }  // of the latest entry
+  bool complete() const { return !full_; }            // false: a limit stopped the recording
   std::string path(int phase) const;                  // "step 1/micro-batch 1/forward/block 3"; "" of kNone
 
  private:
   using Clock = std::chrono::steady_clock;
   Moment now(int64_t order);
-  void leave_out(int parent);  // from here on
-  bool is_left_out() const { return !open_.empty() && open_.back() == kNone; }
+  void skip(int parent);  // from here on
+  bool is_skipped() const { return !open_.empty() && open_.back() == kNone; }
 
   Clock::time_point start_ = Clock::now();
   std::vector<Phase> phases_;
   std::vector<Allocation> allocations_;
   std::vector<int> live_;                                        // indices; kNone: alive but not recorded
-  std::vector<int> open_;                                        // phases; kNone: left out
+  std::vector<int> open_;                                        // phases; kNone: skipped
   std::map<std::pair<int, std::string_view>, int> repetitions_;  // by the phase around them and their name
   int64_t order_ = 0, last_ = 0;
   bool full_ = false;

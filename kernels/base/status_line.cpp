@@ -41,7 +41,7 @@ Letter first_letter(std::string_view text) {
   return {bytes, wide ? 2 : 1};
 }
 
-// The bytes of the longest beginning of `text` that takes at most `columns`.
+// The bytes of the longest prefix of `text` that takes at most `columns`
 size_t bytes_within(std::string_view text, int64_t columns) {
   size_t end = 0;
   while (end < text.size()) {
@@ -96,7 +96,7 @@ std::string wrap(std::string_view text, int64_t columns, int64_t indent) {
       const size_t word = line.find_first_not_of(' ');
       size_t cut = line.rfind(' ', bytes_within(line, columns - before));
       if (cut == std::string_view::npos || cut < word) cut = line.find(' ', word);
-      if (cut == std::string_view::npos) break;  // one word: the terminal breaks it where it must
+      if (cut == std::string_view::npos) break;  // one long word: the terminal breaks it
       wrapped.append(line.substr(0, cut)).append("\n").append(static_cast<size_t>(indent), ' ');
       line.remove_prefix(cut + 1);
     }
@@ -154,12 +154,12 @@ StatusLine::~StatusLine() {
 void StatusLine::write(const std::string& text) {
   last_output_ = Clock::now();
   if (!speaks_ || write_all(fd_, text)) return;
-  // A reader that is gone does not come back; a full disk may have room later.
+  // A reader that has exited does not return; a full disk may have space later.
   const int reason = errno;
   if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG) speaks_ = in_place_ = open_ = false;
   if (std::exchange(said_, true)) return;
   write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program continues "
-                                       "without what it would print there\n",
+                                       "without this output\n",
                                        program_invocation_short_name,
                                        fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
 }
@@ -175,7 +175,7 @@ void StatusLine::show(const std::vector<StatusPart>& parts) {
   if (!in_place_) return write(join(parts) + "\n");
   last_show_ = Clock::now();
   open_ = true;
-  // The last column stays free: after a letter there some terminals are in the next line already.
+  // The last column stays free: a letter there moves the cursor of some terminals to the next line.
   write(kFreshLine + fit_status(parts, columns_of_terminal(fd_) - 1));
 }
 

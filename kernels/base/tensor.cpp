@@ -58,7 +58,7 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
       slice.shape = {count, shape[1], shape[2]};
       break;
     default:
-      fail("rows() serves up to three dimensions, found {}", to_string());
+      fail("rows() supports up to three dimensions, found {}", to_string());
   }
   return slice;
 }

@@ -1,4 +1,4 @@
-// Tensor: a typed view of memory that somebody else owns.
+// Tensor: a typed view of memory that it does not own.
 //
 // Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, the last
 // dimension fastest. A Tensor without a shape (`{}`) means "none" and converts to false; a planned tensor (of
@@ -52,7 +52,7 @@ struct Tensor {
   int64_t numel() const { return shape.rank() ? shape.numel() : 0; }
   size_t bytes() const { return static_cast<size_t>(numel()) * size_of(dtype); }
 
-  // The elements as T*; the caller vouches for dtype and device (backends check them where a call enters).
+  // The elements as T*; the caller guarantees dtype and device (Backend::run checks them).
   template <class T>
   T* as() const {
     return static_cast<T*>(data);

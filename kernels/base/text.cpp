@@ -1,6 +1,7 @@
 #include "kernels/base/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -118,7 +119,7 @@ std::string unknown_word(std::string_view what, std::string_view word,
                          const std::vector<std::string_view>& near,
                          const std::vector<std::string_view>& known) {
   if (near.empty())
-    return fmt::format("unknown {} {}; known: {}", what, in_quotes(word), fmt::join(known, ", "));
+    return fmt::format("unknown {} {}; known: {}", what, in_quotes(word), join_words(known, ", "));
   std::vector<std::string> quoted;
   for (const std::string_view candidate : near) quoted.push_back(in_quotes(candidate));
   return fmt::format("unknown {} {}; {}", what, in_quotes(word), did_you_mean(quoted));

@@ -21,7 +21,8 @@ std::optional<CodePoint> first_code_point(std::string_view text);
 // The number of bytes before the first that is not part of well-formed UTF-8.
 size_t utf8_prefix(std::string_view text);
 
-// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs stay.
+// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs
+// stay.
 std::string printable(std::string_view text);
 
 // `text` in double quotes, on one line, with control characters escaped: also a YAML scalar.
@@ -33,8 +34,7 @@ std::string join_words(const std::vector<std::string_view>& words, std::string_v
 // Levenshtein: insertions, deletions and replacements that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidates of the least distance, unless even that is too far to be what a word of `length` bytes
-// meant.
+// The candidates with the least distance; none if that is too far for a misspelled word of `length` bytes.
 std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
                                       const std::function<size_t(std::string_view)>& distance);
 

@@ -1,6 +1,6 @@
 #include "kernels/base/version.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "tessera_build.h"   // by version.cmake, when it configures: TESSERA_BUILT_...
 #include "tessera_commit.h"  // by version.cmake, in each build: TESSERA_COMMIT

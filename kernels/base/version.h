@@ -1,4 +1,4 @@
-// What a program was built from.
+// The version of a program and of its libraries.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@ namespace cpu {
 
 void run(const FillZero& a, const Launch& /*on*/) {
   const int64_t bytes = static_cast<int64_t>(a.tensor.bytes());
-  constexpr int64_t kChunk =
-      1 << 20;  // bytes a task clears: one core alone does not reach the memory's bandwidth
+  // Bytes a task clears: one core alone does not reach the memory's bandwidth
+  constexpr int64_t kChunk = 1 << 20;
 #pragma omp parallel for
   for (int64_t first = 0; first < bytes; first += kChunk)
     std::memset(a.tensor.as<char>() + first, 0, std::min(kChunk, bytes - first));

@@ -23,8 +23,8 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
 void run(const EmbeddingBackward& a, const Launch& /*on*/) {
   const int64_t B = a.dy.shape[0], T = a.dy.shape[1], C = a.dy.shape[2];
   const int32_t* tokens = a.tokens.as<int32_t>();
-  constexpr int64_t kChunk =
-      64;  // channels a task owns: many rows may share a token, no two tasks share a channel
+  // Channels a task owns: many rows may share a token, no two tasks share a channel
+  constexpr int64_t kChunk = 64;
 #pragma omp parallel for
   for (int64_t first = 0; first < C; first += kChunk) {
     const int64_t last = std::min(C, first + kChunk);

@@ -25,8 +25,8 @@ void run(const LayerNormForward& a, const Launch& /*on*/) {
   }
 }
 
-// With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)),  dweight += dy h, dbias
-// += dy.
+// With h = (x - mean) rstd and g = dy weight:
+//   dx = rstd (g - mean(g) - h mean(g h)),  dweight += dy h,  dbias += dy
 void run(const LayerNormBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float *weight = a.weight.as<float>(), *means = a.mean.as<float>(), *rstds = a.rstd.as<float>();

@@ -26,8 +26,8 @@ uint16_t round_at_random(float value, uint32_t random) {
 }  // namespace
 
 void run(const GlobalNorm& a, const Launch& on) {
-  constexpr int64_t kBlock =
-      1 << 16;  // elements summed in one go: fixed, so that the order of the sum is too
+  // Elements summed in one go: fixed, so that the order of the sum is too
+  constexpr int64_t kBlock = 1 << 16;
   double total = 0;
   auto* sums = reinterpret_cast<double*>(on.scratch(a.kName, kNormBytes));
   for (const Tensor& tensor : a.tensors) {

@@ -13,8 +13,8 @@ namespace tessera::cpu {
 // exponent bits. exp(-inf) = 0, values under 1.2e-38 flush to 0, overflow gives inf, NaN stays NaN.
 inline float exp(float x) {
   constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRound =
-      12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits
+  // 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits
+  constexpr float kRound = 12582912.0f;
   const float clamped = x < -87.3f ? -87.3f : (x > 88.7f ? 88.7f : x);
   const float shifted = clamped * kLog2e + kRound;
   const float n = shifted - kRound;
@@ -36,7 +36,7 @@ inline float exp(float x) {
   return x < -87.3f ? 0.0f : (x > 88.7f ? std::numeric_limits<float>::infinity() : value);
 }
 
-// GELU in the tanh form: 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), and 0.5 (1 + tanh(u)) =
+// GELU in the tanh form: 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3). 0.5 (1 + tanh(u)) is
 // sigmoid(2u).
 inline constexpr float kGeluScale = 0.797884561f, kGeluCubic = 0.044715f;
 

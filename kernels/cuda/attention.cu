@@ -186,7 +186,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
          on);
   }
   const int64_t rows = s.batch * s.heads * T;
-  check(rows < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
+  check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   with_row_step(a.plan.dtype, T, [&]<class E, int kStep>() {
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
   });

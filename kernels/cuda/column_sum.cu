@@ -7,8 +7,8 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int kRowsOfThreads = 8;  // a block is kWarp steps of columns wide and takes so many rows at a time
-constexpr int kUnroll = 8;         // loads in flight for each thread
+constexpr int kRowsOfThreads = 8;  // a block is kWarp steps of columns wide and reads this many rows at once
+constexpr int kUnroll = 8;  // loads in flight for each thread
 
 template <class T, int kStep>
 __global__ __launch_bounds__(kWarp* kRowsOfThreads) void sum_slabs_kernel(const T* x, float* partials,

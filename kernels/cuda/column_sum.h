@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, in two steps with a fixed order: each slab of rows leaves one row of
-// partial sums in fp32, then the slabs are added up, one after another.
+// Sums over the rows of a matrix, in two steps with a fixed order: each slab of rows writes one row of
+// partial sums in fp32, then the rows of the slabs are added one after another.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,11 +11,11 @@ namespace tessera::cuda {
 // partials[s, c] = sum of x[n, c] over the rows of slab s, for x [N, C] bf16 or fp32
 void sum_slabs(const Tensor& x, float* partials, int64_t slabs, cudaStream_t stream);
 
-// first[c] += sum over s of partials[s, c], and where a row of partials goes on, second[c] likewise
+// first[c] += sum over s of partials[s, c], and for longer rows of partials the rest is added to second[c]
 void add_slabs(const float* partials, int64_t slabs, const Tensor& first, const Tensor& second,
                cudaStream_t stream);
 
-// How many slabs give the device enough to do without more partial sums than are worth their memory.
+// The number of slabs: enough to occupy the device, without too many partial sums
 int64_t slabs_for(int64_t rows, int64_t columns, DType dtype);
 
 }  // namespace tessera::cuda

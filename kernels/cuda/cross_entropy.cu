@@ -1,5 +1,5 @@
-// Cross entropy. A block takes one row of logits and copies it into shared memory, all of it asked for at
-// once. It takes the maximum and the sum of exponentials together as the parts arrive (online softmax:
+// Cross entropy. A block copies one row of logits into shared memory, with all copies in flight at once. It
+// computes the maximum and the sum of exponentials as the parts arrive (online softmax:
 // Milakov and Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over
 // the row: memory sees one read and one write of each logit. Rows too long for shared memory are read twice
 // instead.
@@ -19,9 +19,9 @@ constexpr int kThreads = 512;
 constexpr int kStages = 4;  // parts of a row that are waited for one after another
 constexpr float kLog2e = 1.4426950408889634f;
 
-// exp(x - maximum) by the hardware's power of two; -inf gives 0. The difference comes first: it is exact
-// where it matters, while maximum * kLog2e, which could be had once for a row, would be rounded by more the
-// larger the logits are.
+// exp(x - maximum) by the hardware's power of two; -inf gives 0. The difference is computed first: it is
+// exact where it matters. maximum * kLog2e, computed once for a row, would have a rounding error that grows
+// with the logits.
 __device__ __forceinline__ float exp_relative(float x, float maximum) {
   return attention::ptx::exp2((x - maximum) * kLog2e);
 }
@@ -137,7 +137,7 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, cons
 void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
   check_packs(a.kName, {{"logits", a.logits}});
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
-  check(padded < INT32_MAX, "{}: serves fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
+  check(padded < INT32_MAX, "{}: supports fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
   with_real_type(a.logits.dtype, [&]<class T>() {
     const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
     const auto threads =

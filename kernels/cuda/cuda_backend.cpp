@@ -43,7 +43,7 @@ bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
     cudaGetLastError();  // the refusal is reported here; it must not surface at the next launch
     why_not = status == cudaSuccess || status == cudaErrorNoDevice ? "the CUDA driver reports no device"
               : status == cudaErrorInsufficientDriver
-                  ? "there is no CUDA driver, or it is older than this build needs"
+                  ? "there is no CUDA driver, or it is too old for this build"
                   : cudaGetErrorString(status);
     return false;
   }

@@ -1,8 +1,8 @@
 // CudaBackend: the operations of ops.h on the current CUDA device, in bf16 or fp32.
 //
 // Every result has the same bits each time: no floating-point atomics, fixed partial sums, algorithms chosen
-// by shape alone. Rows are read in packs of 16 bytes, so but for LinearForward and LinearBackward, whose sizes are free, channels and
-// padded vocabularies are multiples of 8 in bf16 and of 4 in fp32; other sizes are refused.
+// by shape alone. Rows are read in packs of 16 bytes: channels and padded vocabularies must be multiples of
+// 8 in bf16 and of 4 in fp32, except for LinearForward and LinearBackward, which support all sizes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -56,11 +56,11 @@ class CudaBackend final : public Backend {
   bool try_gemm(const cuda::Gemm& gemm, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);
-  attention::CudnnAttention& cudnn();  // made, and its library loaded, when first asked for
+  attention::CudnnAttention& cudnn();  // made at the first call, which loads the library
 
   DeviceTraits traits_;
   int multiprocessors_ = 0;
-  int64_t max_shared_bytes_ = 0;  // that a block can ask for
+  int64_t max_shared_bytes_ = 0;  // of a block
   cudaStream_t stream_ = nullptr;
   cuda::GemmRunner gemms_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWindow = static_cast<int>(cuda::kEmbeddingWindow);
-// A window's partial sums: of a run that came from the window before, of a run that goes on into the next.
+// A window's partial sums: of a run that began in an earlier window, and of one that continues in the next.
 enum { kHead, kTail, kPartials };
 
 template <class T>
@@ -172,7 +172,7 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
   check_packs(op,
               {{"dy", a.dy}, {"d_token_table", a.d_token_table}, {"d_position_table", a.d_position_table}});
   const int64_t B = a.dy.shape[0], Tokens = a.dy.shape[1], C = a.dy.shape[2], V = a.d_token_table.shape[0];
-  check(B * Tokens < INT32_MAX, "{}: serves fewer than 2^31 rows, found {}", op, a.dy.to_string());
+  check(B * Tokens < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", op, a.dy.to_string());
   const int N = static_cast<int>(B * Tokens);
 
   char* at = on.scratch(op, cuda::embedding_backward_bytes(N, C));

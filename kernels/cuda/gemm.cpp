@@ -20,7 +20,7 @@ cudaDataType_t cuda_type(DType dtype) {
   fail("a matrix product wants fp32 or bf16, found {}", name_of(dtype));
 }
 
-// The largest power of two up to 256 that divides the address: what algorithms with wide accesses ask for.
+// The largest power of two up to 256 that divides the address: some algorithms need aligned addresses.
 uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 256;
   return static_cast<uint32_t>(address & -address);

@@ -1,5 +1,4 @@
-// The norm of all gradients: each block leaves one partial sum of squares, then one block adds these in
-// order.
+// The norm of all gradients: each block writes one partial sum of squares, then one block adds them in order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"

@@ -15,8 +15,8 @@
 namespace tessera {
 namespace {
 
-// The largest block and the rows it takes at a time. Wide rows bring enough loads with one row, and blocks of
-// a thousand threads leave registers for no more.
+// The largest block and its rows at a time. One wide row has enough loads, and blocks of a thousand threads
+// have registers for no more.
 struct Narrow {
   static constexpr int kThreads = 256, kRows = 4;
 };
@@ -89,8 +89,8 @@ __global__ __launch_bounds__(Block::kThreads, Wide::kThreads / Block::kThreads) 
   }
 }
 
-// With h = (x - mean) rstd and g = dy weight:  dx = rstd (g - mean(g) - h mean(g h)) + add,  dweight += dy h,
-// dbias += dy.
+// With h = (x - mean) rstd and g = dy weight:
+//   dx = rstd (g - mean(g) - h mean(g h)) + add,  dweight += dy h,  dbias += dy
 //
 // A block leaves its part of dweight and dbias in partials[block][2][C].
 enum { kDy, kX, kAdd, kStaged };
@@ -186,8 +186,8 @@ template <class F>
 void with_block(const char* op, DType dtype, int64_t C, F&& f) {
   with_real_type(dtype, [&]<class T>() {
     constexpr int64_t kMaxChannels = Wide::kThreads * kPackWidth<T>;
-    check(C <= kMaxChannels, "{}: serves up to {} channels in {}, found {}", op, kMaxChannels, name_of(dtype),
-          C);
+    check(C <= kMaxChannels, "{}: supports up to {} channels in {}, found {}", op, kMaxChannels,
+          name_of(dtype), C);
     const auto threads = static_cast<int>(cuda::divide_up(C, kPackWidth<T> * kWarp) * kWarp);
     threads <= Narrow::kThreads ? f.template operator()<T, Narrow>(threads)
                                 : f.template operator()<T, Wide>(threads);

@@ -1,4 +1,4 @@
-// Elementwise kernels: conversion, and what a matrix product's epilogue does where cuBLASLt cannot do it.
+// Elementwise kernels: conversion, and the epilogues of matrix products that cuBLASLt does not support.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -18,11 +18,11 @@ struct NamedActivation {
   std::string_view field;
   Activation activation;
 };
-constexpr std::array kActivationNames = {  // the first of each is what is written
+constexpr std::array kActivationNames = {  // the first of each is written
     NamedActivation{"gelu_new", Activation::kGelu}, NamedActivation{"gelu_pytorch_tanh", Activation::kGelu},
     NamedActivation{"gelu", Activation::kGeluExact}, NamedActivation{"relu", Activation::kRelu}};
 
-// transformers takes either name; the second is what other models call it.
+// transformers accepts both names; the second is that of other models.
 constexpr std::array kSynonyms = {
     std::pair{"n_positions", "max_position_embeddings"}, std::pair{"n_layer", "num_hidden_layers"},
     std::pair{"n_head", "num_attention_heads"}, std::pair{"n_embd", "hidden_size"}};
@@ -31,10 +31,10 @@ constexpr int64_t kMost = 1'000'000'000;  // a configuration's limits are narrow
 constexpr std::array kDropouts = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
 constexpr double kDefaultDropout = 0.1;  // where a config.json names none
 
-// What changes nothing about a GPT-2's logits, losses or gradients in fp32: names, how text is generated,
-// heads of other tasks (their tensors are refused), how transformers runs the model. reorder_and_upcast_attn
-// computes the scores in fp32, which Tessera always does. Where training starts from weights,
-// initializer_range is unused.
+// Fields that do not change a GPT-2's logits, losses or gradients in fp32: names, text generation, heads of
+// other tasks (their tensors are refused), execution options of transformers. reorder_and_upcast_attn
+// computes the scores in fp32, which Tessera always does. initializer_range is unused when training starts
+// from weights.
 // clang-format off
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
@@ -56,17 +56,17 @@ constexpr std::string_view kHarmless[] = {
     "use_cache"};
 // clang-format on
 
-// Fields that make another model unless they are empty, false or null.
+// Fields that change the model unless they are empty, false or null
 struct Refused {
   std::string_view field, why;
 };
 constexpr Refused kRefused[] = {
-    {"add_cross_attention", "a decoder that attends to an encoder is not computed"},
-    {"auto_map", "a model with code of its own is not computed"},
-    {"is_encoder_decoder", "an encoder and a decoder are not computed"},
-    {"pruned_heads", "a model whose attention heads were pruned is not computed"},
+    {"add_cross_attention", "cross attention to an encoder is not supported"},
+    {"auto_map", "a model with its own code is not supported"},
+    {"is_encoder_decoder", "an encoder with a decoder is not supported"},
+    {"pruned_heads", "pruned attention heads are not supported"},
     {"quantization_config",
-     "quantized weights are not read; save the model in float32, float16 or bfloat16"}};
+     "quantized weights are not supported; save the model in float32, float16 or bfloat16"}};
 
 bool says_nothing(const json& value) {
   return value.is_null() || value == json(false) ||
@@ -78,14 +78,14 @@ struct Fields {
   json fields;
   std::string name;  // of the file
 
-  // The value of a field or of its synonym; nothing: transformers' default serves.
+  // The value of a field or of its synonym; null: use the default of transformers.
   const json* find(std::string_view field) const {
     const auto own = fields.find(field);
     const json* found = own == fields.end() ? nullptr : &*own;
     for (const auto& [known, synonym] : kSynonyms) {
       if (field != known || !fields.contains(synonym)) continue;
       const json& other = fields[synonym];
-      check(!found || *found == other, "{}: {} is {} and {} is {}, which are two names of one thing", name,
+      check(!found || *found == other, "{}: {} is {} and {} is {}, but both name the same setting", name,
             known, brief(found ? *found : other), synonym, brief(other));
       found = &other;
     }
@@ -119,13 +119,13 @@ struct Fields {
       }
       known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", spelled);
     }
-    fail("{}: \"{}\" is {}; Tessera computes {}", name, field, brief(*value), known);
+    fail("{}: \"{}\" is {}; supported: {}", name, field, brief(*value), known);
   }
-  void refuse_what_is_not_computed(const ModelConfig& known) const;
+  void refuse_unsupported(const ModelConfig& known) const;
   std::vector<std::string> dropout() const;
 };
 
-void Fields::refuse_what_is_not_computed(const ModelConfig& model) const {
+void Fields::refuse_unsupported(const ModelConfig& model) const {
   for (const auto& [field, value] : fields.items()) {
     if (value.is_null() ||
         std::find(std::begin(kHarmless), std::end(kHarmless), field) != std::end(kHarmless))
@@ -140,10 +140,11 @@ void Fields::refuse_what_is_not_computed(const ModelConfig& model) const {
     for_each_gpt2_field(model,
                         [&](const char* ours, const char*, const auto&) { known = known || field == ours; });
     for (const auto& [ours, synonym] : kSynonyms) known = known || field == synonym;
-    check(known,
-          "{}: the field {} is not known, and may change what the model computes. If it does not, remove it "
-          "from a copy of the folder",
-          name, brief(json(field)));
+    check(
+        known,
+        "{}: the field {} is unknown and may change the model. If it does not, remove it from a copy of the "
+        "folder",
+        name, brief(json(field)));
   }
 }
 
@@ -157,7 +158,7 @@ std::vector<std::string> Fields::dropout() const {
     if (share != 0) asked += fmt::format("{}{} {}", asked.empty() ? "" : ", ", field, share);
   }
   if (asked.empty()) return {};
-  return {fmt::format("{} asks for dropout ({}); Tessera trains without", name, asked)};
+  return {fmt::format("{} has dropout ({}); Tessera trains without dropout", name, asked)};
 }
 
 json field_value(int64_t value) { return value; }
@@ -180,22 +181,23 @@ std::string setting_of(Activation value) { return name_of(value); }
 
 FoundModel read_gpt2_config(const fs::path& folder) {
   const std::string path = folder.string();
-  check(fs::is_directory(folder),
-        "{} is not a folder; wanted one with config.json and model.safetensors: a checkpoint, or what "
-        "transformers' save_pretrained() wrote",
-        path);
+  check(
+      fs::is_directory(folder),
+      "{} is not a folder; wanted one with config.json and model.safetensors: a checkpoint, or a folder from "
+      "transformers' save_pretrained()",
+      path);
   if (!fs::exists(folder / "config.json")) {
     const bool is_run = fs::is_directory(folder / "checkpoints");
     fail("{} has no config.json; wanted {}", path,
          is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())
-                : "a checkpoint, or a folder that transformers' save_pretrained() wrote");
+                : "a checkpoint, or a folder from transformers' save_pretrained()");
   }
   const Fields file{.fields = read_json(folder / "config.json"), .name = (folder / "config.json").string()};
   const std::string type = text_value(file.fields, "model_type", file.name);
-  check(type == "gpt2", "{}: model_type is {}; Tessera computes \"gpt2\"", file.name, brief(json(type)));
+  check(type == "gpt2", "{}: model_type is {}; supported: \"gpt2\"", file.name, brief(json(type)));
 
   ModelConfig model{.vocab_size = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768};
-  file.refuse_what_is_not_computed(model);
+  file.refuse_unsupported(model);
   for_each_gpt2_field(model, [&](std::string_view field, const char*, auto& member) {
     if (field != "n_inner") file.read(field.data(), member);
   });
@@ -212,7 +214,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model) {
   });
   config["n_ctx"] = model.context;
   for (const char* dropout : kDropouts) config[dropout] = 0.0;
-  // GPT-2's default ids lie beyond a small vocabulary
+  // GPT-2's default ids are outside a small vocabulary
   config["bos_token_id"] = model.vocab_size - 1;
   config["eos_token_id"] = model.vocab_size - 1;
   config["torch_dtype"] = "float32";
@@ -232,12 +234,12 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, P
     const bool extended =
         field == "n_positions" && extension != PositionExtension::kNone && found.context < wanted.context;
     if (their != our && !extended)
-      differences += fmt::format("{}its {} is {}, this configuration wants {}={}",
+      differences += fmt::format("{}its {} is {}, and this configuration has {}={}",
                                  differences.empty() ? "" : "; ", field, their, key, our);
   });
   check(differences.empty(),
-        "{} is of another model: {}. Use the configuration it was made with (config.yaml in its run's "
-        "folder), or start anew in another train.folder",
+        "{} is of another model: {}. Use its own configuration (config.yaml in the folder of its run), or "
+        "start a new run with another --set train.folder=NAME",
         folder.string(), differences);
   return model;
 }

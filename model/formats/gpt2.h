@@ -1,5 +1,5 @@
-// config.json beside the weights of a GPT-2, as Hugging Face's transformers writes it (GPT2Config). Every
-// field that changes what the model computes is taken over, or refused by its name.
+// config.json of a GPT-2, as Hugging Face's transformers writes it (GPT2Config). Every field that changes the
+// computation is supported, or refused with its name.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Calls visit(field of config.json, key of a configuration, member) for all that describes a model.
+// Calls visit(field of config.json, key of a configuration, member) for every field of a model.
 template <class M, class Visit>
 void for_each_gpt2_field(M& model, Visit&& visit) {
   visit("vocab_size", "model.vocab_size", model.vocab_size);
@@ -36,18 +36,18 @@ std::string setting_of(Activation value);
 
 struct FoundModel {
   ModelConfig model;
-  std::vector<std::string> notices;  // what the folder asks for and a run does not do
+  std::vector<std::string> notices;  // settings of the folder that a run ignores
 };
 
-// Error: no folder, no config.json in it, a model that is no GPT-2, a field that is not known or not
-// computed.
+// Error: no folder, no config.json in it, a model that is not a GPT-2, a field that is unknown or not
+// supported.
 FoundModel read_gpt2_config(const std::filesystem::path& folder);
 
-// The fields of a config.json that transformers loads; its defaults serve for the rest.
+// The fields of a config.json for transformers, which has defaults for the others
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model);
 
-// Error: the config.json in `folder` is of another model, with every value that differs. It may have fewer
-// positions where they are to be extended. Returns what was found.
+// Error: the config.json in `folder` is of another model, with all differences. It may have fewer positions
+// if `extension` extends them. Returns the model found.
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& wanted,
                             PositionExtension extension = PositionExtension::kNone);
 

@@ -20,7 +20,7 @@ Mix interpolated(int64_t i, int64_t rows, int64_t wanted) {
   return {below, std::min(below + 1, rows - 1), at - static_cast<double>(below)};
 }
 
-// A copy begins every `period` rows, and fades in over the rows that the one before it still has.
+// A copy begins every `period` rows and fades in over the last rows of the previous copy.
 Mix blended(int64_t i, int64_t rows) {
   const int64_t overlap = rows / kBlendShare, period = rows - overlap;
   const int64_t row = i % period;

@@ -1,4 +1,4 @@
-// A learned table of positions, extended to more of them than it was trained for.
+// A learned position table, extended to more positions than it was trained for.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace tessera {
 
 enum class PositionExtension : uint8_t {
   kNone,         // refused
-  kInterpolate,  // stretched: ends meet ends, and what falls between two rows is their weighted mean
-                 // (position interpolation, Chen et al., arXiv:2306.15595, for a table that was learned)
+  kInterpolate,  // stretched: the ends stay the ends, and positions between two rows get their weighted mean
+                 // (position interpolation, Chen et al., arXiv:2306.15595, for a learned table)
   kRepeat,       // copies one after another: row i is row i mod n
-  kBlend,        // copies that overlap by kBlendShare of their rows, and go over into one another there
+  kBlend,        // copies that overlap by 1 / kBlendShare of their rows and fade into each other there
 };
 inline constexpr int64_t kBlendShare = 8;  // an eighth: n = 1024 rows overlap by 128
 

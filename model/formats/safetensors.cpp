@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <fmt/ranges.h>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
@@ -24,8 +25,7 @@ float float_from_half(uint16_t half) {
   return half & 0x8000 ? -magnitude : magnitude;
 }
 
-// An exponent of ones is NaN or infinity. The test is on bits and without a branch, so that the loop
-// vectorises.
+// An exponent of ones is NaN or infinity. A test of bits without a branch, so that the loop vectorises.
 void check_finite(std::span<const float> values, const std::string& name) {
   constexpr uint32_t kExponent = 0x7F800000;
   int bad = 0;
@@ -42,7 +42,7 @@ void check_finite(std::span<const float> values, const std::string& name) {
 
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// A tensor's name from a header that anyone may have written
+// A tensor's name from an untrusted header
 std::string printable_name(const std::string& name) {
   const std::string quoted = brief(json(name));
   return quoted == '"' + name + '"' ? name : quoted;
@@ -67,7 +67,7 @@ std::pair<uint64_t, uint64_t> offsets_of(const json& value, const std::string& t
     return static_cast<uint64_t>(whole_number(number, "data_offsets", tensor));
   };
   const uint64_t begin = offset(0), end = offset(1);
-  check(begin <= end, "{} begins at byte {} and ends before it, at {}", tensor, begin, end);
+  check(begin <= end, "{} begins at byte {} and ends before that, at {}", tensor, begin, end);
   return {begin, end};
 }
 

@@ -14,7 +14,7 @@
 namespace tessera {
 
 // Writes fp32 tensors, in the order of the list given at the start. The file appears when commit() is called.
-// Error: disk full, no permission, a value that is NaN or infinite; nothing is left behind.
+// Error: disk full, no permission, a value that is NaN or infinite; no file remains.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -22,9 +22,9 @@ class SafetensorsWriter {
     Shape shape;
   };
   SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries);
-  void write(
-      std::span<const float> values);  // the next tensor of the list; Error: another size than its shape's
-  FileChecksum commit();               // Error: tensors are missing
+  // The next tensor of the list. Error: another size than its shape's
+  void write(std::span<const float> values);
+  FileChecksum commit();  // Error: tensors are missing
 
  private:
   OutputFile file_;
@@ -32,8 +32,8 @@ class SafetensorsWriter {
   size_t next_ = 0;
 };
 
-// Reads F32, F16 and BF16 tensors as fp32. Error: not a safetensors file. Its tensors fill the file without
-// overlap or hole, and each has the bytes of its shape and dtype: so nothing in a file goes unread.
+// Reads F32, F16 and BF16 tensors as fp32. Error: not a safetensors file. Its tensors must fill the file
+// without overlaps or gaps, each with the bytes of its shape and dtype, so no part of a file stays unread.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::filesystem::path& path);
@@ -48,7 +48,7 @@ class SafetensorsReader {
   const std::map<std::string, Entry>& entries() const { return entries_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
 
-  // Error: no such tensor, another shape, a dtype that is not read.
+  // Error: no such tensor, another shape, an unsupported dtype.
   void check_readable(const std::string& name, const Shape& shape) const;
   void read(const std::string& name, const Shape& shape, std::span<float> out) const;  // Error: as above
 

@@ -11,15 +11,15 @@ namespace fs = std::filesystem;
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// Why a folder without safetensors holds no weights for us.
+// Fails with the reason that a folder without safetensors has no weights.
 [[noreturn]] void refuse_other_formats(const fs::path& folder) {
   const std::string path = folder.string();
   for (const char* other :
        {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
     if (fs::exists(folder / other))
       fail(
-          "{0} has its weights in {1}, which is not read; wanted {2}. transformers converts it: python3 -c "
-          "\"from transformers import GPT2LMHeadModel as M; "
+          "{0} has its weights in {1}, which is not supported; wanted {2}. Convert it with transformers: "
+          "python3 -c \"from transformers import GPT2LMHeadModel as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
           "train.init_from={0}_safetensors",
           path, other, kWeights);
@@ -49,23 +49,23 @@ void TensorFiles::read_index(const fs::path& path) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     check(file.ends_with(".safetensors") &&
               file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-          "{}: tensor {} is said to be in {}; wanted the name of a .safetensors file in the same folder",
-          index, tensor, brief(value));
+          "{}: tensor {} is in {}; wanted the name of a .safetensors file in the same folder", index, tensor,
+          brief(value));
     if (!files.contains(file)) {
       check(fs::exists(folder_ / file), "{} names {}, which is not in the folder: was the download complete?",
             index, file);
       files_.push_back(std::make_unique<SafetensorsReader>(folder_ / file));
       files[file] = files_.back().get();
     }
-    check(files[file]->contains(tensor), "{}: tensor {} is said to be in {}, which does not have it", index,
+    check(files[file]->contains(tensor), "{}: tensor {} should be in {}, which does not have it", index,
           tensor, file);
     tensors_[tensor] = files[file];
   }
   for (const auto& [file, reader] : files)
     for (const auto& [tensor, entry] : reader->entries()) {
       const auto listed = tensors_.find(tensor);
-      check(listed != tensors_.end() && listed->second == reader,
-            "{} has a tensor {} that {} does not say is there", reader->path().string(), tensor, index);
+      check(listed != tensors_.end() && listed->second == reader, "{} has a tensor {} that {} does not list",
+            reader->path().string(), tensor, index);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "model/formats/weights.h"
 
 #include <algorithm>
+#include <fmt/ranges.h>
 #include <regex>
 #include <set>
 
@@ -27,7 +28,7 @@ void transpose(const float* from, int64_t rows, int64_t columns, float* to) {
     for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-// A folder whose weights are those of the GPT-2 that is wanted, and no others.
+// A folder with exactly the weights of the wanted GPT-2
 class GPT2Weights {
  public:
   GPT2Weights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension);
@@ -69,7 +70,7 @@ std::string GPT2Weights::name_in_file(const std::string& name) const {
 }
 
 void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
-  // Older versions of transformers save the causal mask, too, and the score of what it hides.
+  // Older versions of transformers also save the causal mask and the score of masked positions.
   static const std::regex kMask(R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))");
   constexpr size_t kNamed = 5;
   std::vector<std::string> left;
@@ -84,20 +85,20 @@ void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
   const size_t named = std::min(left.size(), kNamed);
   const std::string more = left.size() > named ? fmt::format(" and {} more", left.size() - named) : "";
   check(left.empty(),
-        "{} has tensors that the GPT-2 of its config.json does not have: {}{}. What they do would be lost, "
-        "so the folder is refused",
+        "{} has tensors that the GPT-2 of its config.json does not have: {}{}. They would be ignored, so the "
+        "folder is refused",
         folder_.string(), fmt::join(left.begin(), left.begin() + static_cast<int64_t>(named), ", "), more);
 }
 
-// A file may hold the matrix of the logits beside the token table that it is tied to.
+// A file may hold both the token table and the matrix of the logits that is tied to it.
 void GPT2Weights::check_tied_head() const {
   const std::string table_name = name_in_file(kTokenTable);
   const SafetensorsReader::Entry& head = files_.file_of(kHead).entries().at(kHead);
   const SafetensorsReader::Entry& table = files_.file_of(table_name).entries().at(table_name);
   check(head.dtype == table.dtype && head.shape == table.shape &&
             std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end()),
-        "{}: {} is another matrix than {}, and config.json ties them. If the logits have a matrix of their "
-        "own, set \"tie_word_embeddings\": false in a copy of the folder's config.json",
+        "{}: {} and {} differ, but config.json ties them. If the logits have their own matrix, set "
+        "\"tie_word_embeddings\": false in a copy of the folder's config.json",
         folder_.string(), kHead, table_name);
 }
 

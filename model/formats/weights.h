@@ -11,14 +11,14 @@
 
 namespace tessera {
 
-// Writes parameters as Hugging Face lays them out. `prefixes` lead the names: every parameter comes once
-// for each of them, in the order of the prefixes, and within one in the order of the buckets.
+// Writes parameters with Hugging Face's names and layouts. Every parameter is written once for each prefix
+// of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
 class WeightsWriter {
  public:
   WeightsWriter(const std::filesystem::path& path, const ParamLayout& layout,
                 const std::vector<std::string>& prefixes);
-  void write(const ParamInfo& info,
-             const Tensor& values);  // fp32 on the host, shaped info.shape. Error: not finite
+  // `values`: fp32 on the host, of info.shape. Error: a value that is not finite
+  void write(const ParamInfo& info, const Tensor& values);
   FileChecksum commit();
 
  private:
@@ -30,13 +30,13 @@ void read_param(const SafetensorsReader& file, const ParamPlace& place, const st
 
 // Whether `folder` holds the weights of `model`: config.json, and in model.safetensors (or the files that an
 // index names) exactly the tensors of such a GPT-2, with or without the leading "transformer.". Only headers
-// are read. It may have fewer positions where they are to be extended. Returns what a run should say: see
-// FoundModel. Error: anything missing, malformed, left over, or of another model.
+// are read. It may have fewer positions if `extension` extends them. Returns notices: see FoundModel. Error:
+// anything missing, malformed, superfluous, or of another model.
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                        PositionExtension extension);
 
-// Takes the weights of a folder: one of our checkpoints, or what transformers' save_pretrained() wrote for a
-// GPT-2. Error: as check_weights.
+// Loads the weights of a folder: a checkpoint, or a GPT-2 from transformers' save_pretrained(). Error: as
+// check_weights.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension = PositionExtension::kNone);
 

@@ -99,8 +99,8 @@ TEST(Bf16, RoundsAtRandomWithTheRightOdds) {
   for (const uint32_t bits : {0x3f801234u, 0xbf8fffffu, 0x3fffffffu, 0x00000001u, 0x7f7e8000u, 0x3f800000u}) {
     uint32_t ups = 0;
     for (uint32_t random = 0; random < 0x10000; ++random) {
-      const uint16_t rounded =
-          bf16_at_random(bits, random | 0xabcd0000u);  // whose upper half must not matter
+      // Whose upper half must not matter
+      const uint16_t rounded = bf16_at_random(bits, random | 0xabcd0000u);
       EXPECT_TRUE(rounded == bits >> 16 || rounded == (bits >> 16) + 1) << bits;
       ups += rounded != bits >> 16;
     }

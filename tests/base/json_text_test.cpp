@@ -34,20 +34,20 @@ TEST(JsonText, ReadsWhatIsJson) {
 }
 
 TEST(JsonText, DepthIsBounded) {
-  EXPECT_EQ(error_of(nested(65)), "f.json:1:65: more than 64 lists and objects in one another");
+  EXPECT_EQ(error_of(nested(65)), "f.json:1:65: lists and objects are nested more than 64 deep");
   for (const size_t depth : {200'000u, 5'000'000u}) {
-    EXPECT_EQ(error_of(nested(depth)), "f.json:1:65: more than 64 lists and objects in one another");
+    EXPECT_EQ(error_of(nested(depth)), "f.json:1:65: lists and objects are nested more than 64 deep");
     EXPECT_EQ(error_of(nested(depth, "{\"k\":", "}")),
-              "f.json:1:321: more than 64 lists and objects in one another");
+              "f.json:1:321: lists and objects are nested more than 64 deep");
     EXPECT_EQ(error_of(std::string(depth, '[')),
-              "f.json:1:65: more than 64 lists and objects in one another");
+              "f.json:1:65: lists and objects are nested more than 64 deep");
   }
   EXPECT_EQ(error_of("[[1], [[2]]]", {.depth = 2}),
-            "f.json:1:8: more than 2 lists and objects in one another");
+            "f.json:1:8: lists and objects are nested more than 2 deep");
 }
 
 TEST(JsonText, SizeIsBounded) {
-  EXPECT_EQ(error_of("[1, 2]", {.bytes = 5}), "f.json: 6 bytes of JSON; at most 5 are read");
+  EXPECT_EQ(error_of("[1, 2]", {.bytes = 5}), "f.json: 6 bytes of JSON; the limit is 5");
   EXPECT_EQ(error_of("[1, 2]", {.bytes = 6}), "no error");
 }
 

@@ -89,9 +89,9 @@ TEST(Recording, OfWhatRepeatsTheFirstFewAreKept) {
   for (const auto& a : recording.allocations()) EXPECT_EQ(a.died.order, a.born.order + 1);
   EXPECT_EQ(recording.births_and_deaths(), 8);
   for (const MemoryRecording::Phase& p : recording.phases()) {
-    EXPECT_EQ(p.left_out, std::string(p.name) == "not recorded");
+    EXPECT_EQ(p.skipped, std::string(p.name) == "not recorded");
     EXPECT_GE(p.end.nanoseconds, p.begin.nanoseconds) << p.name;
-    EXPECT_TRUE(!p.left_out || p.begin.order == p.end.order);
+    EXPECT_TRUE(!p.skipped || p.begin.order == p.end.order);
   }
 }
 

@@ -145,8 +145,8 @@ TEST_F(AttentionKernels, ScoresOfMinusInfinity) {
       const Inputs inputs = with_scores_of_minus_infinity(c, bf16, hidden);
       const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
       const Outputs r = run(c, bf16, inputs, arch, deterministic);
-      // One key in sight: dS is what is left of two equal terms, as in cancelled_terms(), of the finite
-      // values.
+      // One key in sight: dS is what is left of two equal terms, as in
+      // cancelled_terms(), of the finite values.
       const double floor = hidden[1] && !hidden[0] ? c.scale * std::sqrt(head_dim) * largest(inputs.q) : 0;
       expect_within(errors_of(r, want, floor), limits(bf16));
       if (hidden[0]) {  // row 0 sees nothing, or, without a mask, what every row sees

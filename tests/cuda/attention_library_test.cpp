@@ -1,5 +1,5 @@
-// libtessera_attention.so as others find it: what it shows, what the compiler made of its kernels, and
-// PyTorch's view of it.
+// libtessera_attention.so as others find it: what it shows, what the compiler made
+// of its kernels, and PyTorch's view of it.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>

@@ -178,9 +178,9 @@ double largest_difference(const std::vector<T>& x, const std::vector<double>& y)
   return most;
 }
 
-// Where a query gives nearly all its weight to one key, dS = P (dP - delta) is what is left of two equal
-// terms, and what rounding O for delta does to it is relative to those: a row of dQ or dK, of terms about as
-// large as this.
+// Where a query gives nearly all its weight to one key, dS = P (dP - delta) is what is left
+// of two equal terms, and what rounding O for delta does to it is relative to those: a row of
+// dQ or dK, of terms about as large as this.
 inline double cancelled_terms(const AttentionCase& c, const Inputs& inputs) {
   return c.scale * std::sqrt(c.head_dim) * std::fmax(largest(inputs.q), largest(inputs.k));
 }

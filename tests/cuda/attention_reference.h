@@ -18,14 +18,14 @@ struct AttentionCase {
   int64_t kv_rows() const { return batch * kv_heads * tokens; }  // of k, v and theirs
 };
 
-// out, dq [batch, heads, tokens, head_dim]; dk, dv [batch, kv_heads, tokens, head_dim]; lse [batch, heads,
-// tokens]
+// out, dq [batch, heads, tokens, head_dim]; dk, dv [batch, kv_heads,
+// tokens, head_dim]; lse [batch, heads, tokens]
 struct AttentionReference {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
-// A score below what fp32 holds counts as -inf, as it does in the kernels; attention.h says what a row of
-// them gives.
+// A score below what fp32 holds counts as -inf, as it does in the kernels;
+// attention.h says what a row of them gives.
 inline AttentionReference reference_attention(const AttentionCase& c, const std::vector<double>& q,
                                               const std::vector<double>& k, const std::vector<double>& v,
                                               const std::vector<double>& dout) {

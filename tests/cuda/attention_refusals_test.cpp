@@ -1,5 +1,5 @@
-// What attention.h refuses, and how it says so. Needs no device: nothing is launched, and no pointer
-// followed.
+// What attention.h refuses, and how it says so. Needs no device:
+// nothing is launched, and no pointer followed.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -170,7 +170,7 @@ TEST_F(LoaderTest, RefusesWhatCannotBeLoaded) {
   expect_error([&] { Loader({.sequence_length = 4}); }, {"needs a token stream"});
   const Loader loader = make(0, 20, 4);
   expect_error([&] { fetch(loader, -1, 1, 4); }, {"negative"});
-  expect_error([&] { fetch(loader, 0, 2, 3); }, {"2 sequences of length 4 fill 8 tokens", "6 and 6"});
+  expect_error([&] { fetch(loader, 0, 2, 3); }, {"2 sequences of length 4 need 8 tokens", "6 and 6"});
 }
 
 TEST(SplitTrainValidation, HoldsOutTheEnd) {

@@ -107,7 +107,7 @@ TEST_F(Prepare, ReplacesAnOldDatasetOnlyWhenForced) {
 
 TEST_F(Prepare, WillNotReplaceWhatItDidNotMake) {
   write("a.txt", "x");
-  expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"will not replace", "a.txt"});
+  expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"is not replaced", "a.txt"});
   expect_refusal({"--input", "a.txt", "--output", "a.txt", "--force"}, {"a.txt exists and is not a folder"});
   EXPECT_EQ(read_file(folder_ / "a.txt"), "x");
 }
@@ -164,8 +164,8 @@ TEST_F(Prepare, AnInterruptLeavesNothing) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   Process child = start({"--input", "pipe", "--output", "new/d"});
-  const int writer =
-      open(pipe.c_str(), O_WRONLY);  // returns when the program has opened its end: it then waits
+  // Returns when the program has opened its end: it then waits
+  const int writer = open(pipe.c_str(), O_WRONLY);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(names(), (std::set<std::string>{"new", "pipe"}));
   child.signal(SIGINT);

@@ -40,7 +40,7 @@ TEST_F(Shard, EveryFaultHasItsOwnMessage) {
     expect_error([&] { load(path); }, words);
   };
   expect("", {"empty"});
-  expect("hello", {"no token shard", "1024 bytes", "5 bytes"});
+  expect("hello", {"not a token shard", "1024 bytes", "5 bytes"});
   expect(shard_bytes({1}, 20240801), {"magic", "20240801", "20240520"});
   expect(shard_bytes({1}, 20240520, 7), {"version 7", "supported is 1"});
   expect(good.substr(0, good.size() - 1), {"truncated", "3 tokens (1030 bytes)", "found 1029 bytes"});

@@ -40,8 +40,8 @@ double attention_flops(const AttnProblem& problem, bool backward);
 bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes
 std::string to_string(const AttnProblem& problem);              // "64 x 1024 tokens, 12 heads of 64, causal"
 
-// How many times faster than the yardstick, by the geometric mean over the problems that both were measured
-// on.
+// How many times faster than the yardstick, by the geometric mean over
+// the problems that both were measured on.
 struct MeanRatio {
   double forward = 0, backward = 0;
   int64_t problems = 0;
@@ -50,7 +50,8 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 
 // A table of the cells of one problem; `cudnn` as in AttentionResults.
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn);
-// Empty, or a warning that this version of cuDNN, as cudnn_version_number() has it, is too old to compare with.
+// Empty, or a warning that this version of cuDNN, as
+// cudnn_version_number() has it, is too old to compare with.
 std::string old_cudnn_warning(int version);
 nlohmann::ordered_json to_json(const AttentionResults& results);
 // TFLOP/s against N: a panel for each head dim, mask and direction, a line for each rung; the same scale of y

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// A way to attend as the benchmark knows it: a rung of the ladder, cuDNN, or on the CPU a kind of its
-// backend.
+// A way to attend as the benchmark knows it: a rung of the ladder,
+// cuDNN, or on the CPU a kind of its backend.
 struct Contender {
   std::string name;
   const attention::Rung* rung = nullptr;  // none: cuDNN, or a kind of the CPU's

@@ -16,16 +16,15 @@
 #include "train/run/start_ranks.h"
 #include "train/run/threads.h"
 
+namespace tessera {
 namespace {
 
 constexpr const char* kSeqLens =
     "Sequence lengths N: 512,1024 and 512..65536, which is 512 doubled up to 65536";
 
-void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
+void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
                            std::optional<std::string>& seq_lens) {
-  command->add_option("--device", o.device, "auto, cuda or cpu")
-      ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
-      ->capture_default_str();
+  add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
   command
       ->add_option("--rungs", o.rungs,
                    "Which to measure, or all; default: the fastest of the device, and cudnn")
@@ -69,11 +68,122 @@ void add_attention_options(CLI::App* command, tessera::BenchAttentionOptions& o,
   command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file")->type_name("FILE");
 }
 
+// What the command line says
+struct Command {
+  std::string config_name = "gpt2_small.yaml";
+  std::vector<std::string> overrides;
+  AskedRanks asked;
+  BenchStepOptions step;
+  BenchMemoryOptions memory;
+  std::string memory_seq_lens = "256..2048";
+  std::vector<std::string> memory_attention;
+  BenchAttentionOptions attention;
+  std::optional<std::string> attention_seq_lens;
+};
+
+void add_common_options(CLI::App* command, Command& c, std::string& json) {
+  command->add_option("config,--config", c.config_name, "YAML file, as for ./train")
+      ->type_name("FILE")
+      ->capture_default_str();
+  command->add_option("--set", c.overrides, "Override a key, as for ./train")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--json", json, "Also write the figures to this file")->type_name("FILE");
+}
+
+CLI::App* add_step(CLI::App& app, Command& c) {
+  CLI::App* step = app.add_subcommand(
+      "step",
+      "A training step: tokens/s, TFLOP/s, share of the GEMM peak, milliseconds by operation.\n"
+      "One step is one micro-batch (train.micro_batch, train.sequence_length) and an optimizer update.");
+  add_common_options(step, c, c.step.json);
+  step->add_option("--steps", c.step.steps, "Steps to time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_rank_options(*step, c.asked);
+  step->add_option("--warmup", c.step.warmup, "Steps before the clock starts")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  step->footer(
+      "Examples:\n"
+      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
+  return step;
+}
+
+CLI::App* add_memory(CLI::App& app, Command& c) {
+  CLI::App* memory = app.add_subcommand(
+      "memory",
+      "A training step of one sequence at several lengths N, with each kind of attention: the memory that "
+      "attention saves for the backward, the step's peak and time, and the power of N that memory grows "
+      "with.\n"
+      "Lengths that do not fit by plan are listed, not tried; a step must take exactly the memory of its "
+      "plan.");
+  add_common_options(memory, c, c.memory.json);
+  memory->add_option("--seq-lens", c.memory_seq_lens, kSeqLens)->type_name("LENGTHS")->capture_default_str();
+  memory
+      ->add_option("--attention", c.memory_attention,
+                   "Kinds of attention: naive, flash, cudnn; default: all that can run")
+      ->delimiter(',');
+  memory->add_option("--steps", c.memory.steps, "Steps timed, of which the median is reported")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  memory
+      ->add_option("--device-memory", c.memory.device_memory,
+                   "Assume that the device has this much memory, as in 80GiB; default: what is free on it")
+      ->type_name("SIZE");
+  memory->add_option("--svg", c.memory.svg, "Also plot memory against N into this file")->type_name("FILE");
+  memory->footer(
+      "Examples:\n"
+      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536 --svg memory.svg\n"
+      "  ./bench memory quickstart.yaml --attention naive,flash --device-memory 2GiB");
+  return memory;
+}
+
+CLI::App* add_attention(CLI::App& app, Command& c) {
+  CLI::App* attention = app.add_subcommand(
+      "attention",
+      "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
+      "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
+      "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
+      "memory.\n"
+      "On the CPU: naive and flash.");
+  add_attention_options(attention, c.attention, c.attention_seq_lens);
+  attention->footer(
+      "Examples:\n"
+      "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
+      "  ./bench attention --shape 64,1024,12,64 --json attention.json");
+  return attention;
+}
+
+void run_attention(Command& c) {
+  if (c.attention_seq_lens) c.attention.seq_lens = parse_sequence_lengths(*c.attention_seq_lens);
+  bench_attention(c.attention);
+}
+
+void run_memory(Command& c) {
+  c.memory.sequence_lengths = parse_sequence_lengths(c.memory_seq_lens);
+  for (const std::string& word : c.memory_attention)
+    c.memory.attention.push_back(parse_word<AttentionKind>("attention", word));
+  bench_memory(load_config(find_config(c.config_name), c.overrides), c.memory);
+}
+
+void run_step(Command& c, char** argv) {
+  Config config = load_config(find_config(c.config_name), c.overrides);
+  const World world = start_ranks(config.device, c.asked, argv);
+  config.ranks = world.size;
+  bench_step(config, c.step, world);
+}
+
 }  // namespace
+}  // namespace tessera
 
 int main(int argc, char** argv) {
-  tessera::start_process();
-  tessera::wait_without_spinning(argv);
+  using namespace tessera;
+  start_process();
+  wait_without_spinning(argv);
   CLI::App app{"Measures Tessera on this machine.", "bench"};
   app.footer(
       "Examples:\n"
@@ -82,105 +192,21 @@ int main(int argc, char** argv) {
       "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
       "  ./bench step --help\n\n"
       "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
-      "the message says why; 3, of one rank of several: another says why.");
+      "the message says why; 3, with several ranks: another rank failed and printed the message.");
   app.require_subcommand(1);
-  std::string config_name = "gpt2_small.yaml";
-  std::vector<std::string> overrides;
-  const auto add_common = [&](CLI::App* command, std::string& json) {
-    command->add_option("config,--config", config_name, "YAML file, as for ./train")
-        ->type_name("FILE")
-        ->capture_default_str();
-    command->add_option("--set", overrides, "Override a key, as for ./train")
-        ->type_name("KEY=VALUE")
-        ->expected(1)
-        ->take_all()
-        ->allow_extra_args(false);
-    command->add_option("--json", json, "Also write the figures to this file")->type_name("FILE");
-  };
-
-  tessera::AskedRanks asked;
-  tessera::BenchStepOptions step_options;
-  CLI::App* step = app.add_subcommand(
-      "step",
-      "A training step: tokens/s, TFLOP/s, share of the GEMM peak, milliseconds by operation.\n"
-      "One step is one micro-batch (train.micro_batch, train.sequence_length) and an optimizer update.");
-  add_common(step, step_options.json);
-  step->add_option("--steps", step_options.steps, "Steps to time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  tessera::add_rank_options(*step, asked);
-  step->add_option("--warmup", step_options.warmup, "Steps before the clock starts")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-
-  step->footer(
-      "Examples:\n"
-      "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
-      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
-
-  tessera::BenchMemoryOptions memory_options;
-  std::string memory_seq_lens = "256..2048";
-  CLI::App* memory = app.add_subcommand(
-      "memory",
-      "A training step of one sequence at several lengths N, with each kind of attention: what attention "
-      "saves for the backward, the step's peak and time, and the power of N that memory grows with.\n"
-      "What does not fit by plan is said, not tried; what runs must take just the memory that was planned.");
-  add_common(memory, memory_options.json);
-  memory->add_option("--seq-lens", memory_seq_lens, kSeqLens)->type_name("LENGTHS")->capture_default_str();
-  memory
-      ->add_option("--attention", memory_options.attention,
-                   "Kinds of attention: naive, flash, cudnn; default: all that can run")
-      ->delimiter(',');
-  memory->add_option("--steps", memory_options.steps, "Steps timed, of which the median is reported")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  memory
-      ->add_option("--device-memory", memory_options.device_memory,
-                   "Take the device to have no more, as in 80GiB; default: what is free on it")
-      ->type_name("SIZE");
-  memory->add_option("--svg", memory_options.svg, "Also plot memory against N into this file")
-      ->type_name("FILE");
-
-  memory->footer(
-      "Examples:\n"
-      "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536 --svg memory.svg\n"
-      "  ./bench memory quickstart.yaml --attention naive,flash --device-memory 2GiB");
-
-  tessera::BenchAttentionOptions attention_options;
-  std::optional<std::string> attention_seq_lens;
-  CLI::App* attention = app.add_subcommand(
-      "attention",
-      "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
-      "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
-      "memory.\n"
-      "On the CPU: naive and flash.");
-  add_attention_options(attention, attention_options, attention_seq_lens);
-  attention->footer(
-      "Examples:\n"
-      "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
-      "  ./bench attention --shape 64,1024,12,64 --json attention.json");
-  const auto advice = [&](std::string_view word) { return *attention ? "" : tessera::option_is_a_key(word); };
-  if (const auto exit_code = tessera::parse_command_line({app, argc, argv, advice})) return *exit_code;
-
+  Command command;
+  const CLI::App* step = add_step(app, command);
+  const CLI::App* memory = add_memory(app, command);
+  const CLI::App* attention = add_attention(app, command);
+  const auto advice = [&](std::string_view word) { return *attention ? "" : option_is_a_key(word); };
+  if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
-    if (*attention) {
-      if (attention_seq_lens)
-        attention_options.seq_lens = tessera::parse_sequence_lengths(*attention_seq_lens);
-      tessera::bench_attention(attention_options);
-      return 0;
-    }
-    if (*memory) memory_options.sequence_lengths = tessera::parse_sequence_lengths(memory_seq_lens);
-    tessera::Config config = tessera::load_config(tessera::find_config(config_name), overrides);
-    if (*step) {
-      const tessera::World world = tessera::start_ranks(config.device, asked, argv);
-      config.ranks = world.size;
-      tessera::bench_step(config, step_options, world);
-    }
-    if (*memory) tessera::bench_memory(config, memory_options);
+    if (*step) run_step(command, argv);
+    if (*memory) run_memory(command);
+    if (*attention) run_attention(command);
     return 0;
-  } catch (const tessera::PeerFailed&) {
-    return tessera::kExitPeerFailed;
+  } catch (const PeerFailed&) {
+    return kExitPeerFailed;
   } catch (const std::exception& error) {
     std::cerr << "bench: error: " << error.what() << '\n';
     return 1;

@@ -13,24 +13,24 @@ struct BenchStepOptions {
   int64_t warmup = 3, steps = 10;  // optimizer steps
   std::string json;                // file to write; empty: none
 };
-// Tokens/s, TFLOP/s, the share of the GEMM peak and milliseconds by operation of a training step on random
-// tokens. Of several ranks also what one does alone, and what communication was not hidden; rank 0 prints.
+// Tokens/s, TFLOP/s, share of the GEMM peak and milliseconds by operation of a training step on random
+// tokens. With several ranks also the step of one rank alone, and the exposed communication; rank 0 prints.
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world);
 
 struct BenchMemoryOptions {
   std::vector<int64_t> sequence_lengths;  // in ascending order; at least one
-  std::vector<std::string> attention;     // none: all kinds that can run
-  std::string device_memory;  // "80GiB": take the device to have no more; empty: what is free on it
-  int64_t steps = 3;          // timed, after one to warm up
-  std::string json, svg;      // files to write; empty: none
+  std::vector<AttentionKind> attention;   // none: all kinds that can run
+  std::string device_memory;              // "80GiB": the memory to assume; empty: what is free on the device
+  int64_t steps = 3;                      // timed, after one to warm up
+  std::string json, svg;                  // files to write; empty: none
 };
-// Memory and time of a training step of one sequence, by sequence length and kind of attention, as the ledger
-// measured it, and the power of N that it grows with. A length that does not fit is a row that says so.
-// Error: a kind asked for by name that cannot run; a step that took other memory than it planned.
+// Memory and time of a training step of one sequence, by sequence length and kind of attention, from the
+// ledger, and the power of N that memory grows with. A length that does not fit has a row that says so.
+// Error: a kind that the user named and that cannot run; a step that needed other memory than planned.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
 struct BenchAttentionOptions {
-  std::string device = "auto";     // auto, cpu, cuda
+  DeviceRequest device = DeviceRequest::kAuto;
   std::vector<std::string> rungs;  // none: the best of the device and cuDNN; on the CPU all
   std::vector<int64_t> head_dims = {64, 128};
   std::vector<std::string> masks = {"causal", "full"};

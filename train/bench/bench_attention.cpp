@@ -186,7 +186,7 @@ void bench_attention(const BenchAttentionOptions& options) {
   check(options.group > 0, "--group wants a positive number, found {}", options.group);
   check_writable(options.json);
   check_writable(options.svg);
-  const DeviceTraits device = choose_device(parse_word<DeviceRequest>("device", options.device)).traits;
+  const DeviceTraits device = choose_device(options.device).traits;
   const AttentionResults results = Bench(options, device).run();
   const auto means = mean_ratios(results);
   if (!means.empty()) fmt::print("\ntimes as fast as cuDNN, geometric means: forward, backward\n");

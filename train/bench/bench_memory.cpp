@@ -1,8 +1,8 @@
-// ./bench memory: what a training step of one sequence takes, by the length of the sequence and the kind of
+// ./bench memory: memory and time of a training step of one sequence, by sequence length and kind of
 // attention.
 //
-// Each step is planned first, by walking it over an arena without memory. What does not fit by plan is not
-// tried; what runs must take just what was planned.
+// Each step is planned first, over an arena without memory. A step that does not fit by plan is not tried; a
+// step that runs must need exactly the planned memory.
 #include <algorithm>
 
 #include "kernels/attention/cudnn.h"
@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kWarmupSteps = 1;  // the first step touches the memory
+constexpr int64_t kWarmupSteps = 1;  // the first step maps the memory
 
 class Bench {
  public:
@@ -68,15 +68,13 @@ class Bench {
 
   std::vector<AttentionKind> asked_for() const {
     std::vector<AttentionKind> kinds;
-    for (const std::string& name : options_.attention)
-      if (const AttentionKind kind = parse_word<AttentionKind>("attention", name);
-          std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
-        kinds.push_back(kind);
-    return kinds.empty() ? std::vector{AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn}
-                         : kinds;
+    for (const AttentionKind kind : options_.attention)
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    constexpr auto all = values_with_words<AttentionKind>();
+    return kinds.empty() ? std::vector<AttentionKind>(all.begin(), all.end()) : kinds;
   }
 
-  // A kind that cannot run is an Error where it was asked for by name, else it is left out.
+  // A kind that cannot run is an Error if the user named it, else it is skipped.
   bool can_run(AttentionKind kind) const {
     try {
       for (const int64_t tokens : options_.sequence_lengths) plan(kind, tokens);
@@ -86,7 +84,7 @@ class Bench {
       return true;
     } catch (const Error& error) {
       if (!options_.attention.empty()) throw;
-      fmt::print("left out: {}\n", error.what());
+      fmt::print("skipped: {}\n", error.what());
       return false;
     }
   }
@@ -116,7 +114,7 @@ class Bench {
     return {shape, step_memory(arena.ledger(), saved_name), saved_name};
   }
 
-  // As of now: what was given, but no more than what is free.
+  // The memory now: as given, but at most the free memory
   MemoryLimit limit() const {
     const MemoryLimit present = present_memory(device_.device);
     return given_.known() && (!present.known() || given_.bytes < present.bytes) ? given_ : present;
@@ -160,7 +158,7 @@ class Bench {
   const Config& config_;
   const BenchMemoryOptions& options_;
   DeviceTraits device_;
-  MemoryLimit given_;  // by --device-memory; not known without
+  MemoryLimit given_;  // by --device-memory; else not known
   std::unique_ptr<Backend> backend_;
 };
 

@@ -25,7 +25,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const int64_t planned = plan_memory(shape, device).peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
-  // All ranks at the same time, as they share power and memory of a machine. The slowest counts.
+  // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
   const auto measure = [&](const RunShape& of, const TimedSteps& steps) {
     Arena arena = make_arena(device);
     arena.reserve(plan_memory(of, device).peak_bytes());
@@ -44,7 +44,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
 
   const double median = all.median();
   const double slowest_alone = *std::max_element(ones.begin(), ones.end());
-  const double hidden_not = *std::max_element(waited.begin(), waited.end());
+  const double exposed = *std::max_element(waited.begin(), waited.end());
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
   const double flops = tokens_per_second * shape.model.flops_per_token(shape.sequence_length);
   const double peak_of_all = peak * static_cast<double>(shape.ranks);
@@ -63,9 +63,9 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
         "ms\n",
         100 * slowest_alone / median, shape.ranks, 1e3 * slowest_alone);
     fmt::print(
-        "  communication {:>10.3f} ms    a step that was not hidden, at the rank that waited most; ZeRO {}, "
-        "gradients summed in {}\n",
-        1e3 * hidden_not, shape.shard_optimizer ? 1 : 0,
+        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; ZeRO {}, gradients "
+        "summed in {}\n",
+        1e3 * exposed, shape.shard_optimizer ? 1 : 0,
         name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
@@ -74,7 +74,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   std::vector<std::pair<std::string, OpTime>> rows(timer.times().begin(), timer.times().end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("  by operation, each waited for, a step{}\n", shape.ranks > 1 ? " of one rank alone" : "");
+  fmt::print("  by operation, timed one at a time, in a step{}\n",
+             shape.ranks > 1 ? " of one rank alone" : "");
   nlohmann::ordered_json by_op;
   for (const auto& [op, time] : rows) {
     const double ms = 1e3 * time.seconds / static_cast<double>(timed_steps);
@@ -96,7 +97,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                                     {"tflops", flops / 1e12},
                                     {"gemm_peak_tflops", peak / 1e12},
                                     {"step_ms_alone", 1e3 * slowest_alone},
-                                    {"exposed_communication_ms", 1e3 * hidden_not},
+                                    {"exposed_communication_ms", 1e3 * exposed},
                                     {"memory_bytes", planned},
                                     {"ms_by_operation", by_op}};
   write_output(options.json, json.dump(2) + "\n");

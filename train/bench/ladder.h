@@ -1,11 +1,11 @@
 // The ladder: the same attention five times, each rung with one idea more than the one below. Read them in
 // this order; `./bench attention` measures them side by side.
 //
-//   naive         the N x N matrix is stored, by three matrix operations               kernels/cuda/attention.cu
-//   row           it is never stored: a CTA computes one row, whole, in shared memory  kernels/attention/row/
-//   tiled         a CTA computes a tile of rows, with a softmax that streams           kernels/attention/f32/
-//   tensor_cores  products on tensor cores, in registers, with loads ahead (mma.sync)  kernels/attention/sm80/
-//   hopper        warpgroups, the copy engine, roles for warps (wgmma)                 kernels/attention/sm90/
+//   naive         three matrix operations; the N x N matrix is stored         kernels/cuda/attention.cu
+//   row           a CTA computes one row in shared memory; nothing is stored  kernels/attention/row/
+//   tiled         a CTA computes a tile of rows, with a softmax that streams  kernels/attention/f32/
+//   tensor_cores  mma.sync: products in registers, with loads ahead           kernels/attention/sm80/
+//   hopper        wgmma: warpgroups, the copy engine, roles for warps         kernels/attention/sm90/
 //
 // A rung is a family of kernels (kernels/attention/family.h) and the formulas of what it moves.
 #pragma once

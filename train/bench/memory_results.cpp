@@ -58,8 +58,8 @@ std::string fit_text(const std::optional<PowerFit>& fit) {
 
 enum class Slopes { kShown, kHidden };
 
-// Slopes stand where the bytes are a power of N. A step's peak is a constant and a power: the slope of a
-// straight line through it would be no figure of anything.
+// Slopes are shown where the bytes are a power of N. A step's peak is a constant plus a power: the slope of a
+// straight line through it would mean nothing.
 void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::* of,
                Slopes slopes) {
   for (const MemoryRow& row : results.rows) {
@@ -105,11 +105,10 @@ void check_as_planned(const MemoryRow& row) {
     return fmt::format("{} bytes at the peak, {} of attention, {} saved by attention", m.step, m.attention,
                        m.saved);
   };
-  check(
-      row.measured == row.planned,
-      "a step of {} tokens with {} attention did not take the memory that was planned: planned {}; measured "
-      "{}. The plan is wrong: report it, with the command line",
-      row.tokens, name_of(row.attention), text(row.planned), text(row.measured));
+  check(row.measured == row.planned,
+        "a step of {} tokens with {} attention needed other memory than planned: planned {}; measured {}. "
+        "The plan is wrong: please report it, with the command line",
+        row.tokens, name_of(row.attention), text(row.planned), text(row.measured));
 }
 
 std::vector<AttentionKind> MemoryResults::kinds() const {
@@ -142,8 +141,8 @@ std::string memory_table_head(const MemoryResults& r) {
 std::string memory_table_line(const MemoryRow& row) {
   if (row.outcome != Outcome::kRan)
     return fmt::format(
-        "{:>9}  {:<9} {}: plans {} of {} available\n", row.tokens, name_of(row.attention),
-        row.outcome == Outcome::kDoesNotFit ? "does not fit" : "ran out, though planned to fit",
+        "{:>9}  {:<9} {}: needs {}, {} are available\n", row.tokens, name_of(row.attention),
+        row.outcome == Outcome::kDoesNotFit ? "does not fit" : "ran out of memory, although it fits by plan",
         format_bytes(row.planned.step), format_bytes(row.available));
   const StepMemory& m = row.measured;
   return fmt::format(kRowFormat, row.tokens, name_of(row.attention), format_bytes(m.saved),

@@ -1,4 +1,4 @@
-// What `./bench memory` planned and measured, and how it is told: a table, JSON, a plot. Knows no device.
+// The results of `./bench memory`, and their table, JSON and plot. Needs no device.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -33,16 +33,16 @@ struct MemoryRow {
   AttentionKind attention;
   int64_t tokens;  // N, of the sequence
   StepMemory planned;
-  int64_t available = 0;  // bytes, as the run was about to begin; 0: not known
+  int64_t available = 0;  // bytes before the run; 0: not known
   Outcome outcome = Outcome::kRan;
   StepMemory measured = {};  // zeros unless it ran; so is the time
   double step_ms = 0;        // median
 };
 
-// Error: the step that ran took other memory than was planned.
+// Error: the step needed other memory than planned.
 void check_as_planned(const MemoryRow& row);
 
-// By plan, in multiples of kContextStep tokens, with the memory that is available when all rows are done.
+// By plan, in multiples of kContextStep tokens, for the memory that is available after all rows.
 struct LargestSequence {
   AttentionKind attention;
   int64_t tokens = 0;  // 0: not even kContextStep
@@ -68,9 +68,8 @@ std::string memory_table_head(const MemoryResults& results);
 std::string memory_table_line(const MemoryRow& row);
 std::string memory_summary(const MemoryResults& results);  // the fits, and the largest sequences
 nlohmann::ordered_json to_json(const MemoryResults& results);
-// Bytes against N, both on scales of powers of two: what attention saves, and the peak of the step. A line
-// for each kind, with the slope of its fit where it is a power of N, and a marked end where it runs out of
-// memory.
+// Bytes against N on logarithmic scales: the memory that attention saves, and the peak of the step. One line
+// for each kind, with the slope of its fit if it is a power of N, and a mark where it runs out of memory.
 std::string to_svg(const MemoryResults& results);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// How long each operation of a backend takes. The device is waited for before and after every operation, so the
-// sum of the times is more than a step takes when nothing waits. For `bench step`, not for training.
+// The time of each operation of a backend. It waits for the device before and after every operation, so the
+// sum is more than the time of an undisturbed step. For `bench step`, not for training.
 #pragma once
 
 #include <chrono>

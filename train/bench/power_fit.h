@@ -1,4 +1,4 @@
-// The power of x that y grows with, over measured points.
+// Fits a power of x to measured points y.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct PowerFit {
   int64_t points = 0;
 };
 
-// Least squares of log2(y) on log2(x). None where fewer than two x differ. Error: an x or y that is not
-// positive.
+// Least squares of log2(y) on log2(x). None where fewer than two x
+// differ. Error: an x or y that is not positive.
 std::optional<PowerFit> fit_power(std::span<const std::pair<double, double>> points);
 
 }  // namespace tessera

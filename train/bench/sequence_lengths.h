@@ -1,4 +1,4 @@
-// Sequence lengths as the benchmarks are told them.
+// Parses the sequence lengths of the benchmarks.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace tessera {
 
 inline constexpr int64_t kLongestSequence = 10'000'000;  // the most that model.context takes
 
-// "1024,2048", "512..65536", "512..4096,5000": commas between lengths and ranges. A..B stands for A, its
-// doublings below B, and B. In ascending order, each once. Error: anything else, and what is not from 1 to
-// kLongestSequence.
+// "1024,2048", "512..65536", "512..4096,5000": commas between lengths and ranges. A..B means A, its
+// doublings below B, and B. In ascending order, each once. Error: anything else, and numbers that are not
+// from 1 to kLongestSequence.
 std::vector<int64_t> parse_sequence_lengths(std::string_view text);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Training steps against the clock.
+// Times training steps.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ struct TimedSteps {
 };
 struct StepTimes {
   std::vector<double> seconds;  // of each step, in ascending order
-  double waited = 0;            // seconds a step that stood still for other ranks
+  double waited = 0;            // seconds of a step spent waiting for other ranks
 
   double median() const { return seconds[seconds.size() / 2]; }
 };

@@ -34,8 +34,8 @@ double rows_walked(const AttnProblem& p, int rows) {
   const int64_t tiles = (p.tokens + rows - 1) / rows;
   double walked = static_cast<double>(tiles) * static_cast<double>(p.tokens);
   if (p.causal) {
-    walked =
-        static_cast<double>(tiles - 1) * static_cast<double>(tiles) / 2 * rows;  // all but the last are whole
+    // All tiles but the last are whole.
+    walked = static_cast<double>(tiles - 1) * static_cast<double>(tiles) / 2 * rows;
     walked += static_cast<double>(p.tokens);
   }
   return static_cast<double>(p.batch * p.heads) * walked;

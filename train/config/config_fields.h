@@ -6,15 +6,10 @@
 
 namespace tessera {
 
-// Calls visit(key, member, kind, documentation) for every key, a section's keys one after the other. `config`
-// is a Config or a const Config. The upper limits of the model's sizes keep its count of parameters and of
-// operations within int64_t.
-template <class C, class Visit>
-void for_each_field(C& config, Visit&& visit) {
-  visit("device", config.device, OneOf<DeviceRequest>{},
-        "Where to compute; auto: a GPU if there is one, else the CPU");
+namespace fields {
 
-  auto& model = config.model;
+template <class Section, class Visit>
+void visit_model(Section& model, Visit& visit) {
   visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1},
         "Tokens of the vocabulary: 257 for bytes, 50257 for GPT-2's tokenizer");
   visit("model.context", model.context, Whole{.at_least = 1, .at_most = 10'000'000},
@@ -43,8 +38,10 @@ void for_each_field(C& config, Visit&& visit) {
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "If train.init_from has fewer positions than model.context: none: refuse; interpolate: stretch its "
         "table; repeat: repeat it; blend: repeat it with overlapping copies");
+}
 
-  auto& data = config.data;
+template <class Section, class Visit>
+void visit_data(Section& data, Visit& visit) {
   visit("data.train", data.train, Text{.may_be_empty = false},
         "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin");
   visit("data.validation", data.validation, Text{},
@@ -53,8 +50,10 @@ void for_each_field(C& config, Visit&& visit) {
         "The fraction of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
+}
 
-  auto& train = config.train;
+template <class Section, class Visit>
+void visit_train(Section& train, Visit& visit) {
   visit("train.folder", train.folder, Text{},
         "Where the run writes its configuration, metrics and checkpoints; \"\": runs/<name of this file>");
   visit(
@@ -91,8 +90,10 @@ void for_each_field(C& config, Visit&& visit) {
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},
         "Also write TensorBoard's event files, to tensorboard/ in the run's folder");
+}
 
-  auto& optimizer = config.optimizer;
+template <class Section, class Visit>
+void visit_optimizer(Section& optimizer, Visit& visit) {
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
         "The highest, after the warm-up");
   visit("optimizer.min_learning_rate", optimizer.min_learning_rate, Number{.at_least = 0},
@@ -113,16 +114,20 @@ void for_each_field(C& config, Visit&& visit) {
         "Gradients with a larger global norm are scaled down to this; 0: never");
   visit("optimizer.moments", optimizer.moments, OneOf<DType>{{DType::kF32, DType::kBF16}},
         "AdamW: the type of both means; bf16: stochastic rounding, 4 bytes a parameter less");
+}
 
-  auto& evaluation = config.evaluation;
+template <class Section, class Visit>
+void visit_evaluation(Section& evaluation, Visit& visit) {
   visit("evaluation.every", evaluation.every, Whole{},
         "Steps between validation losses, and one at the end; 0: never");
   visit("evaluation.sequences", evaluation.sequences, Whole{.at_least = 1},
         "Sequences of an evaluation, at most");
   visit("evaluation.at_start", evaluation.at_start, Flag{},
         "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
+}
 
-  auto& sampling = config.sampling;
+template <class Section, class Visit>
+void visit_sampling(Section& sampling, Visit& visit) {
   visit("sampling.every", sampling.every, Whole{}, "Steps between samples, and one at the end; 0: never");
   visit("sampling.prompt", sampling.prompt, Text{}, "The text that a sample continues");
   visit("sampling.tokens", sampling.tokens, Whole{.at_least = 1}, "Tokens of a sample, at most");
@@ -130,8 +135,10 @@ void for_each_field(C& config, Visit&& visit) {
         "1: the model's probabilities; lower: more probable tokens; 0: always the most probable");
   visit("sampling.top_k", sampling.top_k, Whole{},
         "Sample from the most probable tokens, this many; 0: from all");
+}
 
-  auto& checkpoint = config.checkpoint;
+template <class Section, class Visit>
+void visit_checkpoint(Section& checkpoint, Visit& visit) {
   visit("checkpoint.every", checkpoint.every, Whole{},
         "Steps between checkpoints, and one at the end; 0: only that one");
   visit("checkpoint.keep", checkpoint.keep, Whole{}, "How many of the newest checkpoints to keep; 0: all");
@@ -139,6 +146,24 @@ void for_each_field(C& config, Visit&& visit) {
         "Also keep checkpoints at multiples of this, a multiple of checkpoint.every; 0: none");
   visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
         "Also write and keep a checkpoint at the lowest validation loss so far");
+}
+
+}  // namespace fields
+
+// Calls visit(key, member, kind, documentation) for every key, a section's keys one after the other. `config`
+// is a Config or a const Config. The upper limits of the model's sizes keep its count of parameters and of
+// operations within int64_t.
+template <class C, class Visit>
+void for_each_field(C& config, Visit&& visit) {
+  visit("device", config.device, OneOf<DeviceRequest>{},
+        "Where to compute; auto: a GPU if there is one, else the CPU");
+  fields::visit_model(config.model, visit);
+  fields::visit_data(config.data, visit);
+  fields::visit_train(config.train, visit);
+  fields::visit_optimizer(config.optimizer, visit);
+  fields::visit_evaluation(config.evaluation, visit);
+  fields::visit_sampling(config.sampling, visit);
+  fields::visit_checkpoint(config.checkpoint, visit);
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "train/config/config_keys.h"
 
 #include <algorithm>
+#include <fmt/ranges.h>
 
 #include "kernels/base/check.h"
 #include "train/config/config_fields.h"

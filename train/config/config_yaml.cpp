@@ -110,8 +110,8 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
     std::string_view what = error.msg;
     if (what.starts_with(kUnknownAlias)) what = kUnknownAlias;
     if (what == YAML::ErrorMsg::DOC_IN_SCALAR) what = "a quoted text is not closed";
-    const bool quotes_help =
-        what == kUnknownAlias || !source.has_lines;  // an override is mostly a plain text
+    // An override is mostly a plain text
+    const bool quotes_help = what == kUnknownAlias || !source.has_lines;
     fail("{}: not YAML: {}{}", source.at(error.mark), what, quotes_help ? kQuotesHelp : "");
   }
 }

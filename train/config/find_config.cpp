@@ -1,5 +1,7 @@
 #include "train/config/find_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "kernels/base/check.h"

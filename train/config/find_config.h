@@ -1,4 +1,4 @@
-// Where configurations, and other files that ship with the program, lie.
+// Finds configurations and other files that ship with the program.
 #pragma once
 
 #include <filesystem>
@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-// Folders where files that ship with the program may lie, whether or not they exist: beside the program, one
-// above, and where `cmake --install` puts them, ../share/tessera.
+// The folders of files that ship with the program, which may not exist: beside the program, one above, and
+// ../share/tessera, where `cmake --install` puts them.
 std::vector<std::filesystem::path> shipped_folders();
 std::vector<std::filesystem::path> shipped_config_folders();  // the configs/ in them
 
-// Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be left out.
+// Looks `name` up in the current folder, then, if it is a bare name, in `folders`; ".yaml" may be omitted.
 // Error: every place that was tried, and the names of the configurations in `folders`.
 std::filesystem::path find_config(
     const std::string& name, const std::vector<std::filesystem::path>& folders = shipped_config_folders());

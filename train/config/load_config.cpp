@@ -1,5 +1,7 @@
 #include "train/config/load_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -229,12 +231,12 @@ void Reader::check_across() const {
   require(model.channels % model.heads == 0, "model.heads", "does not divide", "model.channels",
           nearest_divisors(model.channels, model.heads));
   require(T <= model.context, "train.sequence_length", "is more than", "model.context");
-  require(train.tokens_per_step % T == 0, "train.tokens_per_step", "is no multiple of", sequence,
+  require(train.tokens_per_step % T == 0, "train.tokens_per_step", "is not a multiple of", sequence,
           nearest_multiples(train.tokens_per_step, T));
   if (train.micro_batch > 0) {
     const int64_t tokens = T * train.micro_batch;
     require(train.tokens_per_step % tokens == 0, "train.tokens_per_step",
-            fmt::format("is no multiple of {} tokens x", T), "train.micro_batch",
+            fmt::format("is not a multiple of {} tokens x", T), "train.micro_batch",
             nearest_multiples(train.tokens_per_step, tokens));
   }
   require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
@@ -242,7 +244,7 @@ void Reader::check_across() const {
   const auto& checkpoint = config_.checkpoint;
   if (checkpoint.keep_every > 0)
     require(checkpoint.every > 0 && checkpoint.keep_every % checkpoint.every == 0, "checkpoint.keep_every",
-            "is no multiple of", "checkpoint.every",
+            "is not a multiple of", "checkpoint.every",
             checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
                                  : "which writes one only at the end");
   if (checkpoint.keep_best)

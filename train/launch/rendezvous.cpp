@@ -178,26 +178,26 @@ class RendezvousServer {
     return text;
   }
 
-  // Tells all ranks that have joined, or still connect within a moment.
+  // Sends the refusal to all ranks that have joined, or still connect within a moment.
   [[noreturn]] void refuse() {
-    std::vector<Connection> told;
-    const auto tell = [&](Connection connection) {
+    std::vector<Connection> notified;
+    const auto notify = [&](Connection connection) {
       connection.send(MessageKind::kRefusal, refusal_);
       connection.finish_sending();
-      told.push_back(std::move(connection));
+      notified.push_back(std::move(connection));
     };
     for (std::optional<Peer>& peer : joined_)
-      if (peer) tell(std::move(peer->connection));
+      if (peer) notify(std::move(peer->connection));
     const auto open = [](const Connection& connection) { return !connection.ended(); };
     const Clock::time_point start = Clock::now();
     do {
       accept_connections();
-      for (Connection& connection : std::exchange(pending_, {})) tell(std::move(connection));
+      for (Connection& connection : std::exchange(pending_, {})) notify(std::move(connection));
       // Read to the end: closing with unread bytes would reset the connection and lose the refusal.
-      for (Connection& connection : told) connection.receive();
+      for (Connection& connection : notified) connection.receive();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     } while (seconds_since(start) < kDrainSeconds &&
-             (told.size() < joined_.size() || std::any_of(told.begin(), told.end(), open)));
+             (notified.size() < joined_.size() || std::any_of(notified.begin(), notified.end(), open)));
     throw Error(refusal_);
   }
 

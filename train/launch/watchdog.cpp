@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -209,9 +210,9 @@ bool Watchdog::end_if_over() {
 
 void Watchdog::receive_from(size_t index) {
   Connection& connection = peers_[index].connection;
-  connection.flush();
-  connection.receive();
   try {
+    connection.flush();
+    connection.receive();
     while (const std::optional<Message> message = connection.next()) handle(index, *message);
   } catch (const std::exception& error) {
     shut_down(world_.rank, fmt::format("{} sent a message that cannot be read: {}. Run the same program on "

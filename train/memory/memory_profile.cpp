@@ -16,16 +16,16 @@ namespace fs = std::filesystem;
 Json index_or_null(int64_t index) { return index == MemoryRecording::kNone ? Json(nullptr) : Json(index); }
 
 const MemoryRecording& recording_of(const MemoryProfile& profile) {
-  check(profile.ledger.recording(), "a memory profile wants a ledger that records, found one that does not");
+  check(profile.ledger.recording(), "a memory profile needs a ledger that records; this one does not");
   return *profile.ledger.recording();
 }
 
-// Calls visit(allocation, is_birth, bytes by tag after it) for every birth and death, in order.
+// Calls visit(allocation, is_allocation, bytes by tag after it) for every allocation and release, in order.
 template <class Visit>
 void replay(const MemoryRecording& recording, Visit&& visit) {
   struct Event {
     const MemoryRecording::Allocation* allocation = nullptr;
-    bool is_birth = false;
+    bool is_allocation = false;
   };
   std::vector<Event> events(static_cast<size_t>(recording.births_and_deaths()));
   for (const auto& a : recording.allocations()) {
@@ -35,8 +35,8 @@ void replay(const MemoryRecording& recording, Visit&& visit) {
   BytesByTag now{};
   for (const Event& event : events) {
     now[static_cast<size_t>(event.allocation->tag)] +=
-        event.is_birth ? event.allocation->bytes : -event.allocation->bytes;
-    visit(*event.allocation, event.is_birth, now);
+        event.is_allocation ? event.allocation->bytes : -event.allocation->bytes;
+    visit(*event.allocation, event.is_allocation, now);
   }
 }
 
@@ -47,14 +47,14 @@ int64_t sum(const BytesByTag& bytes) {
 }
 
 struct Peak {
-  int64_t order = MemoryRecording::kNone;  // the birth by which it was reached first
+  int64_t order = MemoryRecording::kNone;  // of the first allocation that reached it
   BytesByTag by_tag{};
 };
 
 Peak peak_of(const MemoryRecording& recording) {
   Peak peak;
-  replay(recording, [&](const MemoryRecording::Allocation& a, bool is_birth, const BytesByTag& now) {
-    if (is_birth && sum(now) > sum(peak.by_tag)) peak = {a.born.order, now};
+  replay(recording, [&](const MemoryRecording::Allocation& a, bool is_allocation, const BytesByTag& now) {
+    if (is_allocation && sum(now) > sum(peak.by_tag)) peak = {a.born.order, now};
   });
   return peak;
 }
@@ -76,7 +76,7 @@ Json driver_json(const MemoryProfile& profile) {
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The rows of a JSON list, a line each.
+// The rows of a JSON list, one a line
 class Rows {
  public:
   Rows(std::string& text, std::string_view opening) : text_(text) { text_ += opening; }
@@ -108,14 +108,15 @@ std::string memory_json(const MemoryProfile& profile) {
       {"births_and_deaths", recording.births_and_deaths()},
       {"last_ns", recording.last_nanoseconds()}};
   std::string json = text_of(summary);
-  json.pop_back();  // the lists are written row by row: as one Json they would take many times their size
+  // The lists are written row by row: as one Json value they would take many times their size.
+  json.pop_back();
   Rows phases(json, ",\n\"phases\":[");
   for (size_t i = 0; i < recording.phases().size(); ++i) {
     const MemoryRecording::Phase& p = recording.phases()[i];
     const bool ended = p.end.order != MemoryRecording::kNone;
     phases.add({{"path", recording.path(static_cast<int>(i))},
                 {"parent", index_or_null(p.parent)},
-                {"left_out", p.left_out},
+                {"left_out", p.skipped},
                 {"begin", p.begin.order},
                 {"end", ended ? p.end.order : recording.births_and_deaths()},
                 {"begin_ns", p.begin.nanoseconds},
@@ -165,8 +166,8 @@ std::string memory_trace(const MemoryProfile& profile) {
     add("b", a.name, a.born.nanoseconds, std::move(begin));
     add("e", a.name, end_of(a.died), what);
   }
-  replay(recording, [&](const MemoryRecording::Allocation& a, bool is_birth, const BytesByTag& now) {
-    add("C", "bytes by tag", (is_birth ? a.born : a.died).nanoseconds, {{"args", by_tag_json(now)}});
+  replay(recording, [&](const MemoryRecording::Allocation& a, bool is_allocation, const BytesByTag& now) {
+    add("C", "bytes by tag", (is_allocation ? a.born : a.died).nanoseconds, {{"args", by_tag_json(now)}});
   });
   return json + "]}\n";
 }

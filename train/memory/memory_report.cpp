@@ -26,8 +26,8 @@ std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, con
   row("obtained by the arena", reserved_bytes);
   const DeviceMemory memory = device_memory(device.device);
   row(drivers_figure(device.device), memory.used_by_process);
-  // On a GPU the rest is the CUDA context, the loaded kernels and other processes; on the CPU pages are
-  // counted when they are first touched, so the system may report less than was obtained.
+  // On a GPU this is the CUDA context, the loaded kernels and other processes. On the CPU it may be negative:
+  // pages count only after they were first touched.
   row("not in the ledger", memory.used_by_process - reserved_bytes);
   return text;
 }

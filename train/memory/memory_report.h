@@ -1,4 +1,4 @@
-// Where the memory went: a pure function of the ledger.
+// Memory by tag: pure functions of the ledger.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-// The peak by tag, beside what the arena obtained and what the driver (or the system) reports for this
-// process.
+// The peak by tag, the memory that the arena obtained, and the driver's (or the system's) figure for this
+// process
 std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, const DeviceTraits& device);
 
-// What used_by_process of DeviceMemory is on that device
+// A name for DeviceMemory::used_by_process on that device
 const char* drivers_figure(Device device);
 
 // {"weights": bytes, ...}, every tag

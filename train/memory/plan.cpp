@@ -74,7 +74,7 @@ Change with_context(Change change, int64_t tokens) {
 
 int64_t largest_that_fits(int64_t step, int64_t most, const std::function<bool(int64_t)>& fits) {
   const int64_t last = most / step;
-  int64_t low = 0, high = 1;  // in steps: low fits (0 is taken to), high does not, or is not known to
+  int64_t low = 0, high = 1;  // in steps: low fits (0 counts as fitting), high does not, or is not known to
   while (high <= last && fits(high * step)) low = high, high *= 2;
   high = std::min(high, last + 1);
   while (high - low > 1) {

@@ -1,5 +1,5 @@
-// A run's memory before it runs, held against what there is: the one answer to "does it fit", for --plan and
-// for every run before it obtains anything.
+// The memory that a run will need, compared with the memory that is available: --plan prints it, and every
+// run checks it before it allocates anything.
 #pragma once
 
 #include <functional>
@@ -31,14 +31,14 @@ struct RunPlan {
 RunPlan plan_run(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
                  int64_t micro_batch = 0);
 
-// A configuration with some of its keys changed, and how to say so.
+// A configuration with some keys changed, and the switches that change them
 struct Change {
   Config config;
   std::vector<std::string> switches;  // "train.micro_batch=32"
 };
 
-// The change with one more. Where train.tokens_per_step would no longer be whole micro-batches it becomes the
-// largest number below that is, or one micro-batch.
+// `change` with one more key changed. If train.tokens_per_step is then no multiple of a micro-batch, it
+// becomes the next multiple below, or one micro-batch.
 Change with_micro_batch(Change change, int64_t micro_batch);
 Change with_recompute(Change change, Keep keep);
 Change with_classifier_chunk(Change change, int64_t tokens);
@@ -47,8 +47,8 @@ Change with_moments(Change change, DType moments);
 Change with_sequence_length(Change change, int64_t tokens);
 Change with_context(Change change, int64_t tokens);  // model.context and the sequences trained on
 
-// The largest multiple of `step`, at most `most`, for which fits() holds while that of the next multiple does
-// not (or is beyond `most`); 0 if not even `step` fits. Where more never needs less, no larger one fits.
+// The largest multiple of `step`, at most `most`, for which fits() holds and does not hold for the next
+// multiple (or that is above `most`); 0 if `step` does not fit. No larger one fits if fits() is monotonic.
 int64_t largest_that_fits(int64_t step, int64_t most, const std::function<bool(int64_t)>& fits);
 
 }  // namespace tessera

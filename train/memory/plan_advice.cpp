@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kLogitsChunk = 8192;  // tokens
 
-// Looks for changes of one run.
+// Finds changes for one run.
 class Adviser {
  public:
   Adviser(const Config& config, const RunPlan& plan, bool resuming)
@@ -35,7 +35,7 @@ class Adviser {
     const Change same_sequences = together;
     add(&Adviser::shorter_sequences);
     offer(together);
-    // Last, as it changes the numbers: only where it is what makes the run fit
+    // Last, since it changes the losses: only if the run fits with it and not without
     for (const Change& rest : {same_sequences, together}) {
       const Change change = with_moments(rest, DType::kBF16);
       if (this->fits(rest) || !this->fits(change)) continue;
@@ -52,7 +52,7 @@ class Adviser {
   std::optional<RunPlan> planned(const Change& change) const {
     try {
       return plan_run(change.config, plan_.device, plan_.limit, plan_.shape.micro_batch);
-    } catch (const Error&) {  // a change that no kernel serves is no advice
+    } catch (const Error&) {  // no kernel supports the change
       return std::nullopt;
     }
   }
@@ -79,7 +79,7 @@ class Adviser {
     return with_classifier_chunk(from, kLogitsChunk);
   }
 
-  // As little as is enough.
+  // The least recomputation that is enough
   std::optional<Change> recompute(const Change& from) const {
     std::optional<Change> found;
     for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
@@ -110,14 +110,13 @@ class Adviser {
 
   std::optional<Change> shorter_sequences(const Change& from) const {
     const int64_t now = from.config.sequence_length();
-    if (resuming_ || now <= kContextStep)
-      return std::nullopt;  // the order of a checkpoint's data rests on it
+    if (resuming_ || now <= kContextStep) return std::nullopt;  // a checkpoint fixes the sequence length
     const int64_t largest = largest_that_fits(
         kContextStep, now - 1, [&](int64_t tokens) { return fits(with_sequence_length(from, tokens)); });
     return with_sequence_length(from, std::max(largest, kContextStep));
   }
 
-  // One micro-batch a step: what is left of the buffers that hold a step's tokens.
+  // One micro-batch a step: the least memory for the buffers of a step's tokens
   std::optional<Change> smaller_step(const Change& from) const {
     Change change = from;
     const int64_t micro_batch = std::max<int64_t>(from.config.train.micro_batch, 1);
@@ -168,19 +167,19 @@ std::string set_switches(const std::vector<std::string>& switches) {
 }
 
 std::string advice_text(const std::vector<Advice>& advice) {
-  if (advice.empty()) return "No switch needs less: the model is too large for this memory.\n";
-  std::string text = "What would need less:\n";
+  if (advice.empty()) return "No change needs less memory: the model is too large.\n";
+  std::string text = "These changes need less memory:\n";
   for (const Advice& a : advice)
     text += fmt::format("  {:>10}  {:<9} {}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
                         set_switches(a.switches));
   if (std::none_of(advice.begin(), advice.end(), [](const Advice& a) { return a.fits; }))
-    text += "None of these is enough: the model is too large for this memory.\n";
+    text += "None of these is enough: the model is too large.\n";
   return text;
 }
 
 std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
-  if (!limit.known()) return "no limit is known";
-  if (limit.given) return fmt::format("the {} that --device-memory leaves", format_bytes(limit.bytes));
+  if (!limit.known()) return "an unknown limit";
+  if (limit.given) return fmt::format("the {} given by --device-memory", format_bytes(limit.bytes));
   return fmt::format(
       "the {} that are free now, of {}, on {}{}", format_bytes(limit.bytes + limit.not_ours),
       format_bytes(limit.total), device.name,
@@ -189,13 +188,13 @@ std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
 
 std::string refusal(const Config& config, const RunPlan& plan, bool resuming) {
   std::string text = fmt::format(
-      "this run does not fit: it plans {} ({}), {} more than {}.\nIts micro-batch is {} x {} tokens, "
+      "this run does not fit: it needs {} ({}), {} more than {}.\nIts micro-batch is {} x {} tokens, "
       "attention {}; the peak is in {}, at \"{}\".\n",
       format_bytes(plan.peak()), format_by_tag(plan.memory.ledger.at_peak()), format_bytes(-plan.spare()),
       describe(plan.limit, plan.device), plan.shape.micro_batch, plan.shape.sequence_length,
       name_of(plan.shape.attention), plan.memory.peak_stage, plan.memory.ledger.peak_name());
   text += advice_text(advice(config, plan, resuming));
-  text.pop_back();  // who prints an error ends its line
+  text.pop_back();  // main() prints the last line break
   return text;
 }
 

@@ -1,4 +1,4 @@
-// What to change where a run does not fit, each change with the memory that its own plan finds.
+// Changes that make a run fit, each with the memory of its own plan.
 #pragma once
 
 #include "train/memory/plan.h"
@@ -11,17 +11,17 @@ struct Advice {
   bool fits;
 };
 
-// Changes that need less than `plan`, the plan of `config`, and leave the model's size alone; where none of
-// them is enough, together, or else with fewer layers. `resuming`: none that a checkpoint forbids.
+// Changes that need less memory than `plan`, the plan of `config`, with the same model. If no single one is
+// enough: several together, or fewer layers. `resuming`: only changes that a checkpoint allows.
 std::vector<Advice> advice(const Config& config, const RunPlan& plan, bool resuming);
 
-// "this run does not fit: it plans 20.1 GiB (by tag), 4.1 GiB more than ...", and the advice line by line
+// "this run does not fit: it needs 20.1 GiB (by tag), 4.1 GiB more than ...", and the advice line by line
 std::string refusal(const Config& config, const RunPlan& plan, bool resuming);
 std::string advice_text(const std::vector<Advice>& advice);
 
 std::string describe(const MemoryLimit& limit, const DeviceTraits& device);  // "the 16.0 GiB that ..."
 
-std::string in_shell(const std::string& word);  // quoted where a shell wants it
+std::string in_shell(const std::string& word);  // quoted if a shell needs it
 // "--set a=1 --set 'data.train=x y'", for a shell
 std::string set_switches(const std::vector<std::string>& switches);
 

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kDefaultArch = attention::kHopper;  // of a GPU that is not present, where --arch is not given
 constexpr int kOldestArch = attention::kLowestArch, kNewestArch = 999;
 
-// What is planned for, and what of that was assumed.
+// The device that is planned for, and a notice if it was assumed
 struct Target {
   DeviceTraits device;
   MemoryLimit limit;
@@ -33,21 +33,21 @@ Target absent_gpu(int arch, const std::string& assumed) {
           .notice = assumed};
 }
 
-// The device that the run would take. Where there is no GPU, one is planned for if the user speaks of one: by
-// --arch, by device=cuda, or by giving a memory without device=cpu.
+// The device that the run would use. Without a GPU in this machine, the plan is for one if the user asked for
+// it: by --arch, by device=cuda, or by a memory size without device=cpu.
 Target choose_target(const Config& config, const PlanOptions& options) {
   const DeviceRequest requested = config.device;
   const bool has_memory = !options.device_memory.empty();
   check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
-        "--arch {}: wants the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
+        "--arch {}: wanted the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
         options.arch, kOldestArch);
   check(options.arch == 0 || requested != DeviceRequest::kCpu,
-        "--arch {} plans for a GPU, but device is cpu: leave one of them out", options.arch);
+        "--arch {} plans for a GPU, but device is cpu: remove one of them", options.arch);
   Target target;
   std::string why_not = "device=cpu";
   const bool present = requested != DeviceRequest::kCpu && find_cuda_device(target.device, why_not);
   if (options.arch != 0 && !(present && target.device.arch == options.arch)) {
-    target = absent_gpu(options.arch, "no such GPU was asked: the compute capability is that of --arch");
+    target = absent_gpu(options.arch, "no such GPU is present: the compute capability is that of --arch");
   } else if (!present && requested != DeviceRequest::kCpu &&
              (has_memory || requested == DeviceRequest::kCuda)) {
     target = absent_gpu(kDefaultArch,
@@ -93,8 +93,7 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
   fmt::print("  {:<48} {}\n", "all tags", with_bytes(plan.peak()));
   if (!plan.limit.known()) {
     fmt::print(
-        "fits?    not known: no such device is present and no memory was given; --device-memory 80GiB gives "
-        "it\n");
+        "fits?    not known: no such device is present. Give a memory size with --device-memory 80GiB\n");
     return;
   }
   const MemoryLimit& limit = plan.limit;
@@ -107,13 +106,13 @@ void print_plan(const Config& config, const RunPlan& plan, const std::string& no
                fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
                            s.ranks > 1 ? ", NCCL" : ""),
                with_bytes(limit.not_ours));
-    fmt::print("  {:<48} {}\n", "left for the run", with_bytes(limit.bytes));
+    fmt::print("  {:<48} {}\n", "available to the run", with_bytes(limit.bytes));
   }
   fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
              plan.fits() ? "to spare" : "too much");
 }
 
-// Each key once, as its last value: what the change sets over what the user did.
+// Each key once, with its last value: the change overrides the user's switches.
 std::string command(const PlanOptions& options, const Change& change) {
   std::vector<std::string> written = options.overrides, all;
   written.insert(written.end(), change.switches.begin(), change.switches.end());
@@ -174,8 +173,8 @@ int plan_command(const Config& config, const PlanOptions& options) {
   check_writable(options.json);
   const Target target = choose_target(config, options);
   std::optional<Fit> fit;
-  if (options.fit == "context") fit = fit_context(config, target.device, target.limit);
-  if (options.fit == "batch") fit = fit_batch(config, target.device, target.limit);
+  if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit);
+  if (options.fit == FitSearch::kBatch) fit = fit_batch(config, target.device, target.limit);
   const RunPlan plan = fit ? fit->plan : plan_run(config, target.device, target.limit);
   const Config& planned = fit ? fit->change.config : config;
   std::vector<Advice> changes;

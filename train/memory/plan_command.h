@@ -8,12 +8,17 @@
 
 namespace tessera {
 
+enum class FitSearch : uint8_t { kNone, kContext, kBatch };
+constexpr auto words_of(FitSearch) {  // of --fit
+  return std::array{Word{"context", FitSearch::kContext}, Word{"batch", FitSearch::kBatch}};
+}
+
 struct PlanOptions {
-  std::string config_name;  // as the user wrote them, for the command line to copy
+  std::string config_name;  // these two as the user wrote them, for the printed commands
   std::vector<std::string> overrides;
-  std::string device_memory;  // "80GiB"; empty: what is free on the device that is present
-  int arch = 0;      // compute capability times ten of a GPU that need not be present; 0: see the .cpp
-  std::string fit;   // "context", "batch" or empty
+  std::string device_memory;  // "80GiB"; empty: what is free on this machine's device
+  int arch = 0;               // compute capability times ten, of any GPU; 0: as choose_target() decides
+  FitSearch fit = FitSearch::kNone;
   std::string json;  // file to write; empty: none
 };
 

@@ -10,9 +10,11 @@ constexpr int64_t kMostContext = 10'000'000, kMostMicroBatch = 1'000'000, kMostT
 
 Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device, const MemoryLimit& limit,
         const std::function<Change(int64_t)>& change_to) {
-  check(limit.known(), "to find what fits, the memory must be known: give --device-memory, such as 80GiB");
+  check(limit.known(),
+        "--fit needs the size of the memory, and no such device is present: give one with --device-memory "
+        "80GiB");
   const auto plan_of = [&](int64_t value) { return plan_run(change_to(value).config, device, limit); };
-  plan_of(step);  // what is refused at the smallest is refused, not taken for too large
+  plan_of(step);  // an error at the smallest value is an Error, not a value that is too large
   const auto why_not = [&](int64_t value) -> std::string {
     try {
       const RunPlan plan = plan_of(value);
@@ -26,7 +28,8 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
   Fit found{.what = what, .step = step, .value = 0, .change = {}, .plan = {}, .beyond = {}};
   found.value = largest_that_fits(step, most, [&](int64_t value) { return why_not(value).empty(); });
   const int64_t next = found.value + step;
-  found.beyond = next <= most ? why_not(next) : fmt::format("{} is more than a configuration takes", next);
+  found.beyond =
+      next <= most ? why_not(next) : fmt::format("{} is above the limit of the configuration", next);
   found.change = change_to(std::max(found.value, step));
   found.plan = plan_of(std::max(found.value, step));
   return found;
@@ -36,14 +39,14 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
 
 Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
   const int64_t micro_batch = std::max<int64_t>(config.train.micro_batch, 1);
-  // The positions of train.init_from are the most, unless its table is to be extended.
+  // train.init_from has a fixed number of positions, unless its table is extended.
   const bool fixed =
       !config.train.init_from.empty() && config.model.position_extension == PositionExtension::kNone;
   const int64_t most =
       std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
     Change change{config, {}};
-    change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step is made to suit it
+    change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step becomes a multiple of it
     change =
         fixed ? with_sequence_length(std::move(change), tokens) : with_context(std::move(change), tokens);
     if (config.train.micro_batch == 0)

@@ -1,4 +1,4 @@
-// The largest context, or micro-batch, that fits a device, found over exact plans.
+// The largest context, or micro-batch, that fits a device, found from exact plans.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,20 @@ namespace tessera {
 
 struct Fit {
   const char* what;    // "context" in tokens, "micro-batch" in sequences
-  int64_t step;        // the distance of the values tried
+  int64_t step;        // between the values tried
   int64_t value = 0;   // the largest that fits; 0: not even `step`
   Change change;       // to this value, or to `step`
   RunPlan plan;        // of that change
   std::string beyond;  // why value + step does not fit
-  // fit_batch: the largest that leaves train.tokens_per_step as it is, if another one
+  // fit_batch: the largest that keeps train.tokens_per_step, if that is another one
   std::optional<Change> same_step = {};
 };
 
-// The longest sequences that can be trained on, model.context with them: a multiple of kContextStep. A
-// train.micro_batch of auto becomes 1. Error: no limit is known, and what run_shape() refuses for the
+// The longest sequences that fit, with model.context of the same length: a multiple of kContextStep. A
+// train.micro_batch of auto becomes 1. Error: no limit is known, and the errors of run_shape() for the
 // smallest.
 Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit);
-// The largest train.micro_batch; train.tokens_per_step follows where it must.
+// The largest train.micro_batch; train.tokens_per_step changes if it must.
 Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit);
 
 }  // namespace tessera

@@ -117,7 +117,7 @@ class NcclCommunicator final : public Communicator {
   static constexpr size_t kEvents = 256;
 
   struct Wait {
-    Event before{cudaEventDefault}, after{cudaEventDefault};
+    CudaEvent before{cudaEventDefault}, after{cudaEventDefault};
   };
 
   void run(const AllReduce& a) override {
@@ -155,11 +155,11 @@ class NcclCommunicator final : public Communicator {
   }
   void end() {
     const auto slot = static_cast<size_t>(started()) % kEvents;  // started() does not count this one yet
-    if (slot == done_.size()) done_.push_back(std::make_unique<Event>(cudaEventDisableTiming));
+    if (slot == done_.size()) done_.push_back(std::make_unique<CudaEvent>(cudaEventDisableTiming));
     done_[slot]->record(stream_);
   }
   // Recorded after the collective of that number, counted from 1, or after a later one
-  Event& done(int64_t number) { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
+  CudaEvent& done(int64_t number) { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
   void convert(const Tensor& from, const Tensor& to) {
     cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
   }
@@ -248,10 +248,10 @@ class NcclCommunicator final : public Communicator {
   const NcclLibrary& nccl_;
   double time_limit_seconds_;
   cudaStream_t backend_stream_;
-  Stream stream_;
-  Event ready_{cudaEventDisableTiming};       // the backend's work that the last collective waits for is done
-  std::vector<std::unique_ptr<Event>> done_;  // of the newest kEvents collectives
-  int64_t waited_for_ = 0;                    // collectives
+  CudaStream stream_;
+  CudaEvent ready_{cudaEventDisableTiming};  // the backend's work that the last collective waits for is done
+  std::vector<std::unique_ptr<CudaEvent>> done_;  // of the newest kEvents collectives
+  int64_t waited_for_ = 0;                        // collectives
   bool failed_ = false;
   std::deque<std::unique_ptr<Wait>> waits_;  // not yet in waited_seconds_
   double waited_seconds_ = 0;

@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-class Event {
+class CudaEvent {
  public:
-  explicit Event(unsigned flags) { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, flags)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+  explicit CudaEvent(unsigned flags) { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, flags)); }
+  ~CudaEvent() { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
 
   void record(cudaStream_t stream) { TESSERA_CUDA(cudaEventRecord(event_, stream)); }
   void hold(cudaStream_t stream) const { TESSERA_CUDA(cudaStreamWaitEvent(stream, event_)); }
@@ -23,7 +23,7 @@ class Event {
     return status == cudaSuccess;
   }
   void synchronize() const { TESSERA_CUDA(cudaEventSynchronize(event_)); }
-  double seconds_since(const Event& start) const {
+  double seconds_since(const CudaEvent& start) const {
     float milliseconds = 0;
     TESSERA_CUDA(cudaEventElapsedTime(&milliseconds, start.event_, event_));
     return 1e-3 * milliseconds;
@@ -33,12 +33,12 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-class Stream {
+class CudaStream {
  public:
-  Stream() { TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  CudaStream() { TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~CudaStream() { cudaStreamDestroy(stream_); }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
   operator cudaStream_t() const { return stream_; }
 
  private:

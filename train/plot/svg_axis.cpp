@@ -1,6 +1,6 @@
 #include "train/plot/svg_axis.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// 1, 2 or 5 times a power of ten: some so many of them make up `range`.
+// 1, 2 or 5 times a power of ten, so that about this many steps cover `range`
 double round_step(double range, int ticks = 5) {
   const double rough = range / ticks, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0})

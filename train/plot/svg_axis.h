@@ -1,4 +1,4 @@
-// Axes of a plot: which values they span, where their ticks are, and how these are written.
+// Axes of a plot: their ranges and ticks.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ Axis axis_around(double smallest, double largest);    // from a tick to a tick, 
 Axis axis_at(std::vector<double> values);             // logarithmic, a tick at each value
 Axis axis_of_bytes(double smallest, double largest);  // logarithmic, ticks at powers of two
 
-// From `smallest` to `largest`, with about so many ticks.
+// From `smallest` to `largest`, with about `ticks` ticks
 Axis axis_between(double smallest, double largest, int ticks);
 
 std::string short_number(double value);  // 512 is 512, 2048 is 2K, 1048576 is 1M

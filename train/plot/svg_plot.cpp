@@ -1,6 +1,6 @@
 #include "train/plot/svg_plot.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ constexpr double kLinearTickWidth = 70;                 // of a linear scale, ab
 constexpr double kEndText = 100;       // the width of the text at a line's end
 constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text above it
 
-// Told apart by people with the common colour blindnesses, and dark or light enough for either page.
+// Distinguishable with the common colour blindnesses, and with contrast on light and dark pages.
 constexpr const char* kColours[] = {"#4477dd", "#dd6633", "#229966", "#aa55bb", "#bb9911", "#777777"};
 
 std::string escaped(const std::string& text) {
@@ -79,8 +79,8 @@ class PanelDrawing {
               : panel_.around ? axis_around(*smallest, *largest)
                               : axis_from_zero(*largest);
     const auto [first, last] = std::minmax_element(xs.begin(), xs.end());
-    const double from =
-        *first < *last / 20 ? std::min(0.0, *first) : *first;  // a little more shows the origin
+    // A little more shows the origin
+    const double from = *first < *last / 20 ? std::min(0.0, *first) : *first;
     const int x_ticks = static_cast<int>(width / kLinearTickWidth);
     x_axis_ = plot_.x_axis == SvgPlot::XAxis::kLinear ? axis_between(from, *last, x_ticks) : axis_at(xs);
     left_ = left + (in_bytes() ? kLeftOfBytes : plot_.y_label.empty() ? kLeftUnnamed : kLeft);

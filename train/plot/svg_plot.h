@@ -1,5 +1,5 @@
-// Line plots as an SVG file. Readable on light and on dark pages: colours
-// follow the reader's preference. It needs no script, font or network.
+// Line plots as an SVG file. Colours follow the reader's preference for light or dark pages. It needs no
+// script, font or network.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace tessera {
 
 struct SvgPlot {
   using Points = std::vector<std::pair<double, double>>;  // x, y
-  struct End {  // what lies beyond a line's last point: reached by dashes, and crossed out
+  struct End {  // a point beyond the last one of a line: reached by dashes, and crossed out
     double x, y;
     std::vector<std::string> text;  // lines
   };

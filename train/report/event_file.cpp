@@ -105,7 +105,7 @@ std::string EventFile::open() {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const auto now = static_cast<int64_t>(std::time(nullptr));
-  for (int i = 0; !file_.is_open(); ++i) {  // never into a file of another process
+  for (int i = 0; !file_.is_open(); ++i) {  // never the file of another process
     path_ = folder_ / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", now, host, getpid(), i);
     file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     check(file_.is_open() || errno == EEXIST, "cannot write {}: {}", path_.string(), std::strerror(errno));

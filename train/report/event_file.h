@@ -2,7 +2,7 @@
 //
 // Formats: the record framing of TensorFlow's TFRecord (tensorflow/core/lib/io/record_writer.h) and the
 // messages Event, Summary and SessionLog of TensorBoard's event.proto and summary.proto, in the wire encoding
-// of Protocol Buffers. Of these only what a scalar needs.
+// of Protocol Buffers: only the parts that a scalar needs.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace tessera {
 
-// CRC-32C (Castagnoli), as RFC 3720 defines it, and as a record holds it: rotated and shifted, so that a
-// checksum of bytes that hold checksums is no weaker.
+// CRC-32C (Castagnoli) as RFC 3720 defines it; and masked, as a record stores it: rotated and shifted, so
+// that a checksum over bytes that contain checksums is no weaker.
 uint32_t crc32c(std::string_view bytes);
 uint32_t masked_crc32c(std::string_view bytes);
 
 // Length, checksum of the length, the bytes, checksum of the bytes; all little-endian.
 std::string event_record(std::string_view bytes);
 
-// A new file in `folder`, which is made if need be. It is created with the first event.
+// A new file in `folder`, which is made if it does not exist. The file is created with the first event.
 class EventFile {
  public:
   explicit EventFile(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // What earlier files hold of this step and later ones no longer counts: the run has begun anew there.
+  // Events of earlier files at this step and later become invalid: the run continues from here.
   void start(int64_t step, double wall_time);
   void scalar(std::string_view tag, int64_t step, double wall_time, double value);
-  // Appends what was added. Error: the folder or the file cannot be written. What was added is dropped then,
+  // Appends the added events. Error: the folder or the file cannot be written. The events are then dropped,
   // and the next flush begins another file.
   void flush();
 

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-bool LineTail::started_anew() {
+bool LineTail::was_replaced() {
   std::error_code error;
   const auto size = std::filesystem::file_size(path_, error);
   if (error || static_cast<int64_t>(size) >= offset_) return false;

@@ -1,4 +1,4 @@
-// The lines of a file that grows.
+// Reads the lines of a growing file.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace tessera {
 
-// Each read() visits the lines that came since the one before. A last line without its end is left for later:
-// whoever writes the file may be at it. Lines over 16 MiB are visited as empty ones.
+// Each read() visits the lines that were added since the last one. A last line without its line break waits
+// for the next read(): it may be incomplete. Lines over 16 MiB are visited as empty ones.
 class LineTail {
  public:
   explicit LineTail(std::filesystem::path path) : path_(std::move(path)) {}
 
-  // The file has become shorter than what was read of it, so it is another one: it is read from its start.
-  bool started_anew();
+  // Whether the file is now shorter than the part that was read, so it was replaced: read() then starts
+  // again.
+  bool was_replaced();
   // `offset` is that of the line's first byte. Error: the file cannot be read.
   void read(const std::function<void(std::string_view line, int64_t offset)>& visit);
 

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Nothing where a crash, or somebody else, left no JSON.
+// Nothing if the line is not JSON: a crash may have cut it.
 std::optional<nlohmann::json> parse_line(const std::string& line) {
   try {
     return parse_json(line, "metrics.jsonl");
@@ -49,13 +49,13 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
   const off_t end = lseek(file_.get(), 0, SEEK_END);
   if (write_all(file_.get(), text)) return;
   const int reason = errno;
-  // The beginning of a line would spoil the next one. If it cannot be taken away, a resume drops it.
+  // A partial line would corrupt the next one. If it cannot be removed here, a resume drops it.
   if (end >= 0 && ftruncate(file_.get(), end) != 0) errno = reason;
   fail("cannot append to {}: {}", path_.string(), std::strerror(reason));
 }
 
 void MetricsFile::sync() {
-  // EINVAL: what cannot be synced, such as a pipe
+  // EINVAL: a pipe, or another file that cannot be synced
   check(fsync(file_.get()) == 0 || errno == EINVAL, "cannot write {} to the disk: {}", path_.string(),
         std::strerror(errno));
 }

@@ -1,4 +1,4 @@
-// metrics.jsonl: what a run leaves for programs to read.
+// metrics.jsonl: the events and figures of a run, for programs.
 #pragma once
 
 #include <filesystem>
@@ -15,16 +15,16 @@ inline constexpr const char* kMetricsFile = "metrics.jsonl";
 // One JSON object a line. Every line has its "type" and its "step"; docs/training.md lists the types.
 class MetricsFile {
  public:
-  // Keeps the lines of an earlier run up to `keep_to_step` and drops the rest (-1: all of them), so that the
-  // file of a resumed run reads as if it had never stopped. What a crash left of a line is dropped too.
+  // Keeps the lines of an earlier run up to `keep_to_step` and drops later ones (-1: all lines), so that the
+  // file of a resumed run reads as if it had never stopped. Incomplete lines are dropped too.
   // Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 
-  // Appended at once, whole or not at all. Error: disk full.
+  // Appends a line, whole or not at all. Error: disk full.
   void write(const nlohmann::ordered_json& line);
-  void sync();  // what was written survives a loss of power. Error: the disk failed
+  void sync();  // the lines written so far survive a loss of power. Error: the disk failed
 
-  // Whether the lines that were kept have one of this type at `keep_to_step`.
+  // Whether a line of this type at `keep_to_step` was kept
   bool kept(const std::string& type) const { return types_at_end_.contains(type); }
 
  private:
@@ -33,7 +33,7 @@ class MetricsFile {
   std::set<std::string> types_at_end_;
 };
 
-// Of a line; lines of earlier versions have no "type", and are told by what else they have.
+// The type of a line. Lines of earlier versions have no "type": their keys tell it.
 std::string type_of_metrics(const nlohmann::json& line);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs of the same name are told apart by their folders, as the user wrote them.
+// Runs of the same name are named by their folders, as the user wrote them.
 void name_apart(std::vector<RunRecord>& runs) {
   std::multiset<std::string> names;
   for (const RunRecord& run : runs) names.insert(run.name);
@@ -54,7 +54,7 @@ void report_command(const ReportOptions& options) {
   fs::path output = options.output;
   if (output.empty())
     output = runs.size() > 1 ? fs::path("compare.html") : fs::path(runs[0].folder) / "report.html";
-  // The page of a run under way is soon written anew by the run itself; this one says how things stand now.
+  // A running run overwrites this page soon; until then it shows the present state.
   const ReportPage page{.runs = runs, .written = utc_time()};
   write_output(output.string(), report_page(page));
   if (!options.svg.empty()) write_output(options.svg, report_svg(runs));

@@ -1,4 +1,4 @@
-// The program report: the curves of runs that have been, or are under way.
+// ./report: the curves of finished and running runs.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 #include "train/report/report_page.h"
 
 #include <cmath>
+#include <fmt/format.h>
 #include <iterator>
 
 #include "kernels/base/check.h"
@@ -15,7 +16,7 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// A list of numbers, short: a page holds some twenty thousand. Six digits are more than a screen can show.
+// A short list of numbers: a page holds some twenty thousand. Six digits are more than a screen can show.
 class Numbers {
  public:
   void add(double value, const char* format = "{:.6g}") {
@@ -34,7 +35,7 @@ class Numbers {
 
 // {"width":4,"step":[...],"tokens":[...],"seconds":[...],
 //  "loss":{"mean":[...],"least":[...],"greatest":[...]}}
-// Where a bucket is one step, the mean is all there is.
+// If a bucket is one step, only the mean is written.
 std::string curves_json(const ThinnedCurves& curves, std::span<const char* const> names) {
   Numbers step, tokens, seconds;
   for (const auto& [index, bucket] : curves.buckets()) {

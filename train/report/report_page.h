@@ -11,7 +11,7 @@ namespace tessera {
 struct ReportPage {
   std::span<const RunRecord> runs;
   std::string written;        // when, in UTC, as in metrics.jsonl
-  double reload_seconds = 0;  // > 0: the page is written again so often, and loads itself anew
+  double reload_seconds = 0;  // > 0: the page is rewritten and reloads itself this often
 };
 
 std::string report_json(const ReportPage& page);

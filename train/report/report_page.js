@@ -1,5 +1,5 @@
 // report.html but for its charts: what the reader has chosen, tables, samples, and keeping up with a run.
-// What the reader has chosen, kept in the address: a page that loads itself anew looks as it did.
+// The reader's choices, kept in the address, so that they survive a reload.
 const choices = { x: "step", smooth: "auto", scale: "linear", outliers: "", from: "", to: "", off: "", samples: "0" };
 for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key in choices) choices[key] = value;
 function choose(changes) {
@@ -84,7 +84,7 @@ function draw_events_table() {
     element(row, "td", { class: "n" }, group(event.step));
     element(row, "td", { style: "overflow-wrap:anywhere" }, [single ? "" : run.name, short_text(event)].filter(Boolean).join(": ")).title = event.text;
   }
-  if (all.length === 0) element(element(rows, "tr"), "td", { class: "faint" }, "metrics.jsonl tells of none");
+  if (all.length === 0) element(element(rows, "tr"), "td", { class: "faint" }, "none in metrics.jsonl");
 }
 function draw_samples() {
   const which = $("samples_of"), panel = $("samples");
@@ -170,7 +170,7 @@ function describe_run(run) {
   $("warning").textContent = wrong.join(" ");
 }
 
-// The page of a running training is written again every few seconds, and loads itself anew, unless the reader is at it.
+// The page of a running training is rewritten every few seconds and reloads itself, unless the reader is using it.
 function keep_up() {
   const goes_on = single && report.reload_seconds > 0 && runs[0].state === "running", written = Date.parse(report.written);
   const say = () => {

@@ -16,7 +16,7 @@ size_t curve_named(std::string_view key) {
                              RunRecord::kStepCurves.begin());
 }
 
-// Every step; where several share a bucket, its least and its greatest value.
+// Every step; for a bucket of several steps, its least and its greatest value
 Points extremes(const ThinnedCurves& curves, size_t curve) {
   Points points;
   for (const auto& [index, bucket] : curves.buckets()) {
@@ -28,7 +28,8 @@ Points extremes(const ThinnedCurves& curves, size_t curve) {
   return points;
 }
 
-struct Sums {  // over the points around one: of w, w d, w d^2, w y and w d y; w is the weight, d the distance
+// Sums over the points around one: of w, w d, w d^2, w y and w d y, where w is the weight and d the distance
+struct Sums {
   double w = 0, wd = 0, wdd = 0, wy = 0, wdy = 0;
 
   void move(double distance, double keep) {  // to the next point
@@ -43,8 +44,8 @@ struct Sums {  // over the points around one: of w, w d, w d^2, w y and w d y; w
   }
 };
 
-// At each step the height of the straight line that fits the steps around best, the nearer ones weighing
-// more: exp(-distance / span). As in report_charts.js.
+// At each step, the value of a straight line fitted to the neighbouring steps with weights
+// exp(-distance / span). As in report_charts.js.
 Points smoothed(const ThinnedCurves& curves, size_t curve, double span) {
   Points points;
   for (const auto& [index, bucket] : curves.buckets())
@@ -70,7 +71,7 @@ Points smoothed(const ThinnedCurves& curves, size_t curve, double span) {
   return points;
 }
 
-constexpr double kSmoothedShare = 60;  // the run is so many times as long as the span of the smoothing
+constexpr double kSmoothedShare = 60;  // the length of the run over the span of the smoothing
 
 void add_curve(SvgPlot::Panel& panel, const std::string& name, const RunRecord& run, const char* key,
                bool smooth) {

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// Loss, learning rate, gradient norm, tokens/s and MFU over the steps. One run has a colour for training and
-// one for validation; of several each has its own.
+// Loss, learning rate, gradient norm, tokens/s and MFU over the steps. A single run has one colour for
+// training and one for validation; several runs have one colour each.
 std::string report_svg(std::span<const RunRecord> runs);
 
 }  // namespace tessera

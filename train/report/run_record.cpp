@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kDeepest = 4;        // lists and objects in one another: a line has two
+constexpr int64_t kDeepest = 4;        // nested lists and objects: a line has two
 constexpr size_t kLongest = 16 << 20;  // bytes of a line
 
 double number(const Json& line, const char* key) {
@@ -29,7 +29,7 @@ std::string text(const Json& line, const char* key) {
   return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// At most so many bytes, ended between two characters of UTF-8.
+// At most `most` bytes, cut between two characters of UTF-8
 std::string cut(std::string text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
@@ -76,11 +76,11 @@ void RunRecord::add(std::string_view line) {
   }
 }
 
-// Where the run was at this line, on the three axes.
+// The place of this line on the three axes
 void RunRecord::take_place(const Json& line, const std::string& type) {
   last_.step = static_cast<int64_t>(number(line, "step"));
   double elapsed = number(line, "elapsed");
-  if (!std::isfinite(elapsed)) {  // an older line: the time of the steps alone is known
+  if (!std::isfinite(elapsed)) {  // a line of an older version: only the time of the steps is known
     const double seconds = number(line, "seconds");
     elapsed = elapsed_ + (type == "step" && std::isfinite(seconds) ? seconds : 0);
   }
@@ -127,7 +127,7 @@ void RunRecord::add_sample(const Json& line) {
                       .text = cut(text(line, "sample"), kMostSampleBytes),
                       .at = last_});
   if (samples_.size() <= kMostSamples) return;
-  std::deque<Sample> kept;  // every second one of the older half, the first among them, and the newer half
+  std::deque<Sample> kept;  // the newer half, and every second one of the older half with the first
   for (size_t i = 0; i < samples_.size(); ++i)
     if (i >= samples_.size() / 2 || i % 2 == 0) kept.push_back(std::move(samples_[i]));
   samples_ = std::move(kept);
@@ -151,11 +151,11 @@ void RunRecord::add_event(const Json& line, const std::string& type) {
     message_ = cut(text(line, "message"), kMostSampleBytes);
     event.text = state_ == "error" ? "error: " + message_ : state_;
   } else {
-    return;  // of a later version: nothing here needs it
+    return;  // a type of a later version: ignored
   }
   events_.push_back(std::move(event));
   if (events_.size() <= kMostEvents) return;
-  bool even = false;  // half of the checkpoints go; of the rest there are few
+  bool even = false;  // drops half of the checkpoints; other events are few
   std::erase_if(events_, [&](const Event& e) { return e.kind == "checkpoint" && (even = !even); });
   if (events_.size() > kMostEvents) events_.erase(events_.begin(), events_.end() - kMostEvents / 2);
 }
@@ -177,7 +177,7 @@ RunRecord read_run(const fs::path& folder_or_file) {
   record.name = fs::absolute(file).lexically_normal().parent_path().filename().string();
   LineTail(file).read([&](std::string_view line, int64_t) { record.add(line); });
   check(!record.steps().buckets().empty(),
-        "{} tells of no training step ({} lines in it could not be read). Name the folder of a run that has "
+        "{} has no training step ({} lines in it could not be read). Name the folder of a run that has "
         "trained",
         file.string(), record.unreadable_lines());
   return record;

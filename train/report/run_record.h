@@ -1,5 +1,5 @@
-// RunRecord: what metrics.jsonl tells of a run, thinned so that a run of 10^6 steps is as small as one of
-// 10^3. Lines are added as they come; a record is bounded, however many there are.
+// RunRecord: the contents of metrics.jsonl, thinned so that a run of 10^6 steps is as small as one of 10^3.
+// Lines are added one by one; the size of a record is bounded.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace tessera {
 
-// A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null where it is none. Lines
-// of older versions have no type: their keys tell it.
+// A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null for any other line.
+// Lines of older versions have no type: their keys tell it.
 nlohmann::json parse_metrics_line(std::string_view line);
 
 class RunRecord {
@@ -26,7 +26,7 @@ class RunRecord {
   static constexpr std::array kStepCurves = {"loss", "grad_norm",   "learning_rate", "tokens_per_second",
                                              "mfu",  "memory_bytes"};
   static constexpr size_t kMostSamples = 100, kMostEvents = 1000;
-  static constexpr size_t kMostSampleBytes = 20'000;  // of one sample; the rest is cut off
+  static constexpr size_t kMostSampleBytes = 20'000;  // of one sample; longer ones are cut
 
   struct Loss {
     double value;
@@ -41,11 +41,11 @@ class RunRecord {
     RunPlace at;
   };
 
-  // A line of metrics.jsonl. Those of older versions have no "tokens", "elapsed" or "time": these are made
-  // from the rest. What is no such line is counted, and left out.
+  // A line of metrics.jsonl. Lines of older versions have no "tokens", "elapsed" or "time": these are
+  // computed from other figures. Any other line is counted and skipped.
   void add(std::string_view line);
 
-  std::string name;    // of the run: its folder's, unless its file says another
+  std::string name;    // of the run: that of its folder, unless its metrics.jsonl has one
   std::string folder;  // as the user wrote it
   const RunPlace& last() const { return last_; }
   const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
@@ -58,7 +58,7 @@ class RunRecord {
   double tokens_per_second() const;    // of the steps alone, over the whole run; NaN: unknown
   double fact(const char* key) const;  // a number of the newest start or resume; NaN: none
   const nlohmann::json& facts() const { return facts_; }  // that whole line
-  // running: no end is recorded; else the reason that the run gave: finished, signal, error
+  // "running" if no end is recorded, else "finished", "signal" or "error"
   const std::string& state() const { return state_; }
   const std::string& message() const { return message_; }
   const std::string& started() const { return started_; }  // UTC, as in the file; "": unknown
@@ -88,7 +88,7 @@ class RunRecord {
   int64_t unreadable_ = 0, not_finite_ = 0;
 };
 
-// A run's folder, or the metrics.jsonl in it. Error: there is none, or it tells of no step.
+// Reads a run's folder, or the metrics.jsonl in it. Error: it does not exist, or has no training step.
 RunRecord read_run(const std::filesystem::path& folder_or_file);
 
 }  // namespace tessera

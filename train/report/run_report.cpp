@@ -86,7 +86,7 @@ void RunReport::guarded(bool running) {
 }
 
 void RunReport::follow() {
-  if (tail_.started_anew()) record_ = {}, first_new_ = 0;
+  if (tail_.was_replaced()) record_ = {}, first_new_ = 0;
   tail_.read([&](std::string_view line, int64_t offset) {
     record_.add(line);
     if (!events_ || offset < first_new_) return;

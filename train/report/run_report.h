@@ -14,16 +14,16 @@
 
 namespace tessera {
 
-// Follows metrics.jsonl in the run's folder and reads each line once: the page, and TensorBoard's events, are
-// made from what stands there. A report that cannot be written is a notice, never the end of a run.
+// Follows metrics.jsonl in the run's folder and reads each line once: the page and TensorBoard's events are
+// made from that file alone. A report that cannot be written is a notice; it never stops a run.
 class RunReport {
  public:
-  // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The lines
-  // that are in metrics.jsonl now are an earlier process's. Notices go to `line`, which outlives this.
+  // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The present
+  // lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this object.
   RunReport(const Config& config, StatusLine& line);
-  ~RunReport();  // brings all up to date, the page for the last time
-  // Between any two steps: does nothing, until it is time. Then reads what is new and writes the page: every
-  // kSeconds, or so that no more than 1 / kShare of the time goes into it.
+  ~RunReport();  // writes everything a last time
+  // Called between any two steps. Reads the new lines and writes the page every kSeconds, or less often: it
+  // takes at most 1 / kShare of the time.
   void refresh();
 
   static constexpr double kSeconds = 10, kShare = 500;
@@ -44,7 +44,7 @@ class RunReport {
   std::optional<EventFile> events_;
   Clock::time_point next_ = Clock::now();
   double every_ = kSeconds;
-  bool failed_ = false;  // said once
+  bool failed_ = false;  // the notice was printed
 };
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
-// Curves over the steps of a run, in a bounded number of points however long the run is.
+// Curves over the steps of a run, with a bounded number of points.
 //
 // Neighbouring steps share a bucket, which keeps the least, the greatest and the sum of each curve's values:
-// no spike is lost, and a mean is exact. When there are too many buckets, pairs of neighbours become one.
+// no spike is lost, and the mean is exact. When there are too many buckets, neighbours are merged in pairs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tessera {
 struct RunPlace {
   int64_t step = 0;
   double tokens = 0;   // trained on since step 0
-  double seconds = 0;  // that the run has run, over all its processes
+  double seconds = 0;  // of running time, over all processes of the run
 };
 
 class ThinnedCurves {
@@ -37,7 +37,8 @@ class ThinnedCurves {
   };
 
   explicit ThinnedCurves(size_t curves) : curves_(curves) {}
-  // `values` holds one of each curve; what is not finite counts as absent. Steps usually rise; they need not.
+  // `values` has one value for each curve; a value that is not finite counts as absent. Steps may come in any
+  // order.
   void add(const RunPlace& at, std::span<const double> values);
 
   int64_t width() const { return width_; }                               // steps of a bucket, a power of two

@@ -1,5 +1,6 @@
 #include "train/run/resume.h"
 
+#include <fmt/ranges.h>
 #include <string_view>
 
 #include "kernels/base/check.h"

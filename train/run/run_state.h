@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Whether a run trains and evaluates on the same tokens as before, wherever their files lie
+// Whether a run trains and evaluates on the same tokens as before, wherever their files are
 struct DataFingerprint {
   StreamFingerprint train;
   TokenRange train_range;                       // what is not held out

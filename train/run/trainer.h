@@ -13,7 +13,7 @@ namespace tessera {
 // Error: everything that stops a run early.
 //
 // The process is one rank of `world`, and every rank calls this; rank 0 prints and writes. config.ranks is
-// world.size. An error on one of several ranks ends all their processes (see Team).
+// world.size. An error on one of several ranks ends all their processes (see ProcessGroup).
 void train(const Config& config, const TrainerOptions& options, const World& world);
 
 }  // namespace tessera

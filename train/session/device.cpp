@@ -7,10 +7,10 @@ namespace tessera {
 DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
   DeviceChoice choice;
   if (requested == DeviceRequest::kCpu) return choice;
-  // A launcher may show every process a single GPU, its own.
+  // Under some launchers every process sees only its own GPU.
   if (const int gpus = count_cuda_devices(); gpus > 1) {
     check(local_rank < gpus,
-          "process {} of this machine has no GPU: it sees {}. Start one process a GPU, or check "
+          "process {} of this machine has no GPU: {} are visible. Start one process per GPU, or check "
           "CUDA_VISIBLE_DEVICES",
           local_rank, gpus);
     use_cuda_device(local_rank);
@@ -21,7 +21,7 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
     choice.traits = cuda;
   } else {
     check(requested != DeviceRequest::kCuda,
-          "device: cuda was asked for, but {}. Use device=auto or device=cpu", why_not);
+          "device is cuda, but {}. Use --set device=auto or --set device=cpu", why_not);
     choice.notice = fmt::format("training on the CPU: {}", why_not);
   }
   return choice;

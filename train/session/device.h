@@ -1,4 +1,4 @@
-// Which device a run uses.
+// The choice of a device.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,15 @@ namespace tessera {
 
 struct DeviceChoice {
   DeviceTraits traits;
-  std::string notice;  // why auto did not take a GPU; empty otherwise
+  std::string notice;  // why auto did not choose a GPU; empty otherwise
 };
 
-// The process `local_rank` of a machine takes the GPU of that number.
-// Error: cuda where none can be used, with the reason; more processes than GPUs.
+// Process `local_rank` of a machine uses the GPU of that number.
+// Error: cuda, but no GPU can be used, with the reason; more processes than GPUs.
 DeviceChoice choose_device(DeviceRequest requested, int local_rank = 0);
 
-// FLOP/s of a large matrix product on this device, measured now: what a share of the peak is a share of.
-// Takes and gives back memory of its own, so call it before the run's is reserved; the backend must be lent a
-// workspace afterwards.
+// The GEMM peak: FLOP/s of a large matrix product on this device, measured now. MFU is relative to it. It
+// allocates and releases its own memory, so call it before the run reserves memory.
 double gemm_peak(Backend& be);
 
 std::unique_ptr<Backend> make_backend(const DeviceTraits& device);

@@ -7,9 +7,9 @@
 namespace tessera {
 namespace {
 
-// Rows in a micro-batch beyond which a step does not get faster.
+// Rows of a micro-batch above which a step does not get faster
 constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
-// The share of a device's memory that a plan may take: the rest is for the driver, or for other programs.
+// The share of a device's memory that a plan may use: the rest is for the driver and other programs.
 constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 
 int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences,
@@ -30,15 +30,15 @@ int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t 
   return best;
 }
 
-// The longest text that sample_text() asks to go on from: a prompt has no more tokens than bytes, and the
-// last token drawn is not read.
+// The longest input of sample_text() to the model: a prompt has at most as many tokens as bytes, and the last
+// token drawn is never an input.
 int64_t longest_sample(const Config& c) {
   if (c.sampling.every == 0) return 1;
   const int64_t prompt = std::max<int64_t>(static_cast<int64_t>(c.sampling.prompt.size()), 1);
   return std::min(c.model.context, prompt + c.sampling.tokens - 1);
 }
 
-// A rank's share of a step is whole micro-batches.
+// Each rank must get the same number of whole micro-batches.
 void check_shares(const Config& c) {
   const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
   const int64_t one = micro_batch * c.sequence_length(), unit = one * c.ranks;
@@ -47,8 +47,8 @@ void check_shares(const Config& c) {
   int64_t ranks = std::min(c.ranks, tokens / one);
   while (ranks > 1 && tokens % (ranks * one) != 0) --ranks;
   fail(
-      "{} ranks cannot share a step evenly: train.tokens_per_step, {}, is no multiple of {} ranks x {} x {} "
-      "tokens. Set it to {}{}, or start {} with --ranks {}",
+      "{} ranks cannot share a step evenly: train.tokens_per_step is {}, not a multiple of {} ranks x {} x "
+      "{} tokens. Set it to {}{}, or start {} with --ranks {}",
       c.ranks, tokens, c.ranks, micro_batch == 1 ? "1 sequence" : fmt::format("{} sequences", micro_batch),
       c.sequence_length(), below > 0 ? fmt::format("{} or ", below) : "", below + unit,
       ranks == 1 ? "one" : "fewer", ranks);
@@ -76,7 +76,7 @@ OptimizerConfig optimizer_config(const Config& c) {
           .epsilon = c.optimizer.epsilon,
           .weight_decay = c.optimizer.weight_decay,
           .max_grad_norm = c.optimizer.max_grad_norm,
-          // Never a seed itself, as those are not negative: apart from the draws of the initial weights
+          // Seeds are not negative, so no seed has this key: it is independent of the initial weights'
           .random_key = ~static_cast<uint64_t>(c.train.seed)};
 }
 
@@ -88,7 +88,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                    const MemoryLimit& limit) {
   const bool cuda = device.device == Device::kCuda;
   check(cuda || c.train.precision != Precision::kBf16,
-        "train.precision=bf16 needs a GPU; the CPU computes in fp32: use train.precision=auto or fp32");
+        "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
   check_shares(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
   RunShape shape{.model = model_config(c),

@@ -1,4 +1,4 @@
-// What a configuration says, as the values that a model, an optimizer and a run are built from.
+// From a configuration to the settings of a model, an optimizer and a run.
 #pragma once
 
 #include "model/optimizer.h"
@@ -11,10 +11,10 @@ namespace tessera {
 ModelConfig model_config(const Config& config);
 OptimizerConfig optimizer_config(const Config& config);
 
-// The shape of the run that `config` asks for. With micro_batch 0 in the configuration, `micro_batch` if
-// positive (that of a checkpoint, if the ranks can take it), else the largest that fits `limit` by plan (a
-// limit that is not known: 1), up to where more does not make a step faster. Without `limit`, the present
-// device's. Error: precision that the device lacks, and what choose_attention refuses.
+// The shape of a run of `config`. If train.micro_batch is auto: `micro_batch` if positive (a checkpoint's,
+// if the ranks can use it), else the largest that fits `limit` by plan and makes a step faster; 1 if the
+// limit is not known. Without `limit`, that of the present device. Error: a precision that the device does
+// not support, and the errors of choose_attention().
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch = 0);
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch,
                    const MemoryLimit& limit);

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// Kernels read and write rows of tables by these ids, and on a GPU nothing would stop them at the end of one.
+// Kernels read and write rows of tables by these ids; on a GPU an access past the end would not be caught.
 void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_size) {
   uint32_t largest = 0;  // negative ids are the largest
   for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));

@@ -58,11 +58,11 @@ int64_t parse_bytes(std::string_view text) {
   if (unit.starts_with(' ')) unit.erase(0, 1);
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const double one = unit_bytes(unit);
-  check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is no size: wanted is {}", text,
+  check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is not a size: wanted {}", text,
         kWants);
   const double bytes = std::floor(number * one);
-  check(bytes >= 1, "\"{}\" is no memory: wanted is {}", text, kWants);
-  check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: wanted is {}", text,
+  check(bytes >= 1, "\"{}\" is less than a byte: wanted {}", text, kWants);
+  check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: wanted {}", text,
         kWants);
   return static_cast<int64_t>(bytes);
 }

@@ -1,4 +1,4 @@
-// How much memory a run may take: what is free on the device that is present, or what a plan was told.
+// The memory that a run may use: free memory of the present device, or a size that the user gave.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace tessera {
 
-// What a process takes of a GPU beside its arena: allowances, rounded up. One H200 showed 534 MiB with flash
-// or naive attention, and some 0.9 GiB more with a second rank.
-inline constexpr int64_t kAllowanceCuda = int64_t{1} << 30;  // context, kernels, cuBLASLt, cuDNN
-inline constexpr int64_t kAllowanceLater = int64_t{1}
-                                           << 28;  // of that, what a context that is there has not yet
-inline constexpr int64_t kAllowanceNccl = int64_t{5}
-                                          << 28;  // buffers and kernels of NCCL, if there are ranks
+// GPU memory of a process outside its arena: allowances, rounded up. One H200 showed 534 MiB with flash or
+// naive attention, and some 0.9 GiB more with a second rank.
+constexpr int64_t mebibytes(int64_t count) { return count << 20; }
+inline constexpr int64_t kAllowanceCuda = mebibytes(1024);  // context, kernels, cuBLASLt, cuDNN
+// The part of kAllowanceCuda that is allocated after the context
+inline constexpr int64_t kAllowanceLater = mebibytes(256);
+inline constexpr int64_t kAllowanceNccl = mebibytes(1280);  // NCCL's buffers and kernels, with several ranks
 
 struct MemoryLimit {
   int64_t bytes = 0;     // that a run's arena can obtain
   int64_t total = 0;     // of the device; 0: no limit is known
-  int64_t not_ours = 0;  // the allowances, which `bytes` is without
+  int64_t not_ours = 0;  // the allowances, not part of `bytes`
   bool given = false;    // by the user, rather than read from the device
 
   bool known() const { return total > 0; }
-  // What each of so many ranks may take: they have a GPU each, and the machine's memory together.
+  // The limit of each of `ranks` ranks: each has its own GPU; they share the machine's memory.
   MemoryLimit shared_by(Device device, int64_t ranks) const;
 };
 
-// What is free now, for a run of so many ranks. Not known where there is no such device.
+// The memory that is free now, for a run of `ranks` ranks. Not known if there is no such device.
 MemoryLimit present_memory(Device device, int64_t ranks = 1);
 MemoryLimit given_memory(Device device, int64_t total, int64_t ranks = 1);
 

@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// An empty arena, and in which stage its peak was.
+// An arena without memory, and the stage of its peak
 class Walk {
  public:
   explicit Walk(const DeviceTraits& device)

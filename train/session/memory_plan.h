@@ -1,5 +1,5 @@
-// Memory before it is obtained: the code that will run walks over an empty arena, with a backend that does
-// nothing. So a plan is exact by construction.
+// Planned memory: the code of a step runs over an arena without memory, with a backend that does nothing. So
+// a plan is exact by construction.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace tessera {
 namespace {
-constexpr uint64_t kSamplingStream = uint64_t{1} << 32;  // apart from the streams of the initial weights
+constexpr uint64_t kSamplingStream = uint64_t{1} << 32;  // not a stream of the initial weights
 }
 
 int32_t draw_token(std::span<const float> logits, double temperature, int64_t top_k, double uniform) {

@@ -1,4 +1,4 @@
-// Text from the model: one token at a time, drawn from the softmax of its logits.
+// Samples text from the model: one token at a time, drawn from the softmax of its logits.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ int32_t draw_token(std::span<const float> logits, double temperature, int64_t to
 
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
 // step) alone. Only tokens that the tokenizer knows are drawn. An empty prompt starts from the end-of-text
-// token. `stop` is asked before each token; where it says so there is no sample.
+// token. `stop` is called before each token; if it returns true there is no sample.
 std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop = {});

@@ -1,9 +1,9 @@
-// TrainState: a Session, gradients and an optimizer: what a run keeps on one device, and the step over it.
+// TrainState: a Session, gradients and an optimizer on one device, and the training step.
 //
-// Of several ranks each holds one, computes its share of a step's sequences, and exchanges gradients: the
-// gradients of a block are summed over ranks while those of the block before it are computed. With ZeRO stage
-// 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients, updates that
-// part of the weights, and all gather the weights while the next parts are updated and the next forward runs.
+// Each of several ranks has one, computes its share of a step's sequences, and exchanges gradients: the
+// gradients of a block are summed over ranks while those of the previous block are computed. With ZeRO stage
+// 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients and updates that
+// part of the weights; the weights are gathered while the next parts are updated and the next forward runs.
 //
 // The same code runs over an empty arena with a backend that does nothing: see memory_plan.h.
 #pragma once
@@ -33,12 +33,12 @@ class TrainState {
 
   // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
   // counts from 1. Error, before any kernel: an id outside the vocabulary.
-  // `continues` is told how many micro-steps were enqueued. Where it returns false before the last one, the
+  // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the
   // step is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree
   // on that, as the last micro-step exchanges gradients.
   bool step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
-  // A step's allocations, for a plan: its micro-steps take the same and give it back, so one stands for all.
+  // A step's allocations, for a plan: all micro-steps allocate and release the same, so one is enough.
   void walk_step();
   struct StepResult {
     double loss;       // mean over this rank's tokens of the step, nats

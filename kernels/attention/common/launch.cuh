@@ -7,8 +7,8 @@
 
 namespace tessera::attention {
 
-// Bytes of shared memory a CTA: 48 KB, less 8 for what kernels declare statically. More must be asked for,
-// kernel by kernel.
+// Bytes of shared memory a CTA: 48 KB, less 8 for what kernels declare statically.
+// More must be asked for, kernel by kernel.
 inline constexpr int kSharedWithoutAsking = 40 * 1024;
 // What every chip from compute capability 8.0 on has for a CTA that asks.
 inline constexpr int kSharedEverywhere = 99 * 1024;

@@ -1,122 +1,117 @@
-// Online softmax of a warp's rows of scores (Milakov and Gimelshein, arXiv:1805.02867): a state, three verbs.
+// Online softmax of rows of scores (Milakov and Gimelshein, arXiv:1805.02867).
 //
-// Scores S stand in mma accumulators: thread l of a warp holds, per m16 tile, rows l/4 and l/4 + 8 (elements
-// 0,1 and 2,3), so four neighbouring lanes share a row. After the key tiles seen so far, with an offset m for
-// each row:
+// Scores S stand in accumulators of mma or wgmma: a thread holds columns of two rows, r = 0 and 1
+// (elements 4n + 2r and 4n + 2r + 1), and four neighbouring lanes share a row. After the key tiles
+// seen so far, with an offset m for each row:
 //   sum = sum over keys of 2^(c s - m),  O = sum over keys of 2^(c s - m) v,   c = scale log2(e)
 // Any m gives the same O / sum and m + log2(sum); it only has to keep the powers in range. So m is not the
 // largest c s but lags behind it: it is raised when some c s exceeds it by more than kSlack, which spares
-// most steps the rescaling of O.
+// most steps the rescaling of O. The verbs are apart, for O may be the target of a product under way:
+//   raise(s): m for a tile of scores;  exponentiate(s): s becomes P;  rescale(o): O follows m.
 #pragma once
+
+#include <cmath>
 
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/common/view.h"
 
 namespace tessera::attention {
 
-template <int kTilesM>
+// How a thread adds up the powers of a row's columns: the bits of the sum depend on it.
+enum class SumOrder { kOneByOne, kPairs };
+
+template <SumOrder kOrder>
 struct OnlineSoftmax {
-  static constexpr float kSmallestNormal = 0x1p-126f;
-  static constexpr float kSlack = 8;  // so that probabilities stay below 2^8, far inside bf16
+  static constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
 
-  float log2_scale;          // c
-  float offset[kTilesM][2];  // m; equal in the four lanes of a row
-  float sum[kTilesM][2];     // over this thread's own columns: the four lanes are added in finish()
+  float log2_scale;                          // c
+  float offset[2] = {-INFINITY, -INFINITY};  // m; equal in the four lanes of a row
+  float sum[2] = {0, 0};                     // over this thread's own columns: finish() adds the four lanes
+  float factor[2];                           // what O has to be multiplied by, where behind
+  bool behind = false;                       // m was raised, and O does not know yet. Equal in a warp
 
-  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : log2_scale(scale * kLog2e) {
+  OnlineSoftmax() = default;
+  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : log2_scale(scale * kLog2e) {}
+
+  template <int kCount>
+  __device__ __forceinline__ void raise(const float (&s)[kCount]) {
+    float largest[2];
+    behind = __any_sync(~0u, exceeds(s, largest));  // a vote, so that the warp does not diverge
+    if (behind) raise_to(largest);
+  }
+  // Whether m should be raised for a tile of scores, and the largest c s of each row
+  template <int kCount>
+  __device__ __forceinline__ bool exceeds(const float (&s)[kCount], float (&largest)[2]) const {
+    bool raise = false;
 #pragma unroll
-    for (int m = 0; m < kTilesM; ++m) {
+    for (int r = 0; r < 2; ++r) {
+      float x = s[2 * r], y = s[2 * r + 1];  // two chains, each half as long
 #pragma unroll
-      for (int r = 0; r < 2; ++r) offset[m][r] = -INFINITY, sum[m][r] = 0;
+      for (int i = 4 + 2 * r; i < kCount; i += 4) x = fmaxf(x, s[i]), y = fmaxf(y, s[i + 1]);
+      x = fmaxf(x, y);
+      x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+      x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+      largest[r] = x * log2_scale;
+      raise |= largest[r] > offset[r] + kSlack;
+    }
+    return raise;
+  }
+  __device__ __forceinline__ void raise_to(const float (&largest)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float raised = fmaxf(offset[r], largest[r]);
+      factor[r] = ptx::exp2(offset[r] - finite(raised));
+      offset[r] = raised;
+      sum[r] *= factor[r];
     }
   }
 
-  // Takes a tile of scores into the state: s becomes P = 2^(c s - m), with m raised if need be, and o brought
-  // to that m.
-  template <int kTilesN, int kTilesO>
-  __device__ __forceinline__ void update(float (&s)[kTilesM][kTilesN][4], float (&o)[kTilesM][kTilesO][4]) {
-    raise_offsets(s, o);
+  template <int kCount>
+  __device__ __forceinline__ void exponentiate(float (&s)[kCount]) {
 #pragma unroll
-    for (int m = 0; m < kTilesM; ++m) {
+    for (int r = 0; r < 2; ++r) {
+      const float subtract = finite(offset[r]);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float subtract = finite(offset[m][r]);
-#pragma unroll
-        for (int n = 0; n < kTilesN; ++n) {
-          float &x = s[m][n][2 * r], &y = s[m][n][2 * r + 1];
-          x = ptx::exp2(fmaf(x, log2_scale, -subtract));
-          y = ptx::exp2(fmaf(y, log2_scale, -subtract));
-          sum[m][r] += x;
-          sum[m][r] += y;
+      for (int i = 2 * r; i < kCount; i += 4) {
+        s[i] = ptx::exp2(fmaf(s[i], log2_scale, -subtract));
+        s[i + 1] = ptx::exp2(fmaf(s[i + 1], log2_scale, -subtract));
+        if constexpr (kOrder == SumOrder::kPairs) {
+          sum[r] += s[i] + s[i + 1];
+        } else {
+          sum[r] += s[i];
+          sum[r] += s[i + 1];
         }
       }
     }
+  }
+
+  // Where O is behind
+  template <int kCount>
+  __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
   }
 
   // Adds up the four lanes of each row and divides o by the sum.
-  template <int kTilesO>
-  __device__ __forceinline__ void finish(float (&o)[kTilesM][kTilesO][4]) {
+  template <int kCount>
+  __device__ __forceinline__ void finish(float (&o)[kCount]) {
+    float inverse[2];
 #pragma unroll
-    for (int m = 0; m < kTilesM; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        sum[m][r] += __shfl_xor_sync(~0u, sum[m][r], 1);
-        sum[m][r] += __shfl_xor_sync(~0u, sum[m][r], 2);
-        // Where all scores are -inf, the sum is 0 and so is O, which it must stay.
-        const float inverse = 1 / fmaxf(sum[m][r], kSmallestNormal);
-#pragma unroll
-        for (int n = 0; n < kTilesO; ++n) {
-          o[m][n][2 * r] *= inverse;
-          o[m][n][2 * r + 1] *= inverse;
-        }
-      }
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      inverse[r] = sum[r] == 0 ? 0 : 1 / sum[r];  // 0: all scores are -inf, and O is 0
     }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];
   }
 
   // After finish(): the natural log of the sum of exp(scale s) over a row.
-  __device__ __forceinline__ float log_sum_exp(int m, int r) const {
-    return (offset[m][r] + log2f(sum[m][r])) * kLn2;
-  }
+  __device__ __forceinline__ float log_sum_exp(int r) const { return (offset[r] + log2f(sum[r])) * kLn2; }
 
  private:
   // A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
   static __device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
-
-  template <int kTilesN, int kTilesO>
-  __device__ __forceinline__ void raise_offsets(const float (&s)[kTilesM][kTilesN][4],
-                                                float (&o)[kTilesM][kTilesO][4]) {
-    float largest[kTilesM][2];
-    bool raise = false;
-#pragma unroll
-    for (int m = 0; m < kTilesM; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float x = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < kTilesN; ++n) x = fmaxf(x, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-        largest[m][r] = x * log2_scale;
-        raise |= largest[m][r] > offset[m][r] + kSlack;
-      }
-    }
-    if (!__any_sync(~0u, raise)) return;  // a vote, so that the warp does not diverge
-#pragma unroll
-    for (int m = 0; m < kTilesM; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float raised = fmaxf(offset[m][r], largest[m][r]);
-        const float rescale = ptx::exp2(offset[m][r] - finite(raised));
-        offset[m][r] = raised;
-        sum[m][r] *= rescale;
-#pragma unroll
-        for (int n = 0; n < kTilesO; ++n) {
-          o[m][n][2 * r] *= rescale;
-          o[m][n][2 * r + 1] *= rescale;
-        }
-      }
-    }
-  }
 };
 
 }  // namespace tessera::attention

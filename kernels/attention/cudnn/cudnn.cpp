@@ -29,16 +29,16 @@ using Tensor = std::shared_ptr<graph::Tensor_attributes>;
 
 constexpr const char* kLibrary = "libcudnn.so.9";
 constexpr size_t kOldestVersion = 90000;
-// A deterministic backward on Hopper may store the gradients of all scores, unless they are more bytes than this
-// variable of the frontend says: then, from cuDNN 9.25 on, it adds up dQ in a fixed order. The default is to store,
-// which is faster. The frontend reads the variable since 1.32 at the latest.
+// A deterministic backward on Hopper may store the gradients of all scores, unless they are more bytes than
+// this variable of the frontend says: then, from cuDNN 9.25 on, it adds up dQ in a fixed order. The default
+// is to store, which is faster. The frontend reads the variable since 1.32 at the latest.
 constexpr const char* kScoresLimit = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
 
 // Empty, or why cuDNN cannot be used. Looks once.
 const std::string& load_library() {
   static const std::string why_not = []() -> std::string {
-    // The frontend takes the first CUDA runtime that it finds, which may be older than this build; the user
-    // may name another.
+    // The frontend takes the first CUDA runtime that it finds, which may be older
+    // than this build; the user may name another.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", fmt::format("libcudart.so.{}", CUDART_VERSION / 1000).c_str(),
            0);
     setenv(kScoresLimit, "0", 0);

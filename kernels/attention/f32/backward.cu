@@ -16,11 +16,10 @@
 namespace tessera::attention::f32 {
 namespace {
 
-struct Args : Inputs {
-  View<const float> out, dout;
-  View<float> dq, dk, dv;
-  const float* lse;
-  float* delta;
+struct Args : BackwardTensors<float>, Sizes {
+  int tiles;
+  const float* lse;  // [B, H, N]
+  float* delta;      // [B, H, N]
 };
 
 template <int kHeadDim>
@@ -54,8 +53,24 @@ __global__ void __launch_bounds__(kThreads, 1) delta_kernel(const Args a, int he
   if (threadIdx.x % 32 == 0) a.delta[row] = sum;
 }
 
-__device__ bool visible(const Args& a, int query, int key) {
-  return query < a.tokens && key < a.tokens && (!a.causal || key <= query);
+struct RowStatistics {
+  float log2_sum_exp, delta;
+};
+__device__ RowStatistics statistics_of(const Args& a, int head_index, int query) {
+  const bool real = query < a.tokens;
+  const int64_t row = static_cast<int64_t>(head_index) * a.tokens + query;
+  return {real ? log2_sum_exp_of(a.lse[row]) : 0, real ? a.delta[row] : 0};
+}
+
+// An element of P and of dS from the products that they are made of; 0 where the query does not see the key.
+struct Gradient {
+  float p, ds;
+};
+__device__ __forceinline__ Gradient gradient_of(const Args& a, int query, int key, float score, float dp,
+                                                RowStatistics row) {
+  const bool seen = query < a.tokens && key < a.tokens && (!a.causal || key <= query);
+  const float p = exp2f(fmaf(score, a.scale * kLog2e, -row.log2_sum_exp)), ds = p * (dp - row.delta);
+  return {seen ? p : 0, seen ? ds : 0};
 }
 
 template <int kHeadDim>
@@ -67,13 +82,11 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   const int tile = blockIdx.x % a.tiles;  // causal: the longest first
   const int b = blockIdx.x / a.tiles / a.kv_heads, kv_head = blockIdx.x / a.tiles % a.kv_heads;
   const int first_k = tile * kT;
-  const float log2_scale = a.scale * kLog2e;
 
   m.k.load(a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens);
   m.v.load(a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens);
   Accumulator<kT, kHeadDim> dk, dv;
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
-    const int64_t statistics = static_cast<int64_t>(b * a.heads + h) * a.tokens;
     for (int i = a.causal ? tile : 0; i < a.tiles; ++i) {
       const int first_q = i * kT;
       __syncthreads();  // other warps may still be reading the last Q, dO
@@ -87,15 +100,13 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
         const int query = first_q + at.tx + kSide * c;
-        const bool real = query < a.tokens;
-        const float log2_sum_exp = real ? log2_sum_exp_of(a.lse[statistics + query]) : 0,
-                    delta = real ? a.delta[statistics + query] : 0;
+        const RowStatistics row = statistics_of(a, b * a.heads + h, query);
 #pragma unroll
         for (int r = 0; r < kPart; ++r) {
-          const bool seen = visible(a, query, first_k + at.ty + kSide * r);
-          p.at[r][c] = seen ? exp2f(fmaf(p.at[r][c], log2_scale, -log2_sum_exp)) : 0;
-          ds.at[r][c] = seen ? p.at[r][c] * (ds.at[r][c] - delta) : 0;
-          m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = p.at[r][c];
+          const int key = first_k + at.ty + kSide * r;
+          const Gradient g = gradient_of(a, query, key, p.at[r][c], ds.at[r][c], row);
+          m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = g.p;
+          ds.at[r][c] = g.ds;
         }
       }
       __syncwarp();  // a row of scores is written and read by the same half warp
@@ -124,18 +135,12 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
             kv_head = h / a.group;
   const int first_q = tile * kT;
-  const float log2_scale = a.scale * kLog2e;
 
   m.q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
   m.dout.load(a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens);
-  float log2_sum_exp[kPart], delta[kPart];
+  RowStatistics rows[kPart];
 #pragma unroll
-  for (int r = 0; r < kPart; ++r) {
-    const int query = first_q + at.ty + kSide * r;
-    const int64_t row = static_cast<int64_t>(head_index) * a.tokens + query;
-    log2_sum_exp[r] = query < a.tokens ? log2_sum_exp_of(a.lse[row]) : 0;
-    delta[r] = query < a.tokens ? a.delta[row] : 0;
-  }
+  for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
   Accumulator<kT, kHeadDim> dq;
   for (int j = 0; j < (a.causal ? tile + 1 : a.tiles); ++j) {
     const int first_k = j * kT;
@@ -151,9 +156,9 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     for (int r = 0; r < kPart; ++r) {
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
-        const bool seen = visible(a, first_q + at.ty + kSide * r, first_k + at.tx + kSide * c);
-        const float probability = exp2f(fmaf(p.at[r][c], log2_scale, -log2_sum_exp[r]));
-        m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = seen ? probability * (ds.at[r][c] - delta[r]) : 0;
+        const int query = first_q + at.ty + kSide * r, key = first_k + at.tx + kSide * c;
+        m.scores.at(at.ty + kSide * r, at.tx + kSide * c) =
+            gradient_of(a, query, key, p.at[r][c], ds.at[r][c], rows[r]).ds;
       }
     }
     __syncwarp();  // a row of scores is written and read by the same half warp
@@ -167,14 +172,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   return with_head_dim(p.head_dim, [&]<int kHeadDim>() {
-    const Args args = {inputs_of<kHeadDim>(f),
-                       view<const float>(f.out),
-                       view<const float>(f.dout),
-                       view<float>(f.dq),
-                       view<float>(f.dk),
-                       view<float>(f.dv),
-                       f.lse,
-                       DeltaWorkspace(f.workspace, p).delta};
+    const DeltaWorkspace workspace(f.workspace, p);
+    const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse, workspace.delta};
     const int64_t rows = p.batch * p.heads * p.tokens;
     constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
     const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);

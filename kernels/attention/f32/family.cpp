@@ -1,4 +1,5 @@
-// fp32 throughout, no tensor cores: a CTA takes a tile of rows and walks tiles of keys with a softmax that streams.
+// fp32 throughout, no tensor cores: a CTA takes a tile of rows and walks
+// tiles of keys with a softmax that streams.
 #include "kernels/attention/family.h"
 
 #include "kernels/attention/f32/kernels.h"

@@ -10,9 +10,9 @@
 namespace tessera::attention::f32 {
 namespace {
 
-struct Args : Inputs {
-  View<float> out;
-  float* lse;
+struct Args : ForwardTensors<float>, Sizes {
+  int tiles;
+  float* lse;  // [B, H, N]
 };
 
 template <int kHeadDim>
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
       }
       new_max = row_max(new_max);
       const float offset = new_max == -INFINITY ? 0 : __fmul_rn(new_max, log2_scale);
-      // Neither product may be fused into the difference: a maximum that stays must rescale by 1, tile after
-      // tile.
+      // Neither product may be fused into the difference: a maximum that
+      // stays must rescale by 1, tile after tile.
       const float rescale = exp2f(__fmul_rn(max[i], log2_scale) - offset);
       max[i] = new_max;
       sum[i] *= rescale;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem.head_dim, [&]<int kHeadDim>() {
-    const Args args = {inputs_of<kHeadDim>(f), view<float>(f.out), f.lse};
+    const Args args = {tensors_of<float>(f), sizes_of(f.problem), tiles_of<kHeadDim>(f.problem), f.lse};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
     return launch(forward_kernel<kHeadDim>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });

@@ -1,12 +1,12 @@
 // What the fp32 kernels share: tiles in shared memory, and the two products that attention is made of.
 //
-// 256 threads stand as 16 x 16: thread (ty, tx) holds elements (ty + 16 i, tx + 16 j) of a result. The 16
-// threads of a row of results are half a warp, so what they exchange through a row of shared memory needs a
-// warp barrier only.
+// 256 threads stand as 16 x 16: thread (ty, tx) holds elements (ty + 16 i, tx + 16 j) of a
+// result. The 16 threads of a row of results are half a warp, so what they exchange through a row
+// of shared memory needs a warp barrier only.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
-#include "kernels/attention/common/view.h"
+#include "kernels/attention/common/tensors.h"
 #include "kernels/attention/f32/shape.h"
 
 namespace tessera::attention::f32 {
@@ -38,29 +38,10 @@ struct SharedTile {
   }
 };
 
-// What both directions know of a problem. Without grouped queries `group` is 1 and kv_heads is heads.
-struct Inputs {
-  View<const float> q, k, v;
-  int tokens, tiles, heads, kv_heads, group;  // group: query heads that share a head of K and V
-  float scale;
-  bool causal;
-};
-
-template <int kHeadDim, class Call>  // AttnForward or AttnBackward
-Inputs inputs_of(const Call& f) {
-  const AttnProblem& p = f.problem;
-  return {
-      .q = view<const float>(f.q),
-      .k = view<const float>(f.k),
-      .v = view<const float>(f.v),
-      .tokens = static_cast<int>(p.tokens),
-      .tiles = static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>),
-      .heads = static_cast<int>(p.heads),
-      .kv_heads = static_cast<int>(p.kv_heads),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
+// Tiles of kTile rows that hold the tokens
+template <int kHeadDim>
+int tiles_of(const AttnProblem& p) {
+  return static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
 }
 
 // launch.template operator()<D>() with D the head dim as a constant

@@ -14,14 +14,9 @@
 namespace tessera::attention::row {
 namespace {
 
-struct Args {
-  View<const bf16> q, k, v, out, dout;
-  View<bf16> dq, dk, dv;
+struct Args : BackwardTensors<bf16>, Sizes {
   const float* lse;  // [B, H, N]
   float* delta;      // [B, H, N]
-  int tokens, heads, kv_heads, group;
-  float scale;
-  bool causal;
 };
 
 template <int kHeadDim>
@@ -90,24 +85,8 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const Args a) {
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const Args args = {
-      .q = view<const bf16>(f.q),
-      .k = view<const bf16>(f.k),
-      .v = view<const bf16>(f.v),
-      .out = view<const bf16>(f.out),
-      .dout = view<const bf16>(f.dout),
-      .dq = view<bf16>(f.dq),
-      .dk = view<bf16>(f.dk),
-      .dv = view<bf16>(f.dv),
-      .lse = f.lse,
-      .delta = DeltaWorkspace(f.workspace, p).delta,
-      .tokens = static_cast<int>(p.tokens),
-      .heads = static_cast<int>(p.heads),
-      .kv_heads = static_cast<int>(p.kv_heads),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
+  const DeltaWorkspace workspace(f.workspace, p);
+  const Args args = {tensors_of<bf16>(f), sizes_of(p), f.lse, workspace.delta};
   const auto queries = static_cast<unsigned>(p.batch * p.heads * p.tokens),
              keys = static_cast<unsigned>(p.batch * p.kv_heads * p.tokens);
   const bool narrow = p.head_dim == 64;

@@ -4,22 +4,17 @@
 //   m = max s,  p_j = exp(s_j - m),  sum = sum of p
 //   o = (sum of p_j v_j) / sum,  LSE = m + ln(sum)                                           [D]
 //
-// Nothing N x N reaches device memory, and that is all this rung shows: each row reads all its keys and
-// values again (from L2, if they fit), two multiplications to an element loaded, and N is limited by shared
-// memory.
+// Nothing N x N reaches device memory, and that is all this rung shows: each row reads all
+// its keys and values again (from L2, if they fit), two multiplications to an element
+// loaded, and N is limited by shared memory.
 #include "kernels/attention/row/kernels.h"
 #include "kernels/attention/row/lanes.cuh"
 
 namespace tessera::attention::row {
 namespace {
 
-struct Args {
-  View<const bf16> q, k, v;
-  View<bf16> out;
+struct Args : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
-  int tokens, heads, group;
-  float scale;
-  bool causal;
 };
 
 template <int kHeadDim>
@@ -37,8 +32,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
   float max = -INFINITY;
 #pragma unroll 4
   for (int first = 0; first < keys; first += kAtATime) {
-    const int j =
-        min(first + group, keys - 1);  // past the end the last key once more: dot() wants every lane
+    // Past the end the last key once more: dot() wants every lane.
+    const int j = min(first + group, keys - 1);
     const float s = dot<kHeadDim>(q, Eight::load(k + j * a.k.row)) * a.scale;
     max = fmaxf(max, s);
     scores[j] = s;  // by all lanes of the group, and past the end by several groups: the same value
@@ -61,18 +56,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const Args args = {
-      .q = view<const bf16>(f.q),
-      .k = view<const bf16>(f.k),
-      .v = view<const bf16>(f.v),
-      .out = view<bf16>(f.out),
-      .lse = f.lse,
-      .tokens = static_cast<int>(p.tokens),
-      .heads = static_cast<int>(p.heads),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-      .causal = p.causal != 0,
-  };
+  const Args args = {tensors_of<bf16>(f), sizes_of(p), f.lse};
   const auto rows = static_cast<unsigned>(p.batch * p.heads * p.tokens);
   const int bytes = static_cast<int>(p.tokens) * static_cast<int>(sizeof(float));
   return launch(p.head_dim == 64 ? forward_kernel<64> : forward_kernel<128>, rows, kThreads, bytes, stream,

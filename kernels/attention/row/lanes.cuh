@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/attention/common/launch.cuh"
-#include "kernels/attention/common/view.h"
+#include "kernels/attention/common/tensors.h"
 
 namespace tessera::attention::row {
 

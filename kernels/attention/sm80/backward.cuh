@@ -115,7 +115,8 @@ struct QueryLoader {
         first_tile(first),
         q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ),
         dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ),
-        // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load delta, which lies behind it in shared memory.
+        // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load
+        // delta, which lies behind it in shared memory.
         statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
                    static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first * kBlockQ),
         tile(first),
@@ -183,8 +184,8 @@ __device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block,
     }
   }
 }
-// Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the first
-// has waited for the turn: both cost a trip to L2.
+// Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the
+// first has waited for the turn: both cost a trip to L2.
 template <class Tile, bool kDeterministic, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
                                           int first_tile, const Block& block) {
@@ -274,10 +275,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : a.key_blocks;
     const int top_block = min(a.key_blocks, seen_blocks) - 1;
     wait_turn<kDeterministic>(adders, key_block, top_block);
-    // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
-    // more, whose stage the next load overwrites, nor dS of step i - 1, whose stage step i + 1 overwrites. In
-    // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
-    // passed on.
+    // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads
+    // Q_i, dO_i any more, whose stage the next load overwrites, nor dS of step i - 1, whose stage
+    // step i + 1 overwrites. In fixed order it is also our turn, and all threads have stored the
+    // dQ of step i - 1: the turn can be passed on.
     __syncthreads();
     pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, first_tile, block);
     load_queries.start(memory, stage);

@@ -14,29 +14,22 @@ BackwardArgs backward_args(const AttnBackward& f) {
   const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Tile::kBlockQ == 0);
   static_assert(Tile::kBlockQ >= BackwardWorkspace::kSmallestBlockQ);
-  return {
-      .q = view<const bf16>(f.q),
-      .k = view<const bf16>(f.k),
-      .v = view<const bf16>(f.v),
-      .out = view<const bf16>(f.out),
-      .dout = view<const bf16>(f.dout),
-      .dq = view<bf16>(f.dq),
-      .dk = view<bf16>(f.dk),
-      .dv = view<bf16>(f.dv),
-      .lse = f.lse,
-      .log2_sum_exp = workspace.log2_sum_exp,
-      .delta = workspace.delta,
-      .dq_sums = workspace.dq,
-      .counters = workspace.counters,
-      .tokens = static_cast<int>(p.tokens),
-      .padded_tokens = static_cast<int>(workspace.padded_tokens),
-      .query_blocks = static_cast<int>(workspace.padded_tokens / Tile::kBlockQ),
-      .key_blocks = static_cast<int>((p.tokens + Tile::kBlockK - 1) / Tile::kBlockK),
-      .heads = static_cast<int>(p.heads),
-      .kv_heads = static_cast<int>(p.kv_heads),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-  };
+  const Sizes sizes = sizes_of(p);
+  BackwardArgs args = {tensors_of<bf16>(f)};
+  args.lse = f.lse;
+  args.log2_sum_exp = workspace.log2_sum_exp;
+  args.delta = workspace.delta;
+  args.dq_sums = workspace.dq;
+  args.counters = workspace.counters;
+  args.tokens = sizes.tokens;
+  args.padded_tokens = static_cast<int>(workspace.padded_tokens);
+  args.query_blocks = args.padded_tokens / Tile::kBlockQ;
+  args.key_blocks = (sizes.tokens + Tile::kBlockK - 1) / Tile::kBlockK;
+  args.heads = sizes.heads;
+  args.kv_heads = sizes.kv_heads;
+  args.group = sizes.group;
+  args.scale = sizes.scale;
+  return args;
 }
 
 template <class Tile, bool kDeterministic>

@@ -13,19 +13,15 @@
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
-#include "kernels/attention/common/softmax.cuh"
+#include "kernels/attention/common/tensors.h"
 #include "kernels/attention/sm80/shape.h"
+#include "kernels/attention/sm80/softmax.cuh"
 #include "kernels/attention/sm80/tile_io.cuh"
 
 namespace tessera::attention::sm80 {
 
-struct ForwardArgs {
-  View<const bf16> q, k, v;
-  View<bf16> out;
+struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
-  int tokens;
-  int group;  // query heads that share a head of K and V
-  float scale;
 };
 
 template <class Tile>
@@ -88,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
   Accumulator<kWarpQ, kHeadDim> o;
   o.clear();
-  OnlineSoftmax<kWarpQ / 16> softmax(a.scale);
+  WarpSoftmax<kWarpQ / 16> softmax(a.scale);
 
   int stage = 0;
   for (int j = key_blocks - 1; j >= 0; --j, stage ^= 1) {
@@ -125,7 +121,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
-      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.log_sum_exp(m, r);
+      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
     }
   }
   // The warp's own rows of Q are read by nobody else, and no longer by itself.
@@ -135,16 +131,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {
-      .q = view<const bf16>(f.q),
-      .k = view<const bf16>(f.k),
-      .v = view<const bf16>(f.v),
-      .out = view<bf16>(f.out),
-      .lse = f.lse,
-      .tokens = static_cast<int>(p.tokens),
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .scale = p.scale,
-  };
+  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto kernel = p.causal ? forward_kernel<Tile, true> : forward_kernel<Tile, false>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);

@@ -9,7 +9,7 @@ AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
-AttnStatus backward_128_small(const AttnBackward& f,
-                              CUstream_st* stream);  // within 99 KB of shared memory a CTA
+// Within 99 KB of shared memory a CTA
+AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream);
 
 }  // namespace tessera::attention::sm80

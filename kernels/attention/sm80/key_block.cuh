@@ -1,15 +1,15 @@
-// Which key block a CTA of the backward works on, and why CTAs that add to dQ in a fixed order do not
-// deadlock.
+// Which key block a CTA of the backward works on, and why CTAs that
+// add to dQ in a fixed order do not deadlock.
 //
 // CTAs take tickets as they start, and within a head tickets go to key blocks downwards. Before it adds to
 // query tile i, key block j waits until all blocks above j that see tile i have added. Those have smaller
 // tickets: so a CTA waits only for CTAs that have started, the running CTA with the smallest ticket waits for
 // none, and by induction every CTA ends.
 //
-// There is little to wait for. A causal block j meets tile i in its step i - j (in units of kBlockK), one
-// after block j + 1 has met it. Without a mask block j meets every tile in the same step as block j + 1 and
-// has to lag behind it: there, several heads take turns with their tickets, so that block j also starts
-// later.
+// There is little to wait for. A causal block j meets tile i in its step i - j (in units of
+// kBlockK), one after block j + 1 has met it. Without a mask block j meets every tile in the same
+// step as block j + 1 and has to lag behind it: there, several heads take turns with their
+// tickets, so that block j also starts later.
 //
 // Query heads that share K and V are walked one after another by the same CTA, in the same order by all: a
 // turn is a turn of (query head, tile), and the induction stands.
@@ -23,8 +23,8 @@ struct KeyBlock {
   int index;
   int head_index, b, h;  // of K and V: head_index = b kv_heads + h
 
-  // `work` is the ticket in fixed order, else the place in the grid: there the lowest block comes first,
-  // which is the longest.
+  // `work` is the ticket in fixed order, else the place in the grid: there the lowest
+  // block comes first, which is the longest.
   template <bool kCausal, bool kDeterministic>
   static __device__ __forceinline__ KeyBlock of(unsigned work, const BackwardArgs& a) {
     KeyBlock block;

@@ -42,8 +42,8 @@ struct BackwardConsumer {
     int first_k;      // the warpgroup's first key
     int mask_before;  // tiles that begin before this query have something to mask
     bool finish;      // dQ: this is its last adder
-    bool others = false,
-         others_before = false;  // whether dQ of the last step, of the one before has other adders
+    // Whether dQ of the last step, of the one before has other adders
+    bool others = false, others_before = false;
     float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
     uint32_t p[kBlockQ / 4];  // P^T, then dS^T
   };
@@ -99,8 +99,8 @@ struct BackwardConsumer {
     for (float& x : b.dk) x = 0;
   }
 
-  // kBefore: how many steps went before, 2 for more. Compiled for each, since ptxas gives up on wgmma under
-  // conditions.
+  // kBefore: how many steps went before, 2 for more. Compiled for each, since
+  // ptxas gives up on wgmma under conditions.
   template <int kBefore>
   __device__ __forceinline__ void step(Block& b) {
     float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
@@ -175,8 +175,8 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked up
-  // once more rather than kept in registers.
+  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked
+  // up once more rather than kept in registers.
   __device__ __forceinline__ Work catch_up(Block& b) {
     wait_ds_place(at.before());
     store_fragment(memory.ds(at.before().stage), row, 0, b.p);
@@ -273,8 +273,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardArgs a) {
   if (threadIdx.x == 0) BackwardMemory<Shape>().init_barriers();
   __syncthreads();
-  const int warpgroup =
-      static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));  // into a uniform register
+  // Into a uniform register
+  const int warpgroup = static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));
   constexpr int kMoverRegisters = 24, kMultiplierRegisters = 240;
   if (warpgroup == 0) {
     ptx::give_registers<kMoverRegisters>();

@@ -12,8 +12,8 @@ namespace tessera::attention::sm90 {
 using bf16 = __nv_bfloat16;
 
 struct BackwardArgs {
-  CUtensorMap q, k, v, dout, dk, dv,
-      dq[2];                    // of dq: boxes of a part, one map for each column where one begins
+  CUtensorMap q, k, v, dout, dk, dv;
+  CUtensorMap dq[2];            // boxes of a part, one map for each column where one begins
   const float* row_statistics;  // this and the next: see BackwardWorkspace
   float* dq_sums;
   uint32_t* counters;

@@ -1,5 +1,5 @@
-// The arithmetic between the products of the backward, on accumulators of a warpgroup: 64 keys by kBlockQ
-// queries.
+// The arithmetic between the products of the backward, on accumulators of
+// a warpgroup: 64 keys by kBlockQ queries.
 #pragma once
 
 #include "kernels/attention/common/ptx.cuh"
@@ -25,8 +25,8 @@ __device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int
   }
 }
 
-// Statistics of the columns' queries, the first few of which are loaded before the wait for the products that
-// they are needed with.
+// Statistics of the columns' queries, the first few of which are loaded before the wait
+// for the products that they are needed with.
 struct ColumnStatistics {
   static constexpr int kEarly = 4;
   uint32_t at;  // of this thread's first column; the next is 8 columns on

@@ -6,10 +6,10 @@
 // smaller tickets: so the block with the smallest unfinished ticket waits for none, a CTA works on its
 // tickets in their order, and by induction every block gets done.
 //
-// There is little to wait for. A causal block j meets tile i in its step i - j (in units of kBlockK), one
-// after block j + 1 has met it. Without a mask block j meets every tile in the same step as block j + 1 and
-// has to lag behind it: there, several heads take turns with their tickets, so that block j also starts
-// later.
+// There is little to wait for. A causal block j meets tile i in its step i - j (in units of
+// kBlockK), one after block j + 1 has met it. Without a mask block j meets every tile in the same
+// step as block j + 1 and has to lag behind it: there, several heads take turns with their
+// tickets, so that block j also starts later.
 #pragma once
 
 #include "kernels/attention/sm90/backward_args.cuh"

@@ -18,13 +18,13 @@
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
-#include "kernels/attention/sm90/softmax.cuh"
 
 namespace tessera::attention::sm90 {
 
-// Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warpgroup's
-// tile.
+// Keys that a row may not see score -inf. `row` and `key` are those
+// of element (0, 0) of the warpgroup's tile.
 template <bool kCausal, int kCount>
 __device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key, int tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
@@ -45,16 +45,17 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key
 template <class Shape, bool kCausal>
 struct ForwardConsumer {
   using Memory = ForwardMemory<Shape>;
+  using Softmax = OnlineSoftmax<SumOrder::kPairs>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
-  // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips those key tiles it
-  // still holds a stage of V, for its pending product: the loader must reach the next K before it waits for
-  // that stage.
+  // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
+  // those key tiles it still holds a stage of V, for its pending product: the loader must
+  // reach the next K before it waits for that stage.
   static_assert((Shape::kConsumers - 1) * kWarpgroupRows <= Shape::kKVStages * kBlockK);
 
   const ForwardArgs& a;
   const Memory memory;
   const int warpgroup;
-  OnlineSoftmax softmax{a.scale};
+  Softmax softmax{a.scale};
   float o[kHeadDim / 2] = {};
   uint32_t p[kBlockK / 4] = {};
   bool pending = false;  // O lacks the product of p and the V at v_at
@@ -101,7 +102,7 @@ struct ForwardConsumer {
   }
 
   // O and LSE of a finished slice, over the slice of Q that it came from
-  __device__ __forceinline__ void write(OnlineSoftmax& finished) {
+  __device__ __forceinline__ void write(Softmax& finished) {
     finished.finish(o);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
@@ -179,8 +180,8 @@ struct ForwardConsumer {
       ptx::hold(s);
       release_k();
       if (j >= unmasked) mask_scores<kCausal>(s, work.row, j * kBlockK, a.tokens);
-      OnlineSoftmax before = softmax;
-      if (first) softmax = OnlineSoftmax(a.scale);
+      Softmax before = softmax;
+      if (first) softmax = Softmax(a.scale);
       softmax.raise(s);
       softmax.exponentiate(s);
       if constexpr (Shape::kWaitLate) {
@@ -198,7 +199,7 @@ struct ForwardConsumer {
         for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
         out_row = work.row, out_head = work.head, out_batch = work.batch;
         q_out = q_at;
-      } else {
+      } else if (softmax.behind) {
         softmax.rescale(o);
       }
       pack(p, s);
@@ -218,8 +219,8 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  const int warpgroup =
-      __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);  // so that the compiler knows it uniform
+  // So that the compiler knows it uniform
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == Shape::kConsumers) {
     ptx::give_registers<Shape::kProducerRegisters>();
     if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce<Shape, kCausal>(a, memory);

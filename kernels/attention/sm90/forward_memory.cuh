@@ -15,8 +15,8 @@ struct ForwardArgs {
   float scale;
 };
 
-// Rings of Q (for each consumer its own, with what there is to do), K and V. O leaves by the stage of Q that
-// it belongs to.
+// Rings of Q (for each consumer its own, with what there is to do), K and V. O
+// leaves by the stage of Q that it belongs to.
 template <class Shape>
 struct ForwardMemory {
   using Q = Tile<kWarpgroupRows, Shape::kHeadDim>;

@@ -1,8 +1,8 @@
 // Which query tiles a CTA takes, and in which order: static, so that the forward needs no counter in memory.
 //
-// The rows of a head are cut into slices, one a warpgroup, and as few query tiles as hold them; where the
-// slices do not come out even, the first tiles have one less. An item is a query tile of one head of one
-// batch.
+// The rows of a head are cut into slices, one a warpgroup, and as few query tiles as
+// hold them; where the slices do not come out even, the first tiles have one less. An
+// item is a query tile of one head of one batch.
 //
 // Full: the tiles of a head follow each other, so that the CTAs of a round share its keys in L2. A CTA moves
 // on by one place a round, or it could get the short tile of every head.

@@ -11,16 +11,17 @@ inline constexpr int kWarpgroupRows = 64;  // of every product
 struct ForwardTileBase {
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
-  static constexpr int kProducerRegisters = 32,
-                       kConsumerRegisters = 160;  // 32 + 3 x 160 of the 4 x 128 there are
+  // 32 + 3 x 160 of the 4 x 128 there are
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
   static constexpr int kKVStages = 3, kQStages = 2;
 };
 
 template <int kHeadDim_>
 struct ForwardTile;
 
-// kWaitLate: the softmax of a tile is finished before the product P V under way is waited for. With head dim 64
-// that product is as good as done when it has been issued, and the compiler does better when free to wait early.
+// kWaitLate: the softmax of a tile is finished before the product P V under way is waited
+// for. With head dim 64 that product is as good as done when it has been issued, and the
+// compiler does better when free to wait early.
 template <>
 struct ForwardTile<64> : ForwardTileBase {
   static constexpr int kHeadDim = 64, kBlockK = 128;

@@ -25,8 +25,8 @@ struct Tile {
 
   uint32_t base;  // shared address
 
-  // An operand whose columns are summed over: 64 rows (A) or all rows of a product (B) from `row`, columns
-  // from `col`
+  // An operand whose columns are summed over: 64 rows (A) or all rows of a
+  // product (B) from `row`, columns from `col`
   __device__ __forceinline__ uint64_t sum_cols(int row, int col) const {
     return descriptor(col / kPanel * kPanelBytes + row * (kPanel * 2) + col % kPanel * 2);
   }
@@ -40,17 +40,16 @@ struct Tile {
   }
 
  private:
-  // Bits 0-13 the address, 16-29 the distance of panels, 32-45 of groups of eight rows, all in units of 16
-  // bytes; 62-63 the swizzle, 1 for 128 bytes. Only the address varies, so that offsets fold into one
-  // addition.
+  // Bits 0-13 the address, 16-29 the distance of panels, 32-45 of groups of eight rows,
+  // all in units of 16 bytes; 62-63 the swizzle, 1 for 128 bytes. Only the address
+  // varies, so that offsets fold into one addition.
   __device__ __forceinline__ uint64_t descriptor(uint32_t offset) const {
     constexpr uint32_t kHigh = 1u << 30 | 8 * kPanel * 2 / 16, kLow = kPanelBytes / 16 << 16;
     return uint64_t{kHigh} << 32 | (((base & 0x3ffff) >> 4) + (kLow + offset / 16));
   }
 };
 
-// ---- products of a warpgroup. They begin, and are done after commit and wait; `add` is false for d = ...
-// ----
+// ---- products of a warpgroup: begun here, done after commit and wait; `add` is false for d = ... ----
 
 // d (+)= A B^T: 64 rows of A from a_row, kN rows of B from b_row, summed over all columns of both
 template <int kN, class A, class B>

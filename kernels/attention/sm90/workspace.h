@@ -11,8 +11,8 @@ struct BackwardWorkspace {
   static constexpr int kRowPadding = BackwardShape<64>::kBlockQ;  // the largest kBlockQ
   static constexpr int kSmallestBlockQ = BackwardShape<128>::kBlockQ;
   static_assert(kRowPadding % kSmallestBlockQ == 0);
-  static constexpr int kPartsPerTile =
-      BackwardShape<64>::kGroups;  // each of one warpgroup, with its own counter
+  // Each of one warpgroup, with its own counter
+  static constexpr int kPartsPerTile = BackwardShape<64>::kGroups;
   static_assert(kPartsPerTile == BackwardShape<128>::kGroups);
 
   BackwardWorkspace(void* memory, const AttnProblem& p) {

@@ -86,11 +86,11 @@ TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
 }
 
 TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
-  refused({{"model_type", "llama"}}, {"config.json", "model_type is \"llama\"; Tessera computes \"gpt2\""});
+  refused({{"model_type", "llama"}}, {"config.json", "model_type is \"llama\"; supported: \"gpt2\""});
   refused({{"model_type", 5}}, {"\"model_type\" wants a text, found 5"});
   for (const char* name : {"gelu_fast", "silu", "quick_gelu", "swish", "tanh"})
     refused({{"activation_function", name}},
-            {"\"activation_function\" is \"" + std::string(name), "Tessera computes \"gelu_new\""});
+            {"\"activation_function\" is \"" + std::string(name), "supported: \"gelu_new\""});
   refused({{"add_cross_attention", true}}, {"\"add_cross_attention\" is true"});
   refused({{"is_encoder_decoder", true}}, {"\"is_encoder_decoder\" is true"});
   refused({{"pruned_heads", {{"0", {1}}}}}, {"\"pruned_heads\" is {\"0\":[1]}"});
@@ -142,7 +142,7 @@ TEST_F(GPT2Config, DropoutIsNoticed) {
   json one = none;
   one["resid_pdrop"] = 0.25;
   ASSERT_EQ(notices(one).size(), 1u);
-  EXPECT_NE(notices(one)[0].find("asks for dropout (resid_pdrop 0.25); Tessera trains without"),
+  EXPECT_NE(notices(one)[0].find("has dropout (resid_pdrop 0.25); Tessera trains without"),
             std::string::npos);
   EXPECT_NE(notices(json::object()).at(0).find("attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1"),
             std::string::npos);
@@ -173,11 +173,11 @@ TEST_F(GPT2Config, AnotherModelIsRefusedInEveryField) {
         check_same_model(folder_, variant.model);
         ADD_FAILURE() << variant.name;
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("this configuration wants model."), std::string::npos);
+        EXPECT_NE(std::string(error.what()).find("this configuration has model."), std::string::npos);
       }
     }
   expect_error([&] { check_same_model(folder_, variants_of(kTiny).back().model); },
-               {"its n_inner is 96, this configuration wants model.mlp_width=72",
+               {"its n_inner is 96, and this configuration has model.mlp_width=72",
                 "its activation_function is gelu", "model.norm_epsilon=0.001", "tie_word_embeddings is true",
                 "scale_attn_weights is true", "scale_attn_by_inverse_layer_idx is false"});
 }

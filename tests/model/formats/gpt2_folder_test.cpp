@@ -85,9 +85,9 @@ TEST_F(GPT2Folder, MasksAndACopyOfTheTiedTableAreLeftOut) {
 
   tensors.back().values[7] += 1;
   write_tensors(file, tensors);
-  refused({"lm_head.weight is another matrix than transformer.wte.weight", "\"tie_word_embeddings\": false"});
+  refused({"lm_head.weight and transformer.wte.weight differ", "\"tie_word_embeddings\": false"});
   write_gpt2(folder_, kTiny, {{"tie_word_embeddings", false}});
-  refused({"tie_word_embeddings is false, this configuration wants model.tied=true"});
+  refused({"tie_word_embeddings is false, and this configuration has model.tied=true"});
 }
 
 TEST_F(GPT2Folder, TensorsLeftOverAreRefusedByName) {
@@ -154,16 +154,16 @@ TEST_F(GPT2Folder, SeveralFilesAreReadThroughTheirIndex) {
     refused(words);
   };
   changed(kTable, "b.safetensors",
-          {"index.json: tensor transformer.wte.weight is said to be in b.safetensors, which"});
+          {"index.json: tensor transformer.wte.weight should be in b.safetensors, which"});
   changed(kTable, "c.safetensors", {"names c.safetensors, which is not in the folder"});
   for (const char* path : {"../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "config.json", ""})
     changed(kTable, path, {"wanted the name of a .safetensors file in the same folder"});
-  changed(kTable, 7, {"is said to be in 7; wanted the name"});
-  changed("more", "a.safetensors", {"tensor more is said to be in a.safetensors, which does not have it"});
+  changed(kTable, 7, {"is in 7; wanted the name"});
+  changed("more", "a.safetensors", {"tensor more should be in a.safetensors, which does not have it"});
   json fewer = map;
   fewer.erase(kTable);
   index(fewer);
-  refused({"a.safetensors has a tensor transformer.wte.weight that", "index.json does not say is there"});
+  refused({"a.safetensors has a tensor transformer.wte.weight that", "index.json does not list"});
   index(7);
   refused({"has no object \"weight_map\""});
   write("model.safetensors.index.json", std::string(200'000, '['));

@@ -50,7 +50,7 @@ TEST_F(SafetensorsHeader, TheHeadersLengthHasBounds) {
   expect_error(with_length(little_endian(~0ull, 8), "{}"), {"its header wants 18446744073709551615 bytes"});
   const std::filesystem::path large = write("x.safetensors", little_endian(100'000'001, 8) + "{}");
   std::filesystem::resize_file(large, 100'000'009);  // sparse
-  expect_error([&] { SafetensorsReader reader(large); }, {"100000001 bytes of JSON; at most 100000000"});
+  expect_error([&] { SafetensorsReader reader(large); }, {"100000001 bytes of JSON; the limit is 100000000"});
 }
 
 TEST_F(SafetensorsHeader, TheHeaderIsJsonOfTheWantedKind) {

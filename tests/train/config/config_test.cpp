@@ -300,14 +300,14 @@ TEST_F(ConfigFile, SeveralKeys) {
   EXPECT_EQ(refusal("model:\n  context: 128\ntrain:\n  sequence_length: 256\n"),
             "run.yaml:4:20: train.sequence_length 256 is more than model.context 128 (run.yaml:2:12)");
   EXPECT_EQ(refusal("train:\n  tokens_per_step: 1000\n", {"model.context=256"}),
-            "--set model.context=256: train.tokens_per_step 1000 (run.yaml:2:20) is no multiple of "
+            "--set model.context=256: train.tokens_per_step 1000 (run.yaml:2:20) is not a multiple of "
             "model.context 256; the nearest are 768 and 1024");
   EXPECT_EQ(refusal("train:\n  sequence_length: 300\n  tokens_per_step: 100\n"),
-            "run.yaml:3:20: train.tokens_per_step 100 is no multiple of train.sequence_length 300 "
+            "run.yaml:3:20: train.tokens_per_step 100 is not a multiple of train.sequence_length 300 "
             "(run.yaml:2:20); the least is 300");
   EXPECT_EQ(
       refused_override("train.micro_batch=3"),
-      "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is no multiple of 1024 tokens x "
+      "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is not a multiple of 1024 tokens x "
       "train.micro_batch 3; the nearest are 522240 and 525312");
   EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup_steps, 100);  // a short run only warms up
   EXPECT_EQ(

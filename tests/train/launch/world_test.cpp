@@ -126,7 +126,7 @@ TEST(World, RefusesATorchrunThatIsIncompleteOrWrong) {
   expect_refusal(with(kTorchrun, {{"RANK", "-1"}}), {"RANK is \"-1\"", "0 to 7"});
   expect_refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}}), {"LOCAL_RANK is \"4\"", "0 to 3"});
   expect_refusal(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "9"}}), {"LOCAL_WORLD_SIZE is \"9\"", "1 to 8"});
-  expect_refusal(with(kTorchrun, {{"RANK", "0"}}), {"LOCAL_RANK is 1", "RANK only 0"});
+  expect_refusal(with(kTorchrun, {{"RANK", "0"}}), {"LOCAL_RANK is 1", "RANK is only 0"});
   expect_refusal(with(kTorchrun, {{"MASTER_PORT", "70000"}}), {"MASTER_PORT is \"70000\"", "65535"});
   expect_refusal({{"WORLD_SIZE", "8"}}, {"WORLD_SIZE is \"8\"", "RANK is not set", "unset WORLD_SIZE"});
 }

@@ -161,7 +161,7 @@ TEST_F(PlanProgram, FitsDoNotRepeatKeys) {
 }
 
 TEST_F(PlanProgram, RefusesWhatMakesNoSense) {
-  refused({"--plan", "--device-memory", "eighty"}, {"\"eighty\" is no size", "80GiB"});
+  refused({"--plan", "--device-memory", "eighty"}, {"\"eighty\" is not a size", "80GiB"});
   refused({"--plan", "--arch", "70"}, {"--arch 70", "at least 80"});
   refused({"--plan", "--arch", "90", "--set", "device=cpu"}, {"--arch 90 plans for a GPU", "device is cpu"});
   refused({"--plan", "--fit", "batch", "--arch", "90"}, {"--device-memory"});

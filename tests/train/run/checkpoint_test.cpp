@@ -97,7 +97,7 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   ModelConfig other = kTiny;
   other.layers = 3;
   expect_parts(error_of([&] { read_state(path, other); }),
-               {"another model", "n_layer is 2", "wants model.layers=3"});
+               {"another model", "n_layer is 2", "has model.layers=3"});
   RunShape shape = state.shape();
   shape.model = other;
   Arena other_arena = Arena::host();
@@ -119,7 +119,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena long_arena = Arena::host();
   TrainState extended(*be, long_arena, shape);
   expect_parts(error_of([&] { load_weights(path, extended); }),
-               {"n_positions is 16", "wants model.context=61"});
+               {"n_positions is 16", "has model.context=61"});
   load_weights(path, extended, PositionExtension::kInterpolate);
   const Params weights = extended.optimizer().masters();
   const std::span<float> before = floats(state.optimizer().masters().position_table),
@@ -139,7 +139,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
   expect_parts(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
-               {"n_positions is 16", "wants model.context=9"});
+               {"n_positions is 16", "has model.context=9"});
 }
 
 TEST_F(Checkpoint, DamageIsNamed) {

@@ -69,7 +69,7 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
   fs::rename(folder / "weights/model.safetensors", folder / "weights/pytorch_model.bin");
   refused_before_data({"pytorch_model.bin", "save_pretrained("});
   write_fields(folder / "weights", {{"model_type", "llama"}});
-  refused_before_data({"model_type is \"llama\"; Tessera computes \"gpt2\""});
+  refused_before_data({"model_type is \"llama\"; supported: \"gpt2\""});
 }
 
 TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
@@ -93,9 +93,9 @@ TEST_F(InitFromRun, DropoutIsNoticed) {
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});
   ASSERT_EQ(result.status, 0) << result.error;
-  EXPECT_NE(result.out.find(
-                "notice   weights/config.json asks for dropout (attn_pdrop 0.1); Tessera trains without"),
-            std::string::npos)
+  EXPECT_NE(
+      result.out.find("notice   weights/config.json has dropout (attn_pdrop 0.1); Tessera trains without"),
+      std::string::npos)
       << result.out;
 }
 

@@ -118,7 +118,7 @@ TEST_F(Run, AnEarlierRunIsNotOverwrittenUnasked) {
   EXPECT_TRUE(fs::exists(folder / "out/checkpoints/step_00000004"));
   refused({"--resume", "--set", "train.steps=3"}, {"step_00000004 is at step 4", "nothing is left to do"});
   refused({"--resume", "--set", "train.seed=2"}, {"train.seed", "order of the data would change"});
-  refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "wants model.layers=3"});
+  refused({"--resume", "--set", "model.layers=3"}, {"another model", "n_layer is 2", "has model.layers=3"});
   refused({"--resume", "--set", "train.folder=none"}, {"nothing to resume"});
 }
 
@@ -130,7 +130,7 @@ TEST_F(Run, RefusesBadInputWithAdvice) {
   refused({"--set", "train.sequence_length=64"}, {"64", "context", "32"});
   refused({"--set", "data.train=missing.txt"}, {"missing.txt"});
   refused({"--set", "model.vocab_size=100"}, {"text.txt", "vocab"});
-  refused({"--set", "device=cuda", "--set", "train.precision=fp32"}, {"device: cuda was asked for"});
+  refused({"--set", "device=cuda", "--set", "train.precision=fp32"}, {"device is cuda, but"});
   refused({"--set", "train.precision=bf16"}, {"train.precision=bf16 needs a GPU"});
   refused({"--set", "train.init_from=nowhere"}, {"nowhere"});
   std::ofstream(folder / "short.bin") << "not a shard";

@@ -1,0 +1,2 @@
+// Called at every jump of code that is compiled with -fsanitize-coverage=trace-pc; see tests/fuzz/driver.cpp.
+extern "C" void __sanitizer_cov_trace_pc() {}

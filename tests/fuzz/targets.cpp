@@ -1,0 +1,400 @@
+// What is fuzzed: everything that reads bytes which another program, another machine or a person wrote.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "data/dataset_check.h"
+#include "data/documents.h"
+#include "data/manifest.h"
+#include "data/token_stream.h"
+#include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
+#include "kernels/base/json_text.h"
+#include "model/formats/gpt2.h"
+#include "model/formats/safetensors.h"
+#include "tests/fuzz/fuzz.h"
+#include "train/bench/sequence_lengths.h"
+#include "train/config/config_keys.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
+#include "train/launch/connection.h"
+#include "train/launch/messages.h"
+#include "train/launch/world.h"
+#include "train/report/report_page.h"
+#include "train/report/run_record.h"
+#include "train/run/checkpoint_files.h"
+#include "train/run/rank_options.h"
+#include "train/run/run_state.h"
+#include "train/session/memory_limit.h"
+
+namespace tessera::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path write(const fs::path& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+fs::path source(const char* path) { return fs::path(TESSERA_SOURCE_DIR) / path; }
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  std::istringstream stream{std::string(text)};
+  for (std::string line; std::getline(stream, line) && lines.size() < 40;) lines.push_back(line);
+  return lines;
+}
+
+template <class Integer>
+std::string bytes_of(Integer value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+std::string shard(const std::vector<uint16_t>& tokens) {
+  std::string bytes =
+      bytes_of(uint32_t{20240520}) + bytes_of(uint32_t{1}) + bytes_of(static_cast<uint32_t>(tokens.size()));
+  bytes.resize(1024, '\0');
+  for (const uint16_t token : tokens) bytes += bytes_of(token);
+  return bytes;
+}
+
+// A fault that no sanitizer sees.
+void require(bool condition, const char* what) {
+  if (!condition) throw std::logic_error(what);
+}
+
+Target json() {
+  return {.name = "json",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const nlohmann::json value = parse_json(bytes, "input");
+                brief(value);
+                const auto again = parse_json(value.dump(), "again");
+                require(again == value || value.dump() == again.dump(), "JSON changes when written and read");
+                whole_number(value, "tokens", "input");
+                text_value(value, "tokenizer", "input");
+              },
+          .seeds = {R"({"tokens":12,"tokenizer":"bytes","a":[1,-2.5e3,true,null,"\u00e9\n"],"b":{"c":{}}})",
+                    R"([[[1]],"x",18446744073709551615,-9223372036854775808,1e308])"},
+          .words = {"\"tokens\":", "\\ud800", "\\u0000", "null", "true", "\xc3\xa9", "\xf0\x9f\x98\x80"}};
+}
+
+void read_yaml(std::string_view bytes, const fs::path& folder) {
+  const Config config = load_config(write(folder / "config.yaml", bytes), {});
+  const Config again = load_config(write(folder / "again.yaml", print_config(config)), {});
+  require(config == again, "a configuration changes when printed and read");
+  config_lines(config);
+}
+
+Target yaml() {
+  return {
+      .name = "yaml",
+      .read = read_yaml,
+      .seeds = {content_of(source("configs/quickstart.yaml")), content_of(source("configs/gpt2_small.yaml")),
+                "train: {steps: 5, seed: 0x10, folder: \"a\\nb\"}\noptimizer:\n  learning_rate: 1e-3\n"},
+      .words = {"model:", "train:", "\n  steps: ", "vocab_size: ", "&a",    "*a",          "<<: ",
+                "!!str ", "|\n",    ">-\n",        "? ",           "- ",    "~",           "auto",
+                "all",    "true",   ".nan",        ".inf",         "---\n", "%YAML 1.2\n", "\"\\x41\""}};
+}
+
+Target settings() {
+  return {.name = "settings",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                const fs::path file = write(folder / "config.yaml", "train:\n  steps: 3\n");
+                const Config config = load_config(file, lines_of(bytes));
+                require(config == load_config(write(folder / "again.yaml", print_config(config)), {}),
+                        "a configuration changes when printed and read");
+              },
+          .seeds = {"train.steps=5\nmodel.attention=naive", "optimizer.learning_rate=1e-3\ntrain.folder=a b",
+                    "sampling.prompt=\"x\\n\"\ntrain.classifier_chunk=all"},
+          .words = {"train.", "model.", "optimizer.", "=", "steps", "auto", "all", "sampling.prompt=", "1e-3",
+                    "\n"}};
+}
+
+Target safetensors() {
+  return {
+      .name = "safetensors",
+      .read =
+          [](std::string_view bytes, const fs::path& folder) {
+            const SafetensorsReader file(write(folder / "model.safetensors", bytes));
+            for (const auto& [name, entry] : file.entries()) {
+              if (entry.shape.size() != 1) continue;
+              const Shape shape{entry.shape[0]};
+              file.check_readable(name, shape);
+              std::vector<float> values(static_cast<size_t>(entry.shape[0]));
+              file.read(name, shape, values);
+            }
+          },
+      .seeds = {content_of(source("tests/fixtures/gpt2_variants/all/model.safetensors")),
+                bytes_of(uint64_t{68}) +
+                    R"({"a":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},"b":{"dt")",
+                bytes_of(uint64_t{59}) + R"({"abc":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )" +
+                    std::string(8, '\1')},
+      .words = {"\"F32\"", "\"BF16\"", "\"F16\"", "\"I64\"", "\"shape\":[", "\"data_offsets\":[",
+                "__metadata__", "9223372036854775807", "4611686018427387904,4"}};
+}
+
+Target gpt2_config() {
+  return {.name = "gpt2_config",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / "config.json", bytes);
+                const FoundModel found = read_gpt2_config(folder);
+                require(found.model.parameters() > 0, "a model without parameters");
+                check_same_model(folder, found.model);
+              },
+          .seeds = {content_of(source("tests/fixtures/gpt2_reference/config.json")),
+                    content_of(source("tests/fixtures/gpt2_variants/all/config.json"))},
+          .words = {"\"n_embd\":", "\"n_layer\":", "\"n_inner\":null", "\"activation_function\":",
+                    "\"gelu_new\"", "\"model_type\":\"gpt2\"", "\"tie_word_embeddings\":false"}};
+}
+
+void read_stream(const fs::path& path) {
+  TokenStream stream = TokenStream::open(path);
+  stream.require_tokens_below(257);
+  std::vector<int32_t> out(static_cast<size_t>(std::min<int64_t>(stream.size(), 4096)));
+  stream.read(stream.size() - std::ssize(out), out);
+  stream.describe();
+}
+
+Target shards() {
+  return {.name = "shards",
+          .read = [](std::string_view bytes,
+                     const fs::path& folder) { read_stream(write(folder / "a.bin", bytes)); },
+          .seeds = {shard({1, 2, 3, 256}), shard(std::vector<uint16_t>(2000, 7))},
+          .words = {bytes_of(uint32_t{20240520}), bytes_of(uint32_t{1})}};
+}
+
+Target dataset() {
+  return {.name = "dataset",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / "train_000000.bin", shard({1, 2, 3, 256}));
+                write(folder / kManifestName, bytes);
+                verify_dataset(folder);
+                read_manifest(folder);
+                read_stream(folder);
+              },
+          .seeds = {R"({"format":"tessera-dataset-1","tokenizer":"bytes","vocab_size":257,"tokens":4,)"
+                    R"("documents":1,"shards":1})",
+                    R"({"format":"tessera-dataset-2","tokenizer":"bytes","vocab_size":257,"tokens":4,)"
+                    R"("documents":1,"shards":1,"files":{"train_000000.bin":{"bytes":1032,)"
+                    R"("xxh3_128":"00000000000000000000000000000000"}}})"},
+          .words = {"\"files\":", "\"../x\"", "\"bytes\":", "\"xxh3_128\":", "\"tessera-dataset-2\""}};
+}
+
+Target documents() {
+  return {
+      .name = "documents",
+      .read =
+          [](std::string_view bytes, const fs::path& folder) {
+            int64_t pieces = 0, ends = 0;
+            const DocumentSink sink{.on_text = [&](std::string_view text) { pieces += !text.empty(); },
+                                    .on_end = [&] { ++ends; }};
+            const bool lines = !bytes.empty() && bytes[0] != '#';
+            read_documents(write(folder / (lines ? "a.jsonl" : "a.txt"), bytes), "text", sink);
+            require(ends > 0, "a file without a document is not refused");
+          },
+      .seeds =
+          {"{\"text\":\"one\"}\n\n{\"id\":1,\"text\":\"\\u00e9\"}\r\n{\"text\":\"\"}\n{\"text\":\"last\"}",
+           "# a text\nof two lines\n"},
+      .words = {"\"text\":", "{\"text\":\"", "\"}\n", "\r\n", "\\ud83d\\ude00", std::string(1, '\0')}};
+}
+
+Target checkpoint_state() {
+  return {
+      .name = "state",
+      .read =
+          [](std::string_view bytes, const fs::path& folder) {
+            write(folder / kStateFile, bytes);
+            read_step(folder);
+            json_of(read_run_state(folder));
+          },
+      .seeds = {R"({"format":"tessera checkpoint 1","step":5,"data_position":20,"seed":1,"micro_batch":4,)"
+                R"("sequence_length":32,"device":"cpu","data":"a"})",
+                R"({"format":"tessera checkpoint 2","step":5,"data_position":20,"seed":1,"micro_batch":4,)"
+                R"("sequence_length":32,"ranks":2,"device":"cuda","data":"a","data_fingerprint":{"train":)"
+                R"({"tokens":100,"tokenizer":"bytes","sources":[{"file":"a","bytes":100,"start":"0"}],)"
+                R"("sample":"1"},"train_range":[0,90]},"best":{"step":4,"validation_loss":2.5}})"},
+      .words = {"\"train_range\":[",
+                "\"best\":", "\"validation_loss\":", "\"data_fingerprint\":", "\"ranks\":"}};
+}
+
+Target checksums() {
+  const std::string digits(32, 'a');
+  FileChecksums files;
+  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile}) files[file] = {5, digits};
+  return {.name = "checksums",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / kChecksumsFile, bytes);
+                verify_files(folder, written_checksums(folder));
+              },
+          .seeds = {checksums_text(files)},
+          .words = {"\"files\":", "\"bytes\":", "\"xxh3_128\":", "\"../a\":", digits}};
+}
+
+// The frames of the process group. What comes in pieces must be the same as what comes at once.
+Target connection() {
+  const auto frame = [](uint32_t kind, const std::string& body) {
+    return bytes_of(uint32_t{0x41535354}) + bytes_of(kind) + bytes_of(uint64_t{body.size()}) + body;
+  };
+  return {.name = "connection",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                size_t all = 0, by_pieces = 0;
+                for (size_t* count : {&all, &by_pieces}) {
+                  int ends[2];
+                  require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
+                  const Descriptor writer(ends[0]);
+                  Connection reader{Descriptor(ends[1])};
+                  reader.set_max_message_bytes(1 << 16);
+                  const size_t piece = count == &all ? bytes.size() : 7;
+                  for (size_t at = 0; at < bytes.size(); at += piece) {
+                    const std::string_view part = bytes.substr(at, piece);
+                    if (send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
+                    reader.receive();
+                    while (const auto message = reader.next()) *count += 1 + message->body.size();
+                  }
+                }
+                require(all == by_pieces, "messages depend on the pieces that they come in");
+              },
+          .seeds = {frame(0, R"({"rank":1,"size":2})") + frame(3, "abc") + frame(5, ""), frame(7, "{}")},
+          .words = {"TSSA", bytes_of(uint64_t{5}), bytes_of(uint64_t{1} << 40)}};
+}
+
+// What the frames hold: JSON from another process.
+Target rank_messages() {
+  return {.name = "rank_messages",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const auto refused = [](const auto& decode) {
+                  try {
+                    decode();
+                    return false;
+                  } catch (const Error&) {
+                    return true;
+                  }
+                };
+                const bool all_refused =
+                    refused([&] { decode_hello(bytes); }) & refused([&] { decode_welcome(bytes); }) &
+                    refused([&] { decode_heartbeat(bytes); }) & refused([&] { decode_shutdown(bytes); });
+                check(!all_refused, "no message");
+              },
+          .seeds = {encode(Hello{.rank = 1, .size = 2, .name = "rank 1", .run = {"x", "a: 1"}}),
+                    encode(Welcome{"rank 0"}), encode(Heartbeat{3, Timeout::kLimit, "step 1"}),
+                    encode(Shutdown{0, "no memory"})},
+          .words = {"\"rank\":", "\"phases\":", "\"reporter\":", "[[[[", "-1", "1e99"}};
+}
+
+Target environment() {
+  return {
+      .name = "environment",
+      .read =
+          [](std::string_view bytes, const fs::path&) {
+            const std::vector<std::string> lines = lines_of(bytes);
+            world_of_environment([&](const std::string& variable) -> std::optional<std::string> {
+              for (const std::string& line : lines)
+                if (line.starts_with(variable + "=")) return line.substr(variable.size() + 1);
+              return std::nullopt;
+            });
+          },
+      .seeds = {"RANK=1\nWORLD_SIZE=2\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=a\nMASTER_PORT=29500",
+                "OMPI_COMM_WORLD_RANK=0\nOMPI_COMM_WORLD_SIZE=2\nOMPI_COMM_WORLD_LOCAL_RANK=0\n"
+                "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+                "SLURM_STEP_NUM_TASKS=4\nSLURM_PROCID=3\nSLURM_LOCALID=1\nSLURM_NODEID=1\n"
+                "SLURM_STEP_TASKS_PER_NODE=2(x2)\nSLURM_STEP_NODELIST=node[1-2]\nSLURM_JOB_ID=77"},
+      .words = {"SLURM_STEP_TASKS_PER_NODE=", "2(x2),1", "node[01-03,7]", "TESSERA_LISTEN_FD=", "\n",
+                "RANK="}};
+}
+
+void read_command_line(std::string_view bytes, const fs::path&) {
+  std::vector<std::string> words = lines_of(bytes);
+  words.insert(words.begin(), "train");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  CLI::App app{"Fuzzed.", "train"};
+  std::string config, verified;
+  std::vector<std::string> overrides;
+  AskedRanks asked;
+  app.add_option("config,--config", config, "A file")->type_name("FILE");
+  app.add_option("--set", overrides, "A key")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--verify", verified, "A folder")->type_name("FOLDER");
+  add_rank_options(app, asked);
+  parse_command_line({app, static_cast<int>(argv.size()), argv.data(), option_is_a_key});
+}
+
+Target command_line() {
+  return {.name = "command_line",
+          .read = read_command_line,
+          .seeds = {"--config\nquickstart.yaml\n--set\ntrain.steps=5\n--ranks\n2", "--help", "--version",
+                    "--gpus=3\n--steps=5\nx\ny", "--verify\na"},
+          .words = {"--config", "--set", "--ranks", "--gpus", "--help", "\n", "=", "--"}};
+}
+
+Target sizes() {
+  return {.name = "sizes",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const std::string text(bytes.substr(0, 200));
+                try {
+                  require(parse_sequence_lengths(text).size() < 1'000'000, "a list without an end");
+                } catch (const Error&) {
+                }
+                require(parse_bytes(text) >= 0, "a size below nothing");
+              },
+          .seeds = {"80GiB", "1024,2048", "512..65536", "79.6 GiB", "85899345920"},
+          .words = {"..", "GiB", "TiB", "KB", ",", "1e9"}};
+}
+
+Target metrics() {
+  return {.name = "metrics",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / "metrics.jsonl", bytes);
+                const RunRecord record = read_run(folder);
+                record.tokens_per_second();
+                record.fact("parameters");
+              },
+          .seeds = {R"({"type":"start","step":0,"time":"2024-01-01T00:00:00Z","parameters":5})"
+                    "\n"
+                    R"({"type":"step","step":1,"loss":2.5,"grad_norm":1.0,"tokens":256,"elapsed":0.5})"
+                    "\n"
+                    R"({"type":"evaluation","step":1,"validation_loss":2.4})"
+                    "\n"
+                    R"({"type":"sample","step":1,"prompt":"a","sample":"b"})"
+                    "\n"
+                    R"({"type":"stop","step":1,"reason":"finished"})"
+                    "\n",
+                    "{\"step\":1,\"loss\":3,\"ms\":5}\n{\"step\":2,\"loss\":null}\n"},
+          .words = {"\"type\":\"step\"", "\"loss\":", "\"memory\":{", "\"step\":", "\"elapsed\":", "\n",
+                    "1e308"}};
+}
+
+}  // namespace
+
+std::vector<Target> targets() {
+  return {json(),         yaml(),      settings(),  safetensors(),     gpt2_config(),   shards(),
+          dataset(),      documents(), checksums(), connection(),      rank_messages(), environment(),
+          command_line(), sizes(),     metrics(),   checkpoint_state()};
+}
+
+}  // namespace tessera::fuzz
