@@ -14,8 +14,7 @@
 //     and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is rounded once.
 //   - CUDA enqueues on the stream of the launch and returns; a Copy to or from host memory waits.
 //   - Same arguments, same bits, unless AttentionPlan::deterministic is off.
-// check_on() holds what every device asks of the arguments: a shape, dtype or device that does not fit is an
-// Error naming the field.
+// Error: a shape, dtype or device that does not fit, with the name of the field (check_on()).
 #pragma once
 
 #include <span>

@@ -8,8 +8,8 @@ namespace tessera {
 
 class Stream {
  public:
-  // On the backend's own stream. Without a workspace it runs what needs no scratch, such as copies that do not
-  // convert.
+  // On the backend's own stream. Without a workspace it runs what needs no scratch, such as copies that do
+  // not convert.
   explicit Stream(Backend& backend, Tensor workspace = {})
       : backend_(&backend), launch_{.workspace = workspace, .stream = backend.stream()} {}
 

@@ -42,7 +42,8 @@ const std::vector<Room> kRooms{
     {"train/launch", {"kernels/base"}},
     {"train/parallel", {"kernels/base", "kernels", "kernels/cuda"}},
     {"train/session",
-     {"kernels/base", "kernels", "model", "model/formats", "data", "train/config", "train/parallel"}},
+     {"kernels/base", "kernels", "kernels/attention", "model", "model/formats", "data", "train/config",
+      "train/parallel"}},
     {"train/plot", {"kernels/base"}},
     {"train/memory",
      {"kernels/base", "kernels", "kernels/attention", "model", "train/config", "train/session"}},
@@ -57,12 +58,8 @@ const std::vector<Room> kRooms{
 };
 
 // What still breaks these rules. Each entry is "from -> to" and is to go.
-const std::set<std::string> kArrowsToGo{
-};
-const std::set<std::string> kFilesInCirclesToGo{
-    "train/parallel/communicator", "train/parallel/transports", "train/launch/process_group",
-    "train/launch/rendezvous",     "train/launch/watchdog",
-};
+const std::set<std::string> kArrowsToGo{};
+const std::set<std::string> kFilesInCirclesToGo{};
 
 const std::set<std::string> kLongFunctionsToGo{};  // each is the file of one
 

@@ -60,13 +60,13 @@ class HostTensors {
 
 // A stream on the CPU with a backend and a workspace of its own, whose bytes begin as NaN.
 struct CpuBackendAndWorkspace {
-  HostTensors make;
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  Tensor workspace = make.poisoned({(workspace_bytes(Device::kCpu, 1024, 1024, 4096) + 3) / 4});
+  HostTensors own_tensors;
+  std::unique_ptr<Backend> own_backend = make_cpu_backend();
+  Tensor own_workspace = own_tensors.poisoned({(workspace_bytes(Device::kCpu, 1024, 1024, 4096) + 3) / 4});
 };
 class CpuStream : private CpuBackendAndWorkspace, public Stream {
  public:
-  CpuStream() : Stream(*CpuBackendAndWorkspace::backend, CpuBackendAndWorkspace::workspace) {}
+  CpuStream() : Stream(*own_backend, own_workspace) {}
 };
 
 // The largest |a - b| over the largest |b|. NaN anywhere gives NaN, which fails every comparison.

@@ -13,6 +13,54 @@ namespace {
 
 constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width still fit a core's L2 cache
 
+// "head dim 80 in bf16 on NVIDIA H200 (compute capability 9.0)"
+std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) {
+  return fmt::format("head dim {} in {} on {} (compute capability {}.{})", plan.shape.head_dim,
+                     name_of(plan.dtype), device.name, device.arch / 10, device.arch % 10);
+}
+
+void plan_naive(AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  plan.saved_dtype = plan.dtype;
+  plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
+  plan.saved_name = "probabilities";
+  // The backward needs the gradient of the probabilities for one sequence at a time.
+  plan.backward_workspace_bytes = s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(plan.dtype));
+}
+
+void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
+  const AttentionShape& s = plan.shape;
+  check(s.head_dim <= kLargestCpuHeadDim, "flash attention on the CPU serves head dims up to {}, found {}",
+        kLargestCpuHeadDim, s.head_dim);
+  plan.threads = device.threads;
+  const cpu::FlashTile tile;
+  plan.forward_workspace_bytes = plan.threads * cpu::FlashForwardScratch(nullptr, tile, s.head_dim).bytes;
+  plan.backward_workspace_bytes = plan.threads * cpu::FlashBackwardScratch(nullptr, tile, s.tokens).bytes;
+}
+
+void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
+  const AttnProblem problem = attn_problem(plan);
+  const AttnStatus status = attn_supports(&problem, device.arch);
+  check(status == ATTN_OK,
+        "flash attention cannot run with {}: {}. It serves {}; head dim = channels / heads. "
+        "model.attention=naive serves every size",
+        request_text(plan, device), attn_status_text(status), attention::what_is_served());
+  plan.backward_workspace_bytes =
+      static_cast<int64_t>(attn_backward_workspace(&problem, device.arch, plan.deterministic));
+}
+
+void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
+  check(device.device == Device::kCuda,
+        "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
+  const AttnProblem problem = attn_problem(plan);
+  const char* refusal = attention::cudnn_refusal(problem, device.arch);
+  check(refusal == nullptr, "cudnn attention cannot run with {}: {}. model.attention=flash needs no cuDNN",
+        request_text(plan, device), refusal != nullptr ? refusal : "");
+  plan.forward_workspace_bytes = attention::cudnn_forward_workspace(problem);
+  plan.backward_workspace_bytes =
+      attention::cudnn_backward_workspace(problem, attention::cudnn_sums(device.arch, plan.deterministic));
+}
+
 }  // namespace
 
 AttnDtype attn_dtype(DType dtype) {
@@ -56,53 +104,25 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   plan.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   plan.deterministic = request.deterministic;
   plan.arch = request.device.arch;
-  if (request.kind == AttentionKind::kNaive) {
-    plan.saved_dtype = request.dtype;
-    plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
-    plan.saved_name = "probabilities";
-    // The backward needs the gradient of the probabilities for one sequence at a time.
-    plan.backward_workspace_bytes =
-        s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(request.dtype));
-    return plan;
-  }
   plan.saved_dtype = DType::kF32;
   plan.saved_shape = {s.batch, s.heads, s.tokens};
   plan.saved_name = "log-sum-exp";
-  if (request.kind == AttentionKind::kCudnn) {
-    check(request.device.device == Device::kCuda,
-          "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
-    const AttnProblem problem = attn_problem(plan);
-    const char* refusal = attention::cudnn_refusal(problem, request.device.arch);
-    check(refusal == nullptr,
-          "cudnn attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. "
-          "model.attention=flash needs no cuDNN",
-          s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
-          request.device.arch % 10, refusal != nullptr ? refusal : "");
-    plan.forward_workspace_bytes = attention::cudnn_forward_workspace(problem);
-    plan.backward_workspace_bytes = attention::cudnn_backward_workspace(
-        problem, attention::cudnn_sums(request.device.arch, request.deterministic));
-    return plan;
+  switch (request.kind) {
+    case AttentionKind::kNaive:
+      plan_naive(plan);
+      return plan;
+    case AttentionKind::kFlash:
+      if (request.device.device == Device::kCpu) {
+        plan_flash_on_cpu(plan, request.device);
+      } else {
+        plan_flash(plan, request.device);
+      }
+      return plan;
+    case AttentionKind::kCudnn:
+      plan_cudnn(plan, request.device);
+      return plan;
   }
-  if (request.device.device == Device::kCpu) {
-    check(s.head_dim <= kLargestCpuHeadDim, "flash attention on the CPU serves head dims up to {}, found {}",
-          kLargestCpuHeadDim, s.head_dim);
-    plan.threads = request.device.threads;
-    const cpu::FlashTile tile;
-    plan.forward_workspace_bytes = plan.threads * cpu::FlashForwardScratch(nullptr, tile, s.head_dim).bytes;
-    plan.backward_workspace_bytes = plan.threads * cpu::FlashBackwardScratch(nullptr, tile, s.tokens).bytes;
-    return plan;
-  }
-  const AttnProblem problem = attn_problem(plan);
-  const AttnStatus status = attn_supports(&problem, request.device.arch);
-  check(
-      status == ATTN_OK,
-      "flash attention cannot run with head dim {} in {} on {} (compute capability {}.{}): {}. It serves {}; "
-      "head dim = channels / heads. model.attention=naive serves every size",
-      s.head_dim, name_of(request.dtype), request.device.name, request.device.arch / 10,
-      request.device.arch % 10, attn_status_text(status), attention::what_is_served());
-  plan.backward_workspace_bytes =
-      static_cast<int64_t>(attn_backward_workspace(&problem, request.device.arch, request.deterministic));
-  return plan;
+  fail("unknown kind of attention, {}", static_cast<int>(request.kind));
 }
 
 }  // namespace tessera

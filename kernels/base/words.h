@@ -6,7 +6,8 @@
 //     return std::array{Word{"gelu", Activation::kGelu}, Word{"relu", Activation::kRelu}};
 //   }
 //
-// Everything else is here, and walks that list. A word is parsed where it is read; all other code has the enum.
+// Everything else is here, and walks that list. A word is parsed where it is read; all other code has the
+// enum.
 #pragma once
 
 #include <array>

@@ -8,7 +8,6 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kRowsOfThreads = 8;  // a block is kWarp steps of columns wide and reads this many rows at once
-    8;                      // a block is kWarp steps of columns wide and reads this many rows at a time
 constexpr int kUnroll = 8;  // loads in flight for each thread
 
 template <class T, int kStep>

@@ -50,7 +50,7 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
     for (int head_dim : {64, 128}) {
       for (bool causal : {true, false}) {
         const AttentionCase c = {2, 300, 4, 2, head_dim, causal, 1 / std::sqrt(head_dim)};
-        const AttnProblem p = {.dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32,
+        const AttnProblem p = {.dtype = attn_dtype(rung.dtype()),
                                .batch = c.batch,
                                .tokens = c.tokens,
                                .heads = c.heads,

@@ -19,7 +19,7 @@ class CudaAttention : public CudaTest {
     const AttentionPlan on_cpu = choose_attention(
         {.kind = naive ? kind : AttentionKind::kFlash, .shape = s, .dtype = DType::kF32, .device = {}});
     const AttentionPlan on_cuda =
-        choose_attention({.kind = kind, .shape = s, .dtype = dtype, .device = cuda().traits()});
+        choose_attention({.kind = kind, .shape = s, .dtype = dtype, .device = cuda().backend().traits()});
     const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
         heads{s.batch, s.tokens, s.heads, s.head_dim};
     const Twin qkv = input(dtype, packed), y = output(dtype, heads);
@@ -92,7 +92,7 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
   for (const DType dtype : kReal) {
     const AttentionShape s{1, 129, 2, 64, true};
     const AttentionPlan plan = choose_attention(
-        {.kind = AttentionKind::kNaive, .shape = s, .dtype = dtype, .device = cuda().traits()});
+        {.kind = AttentionKind::kNaive, .shape = s, .dtype = dtype, .device = cuda().backend().traits()});
     const Twin qkv = input(dtype, {1, 129, 3, 2, 64}, 100),
                y = output(dtype, {1, 129, 2, 64});  // scores near 1e4
     const Twin saved = output(dtype, plan.saved_shape);

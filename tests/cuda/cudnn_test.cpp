@@ -19,7 +19,7 @@ class CudnnKernels : public CudaTest {
     if (IsSkipped()) return;
     std::string why_not;
     if (!attention::cudnn_available(why_not)) GTEST_SKIP() << "no cuDNN: " << why_not;
-    arch_ = cuda().traits().arch;
+    arch_ = cuda().backend().traits().arch;
     cudnn_ = std::make_unique<CudnnAttention>();
   }
 

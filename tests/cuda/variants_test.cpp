@@ -119,7 +119,8 @@ TEST_F(CudaVariants, ModelsAgreeWithTheCpu) {
     for (const DType dtype : kReal)
       for (const AttentionKind attention : kinds_for(dtype)) {
         const std::string what = fmt::format("{} {} {}", variant.name, name_of(dtype), name_of(attention));
-        const StepsResult gpu = run_steps(cuda().traits(), shape_of(variant, dtype, attention), 3, make);
+        const StepsResult gpu =
+            run_steps(cuda().backend().traits(), shape_of(variant, dtype, attention), 3, make);
         const bool f32 = dtype == DType::kF32;
         const double allowed = f32                                      ? tolerance::kCudaF32AgainstPyTorch
                                : variant.model.mlp == Activation::kRelu ? tolerance::kBf16ReluGradient
@@ -148,7 +149,7 @@ TEST_F(CudaVariants, F32AgreesWithPyTorch) {
       continue;
     }
     const ReferenceErrors e =
-        compare_with_pytorch(cuda().traits(), DType::kF32, AttentionKind::kNaive, 1, folder);
+        compare_with_pytorch(cuda().backend().traits(), DType::kF32, AttentionKind::kNaive, 1, folder);
     EXPECT_LT(e.first_loss, tolerance::kCudaF32AgainstPyTorch) << variant.name;
     EXPECT_LT(e.gradients, tolerance::kCudaF32AgainstPyTorch) << variant.name << " " << e.worst_gradient;
     EXPECT_LT(e.weights, tolerance::kCudaF32AgainstPyTorch) << variant.name << " " << e.worst_weight;
@@ -160,12 +161,12 @@ TEST_F(CudaVariants, RecomputingChangesNoBitAndThePlanIsTheStep) {
     SCOPED_TRACE(variant.name);
     HostTensors make;
     RunShape shape = shape_of(variant, DType::kBF16, AttentionKind::kFlash);
-    const StepsResult kept = run_steps(cuda().traits(), shape, 2, make);
-    expect_plan_is_the_step(cuda().traits(), shape);
+    const StepsResult kept = run_steps(cuda().backend().traits(), shape, 2, make);
+    expect_plan_is_the_step(cuda().backend().traits(), shape);
     for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
       shape.keep = keep;
-      expect_same_bits(run_steps(cuda().traits(), shape, 2, make), kept);
-      expect_plan_is_the_step(cuda().traits(), shape);
+      expect_same_bits(run_steps(cuda().backend().traits(), shape, 2, make), kept);
+      expect_plan_is_the_step(cuda().backend().traits(), shape);
     }
   }
 }
@@ -177,8 +178,8 @@ TEST_F(CudaVariants, AnMlpOfAnyWidthFits) {
     wide.model.mlp_width = width;
     HostTensors make;
     const StepsResult cpu = run_steps({}, shape_of(wide, DType::kF32, AttentionKind::kFlash), 1, make),
-                      gpu = run_steps(cuda().traits(), shape_of(wide, DType::kF32, AttentionKind::kFlash), 1,
-                                      make);
+                      gpu = run_steps(cuda().backend().traits(),
+                                      shape_of(wide, DType::kF32, AttentionKind::kFlash), 1, make);
     EXPECT_NEAR(gpu.losses[0] / cpu.losses[0], 1, tolerance::kCudaF32AgainstPyTorch) << width;
     EXPECT_NEAR(gpu.grad_norms[0] / cpu.grad_norms[0], 1, tolerance::kCudaF32AgainstPyTorch) << width;
   }

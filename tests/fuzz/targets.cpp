@@ -19,9 +19,11 @@
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/bench/sequence_lengths.h"
-#include "train/config/config.h"
 #include "train/config/config_keys.h"
+#include "train/config/load_config.h"
+#include "train/config/print_config.h"
 #include "train/launch/connection.h"
+#include "train/launch/messages.h"
 #include "train/launch/world.h"
 #include "train/report/report_page.h"
 #include "train/report/run_record.h"
@@ -258,9 +260,9 @@ Target connection() {
                 for (size_t* count : {&all, &by_pieces}) {
                   int ends[2];
                   require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
-                  const FileDescriptor writer(ends[0]);
-                  Connection reader{FileDescriptor(ends[1])};
-                  reader.limit_messages(1 << 16);
+                  const Descriptor writer(ends[0]);
+                  Connection reader{Descriptor(ends[1])};
+                  reader.set_max_message_bytes(1 << 16);
                   const size_t piece = count == &all ? bytes.size() : 7;
                   for (size_t at = 0; at < bytes.size(); at += piece) {
                     const std::string_view part = bytes.substr(at, piece);
@@ -273,6 +275,30 @@ Target connection() {
               },
           .seeds = {frame(0, R"({"rank":1,"size":2})") + frame(3, "abc") + frame(5, ""), frame(7, "{}")},
           .words = {"TSSA", bytes_of(uint64_t{5}), bytes_of(uint64_t{1} << 40)}};
+}
+
+// What the frames hold: JSON from another process.
+Target rank_messages() {
+  return {.name = "rank_messages",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const auto refused = [](const auto& decode) {
+                  try {
+                    decode();
+                    return false;
+                  } catch (const Error&) {
+                    return true;
+                  }
+                };
+                const bool all_refused =
+                    refused([&] { decode_hello(bytes); }) & refused([&] { decode_welcome(bytes); }) &
+                    refused([&] { decode_heartbeat(bytes); }) & refused([&] { decode_shutdown(bytes); });
+                check(!all_refused, "no message");
+              },
+          .seeds = {encode(Hello{.rank = 1, .size = 2, .name = "rank 1", .run = {"x", "a: 1"}}),
+                    encode(Welcome{"rank 0"}), encode(Heartbeat{3, Timeout::kLimit, "step 1"}),
+                    encode(Shutdown{0, "no memory"})},
+          .words = {"\"rank\":", "\"phases\":", "\"reporter\":", "[[[[", "-1", "1e99"}};
 }
 
 Target environment() {
@@ -366,9 +392,9 @@ Target metrics() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),        yaml(),         settings(),  safetensors(), gpt2_config(),
-          shards(),      dataset(),      documents(), checksums(),   connection(),
-          environment(), command_line(), sizes(),     metrics(),     checkpoint_state()};
+  return {json(),         yaml(),      settings(),  safetensors(),     gpt2_config(),   shards(),
+          dataset(),      documents(), checksums(), connection(),      rank_messages(), environment(),
+          command_line(), sizes(),     metrics(),   checkpoint_state()};
 }
 
 }  // namespace tessera::fuzz

@@ -10,7 +10,7 @@ namespace tessera {
 namespace {
 
 // Steps of models of 100 million parameters and more reach 0.6 to 0.7 of the GEMM peak on both kinds of
-// device (README.md); smaller ones less, but their steps are short.
+// device (docs/results.md); smaller ones less, but their steps are short.
 constexpr double kShareOfPeak = 0.6;
 constexpr double kLongSeconds = 30;   // a longer step gets a notice
 constexpr double kShortSeconds = 20;  // what the notice suggests

@@ -9,8 +9,8 @@ namespace tessera {
 
 inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP};
 
-// From now on the first of them is only recorded, and acknowledged on stdout if `acknowledge`; one that arrives
-// more than a second later ends the program. Ignored signals (nohup) stay ignored.
+// From now on the first of them is only recorded, and acknowledged on stdout if `acknowledge`; one that
+// arrives more than a second later ends the program. Ignored signals (nohup) stay ignored.
 void catch_stop_signals(bool acknowledge);
 int stop_signal();  // the first that arrived; 0: none
 

@@ -29,12 +29,12 @@ struct Divisor {
     while ((uint64_t{1} << shift) < divisor) ++shift;
     multiplier = static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
   }
-  ATTN_HOST_DEVICE int divide(int n) const {
+  TESSERA_HOST_DEVICE int divide(int n) const {
     const auto high = static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(n)} * multiplier >> 32);
     return static_cast<int>((high + static_cast<uint32_t>(n)) >> shift);
   }
   // The quotient; n becomes the remainder
-  ATTN_HOST_DEVICE int split(int& n) const {
+  TESSERA_HOST_DEVICE int split(int& n) const {
     const int quotient = divide(n);
     n -= quotient * static_cast<int>(divisor);
     return quotient;
@@ -52,16 +52,16 @@ class ForwardSchedule {
       : ForwardSchedule(p, (p.tokens + slice_rows - 1) / slice_rows, int64_t{slices_a_tile}, ctas) {}
 
   int items() const { return items_; }
-  ATTN_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
+  TESSERA_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
 
   // Where a CTA stands
   struct Walk {
     int before, place, round;  // items of the sections before; the CTA's place in a round of this one
   };
-  ATTN_HOST_DEVICE Walk begin(int cta) const { return {0, cta, 0}; }
+  TESSERA_HOST_DEVICE Walk begin(int cta) const { return {0, cta, 0}; }
   // The next item of a CTA, or -1 after its last
   template <bool kCausal>
-  ATTN_HOST_DEVICE int next(Walk& at, int ctas) const {
+  TESSERA_HOST_DEVICE int next(Walk& at, int ctas) const {
     if (!kCausal) {
       const int64_t item = int64_t{at.round++} * ctas + at.place;
       if (++at.place == ctas) at.place = 0;
@@ -81,7 +81,7 @@ class ForwardSchedule {
   }
 
   template <bool kCausal>
-  ATTN_HOST_DEVICE QueryTile tile(int item) const {
+  TESSERA_HOST_DEVICE QueryTile tile(int item) const {
     int tile, head;
     if (kCausal) {
       const int before = section_items_.split(item) * section_;
@@ -129,7 +129,7 @@ class ForwardSchedule {
     return static_cast<int>(std::clamp<int64_t>(heads, 1, p.batch * p.heads));
   }
 
-  ATTN_HOST_DEVICE int first_slice(int tile) const {
+  TESSERA_HOST_DEVICE int first_slice(int tile) const {
     return tile * slices_a_tile_ - (tile < short_tiles_ ? tile : short_tiles_);
   }
 

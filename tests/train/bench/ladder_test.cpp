@@ -30,7 +30,7 @@ TEST(Ladder, SaysWhatItDoesNotServe) {
   const DeviceTraits cpu{}, ampere{Device::kCuda, 80, "A100"}, hopper{Device::kCuda, 90, "H200"};
   for (const Rung& rung : ladder()) {
     const std::string name = rung.name;
-    const AttnDtype dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+    const AttnDtype dtype = attn_dtype(rung.dtype());
     const std::string fine = rung.family && !rung.family->built() ? "not built" : "";
     EXPECT_EQ(rung.why_not(problem(100, true, dtype), cpu), "needs a GPU");
     EXPECT_EQ(rung.why_not(problem(100, true, dtype), ampere), name == "hopper" ? "needs sm90" : fine)
@@ -78,7 +78,7 @@ TEST(Traffic, OfTilesIsLessByTheirRows) {
 
 TEST(Traffic, OfNaiveGrowsWithTheSquareAndOfTheOthersDoesNot) {
   for (const Rung& rung : ladder()) {
-    const AttnDtype dtype = rung.dtype() == DType::kBF16 ? ATTN_BF16 : ATTN_F32;
+    const AttnDtype dtype = attn_dtype(rung.dtype());
     const auto growth = [&](auto&& traffic) {
       const Traffic small = traffic(problem(4096, false, dtype)),
                     large = traffic(problem(8192, false, dtype));

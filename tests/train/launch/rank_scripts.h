@@ -34,8 +34,8 @@ class RankScripts : public InTempFolder {
     for (int rank = 0; rank < size; ++rank) start(rank, size, script);
   }
 
-  // Any program with changes to the environment. The functions below call it rank n if it was started as the n-th,
-  // counted from 0.
+  // Any program with changes to the environment. The functions below call it rank n if it was started as
+  // the n-th, counted from 0.
   void run(const Words& environment, const std::string& program, const Words& arguments) {
     const std::filesystem::path own = folder_ / std::to_string(processes_.size());
     std::filesystem::create_directory(own);
@@ -62,7 +62,8 @@ class RankScripts : public InTempFolder {
     return text;
   }
 
-  // `reporter` ended with 1 and an error of these parts; the `silent` ones with kExitPeerFailed and no output.
+  // `reporter` ended with 1 and an error of these parts; the `silent` ones with kExitPeerFailed and no
+  // output.
   void expect_ending(size_t reporter, std::initializer_list<std::string> parts,
                      std::initializer_list<size_t> silent) {
     expect_error(reporter, parts);

@@ -70,7 +70,7 @@ TEST(Session, LoadsTheWeightsOfACheckpointWithoutItsOptimizer) {
   state.finish_step();
   const std::filesystem::path saved = save_checkpoint(
       folder, state,
-      {.step = 1, .data_position = 6, .micro_batch = 3, .sequence_length = 37, .device = "cpu"});
+      {.step = 1, .data_position = 6, .micro_batch = 3, .sequence_length = 37, .data = "builtin"});
   std::filesystem::remove(saved / "optimizer.safetensors");
   Session session(*other, other_arena, shape.session());
   load_weights(saved, session);
