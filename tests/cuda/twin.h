@@ -1,5 +1,5 @@
-// Twins: a tensor on the CPU in fp32 and the same on CUDA in the dtype under test, so that run_on_both() runs one
-// operation on both and the results can be compared. Device memory is allocated with guards
+// Twins: a tensor on the CPU in fp32 and the same on CUDA in the dtype under test, so that run_on_both() runs
+// one operation on both and the results can be compared. Device memory is allocated with guards
 // before and after.
 #pragma once
 
@@ -102,9 +102,9 @@ class CudaTest : public ::testing::Test {
     return indices(shape, [&](int64_t) { return uniform(random_); });
   }
 
-  // Runs an operation on both devices: once on the CPU, twice on CUDA. `make` gives its struct for the device that
-  // `on` stands for: on(twin) is the tensor there, on(a, b) is `a` on the CPU and `b` on CUDA. `results` are the
-  // twins that it writes.
+  // Runs an operation on both devices: once on the CPU, twice on CUDA. `make` gives its struct for the device
+  // that `on` stands for: on(twin) is the tensor there, on(a, b) is `a` on the CPU and `b` on CUDA. `results`
+  // are the twins that it writes.
   template <class MakeOp>
   void run_on_both(const std::vector<Twin>& results, const MakeOp& make) {
     cpu().run(make(OnCpu{}));
