@@ -3,11 +3,12 @@
 // A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
 // device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary, N = B T
-// rows, O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary,
+// N = B T rows, O output features.
 //
 // Rules for every operation:
-//   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its own.
+//   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
+//     own.
 //   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
 //     overwritten.
 //   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.

@@ -1,6 +1,6 @@
 // Twins: a tensor on the CPU in fp32 and the same on CUDA in the dtype under test, so that run_on_both() runs
-// one operation on both and the results can be compared. Device memory is allocated with guards
-// before and after.
+// one operation on both and the results can be compared. Device memory is allocated with guards before and
+// after.
 #pragma once
 
 #include <cuda_runtime.h>
