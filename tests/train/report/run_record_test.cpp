@@ -210,9 +210,9 @@ TEST_F(MetricsLines, AreVisitedOnceAsTheFileGrows) {
   EXPECT_EQ(read_on(), Seen{}) << "a torn line waits for its end";
   std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "o\n\nfour\n";
   EXPECT_EQ(read_on(), (Seen{{"two", 4}, {"", 8}, {"four", 9}}));
-  EXPECT_FALSE(tail.started_anew());
+  EXPECT_FALSE(tail.was_replaced());
   write("metrics.jsonl", "new\n");
-  EXPECT_TRUE(tail.started_anew());
+  EXPECT_TRUE(tail.was_replaced());
   EXPECT_EQ(read_on(), (Seen{{"new", 0}}));
   const std::string huge(40 << 20, 'x');
   std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << huge << "\nafter\n";
