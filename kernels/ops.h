@@ -1,17 +1,19 @@
 // The operations of a transformer: a struct of arguments each, and the one list of them, AnyOp, at the end.
 //
-// A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each device
-// (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
+// A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
+// device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary, N = B T rows,
-// O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary,
+// N = B T rows, O output features.
 //
 // Rules for every operation:
-//   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its own.
+//   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
+//     own.
 //   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
 //     overwritten.
-//   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA. Statistics
-//     and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is rounded once.
+//   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.
+//     Statistics and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is
+//     rounded once.
 //   - CUDA enqueues on the stream of the launch and returns; a Copy to or from host memory waits.
 //   - Same arguments, same bits, unless AttentionPlan::deterministic is off.
 // Error: a shape, dtype or device that does not fit, with the name of the field (check_on()).

@@ -24,34 +24,32 @@ class CudaAttention : public CudaTest {
         heads{s.batch, s.tokens, s.heads, s.head_dim};
     const Twin qkv = input(dtype, packed), y = output(dtype, heads);
     const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
-    const Tensor forward_scratch = output(DType::kF32, {on_cuda.forward_workspace_bytes / 4 + 1}).cuda;
-    cpu().run(AttentionForward{.plan = on_cpu, .qkv = qkv.cpu, .y = y.cpu, .saved = saved.cpu});
-    run_twice({y, saved}, [&] {
-      cuda().run(AttentionForward{
-          .plan = on_cuda, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda, .workspace = forward_scratch});
+    const auto scratch_of = [&](int64_t on_cpu_bytes, int64_t on_cuda_bytes) {
+      return Twin{output(DType::kF32, {on_cpu_bytes / 4 + 1}).cpu,
+                  output(DType::kF32, {on_cuda_bytes / 4 + 1}).cuda};
+    };
+    const Twin forward_scratch = scratch_of(on_cpu.forward_workspace_bytes, on_cuda.forward_workspace_bytes);
+    run_on_both({y, saved}, [&](auto on) {
+      return AttentionForward{.plan = on(on_cpu, on_cuda),
+                              .qkv = on(qkv),
+                              .y = on(y),
+                              .saved = on(saved),
+                              .workspace = on(forward_scratch)};
     });
     expect_same(y, "y", slack);
     expect_same_norm(y, "y");
     expect_same(saved, on_cuda.saved_name, kind == AttentionKind::kNaive ? slack : 100 * slack);
 
     const Twin dy = input(dtype, heads), dqkv = output(dtype, packed);
-    const Twin scratch{output(DType::kF32, {on_cpu.backward_workspace_bytes / 4 + 1}).cpu,
-                       output(DType::kF32, {on_cuda.backward_workspace_bytes / 4 + 1}).cuda};
-    cpu().run(AttentionBackward{.plan = on_cpu,
-                                .qkv = qkv.cpu,
-                                .y = y.cpu,
-                                .saved = saved.cpu,
-                                .dy = dy.cpu,
-                                .dqkv = dqkv.cpu,
-                                .workspace = scratch.cpu});
-    run_twice({dqkv}, [&] {
-      cuda().run(AttentionBackward{.plan = on_cuda,
-                                   .qkv = qkv.cuda,
-                                   .y = y.cuda,
-                                   .saved = saved.cuda,
-                                   .dy = dy.cuda,
-                                   .dqkv = dqkv.cuda,
-                                   .workspace = scratch.cuda});
+    const Twin scratch = scratch_of(on_cpu.backward_workspace_bytes, on_cuda.backward_workspace_bytes);
+    run_on_both({dqkv}, [&](auto on) {
+      return AttentionBackward{.plan = on(on_cpu, on_cuda),
+                               .qkv = on(qkv),
+                               .y = on(y),
+                               .saved = on(saved),
+                               .dy = on(dy),
+                               .dqkv = on(dqkv),
+                               .workspace = on(scratch)};
     });
     if (kind == AttentionKind::kCudnn) {
       expect_near_largest(dqkv, tolerance::attention::kBf16Gradient);

@@ -165,7 +165,7 @@ class CudaCommunicator : public CudaTest {
   void expect_refusal_without_rank_1(void (*leave)()) {
     on_ranks(gpus_, [&](Ranks ranks) {
       ranks.time_limit_seconds = 15;  // NCCL's ranks need some seconds to meet
-      const auto communicator = make_communicator(cuda(), ranks);
+      const auto communicator = make_communicator(cuda().backend(), ranks);
       const Tensor tensor = input(DType::kF32, ranks.rank, 0, 100'000).cuda;
       communicator->all_reduce_sum({.tensor = tensor});
       communicator->synchronize();
@@ -189,12 +189,12 @@ class CudaCommunicator : public CudaTest {
 
 TEST_F(CudaCommunicator, ASingleRankThroughNccl) {
   const Ranks alone = {.exchange = [](std::string_view mine) { return std::vector{std::string(mine)}; }};
-  check_all(alone, *make_nccl_communicator(cuda(), alone));
+  check_all(alone, *make_nccl_communicator(cuda().backend(), alone));
 }
 
 TEST_F(CudaCommunicator, ASingleRankAlone) {
   const Ranks alone = {.exchange = [](std::string_view mine) { return std::vector{std::string(mine)}; }};
-  const auto communicator = make_communicator(cuda(), alone);
+  const auto communicator = make_communicator(cuda().backend(), alone);
   check_all_reduce(alone, *communicator);
   check_reduce_scatter(alone, *communicator);
   check_all_gather(alone, *communicator);
@@ -202,7 +202,7 @@ TEST_F(CudaCommunicator, ASingleRankAlone) {
 
 TEST_F(CudaCommunicator, ARankOnEveryGpu) {
   if (gpus_ < 2) GTEST_SKIP() << "wants 2 GPUs or more, found " << gpus_;
-  on_ranks(gpus_, [&](const Ranks& ranks) { check_all(ranks, *make_communicator(cuda(), ranks)); });
+  on_ranks(gpus_, [&](const Ranks& ranks) { check_all(ranks, *make_communicator(cuda().backend(), ranks)); });
 }
 
 TEST_F(CudaCommunicator, APeerThatDiesIsAnErrorWithinTheTimeLimit) {

@@ -51,22 +51,18 @@ TEST_F(CudaOps, Embedding) {
             indices({c.B, c.T}, [&](int64_t i) { return static_cast<int32_t>(i % 10 ? c.V / 2 : i % c.V); });
       const Twin table = input(dtype, {c.V, c.C}), positions = input(dtype, {c.T + 3, c.C});
       const Twin y = output(dtype, {c.B, c.T, c.C});
-      cpu().run(EmbeddingForward{
-          .tokens = tokens.cpu, .token_table = table.cpu, .position_table = positions.cpu, .y = y.cpu});
-      run_twice({y}, [&] {
-        cuda().run(EmbeddingForward{
-            .tokens = tokens.cuda, .token_table = table.cuda, .position_table = positions.cuda, .y = y.cuda});
+      run_on_both({y}, [&](auto on) {
+        return EmbeddingForward{
+            .tokens = on(tokens), .token_table = on(table), .position_table = on(positions), .y = on(y)};
       });
       expect_same(y, "y");
 
       const Twin dy = input(dtype, {c.B, c.T, c.C});
-      cpu().run(EmbeddingBackward{
-          .tokens = tokens.cpu, .dy = dy.cpu, .d_token_table = table.cpu, .d_position_table = positions.cpu});
-      run_twice({table, positions}, [&] {
-        cuda().run(EmbeddingBackward{.tokens = tokens.cuda,
-                                     .dy = dy.cuda,
-                                     .d_token_table = table.cuda,
-                                     .d_position_table = positions.cuda});
+      run_on_both({table, positions}, [&](auto on) {
+        return EmbeddingBackward{.tokens = on(tokens),
+                                 .dy = on(dy),
+                                 .d_token_table = on(table),
+                                 .d_position_table = on(positions)};
       });
       expect_same(table, "d_token_table");
       expect_same(positions, "d_position_table");
@@ -84,19 +80,13 @@ TEST_F(CudaOps, LayerNorm) {
       SCOPED_TRACE(fmt::format("{} N {} C {}", name_of(dtype), N, C));
       const Twin x = input(dtype, {N, C}, 1, 5), weight = input(dtype, {C}), bias = input(dtype, {C});
       const Twin y = output(dtype, {N, C}), mean = output(DType::kF32, {N}), rstd = output(DType::kF32, {N});
-      cpu().run(LayerNormForward{.x = x.cpu,
-                                 .weight = weight.cpu,
-                                 .bias = bias.cpu,
-                                 .y = y.cpu,
-                                 .mean = mean.cpu,
-                                 .rstd = rstd.cpu});
-      run_twice({y, mean, rstd}, [&] {
-        cuda().run(LayerNormForward{.x = x.cuda,
-                                    .weight = weight.cuda,
-                                    .bias = bias.cuda,
-                                    .y = y.cuda,
-                                    .mean = mean.cuda,
-                                    .rstd = rstd.cuda});
+      run_on_both({y, mean, rstd}, [&](auto on) {
+        return LayerNormForward{.x = on(x),
+                                .weight = on(weight),
+                                .bias = on(bias),
+                                .y = on(y),
+                                .mean = on(mean),
+                                .rstd = on(rstd)};
       });
       expect_same(y, "y");
       expect_same(mean, "mean");
@@ -109,25 +99,16 @@ TEST_F(CudaOps, LayerNorm) {
         SCOPED_TRACE(variant);
         const Twin dx = variant == kAddInPlace ? add : output(dtype, {N, C});
         const Twin addend = variant == kNoAdd ? Twin{} : add;
-        cpu().run(LayerNormBackward{.dy = dy.cpu,
-                                    .x = x.cpu,
-                                    .weight = weight.cpu,
-                                    .mean = mean.cpu,
-                                    .rstd = rstd.cpu,
-                                    .dx = dx.cpu,
-                                    .dweight = dweight.cpu,
-                                    .dbias = dbias.cpu,
-                                    .add = addend.cpu});
-        run_twice({dx, dweight, dbias}, [&] {
-          cuda().run(LayerNormBackward{.dy = dy.cuda,
-                                       .x = x.cuda,
-                                       .weight = weight.cuda,
-                                       .mean = mean.cuda,
-                                       .rstd = rstd.cuda,
-                                       .dx = dx.cuda,
-                                       .dweight = dweight.cuda,
-                                       .dbias = dbias.cuda,
-                                       .add = addend.cuda});
+        run_on_both({dx, dweight, dbias}, [&](auto on) {
+          return LayerNormBackward{.dy = on(dy),
+                                   .x = on(x),
+                                   .weight = on(weight),
+                                   .mean = on(mean),
+                                   .rstd = on(rstd),
+                                   .dx = on(dx),
+                                   .dweight = on(dweight),
+                                   .dbias = on(dbias),
+                                   .add = on(addend)};
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", 1 + variant);  // one rounding more for each time that was added
@@ -177,21 +158,15 @@ TEST_F(CudaOps, LinearForward) {
         const Twin add = variant == kBiasAdd ? input(dtype, {N, O}) : variant == kAddInPlace ? y : Twin{};
         const Twin b = variant == kPlain || variant == kGeluWithoutBias ? Twin{} : bias;
         const Twin pre_activation = gelu ? output(dtype, {N, O}) : Twin{};
-        cpu().run(LinearForward{.x = x.cpu,
-                                .weight = weight.cpu,
-                                .y = y.cpu,
-                                .bias = b.cpu,
-                                .add = add.cpu,
-                                .pre_activation = pre_activation.cpu});
         std::vector<Twin> results = {y};
         if (gelu) results.push_back(pre_activation);
-        run_twice(results, [&] {
-          cuda().run(LinearForward{.x = x.cuda,
-                                   .weight = weight.cuda,
-                                   .y = y.cuda,
-                                   .bias = b.cuda,
-                                   .add = add.cuda,
-                                   .pre_activation = pre_activation.cuda});
+        run_on_both(results, [&](auto on) {
+          return LinearForward{.x = on(x),
+                               .weight = on(weight),
+                               .y = on(y),
+                               .bias = on(b),
+                               .add = on(add),
+                               .pre_activation = on(pre_activation)};
         });
         expect_same(y, "y");
         if (gelu) expect_same(pre_activation, "pre_activation");
@@ -210,21 +185,14 @@ TEST_F(CudaOps, LinearBackward) {
         SCOPED_TRACE(gelu ? "gelu" : "no gelu");
         const Twin dx = output(dtype, {N, C});
         const Twin pre_activation = gelu ? input(dtype, {N, C}, 2) : Twin{};
-        cpu().run(LinearBackward{.dy = dy.cpu,
-                                 .x = x.cpu,
-                                 .weight = weight.cpu,
-                                 .dx = dx.cpu,
-                                 .dweight = dweight.cpu,
-                                 .dbias = gelu ? Tensor{} : dbias.cpu,
-                                 .pre_activation = pre_activation.cpu});
-        run_twice({dx, dweight, dbias}, [&] {
-          cuda().run(LinearBackward{.dy = dy.cuda,
-                                    .x = x.cuda,
-                                    .weight = weight.cuda,
-                                    .dx = dx.cuda,
-                                    .dweight = dweight.cuda,
-                                    .dbias = gelu ? Tensor{} : dbias.cuda,
-                                    .pre_activation = pre_activation.cuda});
+        run_on_both({dx, dweight, dbias}, [&](auto on) {
+          return LinearBackward{.dy = on(dy),
+                                .x = on(x),
+                                .weight = on(weight),
+                                .dx = on(dx),
+                                .dweight = on(dweight),
+                                .dbias = gelu ? Tensor{} : on(dbias),
+                                .pre_activation = on(pre_activation)};
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", gelu ? 2 : 1);  // added to twice by then
@@ -286,15 +254,12 @@ TEST_F(CudaOps, CrossEntropy) {
                             .want_gradient = want_gradient,
                             .gradient_scale = 0.25f};
       };
-      cpu().run(args(logits.cpu, targets.cpu, losses.cpu, false));
       const std::vector<char> before = bytes_of(logits.cuda);
-      run_twice({losses}, [&] { cuda().run(args(logits.cuda, targets.cuda, losses.cuda, false)); });
+      run_on_both({losses}, [&](auto on) { return args(on(logits), on(targets), on(losses), false); });
       expect_same(losses, "losses without gradient");
       EXPECT_EQ(before, bytes_of(logits.cuda)) << "logits changed without a gradient wanted";
 
-      cpu().run(args(logits.cpu, targets.cpu, losses.cpu, true));
-      run_twice({logits, losses},
-                [&] { cuda().run(args(logits.cuda, targets.cuda, losses.cuda, true)); });
+      run_on_both({logits, losses}, [&](auto on) { return args(on(logits), on(targets), on(losses), true); });
       expect_same(losses, "losses");
       expect_same(logits, "gradient");
       const std::vector<float> gradient = floats_of(logits.cuda);
@@ -313,8 +278,9 @@ TEST_F(CudaOps, GlobalNorm) {
       cpu_tensors.push_back(twins.back().cpu), cuda_tensors.push_back(twins.back().cuda);
     }
     const Twin norm = output(DType::kF32, {1});
-    cpu().run(GlobalNorm{.tensors = cpu_tensors, .norm = norm.cpu});
-    run_twice({norm}, [&] { cuda().run(GlobalNorm{.tensors = cuda_tensors, .norm = norm.cuda}); });
+    run_on_both({norm}, [&](auto on) {
+      return GlobalNorm{.tensors = on(cpu_tensors, cuda_tensors), .norm = on(norm)};
+    });
     expect_same(norm, "norm");
   }
 }
@@ -350,8 +316,8 @@ TEST_F(CudaOps, RefusesWhatItCannotServe) {
 
   const std::unique_ptr<Backend> unprovided = make_cuda_backend();
   EXPECT_NE(message_of([&] {
-              unprovided->run(GlobalNorm{.tensors = {&x.cuda, 1}, .norm = mean.cuda.rows(0, 1)});
-            }).find("lend workspace_bytes()"),
+              Stream(*unprovided).run(GlobalNorm{.tensors = {&x.cuda, 1}, .norm = mean.cuda.rows(0, 1)});
+            }).find("give the stream workspace_bytes()"),
             std::string::npos);
 }
 

@@ -1,6 +1,6 @@
-// Twins: a tensor on the CPU in fp32 and the same on CUDA in the dtype under test, so that one argument
-// struct of each drives both backends and the results can be compared. Device memory is allocated with guards
-// before and after.
+// Twins: a tensor on the CPU in fp32 and the same on CUDA in the dtype under test, so that run_on_both() runs
+// one operation on both and the results can be compared. Device memory is allocated with guards before and
+// after.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,6 +25,21 @@ inline constexpr DType kReal[] = {DType::kBF16, DType::kF32};
 
 struct Twin {
   Tensor cpu, cuda;
+};
+
+struct OnCpu {
+  Tensor operator()(const Twin& twin) const { return twin.cpu; }
+  template <class T>
+  const T& operator()(const T& on_cpu, const T&) const {
+    return on_cpu;
+  }
+};
+struct OnCuda {
+  Tensor operator()(const Twin& twin) const { return twin.cuda; }
+  template <class T>
+  const T& operator()(const T&, const T& on_cuda) const {
+    return on_cuda;
+  }
 };
 
 class CudaTest : public ::testing::Test {
@@ -85,6 +100,15 @@ class CudaTest : public ::testing::Test {
   Twin random_indices(Shape shape, int64_t below) {
     std::uniform_int_distribution<int32_t> uniform(0, static_cast<int32_t>(below) - 1);
     return indices(shape, [&](int64_t) { return uniform(random_); });
+  }
+
+  // Runs an operation on both devices: once on the CPU, twice on CUDA. `make` gives its struct for the device
+  // that `on` stands for: on(twin) is the tensor there, on(a, b) is `a` on the CPU and `b` on CUDA. `results`
+  // are the twins that it writes.
+  template <class MakeOp>
+  void run_on_both(const std::vector<Twin>& results, const MakeOp& make) {
+    cpu().run(make(OnCpu{}));
+    run_twice(results, [&] { cuda().run(make(OnCuda{})); });
   }
 
   // Runs an operation on CUDA twice from the same state, over a poisoned workspace, and wants the same bits

@@ -24,19 +24,13 @@ TEST_F(CudaVariants, LinearWithEveryActivation) {
                      weight = input(dtype, {O, C}, 1 / std::sqrt(static_cast<float>(C)));
           const Twin bias = with_bias ? input(dtype, {O}) : Twin{};
           const Twin y = output(dtype, {N, O}), pre = output(dtype, {N, O});
-          cpu().run(LinearForward{.x = x.cpu,
-                                  .weight = weight.cpu,
-                                  .y = y.cpu,
-                                  .bias = bias.cpu,
-                                  .pre_activation = pre.cpu,
-                                  .activation = activation});
-          run_twice({y, pre}, [&] {
-            cuda().run(LinearForward{.x = x.cuda,
-                                     .weight = weight.cuda,
-                                     .y = y.cuda,
-                                     .bias = bias.cuda,
-                                     .pre_activation = pre.cuda,
-                                     .activation = activation});
+          run_on_both({y, pre}, [&](auto on) {
+            return LinearForward{.x = on(x),
+                                 .weight = on(weight),
+                                 .y = on(y),
+                                 .bias = on(bias),
+                                 .pre_activation = on(pre),
+                                 .activation = activation};
           });
           // Where cuBLASLt does not fuse it, the activation reads a pre-activation that was rounded before.
           expect_same(y, "y", activation == Activation::kGelu ? 1 : 2);
@@ -44,21 +38,14 @@ TEST_F(CudaVariants, LinearWithEveryActivation) {
 
           const Twin dy = input(dtype, {N, O}), u = input(dtype, {N, C}, 2), dx = output(dtype, {N, C});
           const Twin dweight = input(dtype, {O, C});
-          cpu().run(LinearBackward{.dy = dy.cpu,
-                                   .x = x.cpu,
-                                   .weight = weight.cpu,
-                                   .dx = dx.cpu,
-                                   .dweight = dweight.cpu,
-                                   .pre_activation = u.cpu,
-                                   .activation = activation});
-          run_twice({dx, dweight}, [&] {
-            cuda().run(LinearBackward{.dy = dy.cuda,
-                                      .x = x.cuda,
-                                      .weight = weight.cuda,
-                                      .dx = dx.cuda,
-                                      .dweight = dweight.cuda,
-                                      .pre_activation = u.cuda,
-                                      .activation = activation});
+          run_on_both({dx, dweight}, [&](auto on) {
+            return LinearBackward{.dy = on(dy),
+                                  .x = on(x),
+                                  .weight = on(weight),
+                                  .dx = on(dx),
+                                  .dweight = on(dweight),
+                                  .pre_activation = on(u),
+                                  .activation = activation};
           });
           expect_same(dx, "dx");
           expect_same(dweight, "dweight");
@@ -72,21 +59,14 @@ TEST_F(CudaVariants, LayerNormWithEveryEpsilon) {
       constexpr int64_t N = 65, C = 768;
       const Twin x = input(dtype, {N, C}, 0.1f), weight = input(dtype, {C}), bias = input(dtype, {C});
       const Twin y = output(dtype, {N, C}), mean = output(DType::kF32, {N}), rstd = output(DType::kF32, {N});
-      cpu().run(LayerNormForward{.x = x.cpu,
-                                 .weight = weight.cpu,
-                                 .bias = bias.cpu,
-                                 .y = y.cpu,
-                                 .mean = mean.cpu,
-                                 .rstd = rstd.cpu,
-                                 .epsilon = epsilon});
-      run_twice({y, mean, rstd}, [&] {
-        cuda().run(LayerNormForward{.x = x.cuda,
-                                    .weight = weight.cuda,
-                                    .bias = bias.cuda,
-                                    .y = y.cuda,
-                                    .mean = mean.cuda,
-                                    .rstd = rstd.cuda,
-                                    .epsilon = epsilon});
+      run_on_both({y, mean, rstd}, [&](auto on) {
+        return LayerNormForward{.x = on(x),
+                                .weight = on(weight),
+                                .bias = on(bias),
+                                .y = on(y),
+                                .mean = on(mean),
+                                .rstd = on(rstd),
+                                .epsilon = epsilon};
       });
       expect_same(y, "y");
       expect_same(rstd, "rstd");

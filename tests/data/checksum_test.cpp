@@ -117,7 +117,7 @@ TEST_F(Dataset, AManifestWithBadChecksumsIsRefused) {
   files = good;
   files["../x"] = files["train_000001.bin"];
   files.erase("train_000001.bin");
-  refused(files, {"files beside it", "../x"});
+  refused(files, {"a file in the same folder", "../x"});
   refused(7, {"an object", "7"});
 }
 

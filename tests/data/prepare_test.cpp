@@ -70,7 +70,7 @@ TEST_F(Prepare, NamesTheLineThatIsWrong) {
   expect("{\"text\":\"x\"}\n{\"txt\":\"y\",\"id\":1}\n",
          {"a.jsonl:2", "field 'text'", "found 'id', 'txt'", "--text-field"});
   expect("{\"text\":\"x\"}\n{\"n\":1e999}\n", {"a.jsonl:2:", "not JSON", "1e999"});
-  expect("{\"a\":" + std::string(200'000, '[') + "\n", {"a.jsonl:1:69:", "more than 64 lists and objects"});
+  expect("{\"a\":" + std::string(200'000, '[') + "\n", {"a.jsonl:1:69:", "nested more than 64 deep"});
   expect("{}\n", {"a.jsonl:1", "found no fields"});
   expect("{\"text\":5}\n", {"a.jsonl:1", "wanted a string", "found a JSON number"});
   expect("[\"x\"]\n", {"a.jsonl:1", "wanted a JSON object", "found a JSON array"});

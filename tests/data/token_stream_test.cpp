@@ -95,7 +95,7 @@ TEST_F(Stream, TheManifestNamesTheTokenizerAndMustAgree) {
     expect(
         fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "bytes", "vocab_size": {}}})", number),
         {"not the manifest", "\"vocab_size\" wants a whole number", number});
-  expect(std::string(200'000, '['), {"dataset.json:1:65", "more than 64 lists"});
+  expect(std::string(200'000, '['), {"dataset.json:1:65", "nested more than 64 deep"});
   expect(
       R"({"format": "v9", "tokenizer": "bytes", "vocab_size": 257, "tokens": 3, "documents": 1, "shards": 1})",
       {"format 'v9'", "tessera-dataset-1"});
@@ -110,7 +110,7 @@ TEST_F(Stream, ATokenBeyondTheVocabularyNamesFileAndIndex) {
   EXPECT_EQ(read(stream, 0, 5).back(), 300);
   stream.require_tokens_below(300);
   expect_error([&] { read(stream, 2, 4); }, {second.native(), "token 1 of this file is 300",
-                                             "only 300 tokens (0 to 299)", "vocabulary size"});
+                                             "only 300 tokens (0 to 299)", "model.vocab_size"});
   EXPECT_EQ(read(stream, 0, 4).back(), 4);
   expect_error([&] { stream.require_tokens_below(0); }, {"vocabulary of 0"});
 

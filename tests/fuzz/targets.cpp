@@ -19,6 +19,7 @@
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/bench/sequence_lengths.h"
+#include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"

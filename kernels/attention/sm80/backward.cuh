@@ -212,7 +212,6 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ;
   const BackwardMemory<Tile> memory;
   const QueryGradient<Tile> gradient;
-
   if (kDeterministic) take_ticket(a, memory);
   const auto block = [&] {
     return KeyBlock::of<kCausal, kDeterministic>(

@@ -95,9 +95,10 @@ TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
   refused({{"is_encoder_decoder", true}}, {"\"is_encoder_decoder\" is true"});
   refused({{"pruned_heads", {{"0", {1}}}}}, {"\"pruned_heads\" is {\"0\":[1]}"});
   refused({{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "float32"});
-  refused({{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\"", "code of its own"});
-  refused({{"rope_theta", 1e4}}, {"the field \"rope_theta\" is not known", "remove it from a copy"});
-  refused({{"layer_norm_eps", 1e-3}}, {"the field \"layer_norm_eps\" is not known"});
+  refused({{"auto_map", {{"AutoModel", "x.Y"}}}},
+          {"\"auto_map\"", "a model with its own code is not supported"});
+  refused({{"rope_theta", 1e4}}, {"the field \"rope_theta\" is unknown", "remove it from a copy"});
+  refused({{"layer_norm_eps", 1e-3}}, {"the field \"layer_norm_eps\" is unknown"});
 }
 
 TEST_F(GPT2Config, ValuesHaveKindsAndRanges) {

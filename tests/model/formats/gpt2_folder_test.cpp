@@ -167,7 +167,7 @@ TEST_F(GPT2Folder, SeveralFilesAreReadThroughTheirIndex) {
   index(7);
   refused({"has no object \"weight_map\""});
   write("model.safetensors.index.json", std::string(200'000, '['));
-  refused({"index.json:1:65", "more than 64 lists"});
+  refused({"index.json:1:65", "nested more than 64 deep"});
 }
 
 TEST_F(GPT2Folder, OtherFormatsAreToldHowToConvert) {

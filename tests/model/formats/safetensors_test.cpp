@@ -58,7 +58,7 @@ TEST_F(SafetensorsHeader, TheHeaderIsJsonOfTheWantedKind) {
   refused("[]", 0, {"does not begin with \"{\""});
   refused("{", 0, {"not JSON"});
   refused("{} x", 0, {"not JSON"});
-  refused("{\"a\":" + std::string(200'000, '['), 0, {"more than 64 lists and objects"});
+  refused("{\"a\":" + std::string(200'000, '['), 0, {"nested more than 64 deep"});
   refused(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
           R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
           4, {"the key \"a\" is given twice"});
@@ -86,7 +86,7 @@ TEST_F(SafetensorsHeader, ShapesAndOffsetsAreWholeNumbers) {
   }
   for (const char* offsets : {"[]", "[0]", "[0,8,8]", "{}", "8", "null"})
     refused(tensor("\"F32\"", "[2]", offsets), 8, {"a list of two numbers"});
-  refused(tensor("\"F32\"", "[2]", "[8,0]"), 8, {"begins at byte 8 and ends before it, at 0"});
+  refused(tensor("\"F32\"", "[2]", "[8,0]"), 8, {"begins at byte 8 and ends before that, at 0"});
   refused(tensor("\"F32\"", "2"), 8, {"wants a list \"shape\""});
   for (const char* shape : {"[4294967296,4294967296]", "[9223372036854775807,3]", "[9223372036854775807]"})
     refused(tensor("\"F32\"", shape), 8, {"takes more than 2^64 bytes"});
