@@ -45,7 +45,8 @@ TEST_F(ConfigFile, NothingIsTheDefaults) {
 
 TEST_F(ConfigFile, ReadsEveryKindOfValue) {
   const Config config = load(
-      "\xEF\xBB\xBFdevice: cpu\r\n"
+      "\xEF\xBB\xBF"
+      "device: cpu\r\n"
       "model: {layers: 3, heads: 2, channels: 64, attention: \"naive\"}  # a flow map, quotes\r\n"
       "data: {validation: 12}\r\n"
       "train:\r\n"

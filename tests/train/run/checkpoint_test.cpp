@@ -149,11 +149,13 @@ TEST_F(Checkpoint, DamageIsNamed) {
   std::ofstream(path / "state.json") << "{\"step\": ";
   expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
   std::ofstream(path / "state.json") << std::string(200'000, '[');
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:65: nested more than 64 deep"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }),
+               {"state.json:1:65: lists and objects are nested more than 64 deep"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
   std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"config.json:1:65: nested more than 64 deep"});
+  expect_parts(error_of([&] { read_state(path, kTiny); }),
+               {"config.json:1:65: lists and objects are nested more than 64 deep"});
   fs::remove(path / "config.json");
   expect_parts(error_of([&] { read_state(path, kTiny); }), {"has no config.json"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});

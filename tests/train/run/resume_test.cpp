@@ -163,7 +163,7 @@ TEST_F(Resume, TheBestAndMilestonesAreKeptThroughKillsAndResumes) {
   EXPECT_EQ(checkpoints(),
             (std::set<std::string>{"step_00000004", "step_00000006", "step_00000008", "step_00000010"}));
   refused({"--set", "checkpoint.keep_every=3"},
-          {"checkpoint.keep_every 3", "no multiple of", "checkpoint.every 2"});
+          {"checkpoint.keep_every 3", "not a multiple of", "checkpoint.every 2"});
   refused({"--set", "checkpoint.keep_best=true", "--set", "evaluation.every=0"}, {"checkpoint.keep_best"});
 }
 
