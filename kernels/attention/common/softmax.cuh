@@ -23,6 +23,7 @@ enum class SumOrder { kOneByOne, kPairs };
 template <SumOrder kOrder>
 struct OnlineSoftmax {
   static constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
+  static constexpr float kSmallestNormal = 0x1p-126f;
 
   float log2_scale;                          // c
   float offset[2] = {-INFINITY, -INFINITY};  // m; equal in the four lanes of a row
@@ -100,7 +101,8 @@ struct OnlineSoftmax {
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      inverse[r] = sum[r] == 0 ? 0 : 1 / sum[r];  // 0: all scores are -inf, and O is 0
+      // Where all scores are -inf, the sum is 0 and so is O, which it must stay.
+      inverse[r] = 1 / fmaxf(sum[r], kSmallestNormal);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];
