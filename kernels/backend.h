@@ -21,8 +21,8 @@ struct Launch {
   Tensor workspace = {};          // on the backend's device; see workspace_bytes()
   CUstream_st* stream = nullptr;  // null on the CPU
 
-  // The workspace from its start; fails with the numbers if it is smaller than `bytes`. An operation asks
-  // for it once, or knows that what it put there before has been used up by then.
+  // The workspace from its start; fails with the numbers if it is smaller than `bytes`. A second
+  // call returns the same bytes: call it again only when the first contents are no longer needed.
   char* scratch(const char* op, int64_t bytes) const;
 };
 

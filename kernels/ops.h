@@ -100,7 +100,7 @@ struct LinearBackward {
   Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
   Tensor dweight;              // [O, C], added to
   Tensor dbias = {};           // [O], added to
-  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of that
+  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
   Activation activation = Activation::kGelu;
 
   void check_on(Device device) const;
@@ -165,8 +165,8 @@ struct AdamW {
   Tensor master;     // fp32 copy that the step is computed on; none if param is fp32
   Tensor grad;       // like param, or fp32
   Tensor m, v;       // both fp32 or both bf16, on either device
-  Tensor grad_norm;  // [R] fp32: norms, as GlobalNorm left them, of R parts that the gradients fall into. The
-                     // norm of all is the root of the sum of their squares; of one part, that part's
+  Tensor grad_norm;  // [R] fp32: the norm of each of R parts of the gradients, by GlobalNorm. The norm of all
+                     // is the root of the sum of their squares
   double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;

@@ -11,7 +11,7 @@
 #include "train/bench/memory_results.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/bench/time_steps.h"
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/train_state.h"

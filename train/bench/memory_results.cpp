@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 #include "train/plot/svg_plot.h"
 
 namespace tessera {

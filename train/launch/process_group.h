@@ -49,7 +49,7 @@ class ProcessGroup {
 
   // This rank enters the phase `name` ("step 12: micro-batch 3"). All ranks enter the same phases in the same
   // order, also those in which only rank 0 works. Costs a lock. Enter a phase just before what waits for the
-  // other ranks: a rank that hangs before it is found when the others have entered it.
+  // other ranks: a rank that hangs earlier is found once the others have entered the phase.
   void enter_phase(std::string_view name, Timeout timeout);
 
   // `check` is called about once a second by the watchdog's thread, until it is replaced or finish(); a text

@@ -1,7 +1,7 @@
 // Changes that make a run fit, each with the memory of its own plan.
 #pragma once
 
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 
 namespace tessera {
 

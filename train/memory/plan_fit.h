@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 
 namespace tessera {
 

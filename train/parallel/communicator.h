@@ -65,8 +65,8 @@ class Communicator {
   virtual void wait_for(int64_t count) { (void)count; }
   void wait() { wait_for(started()); }
   // Blocks the host until they are done. Error: one failed, or they took longer than the time limit, together
-  // with the backend's work that they wait for. Call it before the host reads a result that depends on a
-  // collective: a wait for the backend alone would never end if a rank is gone.
+  // with the backend's work that they wait for. A wait for the backend alone would never
+  // end if a rank is gone; a run has a watchdog for that, other callers call this first.
   virtual void synchronize() {}
   // The exposed communication since the last call: how long the backend's stream (CPU: the caller) waited for
   // collectives. Blocks the host until those waits are over.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 #include "train/run/checkpoint.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_data.h"

@@ -4,7 +4,8 @@
 
 #include "model/formats/weights.h"
 #include "model/init.h"
-#include "train/session/ids.h"
+#include "train/session/mean_loss.h"
+#include "train/session/token_ids.h"
 
 namespace tessera {
 namespace {
@@ -67,7 +68,7 @@ double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_
   copy_ids(stream_, "token", tokens, shape_.model.vocab_size, batch.tokens);
   copy_ids(stream_, "target", targets, shape_.model.vocab_size, batch.targets);
   evaluate_batch(stream_, arena_, model_at(count, shape_.sequence_length), batch, losses);
-  return mean_on_host(stream_, losses);
+  return mean_loss(stream_, losses);
 }
 
 std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {

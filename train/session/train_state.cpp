@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "model/init.h"
-#include "train/session/ids.h"
+#include "train/session/mean_loss.h"
+#include "train/session/token_ids.h"
 
 namespace tessera {
 namespace {
@@ -152,7 +153,7 @@ TrainState::StepResult TrainState::finish_step() {
   const Tensor& norms = optimizer_.grad_norms();
   std::vector<float> host(static_cast<size_t>(norms.numel()));
   stream().run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
-  const double loss = mean_on_host(stream(), losses_);
+  const double loss = mean_loss(stream(), losses_);
   double squares = 0;
   for (const double norm : host) squares += norm * norm;
   return {.loss = loss, .grad_norm = std::sqrt(squares)};

@@ -4,7 +4,7 @@
 
 #include "kernels/attention/cudnn.h"
 #include "train/config/load_config.h"
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 #include "train/run/run_data.h"
 
 namespace tessera {

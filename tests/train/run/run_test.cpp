@@ -71,7 +71,7 @@ TEST_F(Run, ResumesBitForBitWithMomentsInBf16) {
 }
 
 TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
-  const std::vector<std::string> long_run{"--set", "train.steps=1200",   "--set", "evaluation.every=600",
+  const std::vector<std::string> long_run{"--set", "train.steps=400",    "--set", "evaluation.every=200",
                                           "--set", "checkpoint.every=0", "--set", "sampling.every=0"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), long_run.begin(), long_run.end());

@@ -1,4 +1,4 @@
-#include "train/memory/plan.h"
+#include "train/memory/run_plan.h"
 
 #include <algorithm>
 

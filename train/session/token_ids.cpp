@@ -1,8 +1,6 @@
-#include "train/session/ids.h"
+#include "train/session/token_ids.h"
 
 #include <algorithm>
-#include <numeric>
-#include <vector>
 
 #include "kernels/base/check.h"
 
@@ -29,13 +27,6 @@ void copy_ids(const Stream& stream, const char* what, std::span<const int32_t> i
         to.shape.to_string(), ids.size());
   check_ids(what, ids, vocab_size);
   stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
-}
-
-double mean_on_host(const Stream& stream, const Tensor& values) {
-  std::vector<float> host(static_cast<size_t>(values.numel()));
-  stream.run(Copy{values, {host.data(), DType::kF32, values.shape, Device::kCpu}});
-  stream.synchronize();
-  return std::accumulate(host.begin(), host.end(), 0.0) / static_cast<double>(host.size());
 }
 
 }  // namespace tessera

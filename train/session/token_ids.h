@@ -1,4 +1,4 @@
-// Tokens and losses between the host and the device.
+// Token ids from the host to the device.
 #pragma once
 
 #include <span>
@@ -11,7 +11,5 @@ namespace tessera {
 // before any kernel: another number, or an id outside the vocabulary. `what` they are: "token", "target".
 void copy_ids(const Stream& stream, const char* what, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to);
-
-double mean_on_host(const Stream& stream, const Tensor& values);  // of fp32 values; waits for the device
 
 }  // namespace tessera
