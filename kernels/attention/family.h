@@ -30,7 +30,7 @@ struct Family {
   int lowest_arch, highest_arch;
   AttnDtype dtype;
   std::span<const int> head_dims;
-  // most_tokens: the limit of a head. most_rows: that of batch x heads, with tokens rounded up to row_padding.
+  // most_tokens: the limit of a head. most_rows: that of batch x heads, tokens rounded up to row_padding.
   int64_t most_tokens, most_rows;
   int row_padding;
   bool by_name_only;  // attn_forward() and attn_backward() never choose it
