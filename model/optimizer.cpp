@@ -22,7 +22,7 @@ Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weigh
 }
 
 void Optimizer::clear(const Stream& stream) {
-  for (const std::vector<Tensor>* all : {&weights_.buckets, &masters_, &m_, &v_})
+  for (const std::vector<Tensor>* all : {&masters_, &m_, &v_})
     for (const Tensor& bucket : *all) stream.run(FillZero{bucket});
 }
 

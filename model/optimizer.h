@@ -37,7 +37,7 @@ class Optimizer {
   // undefined until clear(). `weights` are cut in part.count parts.
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
 
-  void clear(const Stream& stream);                   // weights, masters and moments to zero
+  void clear(const Stream& stream);                   // masters and moments to zero
   ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part
 
   // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().

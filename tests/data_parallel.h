@@ -11,7 +11,7 @@ namespace tessera::testing {
 inline constexpr ModelConfig kSharedModel{
     .vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 24};
 inline constexpr double kSharedRate = 1e-3;  // ten times as large a rate amplifies roundings a million times
-inline constexpr int64_t kSharedSequences = 12;  // of a step, whoever computes them
+inline constexpr int64_t kSharedSequences = 12;  // of a step, over all ranks
 
 struct SharedRun {
   DeviceTraits device = {};

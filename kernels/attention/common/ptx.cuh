@@ -46,7 +46,7 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
   return value;
 }
 
-// *address += value; whoever acquires it also sees what this thread saw before (9.7.13.7 red)
+// *address += value; a thread that acquires it also sees what this thread saw before (9.7.13.7 red)
 __device__ __forceinline__ void red_add_release(uint32_t* address, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
