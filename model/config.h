@@ -1,42 +1,118 @@
-// The sizes and variants of a GPT, and figures that follow from them.
+// The sizes and variants of a transformer: GPT-2, Llama, Qwen and SmolLM are configurations of one.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/base/activation.h"
+#include "kernels/base/words.h"
 
 namespace tessera {
 
+enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
+constexpr auto words_of(NormKind) {  // of model.norm
+  return std::array{Word{"layernorm", NormKind::kLayerNorm}, Word{"rmsnorm", NormKind::kRmsNorm}};
+}
+
+enum class Positions : uint8_t {
+  kLearned,  // a table of context rows, added to the embeddings
+  kRope,  // rotary: q and k are rotated by angles that grow with the position (Su et al., arXiv:2104.09864)
+};
+constexpr auto words_of(Positions) {  // of model.positions
+  return std::array{Word{"learned", Positions::kLearned}, Word{"rope", Positions::kRope}};
+}
+
+// Which linear layers have a bias. A LayerNorm always has one, an RMSNorm never, the logits never.
+enum class Bias : uint8_t { kAll, kQkv, kNone };
+constexpr auto words_of(Bias) {  // of model.bias
+  return std::array{Word{"all", Bias::kAll}, Word{"qkv", Bias::kQkv}, Word{"none", Bias::kNone}};
+}
+
+enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu };
+constexpr auto words_of(Mlp) {  // of model.mlp
+  return std::array{Word{"gelu", Mlp::kGelu}, Word{"gelu_exact", Mlp::kGeluExact}, Word{"relu", Mlp::kRelu},
+                    Word{"swiglu", Mlp::kSwiglu}};
+}
+
+// How the angles of a model that was trained on short sequences are changed for long ones
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
+  return std::array{Word{"none", RopeScaling::kNone}, Word{"linear", RopeScaling::kLinear},
+                    Word{"llama3", RopeScaling::kLlama3}, Word{"yarn", RopeScaling::kYarn}};
+}
+
+// The angles of rotary positions: model/rope.h has the formulas.
+struct Rope {
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1;             // of every scaling
+  int64_t original_context = 0;  // llama3, yarn: the context that the model was trained on; 0: model.context
+  double low_frequency = 1, high_frequency = 4;  // llama3: waves between context / these are blended
+  double beta_fast = 32, beta_slow = 1;          // yarn: rotations within the context between which to blend
+  double attention_factor = 0;                   // yarn: scales cos and sin; 0: 0.1 ln(factor) + 1
+
+  bool operator==(const Rope&) const = default;
+};
+
 struct ModelConfig {
-  int64_t vocab_size;                     // V: tokens 0 .. V - 1
-  int64_t context;                        // the longest sequence: rows of the position table
-  int64_t layers;                         // L
-  int64_t heads;                          // H
-  int64_t channels;                       // C
-  int64_t mlp_width = 4 * channels;       // F: the hidden layer of every MLP
+  int64_t vocab_size;                   // V: tokens 0 .. V - 1
+  int64_t context;                      // the longest sequence; learned positions: rows of their table
+  int64_t layers;                       // L
+  int64_t heads;                        // H: of queries
+  int64_t channels;                     // C
+  int64_t kv_heads = heads;             // K: of keys and values; divides heads
+  int64_t head_dim = channels / heads;  // D
+  int64_t mlp_width = 4 * channels;     // F: the hidden layer of every MLP
+  NormKind norm = NormKind::kLayerNorm;
+  float norm_epsilon = 1e-5f;  // added to the variance, or to the mean of squares
+  Positions positions = Positions::kLearned;
+  Rope rope = {};  // where positions are rotary
+  Mlp mlp = Mlp::kGelu;
+  Bias bias = Bias::kAll;
+  bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
   bool tied = true;                       // the logits use the token table
-  Activation mlp = Activation::kGelu;     // of the hidden layer
-  float norm_epsilon = 1e-5f;             // added to the variance
   bool scale_attention = true;            // scores are divided by sqrt(D)
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
 
   bool operator==(const ModelConfig&) const = default;
-  int64_t head_dim() const { return channels / heads; }
+  int64_t qkv_heads() const { return heads + 2 * kv_heads; }
+  int64_t attention_width() const { return heads * head_dim; }  // of attention's output
+  int64_t parameters() const;                                   // without the padding
+  // FLOPs of training on one token: 6 a parameter, and 6 L H D T for causal attention, half of the full T^2.
+  // A table that is only looked up has none.
+  double flops_per_token(int64_t T) const;
   // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.
   int64_t padded_vocab() const { return (vocab_size + 127) / 128 * 128; }
-
-  int64_t parameters() const {  // without the padding
-    const int64_t C = channels, F = mlp_width;
-    const int64_t block = 4 * C * C + 2 * C * F + F + 9 * C;
-    return (vocab_size * (tied ? 1 : 2) + context) * C + layers * block + 2 * C;
-  }
-  // FLOPs of training on one token: 6 a parameter, and 6 L C T for causal attention, half of the full T^2. A
-  // token table that is only looked up has none.
-  double flops_per_token(int64_t T) const {
-    const int64_t looked_up = tied ? 0 : vocab_size * channels;
-    return 6.0 * static_cast<double>(parameters() - looked_up) +
-           6.0 * static_cast<double>(layers * channels * T);
-  }
 };
+
+// Calls visit(key, member) for every key of a configuration that describes the model, but for model.preset.
+template <class M, class Visit>
+void for_each_model_key(M& model, Visit&& visit) {
+  visit("model.vocab_size", model.vocab_size);
+  visit("model.context", model.context);
+  visit("model.layers", model.layers);
+  visit("model.heads", model.heads);
+  visit("model.kv_heads", model.kv_heads);
+  visit("model.channels", model.channels);
+  visit("model.head_dim", model.head_dim);
+  visit("model.mlp_width", model.mlp_width);
+  visit("model.mlp", model.mlp);
+  visit("model.norm", model.norm);
+  visit("model.norm_epsilon", model.norm_epsilon);
+  visit("model.positions", model.positions);
+  visit("model.rope.theta", model.rope.theta);
+  visit("model.rope.scaling", model.rope.scaling);
+  visit("model.rope.factor", model.rope.factor);
+  visit("model.rope.original_context", model.rope.original_context);
+  visit("model.rope.low_frequency", model.rope.low_frequency);
+  visit("model.rope.high_frequency", model.rope.high_frequency);
+  visit("model.rope.beta_fast", model.rope.beta_fast);
+  visit("model.rope.beta_slow", model.rope.beta_slow);
+  visit("model.rope.attention_factor", model.rope.attention_factor);
+  visit("model.bias", model.bias);
+  visit("model.qk_norm", model.qk_norm);
+  visit("model.tied", model.tied);
+  visit("model.scale_attention", model.scale_attention);
+  visit("model.scale_attention_by_layer", model.scale_attention_by_layer);
+}
 
 }  // namespace tessera

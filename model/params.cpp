@@ -7,6 +7,22 @@ int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit
 
 }  // namespace
 
+int64_t ModelConfig::parameters() const {
+  Params none;  // for_each_param() goes by its number of blocks
+  none.blocks.resize(static_cast<size_t>(layers));
+  int64_t count = 0;
+  for_each_param(none, *this, [&](const ParamInfo& info, const Tensor&) {
+    count += info.shape.numel() - info.padding * channels;
+  });
+  return count;
+}
+
+double ModelConfig::flops_per_token(int64_t T) const {
+  const int64_t looked_up = tied ? 0 : vocab_size * channels;
+  return 6.0 * static_cast<double>(parameters() - looked_up) +
+         6.0 * static_cast<double>(layers * attention_width() * T);
+}
+
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts) {
   buckets.push_back({.name = "embeddings and final norm", .decayed = 0, .elements = 0});
   for (int64_t l = 0; l < config.layers; ++l)

@@ -1,7 +1,7 @@
-// Params: the weights of a GPT. The same struct holds their gradients.
+// Params: the weights of a transformer. The same struct holds their gradients.
 //
-// for_each_param() is the single list of parameters: allocation, initialisation, weight decay, checkpoints
-// and gradient checks all visit it.
+// for_each_param() is the single list of parameters: a walk over the parts' visits. Allocation, initial values,
+// weight decay, checkpoints and gradient checks go by it.
 //
 // Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
 // blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with
@@ -14,25 +14,25 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
-#include "model/config.h"
+#include "model/attention.h"
+#include "model/mlp.h"
+#include "model/norm.h"
 
 namespace tessera {
 
 struct BlockParams {
-  Tensor norm1_weight, norm1_bias;        // [C]
-  Tensor qkv_weight, qkv_bias;            // [3C, C] [3C]
-  Tensor out_weight, out_bias;            // [C, C] [C]      W_O
-  Tensor norm2_weight, norm2_bias;        // [C]
-  Tensor expand_weight, expand_bias;      // [F, C] [F]
-  Tensor contract_weight, contract_bias;  // [C, F] [C]
+  NormWeights norm1;
+  AttentionWeights attention;
+  NormWeights norm2;
+  MlpWeights mlp;
 };
 
 struct Params {
   Tensor token_table;     // [padded V, C]
-  Tensor position_table;  // [context, C]
+  Tensor position_table;  // [context, C]; none unless positions are learned
   std::vector<BlockParams> blocks;
-  Tensor norm_weight, norm_bias;  // [C]
-  Tensor head_weight;             // [padded V, C]; none if the logits use the token table
+  NormWeights norm;
+  Tensor head_weight;  // [padded V, C]; none if the logits use the token table
 
   std::vector<Tensor> buckets;  // the tensors above are views of these: see ParamLayout
 
@@ -40,63 +40,28 @@ struct Params {
 };
 using Grads = Params;
 
-enum class Init {
-  kZero,
-  kOne,
-  kNormal,
-  kNormalResidual
-};  // residual: 0.02 / sqrt(2 L), for matrices that add to the residual stream
-
-struct ParamInfo {
-  std::string name;  // in Hugging Face's GPT2LMHeadModel
-  Shape shape;
-  Init init;
-  bool decay = false;   // weight decay applies: matrices only
-  bool conv1d = false;  // Hugging Face keeps this matrix transposed, [in, out]
-  int64_t padding = 0;  // extra rows at the end, which stay zero and are not saved
-  int64_t block = -1;   // its block; -1: none
-};
-
-inline constexpr const char* kPositionTable = "transformer.wpe.weight";
+inline constexpr const char *kTokenTable = "token_table", *kPositionTable = "position_table",
+                            *kHead = "head.weight";
 
 // Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward. P is Params or const
 // Params.
 template <class P, class Visit>
 void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
-  const int64_t C = config.channels, F = config.mlp_width, V = config.padded_vocab();
-  int64_t block = -1;
-  const auto matrix = [&](std::string name, Shape shape, Init init, auto& tensor) {
-    visit(ParamInfo{std::move(name), shape, init, true, true, 0, block}, tensor);
-  };
-  const auto vector = [&](std::string name, int64_t size, Init init, auto& tensor) {
-    visit(ParamInfo{std::move(name), {size}, init, false, false, 0, block}, tensor);
-  };
-  const auto table = [&](std::string name, auto& tensor) {
-    visit(ParamInfo{std::move(name), {V, C}, Init::kNormal, true, false, V - config.vocab_size}, tensor);
-  };
-  table("transformer.wte.weight", params.token_table);
-  visit(ParamInfo{kPositionTable, {config.context, C}, Init::kNormal, true, false, 0}, params.position_table);
+  const int64_t C = config.channels, V = config.padded_vocab(), padding = V - config.vocab_size;
+  const ParamVisitor outside(visit, "");
+  outside.matrix(kTokenTable, {V, C}, Init::kNormal, params.token_table, padding);
+  if (config.positions == Positions::kLearned)
+    outside.matrix(kPositionTable, {config.context, C}, Init::kNormal, params.position_table);
   for (size_t l = 0; l < params.blocks.size(); ++l) {
-    auto& b = params.blocks[l];
-    block = static_cast<int64_t>(l);
-    const std::string at = "transformer.h." + std::to_string(l) + ".";
-    vector(at + "ln_1.weight", C, Init::kOne, b.norm1_weight);
-    vector(at + "ln_1.bias", C, Init::kZero, b.norm1_bias);
-    matrix(at + "attn.c_attn.weight", {3 * C, C}, Init::kNormal, b.qkv_weight);
-    vector(at + "attn.c_attn.bias", 3 * C, Init::kZero, b.qkv_bias);
-    matrix(at + "attn.c_proj.weight", {C, C}, Init::kNormalResidual, b.out_weight);
-    vector(at + "attn.c_proj.bias", C, Init::kZero, b.out_bias);
-    vector(at + "ln_2.weight", C, Init::kOne, b.norm2_weight);
-    vector(at + "ln_2.bias", C, Init::kZero, b.norm2_bias);
-    matrix(at + "mlp.c_fc.weight", {F, C}, Init::kNormal, b.expand_weight);
-    vector(at + "mlp.c_fc.bias", F, Init::kZero, b.expand_bias);
-    matrix(at + "mlp.c_proj.weight", {C, F}, Init::kNormalResidual, b.contract_weight);
-    vector(at + "mlp.c_proj.bias", C, Init::kZero, b.contract_bias);
+    auto& block = params.blocks[l];
+    const ParamVisitor inside(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
+    visit_weights(block.norm1, config, inside.below("norm1"));
+    visit_weights(block.attention, config, inside.below("attention"));
+    visit_weights(block.norm2, config, inside.below("norm2"));
+    visit_weights(block.mlp, config, inside.below("mlp"));
   }
-  block = -1;
-  vector("transformer.ln_f.weight", C, Init::kOne, params.norm_weight);
-  vector("transformer.ln_f.bias", C, Init::kZero, params.norm_bias);
-  if (!config.tied) table("lm_head.weight", params.head_weight);
+  visit_weights(params.norm, config, outside.below("norm"));
+  if (!config.tied) outside.matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment

@@ -9,141 +9,59 @@ namespace {
 
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
-// The first half of a block: x and attention on it, to residual_mid.
-void attention_half_forward(const Stream& stream, const Model& model, size_t layer, const Tensor& x,
-                            const BlockSaved& s, const Tensor& attention_workspace) {
+// One stage of a block: Stage has them in their order.
+void run_stage(const Stream& stream, const Model& model, size_t layer, Stage stage, const Tensor& x,
+               const BlockSaved& s, const Tensor& attention_workspace) {
   const BlockParams& p = model.params.blocks[layer];
-  stream.run(LayerNormForward{.x = x,
-                              .weight = p.norm1_weight,
-                              .bias = p.norm1_bias,
-                              .y = s.norm1,
-                              .mean = s.norm1_mean,
-                              .rstd = s.norm1_rstd,
-                              .epsilon = model.config.norm_epsilon});
-  stream.run(LinearForward{.x = s.norm1,
-                           .weight = p.qkv_weight,
-                           .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
-                           .bias = p.qkv_bias});
-  stream.run(AttentionForward{.plan = model.plan_of(layer),
-                              .qkv = s.qkv,
-                              .y = s.attention,
-                              .saved = s.attention_saved,
-                              .workspace = attention_workspace});
-  stream.run(LinearForward{.x = s.attention.view(x.shape),
-                           .weight = p.out_weight,
-                           .y = s.residual_mid,
-                           .bias = p.out_bias,
-                           .add = x});
-}
-
-// From residual_mid to the MLP's hidden layer
-void mlp_hidden_forward(const Stream& stream, const Model& model, size_t layer, const BlockSaved& s) {
-  const BlockParams& p = model.params.blocks[layer];
-  stream.run(LayerNormForward{.x = s.residual_mid,
-                              .weight = p.norm2_weight,
-                              .bias = p.norm2_bias,
-                              .y = s.norm2,
-                              .mean = s.norm2_mean,
-                              .rstd = s.norm2_rstd,
-                              .epsilon = model.config.norm_epsilon});
-  stream.run(LinearForward{.x = s.norm2,
-                           .weight = p.expand_weight,
-                           .y = s.hidden,
-                           .bias = p.expand_bias,
-                           .pre_activation = s.pre_activation,
-                           .activation = model.config.mlp});
+  const ModelConfig& config = model.config;
+  switch (stage) {
+    case Stage::kNorm1:
+      return norm_forward(stream, config, p.norm1, x, s.norm1);
+    case Stage::kQkv:
+      return qkv_forward(stream, model.attention_of(layer), p.attention, s.norm1.y, s.attention);
+    case Stage::kAttention:
+      return attention_forward(stream, model.attention_of(layer), s.attention, attention_workspace);
+    case Stage::kOut:
+      return out_forward(stream, p.attention, s.attention, x, s.residual_mid);
+    case Stage::kNorm2:
+      return norm_forward(stream, config, p.norm2, s.residual_mid, s.norm2);
+    case Stage::kExpand:
+      return expand_forward(stream, config, p.mlp, s.norm2.y, s.mlp);
+    case Stage::kActivation:
+      return activation_forward(stream, config, s.mlp);
+    case Stage::kContract:
+      return contract_forward(stream, p.mlp, s.mlp, s.residual_mid, s.residual_out);
+  }
 }
 
 void block_forward(const Stream& stream, const Model& model, size_t layer, const Tensor& x,
                    const BlockSaved& s, const Tensor& attention_workspace) {
-  attention_half_forward(stream, model, layer, x, s, attention_workspace);
-  mlp_hidden_forward(stream, model, layer, s);
-  const BlockParams& p = model.params.blocks[layer];
-  stream.run(LinearForward{.x = s.hidden,
-                           .weight = p.contract_weight,
-                           .y = s.residual_out,
-                           .bias = p.contract_bias,
-                           .add = s.residual_mid});
+  for (const Stage stage : kStages) run_stage(stream, model, layer, stage, x, s, attention_workspace);
 }
 
-// The forward's lines in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
+// The forward's stages in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. An input of a linear layer that is not read again is overwritten by its gradient.
 void block_backward(const Stream& stream, Arena& arena, const Model& model, size_t layer, const Tensor& x,
                     const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
   const BlockParams& p = model.params.blocks[layer];
-  const AttentionPlan plan = model.plan_of(layer);
-  const int64_t N = x.shape[0], C = x.shape[1];
-  const Tensor &d_hidden = s.hidden, &d_norm2 = s.norm2, &d_norm1 = s.norm1;
-  stream.run(LinearBackward{.dy = d,
-                            .x = s.hidden,
-                            .weight = p.contract_weight,
-                            .dx = d_hidden,
-                            .dweight = g.contract_weight,
-                            .dbias = g.contract_bias,
-                            .pre_activation = s.pre_activation,
-                            .activation = model.config.mlp});
-  stream.run(LinearBackward{.dy = d_hidden,
-                            .x = s.norm2,
-                            .weight = p.expand_weight,
-                            .dx = d_norm2,
-                            .dweight = g.expand_weight,
-                            .dbias = g.expand_bias});
-  stream.run(LayerNormBackward{.dy = d_norm2,
-                               .x = s.residual_mid,
-                               .weight = p.norm2_weight,
-                               .mean = s.norm2_mean,
-                               .rstd = s.norm2_rstd,
-                               .dx = d,
-                               .dweight = g.norm2_weight,
-                               .dbias = g.norm2_bias,
-                               .add = d});
-
-  const Tensor d_attention =
-      arena.alloc(MemoryTag::kActivations, "gradient of attention's output", x.dtype, s.attention.shape);
-  const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", x.dtype, s.qkv.shape);
-  const Tensor workspace = arena.alloc(MemoryTag::kAttention, "attention backward scratch", DType::kF32,
-                                       {(plan.backward_workspace_bytes + 3) / 4});
-  stream.run(LinearBackward{.dy = d,
-                            .x = s.attention.view({N, C}),
-                            .weight = p.out_weight,
-                            .dx = d_attention.view({N, C}),
-                            .dweight = g.out_weight,
-                            .dbias = g.out_bias});
-  stream.run(AttentionBackward{.plan = plan,
-                               .qkv = s.qkv,
-                               .y = s.attention,
-                               .saved = s.attention_saved,
-                               .dy = d_attention,
-                               .dqkv = d_qkv,
-                               .workspace = workspace});
-  stream.run(LinearBackward{.dy = d_qkv.view({N, 3 * C}),
-                            .x = s.norm1,
-                            .weight = p.qkv_weight,
-                            .dx = d_norm1,
-                            .dweight = g.qkv_weight,
-                            .dbias = g.qkv_bias});
-  stream.run(LayerNormBackward{.dy = d_norm1,
-                               .x = x,
-                               .weight = p.norm1_weight,
-                               .mean = s.norm1_mean,
-                               .rstd = s.norm1_rstd,
-                               .dx = d,
-                               .dweight = g.norm1_weight,
-                               .dbias = g.norm1_bias,
-                               .add = d});
+  mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp, d, s.norm2.y);
+  norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d);
+  attention_backward(stream, arena, model.attention_of(layer), p.attention, s.attention, g.attention, d,
+                     s.norm1.y);
+  norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d);
 }
 
 const Tensor& block_input(const Saved& saved, size_t layer) {
   return layer == 0 ? saved.embedded : saved.blocks[layer - 1].residual_out;
 }
 
-// Recomputes the tensors of a block that the forward did not keep.
+// Runs the stages of a block again whose results the forward did not keep.
 void recompute(const Stream& stream, const Model& model, const Saved& saved, size_t layer) {
-  const BlockSaved& s = saved.blocks[layer];
-  if (model.keep == Keep::kOutputs)
-    attention_half_forward(stream, model, layer, block_input(saved, layer), s, saved.attention_workspace);
-  if (model.keep != Keep::kAll) mlp_hidden_forward(stream, model, layer, s);
+  for (const Stage stage : kStages)
+    if (!model.keep.keeps(stage))
+      run_stage(stream, model, layer, stage, block_input(saved, layer), saved.blocks[layer],
+                saved.attention_workspace);
 }
 
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
@@ -151,7 +69,7 @@ void recompute(const Stream& stream, const Model& model, const Saved& saved, siz
 void head(const Stream& stream, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
           const Tensor& losses, float gradient_scale, const Grads* grads, const Tensor& d) {
   const Params& p = model.params;
-  const int64_t N = saved.norm.shape[0];
+  const int64_t N = saved.norm.y.shape[0];
   {
     Arena::Scope scope(arena);
     const int64_t chunk = model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
@@ -159,7 +77,7 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
         arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {chunk, model.config.padded_vocab()});
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t rows = std::min(chunk, N - first);
-      const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.rows(first, rows);
+      const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows);
       logits_forward(stream, model, norm, logits);
       stream.run(CrossEntropy{.logits = logits,
                               .targets = targets.view({N}).rows(first, rows),
@@ -173,77 +91,52 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
     }
   }
   if (!grads) return;
-  stream.run(LayerNormBackward{.dy = saved.norm,
-                               .x = block_input(saved, saved.blocks.size()),
-                               .weight = p.norm_weight,
-                               .mean = saved.norm_mean,
-                               .rstd = saved.norm_rstd,
-                               .dx = d,
-                               .dweight = grads->norm_weight,
-                               .dbias = grads->norm_bias});
+  norm_backward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm,
+                grads->norm, d, {});
 }
 
 }  // namespace
 
-AttentionPlan Model::plan_of(size_t layer) const {
-  AttentionPlan own = plan;
-  if (!config.scale_attention) own.scale = 1;
-  if (config.scale_attention_by_layer) own.scale /= static_cast<float>(layer + 1);
+AttentionSettings Model::attention_of(size_t layer) const {
+  AttentionSettings own{.config = config, .plan = plan, .angles = angles};
+  if (!config.scale_attention) own.plan.scale = 1;
+  if (config.scale_attention_by_layer) own.plan.scale /= static_cast<float>(layer + 1);
   return own;
 }
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep) {
-  const auto [B, T, H, D, causal] = plan.shape;
-  const int64_t N = B * T, C = config.channels, F = config.mlp_width;
-  const auto take = [&](const char* name, Shape shape, DType dtype, MemoryTag tag = MemoryTag::kActivations) {
-    return arena.alloc(tag, name, dtype, shape);
+  const int64_t N = plan.shape.batch * plan.shape.tokens, C = config.channels;
+  const auto take = [&](const SavedInfo& info, Tensor& tensor) {
+    tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
-  const DType t = plan.dtype, f = DType::kF32;
-  const auto take_attention_half = [&](BlockSaved& s) {
-    s.norm1 = take("norm 1", {N, C}, t);
-    s.norm1_mean = take("norm 1 mean", {N}, f);
-    s.norm1_rstd = take("norm 1 rstd", {N}, f);
-    s.qkv = take("qkv", {B, T, 3, H, D}, t);
-    s.attention = take("attention output", {B, T, H, D}, t);
-    s.attention_saved = take(plan.saved_name, plan.saved_shape, plan.saved_dtype, MemoryTag::kAttention);
-    s.residual_mid = take("residual after attention", {N, C}, t);
+  // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a block
+  // reads its input, which is then the same tensor, before it writes residual_out.
+  const auto take_those = [&](BlockSaved& block, bool kept) {
+    visit_saved(block, config, plan, [&](const SavedInfo& info, Tensor& tensor) {
+      if (keep.keeps(info.stage) == kept) take(info, tensor);
+    });
   };
-  const auto take_mlp_hidden = [&](BlockSaved& s) {
-    s.norm2 = take("norm 2", {N, C}, t);
-    s.norm2_mean = take("norm 2 mean", {N}, f);
-    s.norm2_rstd = take("norm 2 rstd", {N}, f);
-    s.pre_activation = take("MLP pre-activation", {N, F}, t);
-    s.hidden = take("MLP hidden layer", {N, F}, t);
-  };
-  const auto take_output = [&](BlockSaved& s) { s.residual_out = take("residual after MLP", {N, C}, t); };
-
   Saved saved;
-  saved.embedded = take("embeddings", {N, C}, t);
-  // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a
-  // block reads its input, which is then the same tensor, before it writes residual_out.
-  const bool keep_attention = keep == Keep::kAll || keep == Keep::kAllButMlp, keep_mlp = keep == Keep::kAll,
-             keep_output = keep != Keep::kNothing;
+  take({Stage::kContract, "embeddings", plan.dtype, {N, C}}, saved.embedded);
   BlockSaved for_all;
-  if (keep != Keep::kAll) {
+  if (keep != kKeepAll) {
     Arena::Phase phase(arena, "block");
-    if (!keep_attention) take_attention_half(for_all);
-    if (!keep_mlp) take_mlp_hidden(for_all);
-    if (!keep_output) take_output(for_all);
+    take_those(for_all, false);
   }
   saved.blocks.assign(static_cast<size_t>(config.layers), for_all);
-  for (int64_t l = 0; keep_output && l < config.layers; ++l) {
+  for (int64_t l = 0; keep != Keep::nothing() && l < config.layers; ++l) {
     Arena::Phase phase(arena, "block", l);
-    BlockSaved& s = saved.blocks[static_cast<size_t>(l)];
-    if (keep_attention) take_attention_half(s);
-    if (keep_mlp) take_mlp_hidden(s);
-    take_output(s);
+    take_those(saved.blocks[static_cast<size_t>(l)], true);
   }
-  saved.norm = take("final norm", {N, C}, t);
-  saved.norm_mean = take("final norm mean", {N}, f);
-  saved.norm_rstd = take("final norm rstd", {N}, f);
+  visit_saved(saved.norm, config, N, plan.dtype, Stage::kContract,
+              {"final norm", "final norm mean", "final norm rstd"}, take);
   if (plan.forward_workspace_bytes > 0)
-    saved.attention_workspace =
-        take("attention forward scratch", {(plan.forward_workspace_bytes + 3) / 4}, f, MemoryTag::kAttention);
+    take({Stage::kAttention,
+          "attention forward scratch",
+          DType::kF32,
+          {(plan.forward_workspace_bytes + 3) / 4},
+          MemoryTag::kAttention},
+         saved.attention_workspace);
   return saved;
 }
 
@@ -264,13 +157,7 @@ void forward(const Stream& stream, const Model& model, const Tensor& tokens, con
     block_forward(stream, model, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
   }
   before(model.config.layers);
-  stream.run(LayerNormForward{.x = block_input(saved, saved.blocks.size()),
-                              .weight = p.norm_weight,
-                              .bias = p.norm_bias,
-                              .y = saved.norm,
-                              .mean = saved.norm_mean,
-                              .rstd = saved.norm_rstd,
-                              .epsilon = model.config.norm_epsilon});
+  norm_forward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm);
 }
 
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits) {

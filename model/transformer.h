@@ -1,6 +1,6 @@
-// GPT-2: token and position embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by
-// the token table or a head of their own. Computes what Hugging Face's GPT2LMHeadModel computes (without
-// dropout), in the variants of ModelConfig.
+// A transformer made of parts: embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by
+// the token table or a head of their own. By ModelConfig it computes what transformers' GPT2LMHeadModel (without
+// dropout), LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM compute.
 //
 // Allocation: every function allocates its memory in a Scope of its own and releases it, except
 // allocate_saved(), whose tensors live as long as the caller's Scope.
@@ -18,11 +18,12 @@ namespace tessera {
 struct Model {
   ModelConfig config;
   Params params;       // dtype of the activations too
-  AttentionPlan plan;  // carries B and T; its scale is 1 / sqrt(D), see plan_of()
-  Keep keep = Keep::kAll;
+  AttentionPlan plan;  // carries B and T; its scale is 1 / sqrt(D), see attention_of()
+  Tensor angles = {};  // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
+  Keep keep = {};
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
 
-  AttentionPlan plan_of(size_t layer) const;  // with the scale of this block's scores
+  AttentionSettings attention_of(size_t layer) const;  // with the scale of this block's scores
 };
 
 // One batch: rows of T tokens and, for each, the token that follows.
@@ -38,11 +39,11 @@ struct LayerHooks {
   OnLayer after_backward = {};  // after the last gradient of the layer
 };
 
-// Fills `saved`; saved.norm [N, C] is what the logits are computed from.
+// Fills `saved`; saved.norm.y [N, C] is what the logits are computed from.
 void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
              const OnLayer& before_layer = {});
 
-// Logits [rows, padded V] of some rows of saved.norm.
+// Logits [rows, padded V] of some rows of saved.norm.y.
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits);
 
 // Losses [N] fp32 of a batch. Computes no gradient.

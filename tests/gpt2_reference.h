@@ -62,15 +62,15 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
       state.stream().synchronize();
       const int64_t rows = info.shape.rank() == 2 ? info.shape[0] - info.padding : info.shape[0];
       const int64_t columns = info.shape.rank() == 2 ? info.shape[1] : 1;
-      const Shape theirs_shape = info.conv1d              ? Shape{columns, rows}
+      const Shape theirs_shape = gpt2_transposes(info)              ? Shape{columns, rows}
                                  : info.shape.rank() == 2 ? Shape{rows, columns}
                                                           : info.shape;
       const Tensor theirs = make.poisoned(theirs_shape);
-      tensors.read(prefix + info.name, theirs_shape, floats(theirs));
+      tensors.read(prefix + gpt2_name(info), theirs_shape, floats(theirs));
       double error = 0, largest = 0;
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c) {
-          const double want = floats(theirs)[info.conv1d ? c * rows + r : r * columns + c];
+          const double want = floats(theirs)[gpt2_transposes(info) ? c * rows + r : r * columns + c];
           const double difference = std::abs(floats(ours)[r * columns + c] - want);
           if (!(difference <= error)) error = difference;
           largest = std::max(largest, std::abs(want));

@@ -25,8 +25,8 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
       if (variant.name == name || variant.name == "all") how(variant.model);
   };
   change("untied", [](ModelConfig& m) { m.tied = false; });
-  change("relu", [](ModelConfig& m) { m.mlp = Activation::kRelu; });
-  change("gelu_exact", [](ModelConfig& m) { m.mlp = Activation::kGeluExact; });
+  change("relu", [](ModelConfig& m) { m.mlp = Mlp::kRelu; });
+  change("gelu_exact", [](ModelConfig& m) { m.mlp = Mlp::kGeluExact; });
   change("epsilon", [](ModelConfig& m) { m.norm_epsilon = 1e-3f; });
   change("unscaled", [](ModelConfig& m) { m.scale_attention = false; });
   change("by_layer", [](ModelConfig& m) { m.scale_attention_by_layer = true; });

@@ -14,13 +14,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-struct NamedActivation {
+struct NamedMlp {
   std::string_view field;
-  Activation activation;
+  Mlp mlp;
 };
-constexpr std::array kActivationNames = {  // the first of each is written
-    NamedActivation{"gelu_new", Activation::kGelu}, NamedActivation{"gelu_pytorch_tanh", Activation::kGelu},
-    NamedActivation{"gelu", Activation::kGeluExact}, NamedActivation{"relu", Activation::kRelu}};
+constexpr std::array kMlpNames = {  // the first of each is written
+    NamedMlp{"gelu_new", Mlp::kGelu}, NamedMlp{"gelu_pytorch_tanh", Mlp::kGelu},
+    NamedMlp{"gelu", Mlp::kGeluExact}, NamedMlp{"relu", Mlp::kRelu}};
 
 // transformers accepts both names; the second is that of other models.
 constexpr std::array kSynonyms = {
@@ -108,13 +108,13 @@ struct Fields {
           "{}: \"{}\" wants a number above 0 and at most 1, found {}", name, field, brief(*value));
     out = static_cast<float>(value->get<double>());
   }
-  void read(const char* field, Activation& out) const {
+  void read(const char* field, Mlp& out) const {
     const json* value = find(field);
     if (!value) return;
     std::string known;
-    for (const auto& [spelled, activation] : kActivationNames) {
+    for (const auto& [spelled, mlp] : kMlpNames) {
       if (*value == json(spelled)) {
-        out = activation;
+        out = mlp;
         return;
       }
       known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", spelled);
@@ -166,10 +166,10 @@ json field_value(bool value) { return value; }
 json field_value(float value) {  // the shortest that reads back to the same float: 1e-05, not 9.999999747e-06
   return json::parse(fmt::format("{}", value));
 }
-json field_value(Activation value) {
-  for (const auto& [field, activation] : kActivationNames)
-    if (activation == value) return field;
-  fail("an unknown activation {}", static_cast<int>(value));
+json field_value(Mlp value) {
+  for (const auto& [field, mlp] : kMlpNames)
+    if (mlp == value) return field;
+  fail("an unknown MLP {}", static_cast<int>(value));
 }
 
 }  // namespace
@@ -177,7 +177,32 @@ json field_value(Activation value) {
 std::string setting_of(int64_t value) { return fmt::format("{}", value); }
 std::string setting_of(bool value) { return value ? "true" : "false"; }
 std::string setting_of(float value) { return fmt::format("{}", value); }
-std::string setting_of(Activation value) { return name_of(value); }
+std::string setting_of(Mlp value) { return name_of(value); }
+
+std::string gpt2_name(const ParamInfo& info) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kParts = {
+      {{"token_table", "transformer.wte.weight"},
+       {"position_table", "transformer.wpe.weight"},
+       {"head.", "lm_head."},
+       {"norm.", "transformer.ln_f."},
+       {"norm1.", "ln_1."},
+       {"attention.qkv.", "attn.c_attn."},
+       {"attention.out.", "attn.c_proj."},
+       {"norm2.", "ln_2."},
+       {"mlp.expand.", "mlp.c_fc."},
+       {"mlp.contract.", "mlp.c_proj."}}};
+  std::string lead;
+  std::string_view rest = info.name;
+  if (info.block >= 0) {
+    lead = fmt::format("transformer.h.{}.", info.block);
+    rest = rest.substr(rest.find('.', rest.find('.') + 1) + 1);
+  }
+  for (const auto& [ours, theirs] : kParts)
+    if (rest.starts_with(ours)) return lead + std::string(theirs) + std::string(rest.substr(ours.size()));
+  fail("GPT-2 has no {}", info.name);
+}
+
+bool gpt2_transposes(const ParamInfo& info) { return info.block >= 0 && info.shape.rank() == 2; }
 
 FoundModel read_gpt2_config(const fs::path& folder) {
   const std::string path = folder.string();

@@ -9,6 +9,7 @@
 
 #include "model/config.h"
 #include "model/formats/positions.h"
+#include "model/part.h"
 
 namespace tessera {
 
@@ -32,7 +33,11 @@ void for_each_gpt2_field(M& model, Visit&& visit) {
 std::string setting_of(int64_t value);
 std::string setting_of(bool value);
 std::string setting_of(float value);
-std::string setting_of(Activation value);
+std::string setting_of(Mlp value);
+
+// A parameter's name in transformers' GPT2LMHeadModel, and whether it is kept there as [in, out]
+std::string gpt2_name(const ParamInfo& info);
+bool gpt2_transposes(const ParamInfo& info);
 
 struct FoundModel {
   ModelConfig model;

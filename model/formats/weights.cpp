@@ -13,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenTable = "transformer.wte.weight";
-constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kTableInFile = "transformer.wte.weight";
+constexpr const char* kHeadInFile = "lm_head.weight";
 
 // The shape in the file: without padding, and transposed where Hugging Face keeps the matrix as [in, out].
 Shape file_shape(const ParamInfo& info) {
-  if (info.conv1d) return {info.shape[1], info.shape[0]};
+  if (gpt2_transposes(info)) return {info.shape[1], info.shape[0]};
   return info.shape.rank() == 2 ? Shape{info.shape[0] - info.padding, info.shape[1]} : info.shape;
 }
 
@@ -54,10 +54,10 @@ GPT2Weights::GPT2Weights(const fs::path& folder, const ModelConfig& wanted, Posi
       extension_(extension),
       found_(check_same_model(folder, wanted, extension)),
       files_(folder),
-      bare_(!files_.contains(kTokenTable)) {
+      bare_(!files_.contains(kTableInFile)) {
   std::set<std::string> names;
   for (const ParamPlace& place : ParamLayout(found_.model, 1).places) {
-    const std::string name = name_in_file(place.info.name);
+    const std::string name = name_in_file(gpt2_name(place.info));
     files_.file_of(name).check_readable(name, file_shape(place.info));
     names.insert(name);
   }
@@ -76,7 +76,7 @@ void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
   std::vector<std::string> left;
   for (const auto& [name, file] : files_.tensors()) {
     if (wanted.contains(name) || std::regex_match(name, kMask)) continue;
-    if (name == kHead) {
+    if (name == kHeadInFile) {
       check_tied_head();
     } else {
       left.push_back(name);
@@ -92,26 +92,26 @@ void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
 
 // A file may hold both the token table and the matrix of the logits that is tied to it.
 void GPT2Weights::check_tied_head() const {
-  const std::string table_name = name_in_file(kTokenTable);
-  const SafetensorsReader::Entry& head = files_.file_of(kHead).entries().at(kHead);
+  const std::string table_name = name_in_file(kTableInFile);
+  const SafetensorsReader::Entry& head = files_.file_of(kHeadInFile).entries().at(kHeadInFile);
   const SafetensorsReader::Entry& table = files_.file_of(table_name).entries().at(table_name);
   check(head.dtype == table.dtype && head.shape == table.shape &&
             std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end()),
         "{}: {} and {} differ, but config.json ties them. If the logits have their own matrix, set "
         "\"tie_word_embeddings\": false in a copy of the folder's config.json",
-        folder_.string(), kHead, table_name);
+        folder_.string(), kHeadInFile, table_name);
 }
 
 void GPT2Weights::read(const ParamPlace& place, const ParamSink& sink) const {
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
-  const std::string name = name_in_file(place.info.name);
+  const std::string name = name_in_file(gpt2_name(place.info));
   read_param(files_.file_of(name), place, name, sink);
 }
 
 void GPT2Weights::read_extended(const ParamPlace& place, const ParamSink& sink) const {
   const int64_t rows = found_.model.context, C = place.info.shape[1];
-  const std::string name = name_in_file(place.info.name);
+  const std::string name = name_in_file(gpt2_name(place.info));
   Arena staging = Arena::host();
   const Tensor table = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {rows, C});
   const Tensor extended =
@@ -128,7 +128,7 @@ std::vector<SafetensorsWriter::Entry> entries_of(const ParamLayout& layout,
   for (const std::string& prefix : prefixes)
     for (size_t b = 0; b < layout.buckets.size(); ++b)
       for (const ParamPlace& place : layout.places)
-        if (place.bucket == b) entries.push_back({prefix + place.info.name, file_shape(place.info)});
+        if (place.bucket == b) entries.push_back({prefix + gpt2_name(place.info), file_shape(place.info)});
   return entries;
 }
 
@@ -140,7 +140,7 @@ WeightsWriter::WeightsWriter(const fs::path& path, const ParamLayout& layout,
 
 void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
   const auto count = static_cast<size_t>(file_shape(info).numel());
-  if (!info.conv1d) return file_.write({values.as<float>(), count});
+  if (!gpt2_transposes(info)) return file_.write({values.as<float>(), count});
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
   transpose(values.as<float>(), info.shape[0], info.shape[1], turned.as<float>());
@@ -156,7 +156,7 @@ void read_param(const SafetensorsReader& file, const ParamPlace& place, const st
   const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
   const Shape shape = file_shape(info);
   float* values = host.as<float>();
-  if (info.conv1d) {
+  if (gpt2_transposes(info)) {
     const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
     file.read(name, shape, {turned.as<float>(), static_cast<size_t>(shape.numel())});
     transpose(turned.as<float>(), shape[0], shape[1], values);

@@ -104,7 +104,7 @@ TEST_F(CudaModel, RecomputingChangesNoBit) {
     HostTensors make;
     RunShape shape = shape_of(DType::kBF16, attention, 300);
     const StepsResult kept = run_steps(device, shape, 3, make);
-    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       shape.keep = keep;
       expect_same_bits(run_steps(device, shape, 3, make), kept);
     }
@@ -124,11 +124,11 @@ TEST_F(CudaModel, LogitsInChunksChangeNothingButRounding) {
 
 TEST_F(CudaModel, ThePlanIsTheStep) {
   for (const AttentionKind attention : kinds_for(DType::kBF16)) {
-    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
+    for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepOutputs}) {
       RunShape shape = shape_of(DType::kBF16, attention, 257);
       shape.keep = keep;
-      shape.classifier_chunk = keep == Keep::kAll ? 0 : 100;
-      shape.moments = keep == Keep::kAllButMlp ? DType::kBF16 : DType::kF32;
+      shape.classifier_chunk = keep == kKeepAll ? 0 : 100;
+      shape.moments = keep == kKeepAllButMlp ? DType::kBF16 : DType::kF32;
       expect_plan_is_the_step(device, shape);
     }
   }

@@ -65,18 +65,18 @@ class ReferenceModel {
 
   double activation(double x) const {
     switch (config_.mlp) {
-      case Activation::kGelu:
+      case Mlp::kGelu:
         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-      case Activation::kGeluExact:
+      case Mlp::kGeluExact:
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-      case Activation::kRelu:
+      case Mlp::kRelu:
         return std::max(x, 0.0);
     }
     return NAN;
   }
 
   Values attention(const Values& qkv, int64_t T, int64_t layer) const {
-    const int64_t C = config_.channels, D = config_.head_dim();
+    const int64_t C = config_.channels, D = config_.head_dim;
     const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(D)) : 1) /
                          (config_.scale_attention_by_layer ? static_cast<double>(layer + 1) : 1);
     const auto element = [&](int64_t t, int64_t which, int64_t channel) {
@@ -107,7 +107,7 @@ class ReferenceModel {
   double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets) const {
     const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, F = config_.mlp_width,
                   V = config_.vocab_size;
-    const Values &table = of("transformer.wte.weight"), &positions = of("transformer.wpe.weight");
+    const Values &table = of("token_table"), &positions = of("position_table");
     Values x(static_cast<size_t>(T * C));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c)

@@ -80,14 +80,14 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
   const Params b = allocate_params(arena, MemoryTag::kWeights, "b", DType::kF32, kTiny);
   initial(a, 7);
   initial(b, 7);
-  EXPECT_EQ(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0);
+  EXPECT_EQ(relative_error(a.blocks[1].attention.qkv.weight, b.blocks[1].attention.qkv.weight), 0);
   initial(b, 8);
-  EXPECT_GT(relative_error(a.blocks[1].qkv_weight, b.blocks[1].qkv_weight), 0.1);
+  EXPECT_GT(relative_error(a.blocks[1].attention.qkv.weight, b.blocks[1].attention.qkv.weight), 0.1);
   const auto deviation = [](const Tensor& t) {
     return std::sqrt(dot(t, t) / static_cast<double>(t.numel()));
   };
-  EXPECT_NEAR(deviation(a.blocks[0].qkv_weight), 0.02, 0.002);
-  EXPECT_NEAR(deviation(a.blocks[0].contract_weight), 0.02 / std::sqrt(6.0), 0.001);
+  EXPECT_NEAR(deviation(a.blocks[0].attention.qkv.weight), 0.02, 0.002);
+  EXPECT_NEAR(deviation(a.blocks[0].mlp.contract.weight), 0.02 / std::sqrt(6.0), 0.001);
   EXPECT_EQ(floats(a.norm_weight)[3], 1);
   for (int64_t i = kTiny.vocab_size * kTiny.channels; i < a.token_table.numel(); ++i)
     ASSERT_EQ(floats(a.token_table)[i], 0);
@@ -124,7 +124,7 @@ TEST(Training, RecomputingChangesNoBit) {
   HostTensors make;
   for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const StepsResult kept = run_on_cpu(tiny_shape(attention), 3, make);
-    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       RunShape shape = tiny_shape(attention);
       shape.keep = keep;
       SCOPED_TRACE(name_of(keep));
@@ -214,7 +214,7 @@ TEST(Memory, ThePlanIsTheStep) {
     expect_exact("many micro-batches", [](RunShape& s) { s.micro_batch = 1, s.micro_steps = 9; });
     expect_exact("one layer, wide words", [](RunShape& s) { s.model.layers = 1, s.model.vocab_size = 3000; });
     expect_exact("context beyond the sequences", [](RunShape& s) { s.model.context = 900; });
-    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs})
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs})
       expect_exact(name_of(keep), [&](RunShape& s) { s.keep = keep; });
     expect_exact("moments in bf16", [](RunShape& s) { s.moments = DType::kBF16; });
     expect_exact("logits in chunks", [](RunShape& s) { s.classifier_chunk = 10; });
@@ -234,10 +234,10 @@ TEST(Memory, RecomputingAndChunksSpareWhatTheySay) {
     shape.classifier_chunk = chunk;
     return static_cast<double>(plan_memory(shape, {}).at_peak()[static_cast<int>(MemoryTag::kActivations)]);
   };
-  const double nc = 8 * 256 * 64 * 4.0, all = activations(Keep::kAll, 0);
-  EXPECT_NEAR((all - activations(Keep::kAllButMlp, 0)) / nc, 11 * 9, 2);
-  EXPECT_NEAR((all - activations(Keep::kOutputs, 0)) / nc, 11 * 15, 4);
-  EXPECT_LT(activations(Keep::kOutputs, 256), activations(Keep::kOutputs, 0));
+  const double nc = 8 * 256 * 64 * 4.0, all = activations(kKeepAll, 0);
+  EXPECT_NEAR((all - activations(kKeepAllButMlp, 0)) / nc, 11 * 9, 2);
+  EXPECT_NEAR((all - activations(kKeepOutputs, 0)) / nc, 11 * 15, 4);
+  EXPECT_LT(activations(kKeepOutputs, 256), activations(kKeepOutputs, 0));
 }
 
 // 16 N C a block and four scalars a row; the embeddings, the final norm and its two scalars, the gradient of

@@ -24,7 +24,7 @@ struct LoudModel {
       : model{.config = config,
               .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
               .plan = choose_attention({.kind = attention,
-                                        .shape = {kBatch, kTokens, config.heads, config.head_dim()},
+                                        .shape = {kBatch, kTokens, config.heads, config.head_dim},
                                         .dtype = DType::kF32,
                                         .device = {}})},
         grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
@@ -164,7 +164,7 @@ RunShape shape_of(const Variant& variant) {
 
 TEST(Variants, ThePlanIsTheStep) {
   for (const Variant& variant : variants_of(kPlain))
-    for (const Keep keep : {Keep::kAll, Keep::kAllButMlp, Keep::kOutputs}) {
+    for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepOutputs}) {
       SCOPED_TRACE(fmt::format("{}, {}", variant.name, name_of(keep)));
       RunShape shape = shape_of(variant);
       shape.keep = keep;
@@ -179,7 +179,7 @@ TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
     HostTensors make;
     RunShape shape = shape_of(variant);
     const StepsResult kept = run_steps({}, shape, 3, make, 1e-2);
-    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       shape.keep = keep;
       expect_same_bits(run_steps({}, shape, 3, make, 1e-2), kept);
     }

@@ -57,7 +57,7 @@ class Bench {
     const RunShape shape = shape_of(AttentionKind::kFlash, options_.sequence_lengths.front());
     return {.device = device_.name,
             .precision = name_of(shape.dtype),
-            .recompute = name_of(shape.keep),
+            .recompute = text_of(shape.keep),
             .layers = shape.model.layers,
             .heads = shape.model.heads,
             .channels = shape.model.channels,

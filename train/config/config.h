@@ -53,7 +53,7 @@ struct Config {
     AttentionKind attention = AttentionKind::kFlash;
     PositionExtension position_extension = PositionExtension::kNone;
     int64_t mlp_width = 0;  // 0: 4 channels (written "auto")
-    Activation mlp = Activation::kGelu;
+    Mlp mlp = Mlp::kGelu;
     double norm_epsilon = 1e-5;
     bool tied = true;
     bool scale_attention = true;
@@ -77,7 +77,7 @@ struct Config {
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
-    Keep recompute = Keep::kAll;
+    Keep recompute = {};
     int64_t classifier_chunk = 0;  // tokens; 0: those of a micro-batch (written "all")
     ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;

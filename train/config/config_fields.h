@@ -22,8 +22,8 @@ void visit_model(Section& model, Visit& visit) {
   visit("model.mlp_width", model.mlp_width,
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
-  visit("model.mlp", model.mlp, OneOf<Activation>{},
-        "Activation of the MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf");
+  visit("model.mlp", model.mlp, OneOf<Mlp>{},
+        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "LayerNorm: added to the variance");
   visit("model.tied", model.tied, Flag{},
@@ -70,7 +70,7 @@ void visit_train(Section& train, Visit& visit) {
   visit("train.precision", train.precision, OneOf<Precision>{},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
   visit(
-      "train.recompute", train.recompute, OneOf<Keep>{},
+      "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory; mlp: the hidden layer of every MLP; block: whole blocks");
   visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
         "Tokens whose logits are in memory at a time; all: those of a micro-batch");

@@ -109,6 +109,19 @@ size_t read_word(const Written& value, const std::vector<std::string_view>& word
   refuse(value, join_words(words), near.empty() ? "" : "; " + did_you_mean(near));
 }
 
+std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words) {
+  std::vector<size_t> places;
+  if (value.text == "none") return places;
+  Written one = value;
+  for (size_t first = 0; first <= value.text.size();) {
+    const size_t plus = std::min(value.text.find('+', first), value.text.size());
+    one.text = value.text.substr(first, plus - first);
+    places.push_back(read_word(one, words));
+    first = plus + 1;
+  }
+  return places;
+}
+
 std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
     fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,

@@ -60,6 +60,29 @@ struct OneOf {
   std::string write(E value) const { return name_of(value); }
 };
 
+// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of them.
+std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words);
+
+// A set of words: a class with add(E) and text_of(set)
+template <class Set, HasWords E>
+struct SetOf {
+  std::string wants() const {
+    return "none, or with a plus between them: " + join_words(names(), " and ");
+  }
+  Set read(const Written& value) const {
+    Set set;
+    for (const size_t place : read_words(value, names())) set.add(values_with_words<E>()[place]);
+    return set;
+  }
+  std::string write(Set value) const { return text_of(value); }
+
+ private:
+  static std::vector<std::string_view> names() {
+    constexpr auto values = values_with_words<E>();
+    return names_of<E>(values);
+  }
+};
+
 struct Text {
   bool may_be_empty = true;
 

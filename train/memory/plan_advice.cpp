@@ -82,8 +82,8 @@ class Adviser {
   // The least recomputation that is enough
   std::optional<Change> recompute(const Change& from) const {
     std::optional<Change> found;
-    for (const Keep keep : {Keep::kAllButMlp, Keep::kOutputs}) {
-      if (keep <= plan_.shape.keep) continue;
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
+      if (plan_.shape.keep.covers(keep)) continue;
       found = with_recompute(from, keep);
       if (fits(*found)) break;
     }

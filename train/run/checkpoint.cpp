@@ -152,7 +152,7 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
   const SafetensorsReader file(checkpoint / kOptimizerFile);
   for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
     for (const ParamPlace& place : state.optimizer().layout().places)
-      read_param(file, place, prefix_of(kept) + place.info.name, state.writer(kept));
+      read_param(file, place, prefix_of(kept) + gpt2_name(place.info), state.writer(kept));
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

@@ -32,7 +32,7 @@ struct RunShape {
   DType moments = DType::kF32;  // optimizer.moments
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
-  Keep keep = Keep::kAll;        // train.recompute
+  Keep keep = {};                // train.recompute
   int64_t classifier_chunk = 0;  // see Model
   int64_t sample_tokens = 0;     // see SessionShape
 

@@ -4,6 +4,7 @@
 
 #include "model/formats/weights.h"
 #include "model/init.h"
+#include "model/rope.h"
 #include "train/session/mean_loss.h"
 #include "train/session/token_ids.h"
 
@@ -13,7 +14,11 @@ namespace {
 AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch,
                              int64_t tokens) {
   return choose_attention({.kind = s.attention,
-                           .shape = {batch, tokens, s.model.heads, s.model.head_dim()},
+                           .shape = {.batch = batch,
+                                     .tokens = tokens,
+                                     .heads = s.model.heads,
+                                     .head_dim = s.model.head_dim,
+                                     .kv_heads = s.model.kv_heads},
                            .dtype = s.dtype,
                            .device = device,
                            .deterministic = s.deterministic});
@@ -22,9 +27,24 @@ AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, 
 // What the kernels of any batch need, those of a backward too
 Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
   const int64_t rows = std::max(s.batch * s.sequence_length, s.model.context);
-  const int64_t features = std::max(3 * s.model.channels, s.model.mlp_width);  // of qkv, and of the MLP
+  const int64_t features = std::max(s.model.qkv_heads() * s.model.head_dim,  // of qkv
+                                    (s.model.gated() ? 2 : 1) * s.model.mlp_width);
   const int64_t bytes = workspace_bytes(arena.device(), rows, s.model.channels, features);
   return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
+}
+
+Tensor allocate_angles(Arena& arena, const SessionShape& s) {
+  if (s.model.positions != Positions::kRope) return {};
+  const int64_t positions = std::max(s.sequence_length, s.longest_sample());
+  return arena.alloc(MemoryTag::kWorkspace, "rotary angles", DType::kF32, {positions, s.model.head_dim / 2, 2});
+}
+
+void write_angles(const Stream& stream, const ModelConfig& model, const Tensor& angles) {
+  if (!angles || angles.data == nullptr) return;
+  std::vector<float> host(static_cast<size_t>(angles.numel()));
+  fill_angles(model, angles.shape[0], host);
+  stream.run(Copy{{host.data(), DType::kF32, angles.shape, Device::kCpu}, angles});
+  stream.synchronize();
 }
 
 }  // namespace
@@ -38,7 +58,9 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
              .params = layout_.params(
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
              .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
+             .angles = allocate_angles(arena, shape),
              .classifier_chunk = shape.classifier_chunk} {
+  write_angles(stream_, shape.model, model_.angles);
   for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
 }
 
@@ -78,11 +100,11 @@ std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
   const Model model = model_at(1, T);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
   copy_ids(stream_, "token", tokens, shape_.model.vocab_size, device_tokens);
-  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::kNothing);
+  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::nothing());
   forward(stream_, model, device_tokens, saved);
   const Shape logits_shape{1, shape_.model.padded_vocab()};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(stream_, model, saved.norm.rows(T - 1, 1), logits);
+  logits_forward(stream_, model, saved.norm.y.rows(T - 1, 1), logits);
   std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
   stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
   stream_.synchronize();

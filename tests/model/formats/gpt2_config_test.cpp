@@ -39,7 +39,7 @@ TEST_F(GPT2Config, AbsentFieldsAreTransformersDefaults) {
                                                          .channels = 768,
                                                          .mlp_width = 3072,
                                                          .tied = true,
-                                                         .mlp = Activation::kGelu,
+                                                         .mlp = Mlp::kGelu,
                                                          .norm_epsilon = 1e-5f,
                                                          .scale_attention = true,
                                                          .scale_attention_by_layer = false}));
@@ -61,14 +61,14 @@ TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
                          .channels = 24,
                          .mlp_width = 40,
                          .tied = false,
-                         .mlp = Activation::kRelu,
+                         .mlp = Mlp::kRelu,
                          .norm_epsilon = 1e-3f,
                          .scale_attention = false,
                          .scale_attention_by_layer = true}));
-  const std::map<std::string, Activation> names{{"gelu_new", Activation::kGelu},
-                                                {"gelu_pytorch_tanh", Activation::kGelu},
-                                                {"gelu", Activation::kGeluExact},
-                                                {"relu", Activation::kRelu}};
+  const std::map<std::string, Mlp> names{{"gelu_new", Mlp::kGelu},
+                                                {"gelu_pytorch_tanh", Mlp::kGelu},
+                                                {"gelu", Mlp::kGeluExact},
+                                                {"relu", Mlp::kRelu}};
   for (const auto& [name, activation] : names)
     EXPECT_EQ(read_with({{"activation_function", name}}).mlp, activation) << name;
 }

@@ -42,7 +42,7 @@ void expect_same_answers(Session& a, Session& b) {
 
 TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
   for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
-    for (const Keep keep : {Keep::kAll, Keep::kOutputs})
+    for (const Keep keep : {kKeepAll, kKeepOutputs})
       for (const int64_t chunk : {0, 10}) {
         RunShape shape = tiny(attention);
         shape.keep = keep;

@@ -1,0 +1,73 @@
+// Self-attention: one product for q, k and v, their rotation, attention in the way that the plan says, and the
+// projection W_O, which adds to the residual stream. Query heads share heads of k and v in groups (Ainslie et
+// al., arXiv:2305.13245).
+#pragma once
+
+#include "kernels/attention/choose.h"
+#include "kernels/base/arena.h"
+#include "model/part.h"
+
+namespace tessera {
+
+struct AttentionWeights {
+  LinearWeights qkv;      // [(H + 2K) D, C]: heads of q, of k, of v
+  Tensor q_norm, k_norm;  // [D]; only with model.qk_norm
+  LinearWeights out;      // [C, H D]   W_O
+};
+
+struct AttentionSaved {
+  Tensor qkv;        // [B, T, H + 2K, D]; without QK norm q and k are rotated in place
+  Tensor rotated;    // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
+  Tensor head_rstd;  // [N, H + K]; only with QK norm
+  Tensor output;     // [B, T, H, D]
+  Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan
+};
+
+template <class W, class V>
+void visit_weights(W& attention, const ModelConfig& config, const V& visitor) {
+  const int64_t C = config.channels, D = config.head_dim;
+  visitor.linear("qkv", config.qkv_heads() * D, C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
+  if (config.qk_norm) {
+    visitor.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
+    visitor.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
+  }
+  visitor.linear("out", C, config.attention_width(), Init::kNormalResidual, config.bias == Bias::kAll,
+                 attention.out);
+}
+
+template <class S, class Visit>
+void visit_saved(S& attention, const ModelConfig& config, const AttentionPlan& plan, Visit&& visit) {
+  const int64_t B = plan.shape.batch, T = plan.shape.tokens, H = config.heads, K = config.kv_heads,
+                D = config.head_dim;
+  visit(SavedInfo{Stage::kQkv, "qkv", plan.dtype, {B, T, config.qkv_heads(), D}}, attention.qkv);
+  if (config.qk_norm) {
+    visit(SavedInfo{Stage::kQkv, "rotated q and k", plan.dtype, {B, T, H + K, D}}, attention.rotated);
+    visit(SavedInfo{Stage::kQkv, "rstd of q and k", DType::kF32, {B * T, H + K}}, attention.head_rstd);
+  }
+  visit(SavedInfo{Stage::kAttention, "attention output", plan.dtype, {B, T, H, D}}, attention.output);
+  visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
+                  MemoryTag::kAttention},
+        attention.row_state);
+}
+
+// What attention is given besides its weights, the same for every block but for the plan's scale
+struct AttentionSettings {
+  const ModelConfig& config;
+  AttentionPlan plan;
+  Tensor angles;  // [>= T, D / 2, 2], see rope.h; only with rotary positions
+};
+
+void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
+                 const AttentionSaved& s);
+void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
+                       const Tensor& workspace);
+// y = add + W_O output
+void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
+                 const Tensor& y);
+
+// From `dy`, the gradient of out_forward's y, to that of x, which overwrites x.
+void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
+                        const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
+                        const Tensor& dy, const Tensor& x);
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+#include "model/mlp.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+Activation activation_of(Mlp mlp) {
+  switch (mlp) {
+    case Mlp::kGelu:
+      return Activation::kGelu;
+    case Mlp::kGeluExact:
+      return Activation::kGeluExact;
+    case Mlp::kRelu:
+      return Activation::kRelu;
+    case Mlp::kSwiglu:
+      break;
+  }
+  fail("a gated MLP has no activation of its own");
+}
+
+}  // namespace
+
+void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
+                    const MlpSaved& s) {
+  if (config.gated())
+    return stream.run(
+        LinearForward{.x = x, .weight = w.expand.weight, .y = s.pre_activation, .bias = w.expand.bias});
+  stream.run(LinearForward{.x = x,
+                           .weight = w.expand.weight,
+                           .y = s.hidden,
+                           .bias = w.expand.bias,
+                           .pre_activation = s.pre_activation,
+                           .activation = activation_of(config.mlp)});
+}
+
+void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s) {
+  if (config.gated()) stream.run(SwigluForward{.gate_up = s.pre_activation, .y = s.hidden});
+}
+
+void contract_forward(const Stream& stream, const MlpWeights& w, const MlpSaved& s, const Tensor& add,
+                      const Tensor& y) {
+  stream.run(
+      LinearForward{.x = s.hidden, .weight = w.contract.weight, .y = y, .bias = w.contract.bias, .add = add});
+}
+
+// An input of a linear layer that is not read again is overwritten by its gradient.
+void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
+                  const MlpWeights& gradients, const Tensor& dy, const Tensor& x) {
+  LinearBackward contract{.dy = dy,
+                          .x = s.hidden,
+                          .weight = w.contract.weight,
+                          .dx = s.hidden,
+                          .dweight = gradients.contract.weight,
+                          .dbias = gradients.contract.bias};
+  if (!config.gated())
+    contract.pre_activation = s.pre_activation, contract.activation = activation_of(config.mlp);
+  stream.run(contract);
+  if (config.gated())
+    stream.run(SwigluBackward{.dy = s.hidden, .gate_up = s.pre_activation, .d_gate_up = s.pre_activation});
+  stream.run(LinearBackward{.dy = config.gated() ? s.pre_activation : s.hidden,
+                            .x = x,
+                            .weight = w.expand.weight,
+                            .dx = x,
+                            .dweight = gradients.expand.weight,
+                            .dbias = gradients.expand.bias});
+}
+
+}  // namespace tessera

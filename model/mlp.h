@@ -1,0 +1,54 @@
+// The MLP: expand, activate, contract, which adds to the residual stream. GELU and ReLU act on the hidden layer
+// itself; a gated MLP computes a gate and an up projection in one product and multiplies silu(gate) by up
+// (SwiGLU: Shazeer, arXiv:2002.05202).
+#pragma once
+
+#include "model/part.h"
+
+namespace tessera {
+
+struct MlpWeights {
+  LinearWeights expand;    // [F, C]; gated: [2F, C], the gate's rows first
+  LinearWeights contract;  // [C, F]
+};
+
+struct MlpSaved {
+  Tensor pre_activation;  // [N, F]; gated: [N, 2F]
+  Tensor hidden;          // [N, F]
+};
+
+inline Stage activation_stage(const ModelConfig& config) {
+  return config.gated() ? Stage::kActivation : Stage::kExpand;
+}
+
+template <class W, class V>
+void visit_weights(W& mlp, const ModelConfig& config, const V& visitor) {
+  const int64_t C = config.channels, F = config.mlp_width;
+  const bool bias = config.bias == Bias::kAll;
+  visitor.linear("expand", config.gated() ? 2 * F : F, C, Init::kNormal, bias, mlp.expand);
+  visitor.linear("contract", C, F, Init::kNormalResidual, bias, mlp.contract);
+}
+
+template <class S, class Visit>
+void visit_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, Visit&& visit) {
+  const int64_t F = config.mlp_width;
+  visit(SavedInfo{Stage::kExpand,
+                  config.gated() ? "MLP gate and up" : "MLP pre-activation",
+                  dtype,
+                  {N, config.gated() ? 2 * F : F}},
+        mlp.pre_activation);
+  visit(SavedInfo{activation_stage(config), "MLP hidden layer", dtype, {N, F}}, mlp.hidden);
+}
+
+void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
+                    const MlpSaved& s);
+void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s);
+// y = add + contract(hidden)
+void contract_forward(const Stream& stream, const MlpWeights& w, const MlpSaved& s, const Tensor& add,
+                      const Tensor& y);
+
+// From `dy`, the gradient of contract_forward's y, to that of x, which overwrites x. Overwrites s.
+void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
+                  const MlpWeights& gradients, const Tensor& dy, const Tensor& x);
+
+}  // namespace tessera

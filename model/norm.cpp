@@ -1,0 +1,40 @@
+#include "model/norm.h"
+
+namespace tessera {
+
+void norm_forward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
+                  const NormSaved& s) {
+  if (config.norm == NormKind::kRmsNorm)
+    return stream.run(
+        RmsNormForward{.x = x, .weight = w.weight, .y = s.y, .rstd = s.rstd, .epsilon = config.norm_epsilon});
+  stream.run(LayerNormForward{.x = x,
+                              .weight = w.weight,
+                              .bias = w.bias,
+                              .y = s.y,
+                              .mean = s.mean,
+                              .rstd = s.rstd,
+                              .epsilon = config.norm_epsilon});
+}
+
+void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
+                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add) {
+  if (config.norm == NormKind::kRmsNorm)
+    return stream.run(RmsNormBackward{.dy = s.y,
+                                      .x = x,
+                                      .weight = w.weight,
+                                      .rstd = s.rstd,
+                                      .dx = dx,
+                                      .dweight = gradients.weight,
+                                      .add = add});
+  stream.run(LayerNormBackward{.dy = s.y,
+                               .x = x,
+                               .weight = w.weight,
+                               .mean = s.mean,
+                               .rstd = s.rstd,
+                               .dx = dx,
+                               .dweight = gradients.weight,
+                               .dbias = gradients.bias,
+                               .add = add});
+}
+
+}  // namespace tessera

@@ -1,0 +1,91 @@
+// What the parts of a model share: how a weight is described, and the stages of a block that a backward may
+// recompute.
+//
+// A part is a struct of weights (the same struct holds their gradients) and a struct of what its forward
+// keeps, with one visit of each; its forward and its backward stand side by side. Allocation, initial values,
+// weight decay, counts, names and checkpoints are walks over the visits.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "kernels/base/memory_tag.h"
+#include "kernels/stream.h"
+#include "model/config.h"
+
+namespace tessera {
+
+enum class Init : uint8_t {
+  kZero,
+  kOne,
+  kNormal,          // standard deviation 0.02
+  kNormalResidual,  // 0.02 / sqrt(2 L), for matrices that add to the residual stream
+};
+
+struct ParamInfo {
+  std::string name;  // "blocks.3.attention.qkv.weight"
+  Shape shape;
+  Init init;
+  bool decay = false;   // weight decay applies: matrices only
+  int64_t padding = 0;  // extra rows at the end, which stay zero and are not saved
+  int64_t block = -1;   // its block; -1: none
+};
+
+struct LinearWeights {
+  Tensor weight, bias;  // [O, I] [O]; bias: none where the model has none
+};
+
+// Calls visit(ParamInfo, Tensor&) for weights whose names begin with a prefix.
+template <class Visit>
+class ParamVisitor {
+ public:
+  ParamVisitor(Visit& visit, std::string prefix, int64_t block = -1)
+      : visit_(visit), prefix_(std::move(prefix)), block_(block) {}
+
+  ParamVisitor below(const char* name) const { return {visit_, prefix_ + name + ".", block_}; }
+
+  template <class T>
+  void matrix(const char* name, Shape shape, Init init, T& tensor, int64_t padding = 0) const {
+    visit_(ParamInfo{prefix_ + name, shape, init, true, padding, block_}, tensor);
+  }
+  template <class T>
+  void vector(const char* name, int64_t size, Init init, T& tensor) const {
+    visit_(ParamInfo{prefix_ + name, {size}, init, false, 0, block_}, tensor);
+  }
+  template <class L>
+  void linear(const char* name, int64_t out, int64_t in, Init init, bool bias, L& linear) const {
+    const ParamVisitor inside = below(name);
+    inside.matrix("weight", {out, in}, init, linear.weight);
+    if (bias) inside.vector("bias", out, Init::kZero, linear.bias);
+  }
+
+ private:
+  Visit& visit_;
+  std::string prefix_;
+  int64_t block_;
+};
+
+// The steps of a block's forward, in their order. Each can be run again from what earlier ones wrote.
+enum class Stage : uint8_t {
+  kNorm1,
+  kQkv,  // with the rotation
+  kAttention,
+  kOut,  // W_O and the residual
+  kNorm2,
+  kExpand,
+  kActivation,  // of a gated MLP; else a part of kExpand
+  kContract,    // and the residual: the output of the block
+};
+inline constexpr std::array kStages = {Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,
+                                       Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract};
+
+// A tensor that a forward keeps
+struct SavedInfo {
+  Stage stage;  // that writes it
+  const char* name;
+  DType dtype;
+  Shape shape;
+  MemoryTag tag = MemoryTag::kActivations;
+};
+
+}  // namespace tessera

@@ -1,0 +1,25 @@
+// Rotary positions: the pair (x[i], x[i + D/2]) of a head at position t is rotated by the angle t f_i.
+//
+//   none     f_i = theta^(-2 i / D)                                             Su et al., arXiv:2104.09864
+//   linear   f_i / factor                                                       Chen et al., arXiv:2306.15595
+//   llama3   f_i for waves much shorter than the original context, f_i / factor for longer ones, and a mean of
+//            both in between                                                    Llama 3, arXiv:2407.21783
+//   yarn     the same with a ramp over i; cos and sin are multiplied            Peng et al., arXiv:2309.00071
+//            by attention_factor
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+
+namespace tessera {
+
+std::vector<double> rope_frequencies(const ModelConfig& config);  // f_i, D / 2 of them
+double rope_attention_factor(const Rope& rope);                   // of cos and sin
+
+// cos and sin of positions 0 .. positions - 1: [positions, D / 2, 2], computed in fp64 and rounded once
+void fill_angles(const ModelConfig& config, int64_t positions, std::span<float> out);
+
+}  // namespace tessera
