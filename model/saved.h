@@ -14,7 +14,7 @@ namespace tessera {
 // overwrites norm1, norm2 and hidden with their own gradients.
 struct BlockSaved {
   Tensor norm1, norm1_mean, norm1_rstd;  // [N, C] [N] [N]
-  Tensor qkv;                            // [B, T, 3, H, D]
+  Tensor qkv;                            // [B, T, H + 2K, D]
   Tensor attention;                      // [B, T, H, D]
   Tensor attention_saved;                // log-sum-exp or probabilities, see AttentionPlan
   Tensor residual_mid;                   // [N, C]   input + attention output

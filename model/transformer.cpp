@@ -24,8 +24,11 @@ void attention_half_forward(const Stream& stream, const Model& model, size_t lay
                            .weight = p.qkv_weight,
                            .y = s.qkv.view({x.shape[0], 3 * x.shape[1]}),
                            .bias = p.qkv_bias});
+  const PackedHeads in(s.qkv, model.plan.shape);
   stream.run(AttentionForward{.plan = model.plan_of(layer),
-                              .qkv = s.qkv,
+                              .q = in.q,
+                              .k = in.k,
+                              .v = in.v,
                               .y = s.attention,
                               .saved = s.attention_saved,
                               .workspace = attention_workspace});
@@ -110,12 +113,17 @@ void block_backward(const Stream& stream, Arena& arena, const Model& model, size
                             .dx = d_attention.view({N, C}),
                             .dweight = g.out_weight,
                             .dbias = g.out_bias});
+  const PackedHeads in(s.qkv, plan.shape), out(d_qkv, plan.shape);
   stream.run(AttentionBackward{.plan = plan,
-                               .qkv = s.qkv,
+                               .q = in.q,
+                               .k = in.k,
+                               .v = in.v,
                                .y = s.attention,
                                .saved = s.attention_saved,
                                .dy = d_attention,
-                               .dqkv = d_qkv,
+                               .dq = out.q,
+                               .dk = out.k,
+                               .dv = out.v,
                                .workspace = workspace});
   stream.run(LinearBackward{.dy = d_qkv.view({N, 3 * C}),
                             .x = s.norm1,
@@ -193,7 +201,7 @@ AttentionPlan Model::plan_of(size_t layer) const {
 }
 
 Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPlan& plan, Keep keep) {
-  const auto [B, T, H, D, causal] = plan.shape;
+  const auto [B, T, H, D, causal, K] = plan.shape;
   const int64_t N = B * T, C = config.channels, F = config.mlp_width;
   const auto take = [&](const char* name, Shape shape, DType dtype, MemoryTag tag = MemoryTag::kActivations) {
     return arena.alloc(tag, name, dtype, shape);
@@ -203,7 +211,7 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
     s.norm1 = take("norm 1", {N, C}, t);
     s.norm1_mean = take("norm 1 mean", {N}, f);
     s.norm1_rstd = take("norm 1 rstd", {N}, f);
-    s.qkv = take("qkv", {B, T, 3, H, D}, t);
+    s.qkv = take("qkv", {B, T, H + 2 * K, D}, t);
     s.attention = take("attention output", {B, T, H, D}, t);
     s.attention_saved = take(plan.saved_name, plan.saved_shape, plan.saved_dtype, MemoryTag::kAttention);
     s.residual_mid = take("residual after attention", {N, C}, t);

@@ -21,13 +21,24 @@ struct View {
   }
 };
 
-// The heads from `first` on of [B, T, H, D] or packed [B, T, 3, H, D], of which q begins at head 0, k at H
-// and v at 2 H. The caller vouches for the dtype; void leaves it open.
+// Heads first .. first + count of a tensor [B, T, heads, D]. Packed projections are one tensor qkv
+// [B, T, H + 2K, D]: q = Heads{qkv, 0, H}, k = Heads{qkv, H, K}, v = Heads{qkv, H + K, K}.
+struct Heads {
+  Tensor tensor;
+  int64_t first, count;
+};
+
+// The caller vouches for the dtype; void leaves it open.
 template <class T>
-View<T> heads_of(const Tensor& t, int64_t first = 0) {
-  const int64_t tokens = t.shape[1], D = t.shape[-1], row = t.numel() / (t.shape[0] * tokens);
-  void* begin = t.data ? t.as<char>() + first * D * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
+View<T> heads_of(const Heads& heads) {
+  const Tensor& t = heads.tensor;
+  const int64_t tokens = t.shape[1], D = t.shape[3], row = t.shape[2] * D;
+  void* begin = t.data ? t.as<char>() + heads.first * D * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
   return {.data = static_cast<T*>(begin), .batch = tokens * row, .row = row, .head = D};
+}
+template <class T>
+View<T> heads_of(const Tensor& t) {  // all of them
+  return heads_of<T>(Heads{t, 0, t.shape[2]});
 }
 
 }  // namespace tessera
