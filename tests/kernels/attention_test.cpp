@@ -32,13 +32,8 @@ struct Attention : ::testing::Test {
     const Tensor workspace =
         make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
     const PackedHeads in(qkv, plan.shape), out(r.dqkv, plan.shape);
-    const AttentionForward forward{.plan = plan,
-                                   .q = in.q,
-                                   .k = in.k,
-                                   .v = in.v,
-                                   .y = r.y,
-                                   .saved = r.saved,
-                                   .workspace = workspace};
+    const AttentionForward forward{
+        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = r.y, .saved = r.saved, .workspace = workspace};
     const AttentionBackward backward{.plan = plan,
                                      .q = in.q,
                                      .k = in.k,
@@ -100,13 +95,8 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
         const PackedHeads in(qkv, shape);
-        cpu.run(AttentionForward{.plan = plan,
-                                 .q = in.q,
-                                 .k = in.k,
-                                 .v = in.v,
-                                 .y = y,
-                                 .saved = saved,
-                                 .workspace = scratch});
+        cpu.run(AttentionForward{
+            .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y, .saved = saved, .workspace = scratch});
         return dot(y, dy);
       });
     }

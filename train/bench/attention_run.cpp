@@ -49,13 +49,8 @@ class BackendRun final : public AttentionRun {
   }
   void forward() override {
     const PackedHeads in(qkv_, plan_.shape);
-    stream_.run(AttentionForward{.plan = plan_,
-                                 .q = in.q,
-                                 .k = in.k,
-                                 .v = in.v,
-                                 .y = out_,
-                                 .saved = saved_,
-                                 .workspace = workspace_});
+    stream_.run(AttentionForward{
+        .plan = plan_, .q = in.q, .k = in.k, .v = in.v, .y = out_, .saved = saved_, .workspace = workspace_});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
