@@ -74,8 +74,8 @@ struct HeadsField {
   int64_t count;
 };
 
-void check_heads(const char* op, const AttentionPlan& plan, Device device,
-                 std::initializer_list<HeadsField> fields) {
+void check_attention_heads(const char* op, const AttentionPlan& plan, Device device,
+                           std::initializer_list<HeadsField> fields) {
   const AttentionShape& s = plan.shape;
   for (const HeadsField& f : fields) {
     const Tensor& t = f.heads.tensor;
@@ -90,7 +90,7 @@ void check_heads(const char* op, const AttentionPlan& plan, Device device,
 }
 
 // No element is written twice.
-void check_apart(const char* op, std::initializer_list<HeadsField> written) {
+void check_written_apart(const char* op, std::initializer_list<HeadsField> written) {
   for (const HeadsField* a = written.begin(); a != written.end(); ++a)
     for (const HeadsField* b = a + 1; b != written.end(); ++b) {
       const Heads &x = a->heads, &y = b->heads;
@@ -208,7 +208,7 @@ void LinearBackward::check_on(Device device) const {
 
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  check_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
+  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
   check_fields(kName, device,
                {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
@@ -218,15 +218,15 @@ void AttentionForward::check_on(Device device) const {
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
   const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
-  check_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
+  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
   check_fields(kName, device,
                {{"y", y, plan.dtype, heads},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape},
                 {"dy", dy, plan.dtype, heads}});
   const std::initializer_list<HeadsField> gradients = {
       {"dq", dq, s.heads}, {"dk", dk, s.kv_heads}, {"dv", dv, s.kv_heads}};
-  check_heads(kName, plan, device, gradients);
-  check_apart(kName, gradients);
+  check_attention_heads(kName, plan, device, gradients);
+  check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
 }
 

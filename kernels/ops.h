@@ -3,8 +3,8 @@
 // A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
 // device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, K key/value heads, D head dim,
-// V vocabulary, N = B T rows, O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary,
+// N = B T rows, O output features.
 //
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
@@ -107,7 +107,8 @@ struct LinearBackward {
   void check_on(Device device) const;
 };
 
-// y = softmax(scale q k^T + mask) v. Query head h of H reads head h / (H / K) of the K heads of keys and values.
+// y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads head
+// h / (H / K).
 struct AttentionForward {
   static constexpr const char* kName = "attention forward";
   const AttentionPlan& plan;

@@ -21,24 +21,28 @@ struct View {
   }
 };
 
-// Heads first .. first + count of a tensor [B, T, heads, D]. Packed projections are one tensor qkv
-// [B, T, H + 2K, D]: q = Heads{qkv, 0, H}, k = Heads{qkv, H, K}, v = Heads{qkv, H + K, K}.
-struct Heads {
-  Tensor tensor;
-  int64_t first, count;
-};
-
-// The caller vouches for the dtype; void leaves it open.
+// The heads from `first` on of [B, T, H, D] or packed [B, T, 3, H, D], of which q begins at head 0, k at H
+// and v at 2 H. The caller vouches for the dtype; void leaves it open.
 template <class T>
-View<T> heads_of(const Heads& heads) {
-  const Tensor& t = heads.tensor;
-  const int64_t tokens = t.shape[1], D = t.shape[3], row = t.shape[2] * D;
-  void* begin = t.data ? t.as<char>() + heads.first * D * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
+View<T> heads_of(const Tensor& t, int64_t first = 0) {
+  const int64_t tokens = t.shape[1], D = t.shape[-1], row = t.numel() / (t.shape[0] * tokens);
+  void* begin = t.data ? t.as<char>() + first * D * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
   return {.data = static_cast<T*>(begin), .batch = tokens * row, .row = row, .head = D};
 }
+
+// Some heads of a tensor [B, T, heads, D]: `count` of them from `first` on. With H query heads and K heads of
+// keys and of values in one tensor qkv, the queries are {qkv, 0, H}, the keys {qkv, H, K} and the values
+// {qkv, H + K, K}.
+struct Heads {
+  Tensor tensor;
+  int64_t first = 0, count = 0;
+
+  explicit operator bool() const { return static_cast<bool>(tensor); }
+};
+
 template <class T>
-View<T> heads_of(const Tensor& t) {  // all of them
-  return heads_of<T>(Heads{t, 0, t.shape[2]});
+View<T> heads_of(const Heads& heads) {
+  return heads_of<T>(heads.tensor, heads.first);
 }
 
 }  // namespace tessera
