@@ -67,6 +67,40 @@ void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Devi
         wanted, workspace.bytes());
 }
 
+// `count` heads of a tensor [B, T, heads, D] of a planned attention
+struct HeadsField {
+  const char* name;
+  const Heads& heads;
+  int64_t count;
+};
+
+void check_attention_heads(const char* op, const AttentionPlan& plan, Device device,
+                           std::initializer_list<HeadsField> fields) {
+  const AttentionShape& s = plan.shape;
+  for (const HeadsField& f : fields) {
+    const Tensor& t = f.heads.tensor;
+    const bool fits = t.shape.rank() == 4 && t.shape == Shape{s.batch, s.tokens, t.shape[2], s.head_dim};
+    if (!fits || t.dtype != plan.dtype || t.device != device)
+      fail("{}: {} wants {} [{}, {}, heads, {}] on {}, found {}", op, f.name, name_of(plan.dtype), s.batch,
+           s.tokens, s.head_dim, name_of(device), t.to_string());
+    if (f.heads.count != f.count || f.heads.first < 0 || f.heads.first + f.count > t.shape[2])
+      fail("{}: {} wants {} heads of {}, found {} from head {} on", op, f.name, f.count, t.to_string(),
+           f.heads.count, f.heads.first);
+  }
+}
+
+// No element is written twice.
+void check_written_apart(const char* op, std::initializer_list<HeadsField> written) {
+  for (const HeadsField* a = written.begin(); a != written.end(); ++a)
+    for (const HeadsField* b = a + 1; b != written.end(); ++b) {
+      const Heads &x = a->heads, &y = b->heads;
+      check(x.tensor.data == nullptr || x.tensor.data != y.tensor.data || x.first + x.count <= y.first ||
+                y.first + y.count <= x.first,
+            "{}: {} and {} want heads of their own, found {} from {} on and {} from {} on, of one tensor", op,
+            a->name, b->name, x.count, x.first, y.count, y.first);
+    }
+}
+
 bool is_real(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -174,23 +208,25 @@ void LinearBackward::check_on(Device device) const {
 
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
+  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
   check_fields(kName, device,
-               {{"qkv", qkv, plan.dtype, {s.batch, s.tokens, 3, s.heads, s.head_dim}},
-                {"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
+               {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
   check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
 }
 
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
-      heads{s.batch, s.tokens, s.heads, s.head_dim};
+  const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
+  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
   check_fields(kName, device,
-               {{"qkv", qkv, plan.dtype, packed},
-                {"y", y, plan.dtype, heads},
+               {{"y", y, plan.dtype, heads},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape},
-                {"dy", dy, plan.dtype, heads},
-                {"dqkv", dqkv, plan.dtype, packed}});
+                {"dy", dy, plan.dtype, heads}});
+  const std::initializer_list<HeadsField> gradients = {
+      {"dq", dq, s.heads}, {"dk", dk, s.kv_heads}, {"dv", dv, s.kv_heads}};
+  check_attention_heads(kName, plan, device, gradients);
+  check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
 }
 

@@ -25,6 +25,7 @@
 #include "kernels/attention/choose.h"
 #include "kernels/base/activation.h"
 #include "kernels/base/tensor.h"
+#include "kernels/base/view.h"
 
 namespace tessera {
 
@@ -106,10 +107,12 @@ struct LinearBackward {
   void check_on(Device device) const;
 };
 
+// y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads head
+// h / (H / K).
 struct AttentionForward {
   static constexpr const char* kName = "attention forward";
   const AttentionPlan& plan;
-  Tensor qkv;             // [B, T, 3, H, D]
+  Heads q, k, v;          // H, K, K heads of [B, T, heads, D]: often of one tensor, see view.h
   Tensor y;               // [B, T, H, D]
   Tensor saved;           // plan.saved_shape, for the backward
   Tensor workspace = {};  // plan.forward_workspace_bytes
@@ -119,9 +122,10 @@ struct AttentionForward {
 struct AttentionBackward {
   static constexpr const char* kName = "attention backward";
   const AttentionPlan& plan;
-  Tensor qkv, y, saved;   // as the forward took and left them
+  Heads q, k, v;          // as the forward took them
+  Tensor y, saved;        // as it left them
   Tensor dy;              // [B, T, H, D]
-  Tensor dqkv;            // [B, T, 3, H, D]
+  Heads dq, dk, dv;       // like q, k, v; dk and dv are sums over the query heads that read a head
   Tensor workspace = {};  // plan.backward_workspace_bytes
 
   void check_on(Device device) const;

@@ -6,7 +6,6 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/family.h"
 #include "kernels/base/check.h"
-#include "kernels/base/view.h"
 
 namespace tessera {
 namespace {
@@ -81,22 +80,25 @@ AttnProblem attn_problem(const AttentionPlan& plan) {
           .batch = s.batch,
           .tokens = s.tokens,
           .heads = s.heads,
-          .kv_heads = s.heads,
+          .kv_heads = s.kv_heads,
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
           .scale = plan.scale};
 }
 
-AttnTensor attn_tensor(const Tensor& tensor, int64_t first) {
-  const View<void> view = heads_of<void>(tensor, first);
+AttnTensor attn_tensor(const Heads& heads) {
+  const View<void> view = heads_of<void>(heads);
   return {.data = view.data, .batch = view.batch, .row = view.row, .head = view.head};
 }
+AttnTensor attn_tensor(const Tensor& tensor) { return attn_tensor(Heads{tensor, 0, tensor.shape[2]}); }
 
 AttentionPlan choose_attention(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
   check(s.batch > 0 && s.tokens > 0 && s.heads > 0 && s.head_dim > 0,
         "attention wants positive sizes, found batch {}, tokens {}, heads {}, head dim {}", s.batch, s.tokens,
         s.heads, s.head_dim);
+  check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+        "attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
   AttentionPlan plan;
   plan.kind = request.kind;
   plan.shape = s;

@@ -11,12 +11,23 @@
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/threads.h"
+#include "kernels/base/view.h"
 
 namespace tessera {
 
 struct AttentionShape {
   int64_t batch, tokens, heads, head_dim;
   bool causal = true;
+  int64_t kv_heads = heads;  // of keys and values; query head h reads head h / (heads / kv_heads)
+
+  int64_t group() const { return heads / kv_heads; }  // query heads that share a head of keys and values
+};
+
+// The heads of packed projections qkv [B, T, H + 2K, D]: those of the queries, the keys, the values.
+struct PackedHeads {
+  Heads q, k, v;
+  PackedHeads(const Tensor& qkv, const AttentionShape& s)
+      : q{qkv, 0, s.heads}, k{qkv, s.heads, s.kv_heads}, v{qkv, s.heads + s.kv_heads, s.kv_heads} {}
 };
 
 // What kernels may count on; {} is the CPU.
@@ -55,7 +66,7 @@ AttentionPlan choose_attention(const AttentionRequest& request);
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 // The planned problem in the terms of attention.h
 AttnProblem attn_problem(const AttentionPlan& plan);
-// The heads from `first` on of a tensor, see heads_of() in kernels/base/view.h
-AttnTensor attn_tensor(const Tensor& tensor, int64_t first = 0);
+AttnTensor attn_tensor(const Heads& heads);
+AttnTensor attn_tensor(const Tensor& tensor);  // [B, T, heads, D], all heads
 
 }  // namespace tessera

@@ -5,8 +5,9 @@
 // Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
 //   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V
 //   at the end  y = O / sum
-// Backward, for a key tile and all query tiles from its diagonal on, with delta = rowsum(dY * Y):
+// Backward, for a query head, a key tile and all query tiles from its diagonal on, with delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
+// dK and dV of a key/value head are summed over the query heads that read it.
 // Method: Dao, "FlashAttention-2", arXiv:2307.08691, algorithms 1 and 2.
 #include <cblas.h>
 #include <omp.h>
@@ -36,11 +37,69 @@ void score_tile(const View<float>& q, int64_t first_query, int64_t queries, cons
       S[i * keys + j] = -std::numeric_limits<float>::infinity();
 }
 
+// A query head and the key/value head that it reads; the gradients of both.
+struct HeadBackward {
+  View<float> q, k, v, y, dy, dq, dk, dv;
+  const float* lse;  // [T]
+
+  HeadBackward(const AttentionBackward& a, int64_t b, int64_t h) {
+    const AttentionShape& s = a.plan.shape;
+    const int64_t kv_head = h / s.group();
+    q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
+    y = heads_of<float>(a.y).one_head(b, h), dy = heads_of<float>(a.dy).one_head(b, h);
+    k = heads_of<float>(a.k).one_head(b, kv_head), dk = heads_of<float>(a.dk).one_head(b, kv_head);
+    v = heads_of<float>(a.v).one_head(b, kv_head), dv = heads_of<float>(a.dv).one_head(b, kv_head);
+    lse = a.saved.as<float>() + (b * s.heads + h) * s.tokens;
+  }
+};
+
+void fill_zero(const View<float>& head, int64_t tokens, int64_t D) {
+  for (int64_t t = 0; t < tokens; ++t) std::fill_n(head.row_begin(t), D, 0.0f);
+}
+
+// Adds what one query head gives to dQ, dK and dV.
+void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile tile,
+                   const FlashBackwardScratch& scratch) {
+  const int64_t T = plan.shape.tokens, D = plan.shape.head_dim;
+  float *P = scratch.probabilities, *dS = scratch.gradients, *delta = scratch.delta;
+  for (int64_t t = 0; t < T; ++t) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < D; ++d) sum += h.dy.row_begin(t)[d] * h.y.row_begin(t)[d];
+    delta[t] = sum;
+  }
+  for (int64_t first_key = 0; first_key < T; first_key += tile.keys) {
+    const int64_t keys = std::min(tile.keys, T - first_key);
+    const int64_t first_tile = plan.shape.causal ? first_key / tile.queries * tile.queries : 0;
+    for (int64_t first_query = first_tile; first_query < T; first_query += tile.queries) {
+      const int64_t queries = std::min(tile.queries, T - first_query);
+      score_tile(h.q, first_query, queries, h.k, first_key, keys, plan, P);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
+                  h.dy.row_begin(first_query), h.dy.row, h.v.row_begin(first_key), h.v.row, 0.0f, dS, keys);
+      for (int64_t i = 0; i < queries; ++i) {
+        const float row_lse = h.lse[first_query + i], row_delta = delta[first_query + i];
+        float *p = &P[i * keys], *ds = &dS[i * keys];
+#pragma omp simd
+        for (int64_t j = 0; j < keys; ++j) {
+          p[j] = exp(p[j] - row_lse);
+          ds[j] = plan.scale * p[j] * (ds[j] - row_delta);
+        }
+      }
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, P, keys,
+                  h.dy.row_begin(first_query), h.dy.row, 1.0f, h.dv.row_begin(first_key), h.dv.row);
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, dS, keys,
+                  h.q.row_begin(first_query), h.q.row, 1.0f, h.dk.row_begin(first_key), h.dk.row);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, dS, keys,
+                  h.k.row_begin(first_key), h.k.row, 1.0f, h.dq.row_begin(first_query), h.dq.row);
+    }
+  }
+}
+
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
-  const auto [B, T, H, D, causal] = a.plan.shape;
-  const int64_t tiles = (T + tile.queries - 1) / tile.queries;
+  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const int64_t tiles = (T + tile.queries - 1) / tile.queries, group = H / K;
   const int64_t each = FlashForwardScratch(nullptr, tile, D).bytes;
 #pragma omp parallel num_threads(a.plan.threads)
   {
@@ -52,9 +111,9 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
       for (int64_t h = 0; h < H; ++h) {
         for (int64_t t = 0; t < tiles; ++t) {
           const int64_t first_query = t * tile.queries, queries = std::min(tile.queries, T - first_query);
-          const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
-                            k = heads_of<float>(a.qkv, H).one_head(b, h),
-                            v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
+          const View<float> q = heads_of<float>(a.q).one_head(b, h),
+                            k = heads_of<float>(a.k).one_head(b, h / group),
+                            v = heads_of<float>(a.v).one_head(b, h / group);
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
           const int64_t last_key = causal ? first_query + queries : T;
@@ -80,55 +139,24 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   }
 }
 
+// A thread takes a key/value head and its query heads in turn, so the order of every sum is fixed.
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
-  const auto [B, T, H, D, causal] = a.plan.shape;
-  const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes;
+  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
 #pragma omp parallel num_threads(a.plan.threads)
   {
     const FlashBackwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, T);
-    float *P = scratch.probabilities, *dS = scratch.gradients, *delta = scratch.delta;
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t b = 0; b < B; ++b) {
-      for (int64_t h = 0; h < H; ++h) {
-        const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
-                          k = heads_of<float>(a.qkv, H).one_head(b, h),
-                          v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
-        const View<float> dq = heads_of<float>(a.dqkv).one_head(b, h),
-                          dk = heads_of<float>(a.dqkv, H).one_head(b, h);
-        const View<float> dv = heads_of<float>(a.dqkv, 2 * H).one_head(b, h),
-                          y = heads_of<float>(a.y).one_head(b, h), dy = heads_of<float>(a.dy).one_head(b, h);
-        const float* lse = a.saved.as<float>() + (b * H + h) * T;
-        for (int64_t t = 0; t < T; ++t) {
-          float sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t d = 0; d < D; ++d) sum += dy.row_begin(t)[d] * y.row_begin(t)[d];
-          delta[t] = sum;
-          for (const View<float>& gradient : {dq, dk, dv}) std::fill_n(gradient.row_begin(t), D, 0.0f);
-        }
-        for (int64_t first_key = 0; first_key < T; first_key += tile.keys) {
-          const int64_t keys = std::min(tile.keys, T - first_key);
-          const int64_t first_tile = causal ? first_key / tile.queries * tile.queries : 0;
-          for (int64_t first_query = first_tile; first_query < T; first_query += tile.queries) {
-            const int64_t queries = std::min(tile.queries, T - first_query);
-            score_tile(q, first_query, queries, k, first_key, keys, a.plan, P);
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
-                        dy.row_begin(first_query), dy.row, v.row_begin(first_key), v.row, 0.0f, dS, keys);
-            for (int64_t i = 0; i < queries; ++i) {
-              const float row_lse = lse[first_query + i], row_delta = delta[first_query + i];
-              float *p = &P[i * keys], *ds = &dS[i * keys];
-#pragma omp simd
-              for (int64_t j = 0; j < keys; ++j) {
-                p[j] = exp(p[j] - row_lse);
-                ds[j] = a.plan.scale * p[j] * (ds[j] - row_delta);
-              }
-            }
-            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, P, keys,
-                        dy.row_begin(first_query), dy.row, 1.0f, dv.row_begin(first_key), dv.row);
-            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, dS, keys,
-                        q.row_begin(first_query), q.row, 1.0f, dk.row_begin(first_key), dk.row);
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, dS, keys,
-                        k.row_begin(first_key), k.row, 1.0f, dq.row_begin(first_query), dq.row);
+      for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
+        for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+          const HeadBackward head(a, b, h);
+          fill_zero(head.dq, T, D);
+          if (h == kv_head * group) {
+            fill_zero(head.dk, T, D);
+            fill_zero(head.dv, T, D);
           }
+          add_gradients(head, a.plan, tile, scratch);
         }
       }
     }

@@ -11,13 +11,14 @@
 namespace tessera::cpu {
 
 void naive_attention_forward(const AttentionForward& a) {
-  const auto [B, T, H, D, causal] = a.plan.shape;
+  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const int64_t group = H / K;
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
-      const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
-                        k = heads_of<float>(a.qkv, H).one_head(b, h),
-                        v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
+      const View<float> q = heads_of<float>(a.q).one_head(b, h),
+                        k = heads_of<float>(a.k).one_head(b, h / group),
+                        v = heads_of<float>(a.v).one_head(b, h / group);
       const View<float> y = heads_of<float>(a.y).one_head(b, h);
       float* P = a.saved.as<float>() + (b * H + h) * T * T;
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.row, k.data,
@@ -35,37 +36,41 @@ void naive_attention_forward(const AttentionForward& a) {
   }
 }
 
-// dV = P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK = scale dS^T Q.
+// For every query head h of a key/value head, in turn, with P and dS of its own:
+//   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
 void naive_attention_backward(const AttentionBackward& a) {
-  const auto [B, T, H, D, causal] = a.plan.shape;
+  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const int64_t group = H / K;
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for
-    for (int64_t h = 0; h < H; ++h) {
-      const View<float> q = heads_of<float>(a.qkv).one_head(b, h),
-                        k = heads_of<float>(a.qkv, H).one_head(b, h),
-                        v = heads_of<float>(a.qkv, 2 * H).one_head(b, h);
-      const View<float> dq = heads_of<float>(a.dqkv).one_head(b, h),
-                        dk = heads_of<float>(a.dqkv, H).one_head(b, h),
-                        dv = heads_of<float>(a.dqkv, 2 * H).one_head(b, h);
-      const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
-      const float* P = a.saved.as<float>() + (b * H + h) * T * T;
-      float* dS = a.workspace.as<float>() + h * T * T;
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.row, 0.0f,
-                  dv.data, dv.row);
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
-                  0.0f, dS, T);
-      for (int64_t i = 0; i < T; ++i) {
-        const float* p = P + i * T;
-        float* ds = dS + i * T;
-        float sum = 0;
+    for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
+      const View<float> k = heads_of<float>(a.k).one_head(b, kv_head),
+                        v = heads_of<float>(a.v).one_head(b, kv_head);
+      const View<float> dk = heads_of<float>(a.dk).one_head(b, kv_head),
+                        dv = heads_of<float>(a.dv).one_head(b, kv_head);
+      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+        const float beta = h == kv_head * group ? 0.0f : 1.0f;  // the first query head overwrites dK and dV
+        const View<float> q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
+        const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
+        const float* P = a.saved.as<float>() + (b * H + h) * T * T;
+        float* dS = a.workspace.as<float>() + h * T * T;
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.row, beta,
+                    dv.data, dv.row);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
+                    0.0f, dS, T);
+        for (int64_t i = 0; i < T; ++i) {
+          const float* p = P + i * T;
+          float* ds = dS + i * T;
+          float sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
-        for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
+          for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
+          for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.row,
+                    0.0f, dq.data, dq.row);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.row,
+                    beta, dk.data, dk.row);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.row,
-                  0.0f, dq.data, dq.row);
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.row, 0.0f,
-                  dk.data, dk.row);
     }
   }
 }

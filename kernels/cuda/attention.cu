@@ -5,6 +5,9 @@
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
+// Where G query heads share a head of keys and values, a product is G launches: launch g takes the g-th query
+// head of every group, as one batch of K products. dK and dV are added to by one launch after the other, in
+// fixed order, and rounded by each.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/view.h"
@@ -94,29 +97,29 @@ void with_row_step(DType dtype, int64_t Tokens, F&& f) {
   });
 }
 
-// One sequence's heads from `first` on, of [B, T, H, D] or packed [B, T, 3, H, D]: a [T, D] matrix each.
-cuda::GemmMatrix matrices_of(const Tensor& tensor, int64_t b, int64_t first = 0) {
-  const View<void> heads = heads_of<void>(tensor, first);
-  return {
-      .data = static_cast<char*>(heads.data) + b * heads.batch * static_cast<int64_t>(size_of(tensor.dtype)),
-      .ld = heads.row,
-      .batch_stride = heads.head};
+// Matrices [T, D] of sequence b: heads first, first + step, ..
+cuda::GemmMatrix matrices_of(const Heads& from, int64_t b, int64_t first = 0, int64_t step = 1) {
+  const View<void> heads = heads_of<void>(from);
+  const auto element = static_cast<int64_t>(size_of(from.tensor.dtype));
+  return {.data = static_cast<char*>(heads.data) + (b * heads.batch + first * heads.head) * element,
+          .ld = heads.row,
+          .batch_stride = step * heads.head};
 }
 
-struct PackedHeads {
-  cuda::GemmMatrix q, k, v;
-  PackedHeads(const Tensor& qkv, int64_t b) {
-    const int64_t H = qkv.shape[3];
-    q = matrices_of(qkv, b), k = matrices_of(qkv, b, H), v = matrices_of(qkv, b, 2 * H);
-  }
-};
+// The g-th query heads of all groups of sequence b
+cuda::GemmMatrix queries_of(const Heads& q, int64_t b, int64_t g, const AttentionShape& s) {
+  return matrices_of(q, b, g, s.group());
+}
+cuda::GemmMatrix queries_of(const Tensor& y, int64_t b, int64_t g, const AttentionShape& s) {
+  return queries_of(Heads{y, 0, s.heads}, b, g, s);
+}
 
-// The [T, T] matrices of one sequence's heads: saved [B, H, T, T] at b, or the workspace.
-cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b) {
-  const int64_t head = s.tokens * s.tokens;
-  return {.data = static_cast<char*>(base) + b * s.heads * head * static_cast<int64_t>(size_of(dtype)),
+// Their [T, T] matrices: of saved [B, H, T, T] at b, or of the workspace
+cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b, int64_t g) {
+  const int64_t head = s.tokens * s.tokens, first = (b * s.heads + g) * head;
+  return {.data = static_cast<char*>(base) + first * static_cast<int64_t>(size_of(dtype)),
           .ld = s.tokens,
-          .batch_stride = head};
+          .batch_stride = s.group() * head};
 }
 
 cuda::GemmMatrix transpose(cuda::GemmMatrix matrix) {
@@ -128,19 +131,19 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
   if (status == ATTN_OK) return;
   const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
   const AttentionShape& s = plan.shape;
-  fail("{}: {} {}(batch {}, tokens {}, heads {}, head dim {}, {})", op, attn_status_text(status), launch,
-       s.batch, s.tokens, s.heads, s.head_dim, name_of(plan.dtype));
+  fail("{}: {} {}(batch {}, tokens {}, heads {}, key/value heads {}, head dim {}, {})", op,
+       attn_status_text(status), launch, s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim,
+       name_of(plan.dtype));
 }
 
 }  // namespace
 
 void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a, on);
-  const int64_t H = a.plan.shape.heads;
   const AttnForward args{.problem = attn_problem(a.plan),
-                         .q = attn_tensor(a.qkv),
-                         .k = attn_tensor(a.qkv, H),
-                         .v = attn_tensor(a.qkv, 2 * H),
+                         .q = attn_tensor(a.q),
+                         .k = attn_tensor(a.k),
+                         .v = attn_tensor(a.v),
                          .out = attn_tensor(a.y),
                          .lse = a.saved.as<float>()};
   if (a.plan.kind == AttentionKind::kCudnn)
@@ -150,17 +153,16 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
 
 void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a, on);
-  const int64_t H = a.plan.shape.heads;
   const AttnBackward args{.problem = attn_problem(a.plan),
-                          .q = attn_tensor(a.qkv),
-                          .k = attn_tensor(a.qkv, H),
-                          .v = attn_tensor(a.qkv, 2 * H),
+                          .q = attn_tensor(a.q),
+                          .k = attn_tensor(a.k),
+                          .v = attn_tensor(a.v),
                           .out = attn_tensor(a.y),
                           .dout = attn_tensor(a.dy),
                           .lse = a.saved.as<float>(),
-                          .dq = attn_tensor(a.dqkv),
-                          .dk = attn_tensor(a.dqkv, H),
-                          .dv = attn_tensor(a.dqkv, 2 * H),
+                          .dq = attn_tensor(a.dq),
+                          .dk = attn_tensor(a.dk),
+                          .dv = attn_tensor(a.dv),
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic};
@@ -171,60 +173,93 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
 void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens, D = s.head_dim;
-  const auto heads = static_cast<int>(s.heads);
-  for (int64_t b = 0; b < s.batch; ++b) {
-    const PackedHeads in(a.qkv, b);
-    gemm({.dtype = a.plan.dtype,
-          .m = T,
-          .n = T,
-          .k = D,
-          .a = in.q,
-          .b = transpose(in.k),
-          .d = scores_of(a.saved.data, a.plan.dtype, s, b),
-          .alpha = a.plan.scale,
-          .batch = heads},
-         on);
-  }
+  const DType dtype = a.plan.dtype;
+  const auto kv_heads = static_cast<int>(s.kv_heads);
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t g = 0; g < s.group(); ++g)
+      gemm({.dtype = dtype,
+            .m = T,
+            .n = T,
+            .k = D,
+            .a = queries_of(a.q, b, g, s),
+            .b = transpose(matrices_of(a.k, b)),
+            .d = scores_of(a.saved.data, dtype, s, b, g),
+            .alpha = a.plan.scale,
+            .batch = kv_heads},
+           on);
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
-  with_row_step(a.plan.dtype, T, [&]<class E, int kStep>() {
+  with_row_step(dtype, T, [&]<class E, int kStep>() {
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
   });
   TESSERA_CUDA_LAUNCHED();
-  for (int64_t b = 0; b < s.batch; ++b) {
-    gemm({.dtype = a.plan.dtype,
-          .m = T,
-          .n = D,
-          .k = T,
-          .a = scores_of(a.saved.data, a.plan.dtype, s, b),
-          .b = PackedHeads(a.qkv, b).v,
-          .d = matrices_of(a.y, b),
-          .batch = heads},
-         on);
-  }
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t g = 0; g < s.group(); ++g)
+      gemm({.dtype = dtype,
+            .m = T,
+            .n = D,
+            .k = T,
+            .a = scores_of(a.saved.data, dtype, s, b, g),
+            .b = matrices_of(a.v, b),
+            .d = queries_of(a.y, b, g, s),
+            .batch = kv_heads},
+           on);
 }
 
 void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
-  const auto heads = static_cast<int>(s.heads);
-  const cuda::GemmMatrix dS = scores_of(a.workspace.data, dtype, s, 0);  // and dP before it
+  const auto batch = static_cast<int>(s.kv_heads);
   for (int64_t b = 0; b < s.batch; ++b) {
-    const PackedHeads in(a.qkv, b), out(a.dqkv, b);
-    const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b), dy = matrices_of(a.dy, b);
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(P), .b = dy, .d = out.v, .batch = heads},
-         on);
-    gemm({.dtype = dtype, .m = T, .n = T, .k = D, .a = dy, .b = transpose(in.v), .d = dS, .batch = heads},
-         on);
+    const cuda::GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
+    const cuda::GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
+    const auto scores = [&](int64_t g) {
+      return scores_of(a.workspace.data, dtype, s, 0, g);
+    };  // dP, then dS
+    for (int64_t g = 0; g < s.group(); ++g) {
+      const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b, g), dy = queries_of(a.dy, b, g, s);
+      const float beta = g == 0 ? 0 : 1;
+      gemm({.dtype = dtype,
+            .m = T,
+            .n = D,
+            .k = T,
+            .a = transpose(P),
+            .b = dy,
+            .d = dv,
+            .beta = beta,
+            .batch = batch},
+           on);
+      gemm({.dtype = dtype,
+            .m = T,
+            .n = T,
+            .k = D,
+            .a = dy,
+            .b = transpose(v),
+            .d = scores(g),
+            .batch = batch},
+           on);
+    }
     with_row_step(dtype, T, [&]<class E, int kStep>() {
       softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
-          static_cast<const E*>(P.data), static_cast<E*>(dS.data), T, s.causal, a.plan.scale);
+          a.saved.as<E>() + b * s.heads * T * T, a.workspace.as<E>(), T, s.causal, a.plan.scale);
     });
     TESSERA_CUDA_LAUNCHED();
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = in.k, .d = out.q, .batch = heads}, on);
-    gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = transpose(dS), .b = in.q, .d = out.k, .batch = heads},
-         on);
+    for (int64_t g = 0; g < s.group(); ++g) {
+      const cuda::GemmMatrix dS = scores(g), q = queries_of(a.q, b, g, s), dq = queries_of(a.dq, b, g, s);
+      const float beta = g == 0 ? 0 : 1;
+      gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = k, .d = dq, .batch = batch}, on);
+      gemm({.dtype = dtype,
+            .m = T,
+            .n = D,
+            .k = T,
+            .a = transpose(dS),
+            .b = q,
+            .d = dk,
+            .beta = beta,
+            .batch = batch},
+           on);
+    }
   }
 }
 

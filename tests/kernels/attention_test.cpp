@@ -31,14 +31,19 @@ struct Attention : ::testing::Test {
                                 cpu::FlashBackwardScratch(nullptr, sizes, plan.shape.tokens).bytes);
     const Tensor workspace =
         make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
+    const PackedHeads in(qkv, plan.shape), out(r.dqkv, plan.shape);
     const AttentionForward forward{
-        .plan = plan, .qkv = qkv, .y = r.y, .saved = r.saved, .workspace = workspace};
+        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = r.y, .saved = r.saved, .workspace = workspace};
     const AttentionBackward backward{.plan = plan,
-                                     .qkv = qkv,
+                                     .q = in.q,
+                                     .k = in.k,
+                                     .v = in.v,
                                      .y = r.y,
                                      .saved = r.saved,
                                      .dy = dy,
-                                     .dqkv = r.dqkv,
+                                     .dq = out.q,
+                                     .dk = out.k,
+                                     .dv = out.v,
                                      .workspace = workspace};
     tile ? cpu::flash_attention_forward(forward, *tile) : cpu.run(forward);
     tile ? cpu::flash_attention_backward(backward, *tile) : cpu.run(backward);
@@ -53,7 +58,7 @@ TEST_F(Attention, FlashEqualsNaive) {
         for (const bool causal : {true, false}) {
           if (T == 1000 && B == 3) continue;  // the sizes above leave nothing for it to find
           const AttentionShape shape{B, T, 2, D, causal};
-          const Tensor qkv = make.normal({B, T, 3, 2, D}), dy = make.normal({B, T, 2, D});
+          const Tensor qkv = make.normal({B, T, 6, D}), dy = make.normal({B, T, 2, D});
           const Result naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
           const Result flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
           EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention)
@@ -65,7 +70,7 @@ TEST_F(Attention, FlashEqualsNaive) {
 
 TEST_F(Attention, FlashDoesNotDependOnTheTile) {
   const AttentionShape shape{2, 77, 2, 16, true};
-  const Tensor qkv = make.normal({2, 77, 3, 2, 16}), dy = make.normal({2, 77, 2, 16});
+  const Tensor qkv = make.normal({2, 77, 6, 16}), dy = make.normal({2, 77, 2, 16});
   const AttentionPlan plan = plan_for(AttentionKind::kFlash, shape);
   const Result whole = run(plan, qkv, dy);
   for (const int64_t queries : {1, 3, 16, 50, 77, 100})
@@ -83,13 +88,15 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash})
     for (const bool causal : {true, false}) {
       const AttentionShape shape{2, 11, 2, 4, causal};
-      const Tensor qkv = make.normal({2, 11, 3, 2, 4}), dy = make.normal({2, 11, 2, 4});
+      const Tensor qkv = make.normal({2, 11, 6, 4}), dy = make.normal({2, 11, 2, 4});
       const AttentionPlan plan = plan_for(kind, shape);
       const Result r = run(plan, qkv, dy);
       const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape),
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
-        cpu.run(AttentionForward{.plan = plan, .qkv = qkv, .y = y, .saved = saved, .workspace = scratch});
+        const PackedHeads in(qkv, shape);
+        cpu.run(AttentionForward{
+            .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y, .saved = saved, .workspace = scratch});
         return dot(y, dy);
       });
     }
@@ -98,7 +105,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
 TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const AttentionShape shape{1, 65, 1, 16, true};
-    const Tensor qkv = make.normal({1, 65, 3, 1, 16}, 100),
+    const Tensor qkv = make.normal({1, 65, 3, 16}, 100),
                  dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
     const Result r = run(plan_for(kind, shape), qkv, dy);
     for (const Tensor& t : {r.y, r.dqkv})
@@ -108,7 +115,7 @@ TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
 
 TEST_F(Attention, NaNStaysNaN) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
-    const Tensor qkv = make.normal({1, 9, 3, 1, 4}), dy = make.normal({1, 9, 1, 4});
+    const Tensor qkv = make.normal({1, 9, 3, 4}), dy = make.normal({1, 9, 1, 4});
     floats(qkv)[4 * 3 * 4] = std::nanf("");  // query 4
     const Result r = run(plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
     for (int d = 0; d < 4; ++d) {
@@ -148,7 +155,7 @@ TEST_F(Attention, WorkedExample) {
   // The kernel computes all rows: every row gets the same query, and sees every key.
   AttentionPlan plan = plan_for(AttentionKind::kFlash, {1, N, 1, D, false});
   plan.scale = 1;
-  const Tensor qkv = make.empty({1, N, 3, 1, D}), dy = make.zeros({1, N, 1, D});
+  const Tensor qkv = make.empty({1, N, 3, D}), dy = make.zeros({1, N, 1, D});
   for (int j = 0; j < N; ++j)
     for (int d = 0; d < D; ++d) {
       floats(qkv)[(j * 3 + 0) * D + d] = query[d];

@@ -332,11 +332,17 @@ TEST_F(Ops, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
 
   const AttentionPlan plan = choose_attention(
       {.kind = AttentionKind::kFlash, .shape = {1, 3, 2, 4}, .dtype = DType::kF32, .device = {.threads = 2}});
-  const Tensor qkv = make.normal({1, 3, 3, 2, 4}), y = make.zeros({1, 3, 2, 4}),
+  const Tensor qkv = make.normal({1, 3, 6, 4}), y = make.zeros({1, 3, 2, 4}),
                saved = make.zeros(plan.saved_shape);
   const auto forward = [&](int64_t bytes) {
-    return AttentionForward{
-        .plan = plan, .qkv = qkv, .y = y, .saved = saved, .workspace = make.zeros({bytes / 4})};
+    const PackedHeads in(qkv, plan.shape);
+    return AttentionForward{.plan = plan,
+                            .q = in.q,
+                            .k = in.k,
+                            .v = in.v,
+                            .y = y,
+                            .saved = saved,
+                            .workspace = make.zeros({bytes / 4})};
   };
   // Of each thread: 64 x 64 scores, 64 rows of the output, 64 sums and maxima
   EXPECT_EQ(plan.forward_workspace_bytes, 2 * (64 * 64 * 4 + 64 * 4 * 4 + 64 * 8));

@@ -17,6 +17,15 @@ Tensor bytes_of(Arena& arena, MemoryTag tag, const char* name, int64_t bytes) {
   return arena.alloc(tag, name, DType::kF32, {(bytes + 3) / 4});
 }
 
+AttentionShape shape_of(const AttnProblem& p) {
+  return {.batch = p.batch,
+          .tokens = p.tokens,
+          .heads = p.heads,
+          .head_dim = p.head_dim,
+          .causal = p.causal != 0,
+          .kv_heads = p.kv_heads};
+}
+
 // Through the Backend, as the model calls it: naive, and on the CPU all kinds.
 class BackendRun final : public AttentionRun {
  public:
@@ -24,15 +33,11 @@ class BackendRun final : public AttentionRun {
       : stream_(stream), arena_(make_arena(stream.backend().traits())) {
     const AttnProblem& p = inputs.problem;
     plan_ = choose_attention({.kind = kind,
-                              .shape = {.batch = p.batch,
-                                        .tokens = p.tokens,
-                                        .heads = p.heads,
-                                        .head_dim = p.head_dim,
-                                        .causal = p.causal != 0},
+                              .shape = shape_of(p),
                               .dtype = inputs.qkv.dtype,
                               .device = stream.backend().traits(),
                               .deterministic = deterministic});
-    qkv_ = inputs.qkv.view({p.batch, p.tokens, 3, p.heads, p.head_dim});
+    qkv_ = inputs.qkv;
     dout_ = inputs.dout;
     out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
     dqkv_ = arena_.alloc(MemoryTag::kAttention, "gradients", qkv_.dtype, qkv_.shape);
@@ -43,16 +48,22 @@ class BackendRun final : public AttentionRun {
       workspace_ = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
   }
   void forward() override {
-    stream_.run(
-        AttentionForward{.plan = plan_, .qkv = qkv_, .y = out_, .saved = saved_, .workspace = workspace_});
+    const PackedHeads in(qkv_, plan_.shape);
+    stream_.run(AttentionForward{
+        .plan = plan_, .q = in.q, .k = in.k, .v = in.v, .y = out_, .saved = saved_, .workspace = workspace_});
   }
   void backward() override {
+    const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
     stream_.run(AttentionBackward{.plan = plan_,
-                                  .qkv = qkv_,
+                                  .q = in.q,
+                                  .k = in.k,
+                                  .v = in.v,
                                   .y = out_,
                                   .saved = saved_,
                                   .dy = dout_,
-                                  .dqkv = dqkv_,
+                                  .dq = out.q,
+                                  .dk = out.k,
+                                  .dv = out.v,
                                   .workspace = workspace_});
   }
 
@@ -87,22 +98,23 @@ class FusedRun final : public AttentionRun {
     const Tensor lse = alloc("log-sum-exp", DType::kF32, {p.batch, p.heads, p.tokens});
     const Tensor workspace = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
     saved_bytes_ = static_cast<int64_t>(lse.bytes());
+    const PackedHeads from(inputs.qkv, shape_of(p)), to(dqkv, shape_of(p));
     forward_ = {.problem = p,
-                .q = attn_tensor(inputs.qkv, 0),
-                .k = attn_tensor(inputs.qkv, p.heads),
-                .v = attn_tensor(inputs.qkv, p.heads + p.kv_heads),
-                .out = attn_tensor(out, 0),
+                .q = attn_tensor(from.q),
+                .k = attn_tensor(from.k),
+                .v = attn_tensor(from.v),
+                .out = attn_tensor(out),
                 .lse = lse.as<float>()};
     backward_ = {.problem = p,
                  .q = forward_.q,
                  .k = forward_.k,
                  .v = forward_.v,
                  .out = forward_.out,
-                 .dout = attn_tensor(inputs.dout, 0),
+                 .dout = attn_tensor(inputs.dout),
                  .lse = lse.as<float>(),
-                 .dq = attn_tensor(dqkv, 0),
-                 .dk = attn_tensor(dqkv, p.heads),
-                 .dv = attn_tensor(dqkv, p.heads + p.kv_heads),
+                 .dq = attn_tensor(to.q),
+                 .dk = attn_tensor(to.k),
+                 .dv = attn_tensor(to.v),
                  .workspace = workspace.data,
                  .workspace_bytes = workspace.bytes(),
                  .deterministic = deterministic};
@@ -123,7 +135,6 @@ class FusedRun final : public AttentionRun {
   }
 
  private:
-  // From head `head` on of packed [B, T, heads, D]
   int arch() const { return stream_.backend().traits().arch; }
   void succeed(AttnStatus status) const {
     check(status == ATTN_OK, "attention rung {}: {}", rung_->name, attn_status_text(status));
@@ -170,7 +181,7 @@ DType Contender::dtype(Device device) const {
 
 std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& device) const {
   if (rung) return rung->why_not(problem, device);
-  if (device.device == Device::kCpu) return problem.kv_heads == problem.heads ? "" : "grouped heads";
+  if (device.device == Device::kCpu) return "";
 #ifdef TESSERA_HAS_CUDA
   std::string why;
   if (!attention::cudnn_available(why)) return "not available";

@@ -88,9 +88,8 @@ Traffic Rung::backward_traffic(const AttnProblem& p, int arch, bool deterministi
 std::string Rung::why_not(const AttnProblem& p, const DeviceTraits& device) const {
   if (device.device != Device::kCuda) return "needs a GPU";
   if (family) return refusal(*family, p, device.arch);
-  if (p.kv_heads != p.heads) return "grouped heads";
   constexpr int kPack = 8;  // as the backend's matrix products want it
-  return p.heads * p.head_dim % kPack == 0 ? "" : "head dim";
+  return p.heads * p.head_dim % kPack == 0 && p.kv_heads * p.head_dim % kPack == 0 ? "" : "head dim";
 }
 
 }  // namespace tessera::attention

@@ -10,6 +10,7 @@ struct Sizes {
   double row;     // D elements: a row of any tensor
   double q;       // Q, and as large O, dO, dQ
   double k;       // K, and as large V, dK, dV
+  double group;   // query heads that read a head of K and V
   double scalar;  // an fp32 number a query row: LSE, delta
   double sums;    // dQ in fp32
   double matrix;  // the N x N matrices of all heads
@@ -21,6 +22,7 @@ struct Sizes {
     row = p.head_dim * element;
     q = query_rows * row;
     k = static_cast<double>(p.batch * p.kv_heads) * n * row;
+    group = static_cast<double>(p.heads) / static_cast<double>(p.kv_heads);
     scalar = 4 * query_rows;
     sums = 4 * query_rows * p.head_dim;
     matrix = query_rows * n * element;
@@ -43,21 +45,24 @@ double rows_walked(const AttnProblem& p, int rows) {
 
 }  // namespace
 
+// A product of naive attention is a launch for each query head of a group: K and V are read as often.
 Traffic naive_forward_traffic(const AttnProblem& p) {
   const Sizes s(p);
+  const double k = s.group * s.k;
   // S = Q K^T;  softmax, in place: a row is read for its maximum, its sum, its result;  Y = P V
-  return {.read = s.q + s.k + s.seen * s.matrix + s.matrix + s.k,
+  return {.read = s.q + k + s.seen * s.matrix + s.matrix + k,
           .written = s.matrix + s.matrix + s.q,
-          .loaded = s.q + s.k + 3 * s.seen * s.matrix + s.matrix + s.k,
+          .loaded = s.q + k + 3 * s.seen * s.matrix + s.matrix + k,
           .stored = s.matrix + s.matrix + s.q};
 }
 
 Traffic naive_backward_traffic(const AttnProblem& p) {
   const Sizes s(p);
+  const double k = s.group * s.k, added = k - s.k;  // all launches but the first add to what is there
   // dV = P^T dY;  dP = dY V^T;  dS, over dP: P and dP are read for the sum and for the result;  dQ = dS K;
   // dK = dS^T Q
-  const double products = (s.matrix + s.q) + (s.q + s.k) + (s.matrix + s.k) + (s.matrix + s.q);
-  const double written = s.k + s.matrix + s.matrix + s.q + s.k;
+  const double products = (s.matrix + s.q + added) + (s.q + k) + (s.matrix + k) + (s.matrix + s.q + added);
+  const double written = k + s.matrix + s.matrix + s.q + k;
   return {.read = products + 2 * s.seen * s.matrix,
           .written = written,
           .loaded = products + 4 * s.seen * s.matrix,
