@@ -30,4 +30,19 @@ View<T> heads_of(const Tensor& t, int64_t first = 0) {
   return {.data = static_cast<T*>(begin), .batch = tokens * row, .row = row, .head = D};
 }
 
+// Some heads of a tensor [B, T, heads, D]: `count` of them from `first` on. With H query heads and K heads of
+// keys and of values in one tensor qkv, the queries are {qkv, 0, H}, the keys {qkv, H, K} and the values
+// {qkv, H + K, K}.
+struct Heads {
+  Tensor tensor;
+  int64_t first = 0, count = 0;
+
+  explicit operator bool() const { return static_cast<bool>(tensor); }
+};
+
+template <class T>
+View<T> heads_of(const Heads& heads) {
+  return heads_of<T>(heads.tensor, heads.first);
+}
+
 }  // namespace tessera
