@@ -50,13 +50,51 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
                      const Tensor& position_table, Device device) {
   check_anchor(op, "y", rows, 3, device);
   const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
-  check_fields(
-      op, device,
-      {{"tokens", tokens, DType::kI32, {B, T}},
-       {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
-       {"position_table", position_table, rows.dtype, {position_table ? position_table.shape[0] : 0, C}}});
-  check(position_table.shape[0] >= T, "{}: {} positions are too few for sequences of {} tokens", op,
-        position_table.shape[0], T);
+  check_fields(op, device,
+               {{"tokens", tokens, DType::kI32, {B, T}},
+                {"token_table", token_table, rows.dtype, {token_table ? token_table.shape[0] : 0, C}},
+                {"position_table",
+                 position_table,
+                 rows.dtype,
+                 {position_table ? position_table.shape[0] : 0, C},
+                 true}});
+  check(!position_table || position_table.shape[0] >= T,
+        "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
+}
+
+// Heads of a tensor [B, T, any number, D], as large as those of the anchor.
+void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device) {
+  const Tensor &t = heads.tensor, &wanted = anchor.tensor;
+  const int64_t B = wanted.shape[0], T = wanted.shape[1], D = wanted.shape[3];
+  check_fields(op, device,
+               {{name, t, wanted.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
+  check(heads.first >= 0 && heads.count == anchor.count && heads.first + heads.count <= t.shape[2],
+        "{}: {} wants {} heads of {}, found {} from head {} on", op, name, anchor.count, t.to_string(),
+        heads.count, heads.first);
+}
+
+// Heads of one tensor may be the same ones or have none in common.
+bool are_same(const Heads& a, const Heads& b) {
+  return a.tensor.data == b.tensor.data && a.tensor.shape == b.tensor.shape && a.first == b.first;
+}
+bool share_memory(const Heads& a, const Heads& b) {
+  if (!a.tensor.data || a.tensor.data != b.tensor.data) return false;
+  return a.tensor.shape != b.tensor.shape || (a.first < b.first + b.count && b.first < a.first + a.count);
+}
+
+// What forward and backward have in common. `heads` is the anchor.
+void check_rotary(const char* op, const char* name, const Heads& heads, int64_t query_heads,
+                  const Tensor& angles, Device device) {
+  check_anchor(op, name, heads.tensor, 4, device);
+  const int64_t T = heads.tensor.shape[1], D = heads.tensor.shape[3];
+  check(heads.count > 0, "{}: {} wants at least one head, found {}", op, name, heads.count);
+  check_heads(op, name, heads, heads, device);
+  check(D % 2 == 0, "{}: the head dim wants an even number, found {}", op, D);
+  check(query_heads >= 0 && query_heads <= heads.count, "{}: query_heads wants 0 to {}, found {}", op,
+        heads.count, query_heads);
+  check_fields(op, device, {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}}});
+  check(angles.shape[0] >= T, "{}: angles of {} positions are too few for sequences of {} tokens", op,
+        angles.shape[0], T);
 }
 
 // Attention's own scratch, as its plan says.
@@ -169,6 +207,72 @@ void LayerNormBackward::check_on(Device device) const {
                 {"dweight", dweight, t, {C}},
                 {"dbias", dbias, t, {C}},
                 {"add", add, t, {N, C}, true}});
+}
+
+void RmsNormForward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {C}}, {"y", y, t, {N, C}}, {"rstd", rstd, DType::kF32, {N}}});
+  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+}
+
+void RmsNormBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1];
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"dy", dy, t, {N, C}},
+                {"weight", weight, t, {C}},
+                {"rstd", rstd, DType::kF32, {N}},
+                {"dx", dx, t, {N, C}},
+                {"dweight", dweight, t, {C}},
+                {"add", add, t, {N, C}, true}});
+}
+
+void RotaryForward::check_on(Device device) const {
+  check_rotary(kName, "x", x, query_heads, angles, device);
+  check_heads(kName, "y", y, x, device);
+  check(!share_memory(x, y) || are_same(x, y), "{}: y may be x itself, but not some of its heads", kName);
+  if (!q_weight && !k_weight && !rstd) return;
+  const int64_t N = x.tensor.shape[0] * x.tensor.shape[1], D = x.tensor.shape[3];
+  check_fields(kName, device,
+               {{"q_weight", q_weight, x.tensor.dtype, {D}},
+                {"k_weight", k_weight, x.tensor.dtype, {D}},
+                {"rstd", rstd, DType::kF32, {N, x.count}}});
+  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(!share_memory(x, y), "{}: with weights y may not be x, which the backward reads", kName);
+}
+
+void RotaryBackward::check_on(Device device) const {
+  check_rotary(kName, "dy", dy, query_heads, angles, device);
+  check_heads(kName, "dx", dx, dy, device);
+  check(!share_memory(dy, dx) || are_same(dy, dx), "{}: dx may be dy itself, but not some of its heads",
+        kName);
+  if (!x && !q_weight && !k_weight && !rstd && !dq_weight && !dk_weight) return;
+  const int64_t N = dy.tensor.shape[0] * dy.tensor.shape[1], D = dy.tensor.shape[3];
+  const DType t = dy.tensor.dtype;
+  check_heads(kName, "x", x, dy, device);
+  check_fields(kName, device,
+               {{"q_weight", q_weight, t, {D}},
+                {"k_weight", k_weight, t, {D}},
+                {"rstd", rstd, DType::kF32, {N, x.count}},
+                {"dq_weight", dq_weight, t, {D}},
+                {"dk_weight", dk_weight, t, {D}}});
+  check(!share_memory(dx, x), "{}: dx may be dy itself, but x is read while dx is written", kName);
+}
+
+void SwigluForward::check_on(Device device) const {
+  check_anchor(kName, "y", y, 2, device);
+  check_fields(kName, device, {{"gate_up", gate_up, y.dtype, {y.shape[0], 2 * y.shape[1]}}});
+}
+
+void SwigluBackward::check_on(Device device) const {
+  check_anchor(kName, "dy", dy, 2, device);
+  const Shape both{dy.shape[0], 2 * dy.shape[1]};
+  check_fields(kName, device,
+               {{"gate_up", gate_up, dy.dtype, both}, {"d_gate_up", d_gate_up, dy.dtype, both}});
 }
 
 void LinearForward::check_on(Device device) const {

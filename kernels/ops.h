@@ -3,8 +3,8 @@
 // A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
 // device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, V vocabulary,
-// N = B T rows, O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, F width of the MLP,
+// V vocabulary, N = B T rows, O output features.
 //
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
@@ -44,22 +44,22 @@ struct Copy {
   void check_on(Device device) const;
 };
 
-// y[b, t] = token_table[tokens[b, t]] + position_table[t]
+// y[b, t] = token_table[tokens[b, t]] + position_table[t], or without a position table the first alone
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
-  Tensor tokens;          // [B, T] int32, each < V
-  Tensor token_table;     // [V, C]
-  Tensor position_table;  // [>= T, C]
-  Tensor y;               // [B, T, C]
+  Tensor tokens;               // [B, T] int32, each < V
+  Tensor token_table;          // [V, C]
+  Tensor position_table = {};  // [>= T, C]
+  Tensor y;                    // [B, T, C]
 
   void check_on(Device device) const;
 };
 struct EmbeddingBackward {
   static constexpr const char* kName = "embedding backward";
-  Tensor tokens;            // [B, T] int32
-  Tensor dy;                // [B, T, C]
-  Tensor d_token_table;     // [V, C], added to
-  Tensor d_position_table;  // [>= T, C], added to
+  Tensor tokens;                 // [B, T] int32
+  Tensor dy;                     // [B, T, C]
+  Tensor d_token_table;          // [V, C], added to
+  Tensor d_position_table = {};  // [>= T, C], added to
 
   void check_on(Device device) const;
 };
@@ -79,6 +79,73 @@ struct LayerNormBackward {
   Tensor dx;              // [N, C]
   Tensor dweight, dbias;  // [C], added to
   Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+
+  void check_on(Device device) const;
+};
+
+// y = x rstd weight over the channels of each row; rstd = 1 / sqrt(mean(x^2) + epsilon).
+// Zhang and Sennrich, arXiv:1910.07467.
+struct RmsNormForward {
+  static constexpr const char* kName = "rmsnorm forward";
+  Tensor x, weight, y;  // [N, C] [C] [N, C]
+  Tensor rstd;          // [N] fp32, saved for the backward
+  float epsilon;
+
+  void check_on(Device device) const;
+};
+struct RmsNormBackward {
+  static constexpr const char* kName = "rmsnorm backward";
+  Tensor dy, x, weight, rstd;
+  Tensor dx;        // [N, C]
+  Tensor dweight;   // [C], added to
+  Tensor add = {};  // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+
+  void check_on(Device device) const;
+};
+
+// The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The pairs are the
+// halves of a head: with (cos, sin) = angles[t, i] of the token's index t in its sequence,
+//   y[i] = x[i] cos - x[i + D/2] sin,  y[i + D/2] = x[i + D/2] cos + x[i] sin.
+// With weights (QK norm), every head is first divided by its root mean square over D and multiplied by the
+// weight: x becomes x rstd weight, rstd = 1 / sqrt(mean(x^2) + epsilon).
+struct RotaryForward {
+  static constexpr const char* kName = "rotary forward";
+  Heads x, y;  // the heads of queries, then those of keys. y may be x itself, with weights it may not
+  int64_t query_heads;                  // how many of them are queries
+  Tensor angles;                        // [>= T, D / 2, 2] fp32: cos, sin
+  Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
+  float epsilon = 0;                    // with weights: above 0
+  Tensor rstd = {};                     // with weights: [N, heads of x] fp32, saved for the backward
+
+  void check_on(Device device) const;
+};
+struct RotaryBackward {
+  static constexpr const char* kName = "rotary backward";
+  Heads dy, dx;  // dx may be dy itself
+  int64_t query_heads;
+  Tensor angles;
+  // With weights: x, q_weight, k_weight and rstd as the forward took and left them. dx may not be x.
+  Heads x = {};
+  Tensor q_weight = {}, k_weight = {}, rstd = {};
+  Tensor dq_weight = {}, dk_weight = {};  // [D], added to
+
+  void check_on(Device device) const;
+};
+
+// y = silu(gate) up with silu(g) = g / (1 + exp(-g)): Shazeer, arXiv:2002.05202. A row of gate_up is F
+// elements of gate, then F of up.
+struct SwigluForward {
+  static constexpr const char* kName = "swiglu forward";
+  Tensor gate_up;  // [N, 2 F]
+  Tensor y;        // [N, F]
+
+  void check_on(Device device) const;
+};
+struct SwigluBackward {
+  static constexpr const char* kName = "swiglu backward";
+  Tensor dy;         // [N, F]
+  Tensor gate_up;    // [N, 2 F]
+  Tensor d_gate_up;  // [N, 2 F]; may be gate_up itself
 
   void check_on(Device device) const;
 };
@@ -181,10 +248,12 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                           const LayerNormForward*, const LayerNormBackward*, const LinearForward*,
-                           const LinearBackward*, const AttentionForward*, const AttentionBackward*,
-                           const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+using AnyOp =
+    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
+                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const AttentionForward*,
+                 const AttentionBackward*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -14,8 +15,12 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
     const float* token = a.token_table.as<float>() + tokens[n] * C;
-    const float* position = a.position_table.as<float>() + (n % T) * C;
     float* y = a.y.as<float>() + n * C;
+    if (!a.position_table) {
+      std::memcpy(y, token, static_cast<size_t>(C) * sizeof(float));
+      continue;
+    }
+    const float* position = a.position_table.as<float>() + (n % T) * C;
     for (int64_t c = 0; c < C; ++c) y[c] = token[c] + position[c];
   }
 }
@@ -31,8 +36,10 @@ void run(const EmbeddingBackward& a, const Launch& /*on*/) {
     for (int64_t n = 0; n < B * T; ++n) {
       const float* dy = a.dy.as<float>() + n * C;
       float* token = a.d_token_table.as<float>() + tokens[n] * C;
+      for (int64_t c = first; c < last; ++c) token[c] += dy[c];
+      if (!a.d_position_table) continue;
       float* position = a.d_position_table.as<float>() + (n % T) * C;
-      for (int64_t c = first; c < last; ++c) token[c] += dy[c], position[c] += dy[c];
+      for (int64_t c = first; c < last; ++c) position[c] += dy[c];
     }
   }
 }

@@ -41,6 +41,12 @@ class CudaBackend final : public Backend {
   void run_op(const EmbeddingBackward& a, const Launch& on);
   void run_op(const LayerNormForward& a, const Launch& on);
   void run_op(const LayerNormBackward& a, const Launch& on);
+  void run_op(const RmsNormForward& a, const Launch& on);
+  void run_op(const RmsNormBackward& a, const Launch& on);
+  void run_op(const RotaryForward& a, const Launch& on);
+  void run_op(const RotaryBackward& a, const Launch& on);
+  void run_op(const SwigluForward& a, const Launch& on);
+  void run_op(const SwigluBackward& a, const Launch& on);
   void run_op(const LinearForward& a, const Launch& on);
   void run_op(const LinearBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);

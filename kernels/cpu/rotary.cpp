@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr int64_t kChunk = 16;  // pairs that a task owns where weights' gradients are summed
+
+// One head: a row of `angles` is (cos, sin) of each pair. y may be x itself.
+void rotate(const float* x, const float* angles, float* y, int64_t pairs) {
+#pragma omp simd
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float cos = angles[2 * i], sin = angles[2 * i + 1], low = x[i], high = x[i + pairs];
+    y[i] = low * cos - high * sin;
+    y[i + pairs] = high * cos + low * sin;
+  }
+}
+
+// The transpose of rotate(), of one pair
+struct Pair {
+  float low, high;
+};
+Pair rotate_back(const float* dy, const float* angles, int64_t i, int64_t pairs) {
+  const float cos = angles[2 * i], sin = angles[2 * i + 1];
+  return {dy[i] * cos + dy[i + pairs] * sin, dy[i + pairs] * cos - dy[i] * sin};
+}
+
+// y = x rstd weight, of one head; gives rstd.
+float normalise(const float* x, const float* weight, float epsilon, float* y, int64_t D) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < D; ++i) squares += x[i] * x[i];
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(D) + epsilon);
+  for (int64_t i = 0; i < D; ++i) y[i] = x[i] * rstd * weight[i];
+  return rstd;
+}
+
+// With g the gradient of the rotated dy and h = x rstd, dweight += g h: pairs first to last, of the heads
+// first_head to last_head of every row.
+void add_weight_gradient(const RotaryBackward& a, float* dweight, int64_t first_head, int64_t last_head,
+                         int64_t first, int64_t last) {
+  const Tensor& t = a.dy.tensor;
+  const int64_t N = t.shape[0] * t.shape[1], T = t.shape[1], D = t.shape[3], pairs = D / 2;
+  const View<const float> dys = heads_of<const float>(a.dy), xs = heads_of<const float>(a.x);
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t head = first_head; head < last_head; ++head) {
+      const float *dy = dys.row_begin(n) + head * D, *x = xs.row_begin(n) + head * D;
+      const float *angles = a.angles.as<float>() + n % T * D,
+                  rstd = a.rstd.as<float>()[n * a.dy.count + head];
+      for (int64_t i = first; i < last; ++i) {
+        const Pair g = rotate_back(dy, angles, i, pairs);
+        dweight[i] += g.low * x[i] * rstd;
+        dweight[i + pairs] += g.high * x[i + pairs] * rstd;
+      }
+    }
+}
+
+// dx = rstd (g - h mean(g h)) of one head, with g = weight times the gradient of the rotated dy, h = x rstd.
+void head_backward(const float* dy, const float* angles, const float* x, const float* weight, float rstd,
+                   float* dx, int64_t D) {
+  const int64_t pairs = D / 2;
+  float sum_gh = 0;
+#pragma omp simd reduction(+ : sum_gh)
+  for (int64_t i = 0; i < pairs; ++i) {
+    const Pair g = rotate_back(dy, angles, i, pairs);
+    sum_gh += (g.low * weight[i] * x[i] + g.high * weight[i + pairs] * x[i + pairs]) * rstd;
+  }
+  const float mean_gh = sum_gh / static_cast<float>(D);
+#pragma omp simd  // dx may be dy itself
+  for (int64_t i = 0; i < pairs; ++i) {
+    const Pair g = rotate_back(dy, angles, i, pairs);
+    dx[i] = rstd * (g.low * weight[i] - x[i] * rstd * mean_gh);
+    dx[i + pairs] = rstd * (g.high * weight[i + pairs] - x[i + pairs] * rstd * mean_gh);
+  }
+}
+
+}  // namespace
+
+void run(const RotaryForward& a, const Launch& /*on*/) {
+  const Tensor& t = a.x.tensor;
+  const int64_t N = t.shape[0] * t.shape[1], T = t.shape[1], D = t.shape[3], heads = a.x.count;
+  const View<const float> xs = heads_of<const float>(a.x);
+  const View<float> ys = heads_of<float>(a.y);
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t head = 0; head < heads; ++head) {
+      const float *x = xs.row_begin(n) + head * D, *angles = a.angles.as<float>() + n % T * D;
+      float* y = ys.row_begin(n) + head * D;
+      if (a.q_weight) {
+        const Tensor& weight = head < a.query_heads ? a.q_weight : a.k_weight;
+        a.rstd.as<float>()[n * heads + head] = normalise(x, weight.as<float>(), a.epsilon, y, D);
+        x = y;
+      }
+      rotate(x, angles, y, D / 2);
+    }
+}
+
+void run(const RotaryBackward& a, const Launch& /*on*/) {
+  const Tensor& t = a.dy.tensor;
+  const int64_t N = t.shape[0] * t.shape[1], T = t.shape[1], D = t.shape[3], heads = a.dy.count,
+                pairs = D / 2;
+  const View<const float> dys = heads_of<const float>(a.dy);
+  const View<float> dxs = heads_of<float>(a.dx);
+  // The weights first: dx may be dy's own memory, so nothing below reads what was written.
+  if (a.q_weight) {
+#pragma omp parallel for
+    for (int64_t first = 0; first < pairs; first += kChunk) {
+      const int64_t last = std::min(pairs, first + kChunk);
+      add_weight_gradient(a, a.dq_weight.as<float>(), 0, a.query_heads, first, last);
+      add_weight_gradient(a, a.dk_weight.as<float>(), a.query_heads, heads, first, last);
+    }
+  }
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t head = 0; head < heads; ++head) {
+      const float *dy = dys.row_begin(n) + head * D, *angles = a.angles.as<float>() + n % T * D;
+      float* dx = dxs.row_begin(n) + head * D;
+      if (a.q_weight) {
+        const float* x = heads_of<const float>(a.x).row_begin(n) + head * D;
+        const Tensor& weight = head < a.query_heads ? a.q_weight : a.k_weight;
+        head_backward(dy, angles, x, weight.as<float>(), a.rstd.as<float>()[n * heads + head], dx, D);
+        continue;
+      }
+#pragma omp simd
+      for (int64_t i = 0; i < pairs; ++i) {
+        const Pair g = rotate_back(dy, angles, i, pairs);
+        dx[i] = g.low;
+        dx[i + pairs] = g.high;
+      }
+    }
+}
+
+}  // namespace tessera::cpu
