@@ -9,7 +9,7 @@ namespace {
 
 enum class Layout { kPacked, kApart };
 
-// Queries, keys and values, or their gradients: heads of one tensor [B, T, H + 2K, D], or tensors of their own
+// q, k and v, or their gradients: heads of one tensor [B, T, H + 2K, D], or tensors of their own
 struct Projections {
   AttentionShape shape;
   std::vector<Twin> tensors;  // one, or three
