@@ -66,9 +66,7 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
 // A set of words: a class with add(E) and text_of(set)
 template <class Set, HasWords E>
 struct SetOf {
-  std::string wants() const {
-    return "none, or with a plus between them: " + join_words(names(), " and ");
-  }
+  std::string wants() const { return "none, or with a plus between them: " + join_words(names(), " and "); }
   Set read(const Written& value) const {
     Set set;
     for (const size_t place : read_words(value, names())) set.add(values_with_words<E>()[place]);

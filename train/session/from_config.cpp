@@ -63,9 +63,9 @@ ModelConfig model_config(const Config& c) {
           .heads = c.model.heads,
           .channels = c.model.channels,
           .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
-          .tied = c.model.tied,
-          .mlp = c.model.mlp,
           .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
+          .mlp = c.model.mlp,
+          .tied = c.model.tied,
           .scale_attention = c.model.scale_attention,
           .scale_attention_by_layer = c.model.scale_attention_by_layer};
 }
