@@ -9,7 +9,7 @@
 #include <map>
 
 #include "kernels/base/check.h"
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "train/config/config_fields.h"
 #include "train/config/config_keys.h"
 #include "train/config/config_yaml.h"
@@ -161,14 +161,16 @@ void Reader::apply_override(const std::string& text) {
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
-      return read_gpt2_config(weights);
+      return read_model_config(weights);
     } catch (const Error& error) {
       fail("{}: train.init_from: {}", place("train.init_from").where, error.what());
     }
   }();
   Config asked = config_;
   std::string where, differences, keys;
-  for_each_gpt2_field(found.model, [&](const char* field, const char* key, const auto& member) {
+  for_each_model_key(found.model, [&](const char* key, const auto& member) {
+    if (!is_key(key)) return;
+    const std::string field = found.field_of(key);
     if (resume && place(key).rank > 0) return;
     const std::string source = fmt::format("{}: {}", (weights / "config.json").string(), field);
     set(config_, {.key = key, .where = source, .kind = Written::Kind::kPlain, .text = setting_of(member)});
