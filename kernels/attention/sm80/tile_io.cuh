@@ -45,9 +45,9 @@ class TileLoader {
   bool has_columns_;
 };
 
-// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, cols] matrix, and
-// drops what lies past its ends (kWhole: no columns do). They pass through rows tile_row .. of a tile, which
-// no other warp may touch.
+// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, cols] matrix.
+// What lies past its ends is dropped (kWhole: no column does). They pass through rows tile_row .. of a tile,
+// which no other warp may touch.
 template <bool kWhole, int kM, int kRows, int kCols>
 __device__ __forceinline__ void store_rows(const Accumulator<kM, kCols>& x, SharedTile<kRows, kCols> tile,
                                            int tile_row, bf16* to, int64_t stride, int first, int rows,
