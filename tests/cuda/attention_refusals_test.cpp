@@ -109,6 +109,19 @@ TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
   }
 }
 
+// dQ is summed in tiles, whatever they hold of a head.
+TEST_P(AttentionRefusals, WorkspacesHoldWholeTiles) {
+  const auto bytes = [](int head_dim) {
+    AttnProblem p = kProblem;
+    p.head_dim = head_dim;
+    return attn_backward_workspace(&p, GetParam(), 1);
+  };
+  EXPECT_EQ(bytes(8), bytes(64));
+  EXPECT_EQ(bytes(72), bytes(128));
+  EXPECT_EQ(bytes(136), bytes(256));
+  EXPECT_GE(bytes(128), bytes(64) + kProblem.heads * kProblem.tokens * 64 * sizeof(float));
+}
+
 TEST_P(AttentionRefusals, OfArguments) {
   const auto shift = [](AttnTensor& t) { t.data = static_cast<uint8_t*>(t.data) + 8; };
   EXPECT_EQ(forward([&](AttnForward& f) { shift(f.q); }), ATTN_BAD_ALIGNMENT);
