@@ -56,19 +56,7 @@ void check_shares(const Config& c) {
 
 }  // namespace
 
-ModelConfig model_config(const Config& c) {
-  return {.vocab_size = c.model.vocab_size,
-          .context = c.model.context,
-          .layers = c.model.layers,
-          .heads = c.model.heads,
-          .channels = c.model.channels,
-          .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
-          .tied = c.model.tied,
-          .mlp = c.model.mlp,
-          .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
-          .scale_attention = c.model.scale_attention,
-          .scale_attention_by_layer = c.model.scale_attention_by_layer};
-}
+ModelConfig model_config(const Config& c) { return c.model.resolved(); }
 
 OptimizerConfig optimizer_config(const Config& c) {
   return {.beta1 = c.optimizer.beta1,
