@@ -24,7 +24,7 @@ struct AttentionSaved {
 };
 
 template <class W, class V>
-void visit_weights(W& attention, const ModelConfig& config, const V& visitor) {
+void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, D = config.head_dim;
   visitor.linear("qkv", config.qkv_heads() * D, C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
   if (config.qk_norm) {
@@ -36,7 +36,8 @@ void visit_weights(W& attention, const ModelConfig& config, const V& visitor) {
 }
 
 template <class S, class Visit>
-void visit_saved(S& attention, const ModelConfig& config, const AttentionPlan& plan, Visit&& visit) {
+void visit_attention_saved(S& attention, const ModelConfig& config, const AttentionPlan& plan,
+                           Visit&& visit) {
   const int64_t B = plan.shape.batch, T = plan.shape.tokens, H = config.heads, K = config.kv_heads,
                 D = config.head_dim;
   visit(SavedInfo{Stage::kQkv, "qkv", plan.dtype, {B, T, config.qkv_heads(), D}}, attention.qkv);

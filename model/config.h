@@ -75,6 +75,7 @@ struct ModelConfig {
 
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
+  bool gated() const { return mlp == Mlp::kSwiglu; }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
   // FLOPs of training on one token: 6 a parameter, and 6 L H D T for causal attention, half of the full T^2.

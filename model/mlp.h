@@ -22,7 +22,7 @@ inline Stage activation_stage(const ModelConfig& config) {
 }
 
 template <class W, class V>
-void visit_weights(W& mlp, const ModelConfig& config, const V& visitor) {
+void visit_mlp_weights(W& mlp, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, F = config.mlp_width;
   const bool bias = config.bias == Bias::kAll;
   visitor.linear("expand", config.gated() ? 2 * F : F, C, Init::kNormal, bias, mlp.expand);
@@ -30,7 +30,7 @@ void visit_weights(W& mlp, const ModelConfig& config, const V& visitor) {
 }
 
 template <class S, class Visit>
-void visit_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, Visit&& visit) {
+void visit_mlp_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, Visit&& visit) {
   const int64_t F = config.mlp_width;
   visit(SavedInfo{Stage::kExpand,
                   config.gated() ? "MLP gate and up" : "MLP pre-activation",

@@ -16,15 +16,15 @@ struct NormSaved {
 };
 
 template <class W, class V>
-void visit_weights(W& norm, const ModelConfig& config, const V& visitor) {
+void visit_norm_weights(W& norm, const ModelConfig& config, const V& visitor) {
   visitor.vector("weight", config.channels, Init::kOne, norm.weight);
   if (config.norm == NormKind::kLayerNorm) visitor.vector("bias", config.channels, Init::kZero, norm.bias);
 }
 
 // `names` of y, mean and rstd
 template <class S, class Visit>
-void visit_saved(S& norm, const ModelConfig& config, int64_t N, DType dtype, Stage stage,
-                 const std::array<const char*, 3>& names, Visit&& visit) {
+void visit_norm_saved(S& norm, const ModelConfig& config, int64_t N, DType dtype, Stage stage,
+                      const std::array<const char*, 3>& names, Visit&& visit) {
   visit(SavedInfo{stage, names[0], dtype, {N, config.channels}}, norm.y);
   if (config.norm == NormKind::kLayerNorm) visit(SavedInfo{stage, names[1], DType::kF32, {N}}, norm.mean);
   visit(SavedInfo{stage, names[2], DType::kF32, {N}}, norm.rstd);

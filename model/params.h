@@ -55,12 +55,12 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   for (size_t l = 0; l < params.blocks.size(); ++l) {
     auto& block = params.blocks[l];
     const ParamVisitor inside(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
-    visit_weights(block.norm1, config, inside.below("norm1"));
-    visit_weights(block.attention, config, inside.below("attention"));
-    visit_weights(block.norm2, config, inside.below("norm2"));
-    visit_weights(block.mlp, config, inside.below("mlp"));
+    visit_norm_weights(block.norm1, config, inside.below("norm1"));
+    visit_attention_weights(block.attention, config, inside.below("attention"));
+    visit_norm_weights(block.norm2, config, inside.below("norm2"));
+    visit_mlp_weights(block.mlp, config, inside.below("mlp"));
   }
-  visit_weights(params.norm, config, outside.below("norm"));
+  visit_norm_weights(params.norm, config, outside.below("norm"));
   if (!config.tied) outside.matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
 }
 

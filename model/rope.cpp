@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/base/check.h"
-
 namespace tessera {
 namespace {
 
@@ -62,20 +60,26 @@ double rope_attention_factor(const Rope& rope) {
   return rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1;
 }
 
-void fill_angles(const ModelConfig& config, int64_t positions, std::span<float> out) {
+Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions) {
+  if (config.positions != Positions::kRope) return {};
+  const int64_t pairs = config.head_dim / 2;
+  const Shape shape{positions, pairs, 2};
+  const Tensor angles = arena.alloc(MemoryTag::kWorkspace, "rotary angles", DType::kF32, shape);
+  if (angles.data == nullptr) return angles;  // a plan
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config.rope);
-  const int64_t pairs = std::ssize(frequencies);
-  check(std::ssize(out) == positions * pairs * 2,
-        "rotary angles: {} positions of {} pairs do not fit in {} values", positions, pairs, out.size());
+  std::vector<float> host(static_cast<size_t>(shape.numel()));
 #pragma omp parallel for
   for (int64_t t = 0; t < positions; ++t)
     for (int64_t i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(t) * frequencies[static_cast<size_t>(i)];
-      float* pair = out.data() + (t * pairs + i) * 2;
+      float* pair = host.data() + (t * pairs + i) * 2;
       pair[0] = static_cast<float>(factor * std::cos(angle));
       pair[1] = static_cast<float>(factor * std::sin(angle));
     }
+  stream.run(Copy{{host.data(), DType::kF32, shape, Device::kCpu}, angles});
+  stream.synchronize();
+  return angles;
 }
 
 }  // namespace tessera

@@ -9,9 +9,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "kernels/base/arena.h"
+#include "kernels/stream.h"
 #include "model/config.h"
 
 namespace tessera {
@@ -19,7 +20,8 @@ namespace tessera {
 std::vector<double> rope_frequencies(const ModelConfig& config);  // f_i, D / 2 of them
 double rope_attention_factor(const Rope& rope);                   // of cos and sin
 
-// cos and sin of positions 0 .. positions - 1: [positions, D / 2, 2], computed in fp64 and rounded once
-void fill_angles(const ModelConfig& config, int64_t positions, std::span<float> out);
+// cos and sin of positions 0 .. positions - 1: fp32 [positions, D / 2, 2], computed in fp64 and rounded once.
+// None unless positions are rotary.
+Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions);
 
 }  // namespace tessera

@@ -23,14 +23,14 @@ struct BlockSaved {
 
 // Calls visit(SavedInfo, Tensor&) for every tensor of a block.
 template <class S, class Visit>
-void visit_saved(S& block, const ModelConfig& config, const AttentionPlan& plan, Visit&& visit) {
+void visit_block_saved(S& block, const ModelConfig& config, const AttentionPlan& plan, Visit&& visit) {
   const int64_t N = plan.shape.batch * plan.shape.tokens, C = config.channels;
   const DType t = plan.dtype;
-  visit_saved(block.norm1, config, N, t, Stage::kNorm1, {"norm 1", "norm 1 mean", "norm 1 rstd"}, visit);
-  visit_saved(block.attention, config, plan, visit);
+  visit_norm_saved(block.norm1, config, N, t, Stage::kNorm1, {"norm 1", "norm 1 mean", "norm 1 rstd"}, visit);
+  visit_attention_saved(block.attention, config, plan, visit);
   visit(SavedInfo{Stage::kOut, "residual after attention", t, {N, C}}, block.residual_mid);
-  visit_saved(block.norm2, config, N, t, Stage::kNorm2, {"norm 2", "norm 2 mean", "norm 2 rstd"}, visit);
-  visit_saved(block.mlp, config, N, t, visit);
+  visit_norm_saved(block.norm2, config, N, t, Stage::kNorm2, {"norm 2", "norm 2 mean", "norm 2 rstd"}, visit);
+  visit_mlp_saved(block.mlp, config, N, t, visit);
   visit(SavedInfo{Stage::kContract, "residual after MLP", t, {N, C}}, block.residual_out);
 }
 

@@ -112,7 +112,7 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a block
   // reads its input, which is then the same tensor, before it writes residual_out.
   const auto take_those = [&](BlockSaved& block, bool kept) {
-    visit_saved(block, config, plan, [&](const SavedInfo& info, Tensor& tensor) {
+    visit_block_saved(block, config, plan, [&](const SavedInfo& info, Tensor& tensor) {
       if (keep.keeps(info.stage) == kept) take(info, tensor);
     });
   };
@@ -128,8 +128,8 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
     Arena::Phase phase(arena, "block", l);
     take_those(saved.blocks[static_cast<size_t>(l)], true);
   }
-  visit_saved(saved.norm, config, N, plan.dtype, Stage::kContract,
-              {"final norm", "final norm mean", "final norm rstd"}, take);
+  visit_norm_saved(saved.norm, config, N, plan.dtype, Stage::kContract,
+                   {"final norm", "final norm mean", "final norm rstd"}, take);
   if (plan.forward_workspace_bytes > 0)
     take({Stage::kAttention,
           "attention forward scratch",
@@ -168,7 +168,7 @@ void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, cons
                     const Tensor& losses) {
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "forward");
-  const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::kNothing);
+  const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::nothing());
   forward(stream, model, batch.tokens, saved);
   phase.next("head");
   head(stream, arena, model, saved, batch.targets, losses, 0, nullptr, {});

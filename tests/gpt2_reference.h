@@ -62,7 +62,7 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
       state.stream().synchronize();
       const int64_t rows = info.shape.rank() == 2 ? info.shape[0] - info.padding : info.shape[0];
       const int64_t columns = info.shape.rank() == 2 ? info.shape[1] : 1;
-      const Shape theirs_shape = gpt2_transposes(info)              ? Shape{columns, rows}
+      const Shape theirs_shape = gpt2_transposes(info)    ? Shape{columns, rows}
                                  : info.shape.rank() == 2 ? Shape{rows, columns}
                                                           : info.shape;
       const Tensor theirs = make.poisoned(theirs_shape);

@@ -34,4 +34,32 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   return all;
 }
 
+// Each part of other families alone, and the families. `plain` has an even number of heads.
+inline std::vector<Variant> parts_of(const ModelConfig& plain) {
+  std::vector<Variant> all;
+  const auto add = [&](const char* name, const ModelConfig& base, const auto& how) {
+    all.push_back({name, base});
+    how(all.back().model);
+    return all.back().model;
+  };
+  add("rmsnorm", plain, [](ModelConfig& m) { m.norm = NormKind::kRmsNorm; });
+  add("rope", plain, [](ModelConfig& m) { m.positions = Positions::kRope; });
+  add("swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kSwiglu; });
+  add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
+  add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
+  add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
+  const ModelConfig llama = add("llama", plain, [](ModelConfig& m) {
+    m.norm = NormKind::kRmsNorm;
+    m.positions = Positions::kRope;
+    m.mlp = Mlp::kSwiglu;
+    m.bias = Bias::kNone;
+    m.kv_heads = m.heads / 2;
+    m.mlp_width = 3 * m.channels;
+  });
+  add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
+  add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });
+  add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
+  return all;
+}
+
 }  // namespace tessera::testing

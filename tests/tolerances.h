@@ -17,6 +17,11 @@ inline double of_operation(DType dtype) {
   return dtype == DType::kBF16 ? 3 * kRoundingBf16 : 256 * kRoundingF32;
 }
 
+// Operations on the CPU against their formulas in fp64: a share of an element's own size and of the tensor's
+// root mean square. A sum of up to 1000 products is a random walk of sqrt(1000) = 32 roundings, the largest
+// of a thousand elements lies four deviations out, and most sums are shorter; a result has a few more.
+inline constexpr double kCpuOperation = 128 * kRoundingF32;  // 8e-6
+
 // The mean of `count` elements in bf16 that have been rounded at random so many times, relative. One rounding
 // is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of
 // that. Roundings add up like a random walk, other elements average them out; five deviations.

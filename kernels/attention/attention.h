@@ -50,7 +50,7 @@ typedef struct {
   int64_t heads;     /* of q, out and their gradients */
   int64_t kv_heads;  /* of k, v and their gradients; divides heads: query head h attends to head
                         h / (heads / kv_heads) */
-  int head_dim;      /* bf16: 64, 128; fp32: 16, 32, 64, 128 */
+  int head_dim;      /* a multiple of 8, up to 256 */
   int causal;        /* 1: row i sees keys 0..i; 0: every key */
   float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
 } AttnProblem;

@@ -25,11 +25,24 @@ struct TileRows {
   int keys;     // of the backward: they share queries and output gradients
 };
 
+// The head dims of a family: the multiples of `step` up to `most`
+struct HeadDims {
+  int step, most;
+
+  constexpr bool contains(int head_dim) const {
+    return head_dim > 0 && head_dim <= most && head_dim % step == 0;
+  }
+  constexpr bool contains(HeadDims other) const { return other.most <= most && other.step % step == 0; }
+  std::string text() const {
+    return "multiples of " + std::to_string(step) + " up to " + std::to_string(most);
+  }
+};
+
 struct Family {
   const char* name;
   int lowest_arch, highest_arch;
   AttnDtype dtype;
-  std::span<const int> head_dims;
+  HeadDims head_dims;
   // most_tokens: the limit of a head. most_rows: that of batch x heads, tokens rounded up to row_padding.
   int64_t most_tokens, most_rows;
   int row_padding;
@@ -66,7 +79,8 @@ std::span<const Family* const> families();
 // device, and does not ask whether it was built.
 AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
 
-// "head dims 64 and 128 in bf16, ..., on compute capability 8.0 or higher": what attn_forward() serves
+// What attn_forward() serves: "head dims that are multiples of 8 up to 256 in bf16, ..., on compute
+// capability 8.0 or higher"
 std::string what_is_served();
 
 // One family's kernels, after the checks that attention.h promises

@@ -20,20 +20,20 @@ bool shape_served(const Family& family, const AttnProblem& p) {
   return p.batch * p.heads <= family.most_rows / padded_tokens;
 }
 
-// "head dims 64 and 128 in bf16, ..."
+// "head dims that are multiples of 8 up to 256 in bf16, ..."
 std::string served_head_dims() {
-  std::map<AttnDtype, std::vector<int>> head_dims;
+  std::map<AttnDtype, std::vector<HeadDims>> head_dims;  // no rule contains another
   for (const Family* family : families()) {
     if (family->by_name_only) continue;
-    std::vector<int>& known = head_dims[family->dtype];
-    for (const int head_dim : family->head_dims)
-      if (std::find(known.begin(), known.end(), head_dim) == known.end()) known.push_back(head_dim);
+    std::vector<HeadDims>& known = head_dims[family->dtype];
+    const HeadDims its = family->head_dims;
+    if (std::ranges::any_of(known, [&](HeadDims other) { return other.contains(its); })) continue;
+    std::erase_if(known, [&](HeadDims other) { return its.contains(other); });
+    known.push_back(its);
   }
-  std::string text = "head dims";
-  for (auto& [dtype, sizes] : head_dims) {
-    std::sort(sizes.begin(), sizes.end());
-    for (size_t i = 0; i < sizes.size(); ++i)
-      text += (i == 0 ? " " : i + 1 < sizes.size() ? ", " : " and ") + std::to_string(sizes[i]);
+  std::string text = "head dims that are";
+  for (const auto& [dtype, rules] : head_dims) {
+    for (size_t i = 0; i < rules.size(); ++i) text += (i == 0 ? " " : " and ") + rules[i].text();
     text += dtype == ATTN_BF16 ? " in bf16," : " in fp32,";
   }
   text.pop_back();
@@ -57,8 +57,7 @@ std::span<const Family* const> families() {
 
 AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
-  if (p.dtype != family.dtype || std::ranges::find(family.head_dims, p.head_dim) == family.head_dims.end())
-    return ATTN_BAD_HEAD_DIM;
+  if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   return std::isfinite(p.scale) && p.scale >= 0 ? ATTN_OK : ATTN_BAD_SHAPE;
 }

@@ -5,7 +5,7 @@
 // Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
 //   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V
 //   at the end  y = O / sum
-// Backward, for a query head, a key tile and all query tiles from its diagonal on, with delta = rowsum(dY * Y):
+// Backward, for a query head, a key tile and all query tiles from its diagonal on; delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
 // dK and dV of a key/value head are summed over the query heads that read it.
 // Method: Dao, "FlashAttention-2", arXiv:2307.08691, algorithms 1 and 2.

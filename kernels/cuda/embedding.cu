@@ -29,6 +29,10 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   if (i >= N * C) return;
   const int64_t n = i / C, c = i - n * C;
+  if (!position_table) {
+    store_pack(y + i, load_pack(token_table + tokens[n] * C + c));
+    return;
+  }
   float sum[kWidth], position[kWidth];
   load_floats(token_table + tokens[n] * C + c, sum);
   load_floats(position_table + n % Tokens * C + c, position);
@@ -211,6 +215,7 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
     add_crossing_runs_kernel<<<grid, threads, 0, on.stream>>>(sorted_tokens, partials,
                                                               a.d_token_table.as<T>(), N, C);
     TESSERA_CUDA_LAUNCHED();
+    if (!a.d_position_table) return;
     sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);
     TESSERA_CUDA_LAUNCHED();

@@ -227,6 +227,8 @@ FoundModel read_gpt2_config(const fs::path& folder) {
     if (field != "n_inner") file.read(field.data(), member);
   });
   const json* inner = file.find("n_inner");
+  model.kv_heads = model.heads;
+  model.head_dim = model.channels / model.heads;
   model.mlp_width = 4 * model.channels;
   if (inner && !inner->is_null()) file.read("n_inner", model.mlp_width);
   return {.model = model, .notices = file.dropout()};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "tests/cuda/attention_reference.h"
+#include "tests/attention_reference.h"
 
 namespace tessera::test {
 

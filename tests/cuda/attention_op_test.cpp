@@ -7,22 +7,48 @@
 namespace tessera {
 namespace {
 
+enum class Layout { kPacked, kApart };
+
+// q, k and v, or their gradients: heads of one tensor [B, T, H + 2K, D], or tensors of their own
+struct Projections {
+  AttentionShape shape;
+  std::vector<Twin> tensors;  // one, or three
+
+  template <class On>
+  PackedHeads heads(const On& on) const {
+    PackedHeads heads(on(tensors[0]), shape);
+    if (tensors.size() > 1) {
+      heads.k = {on(tensors[1]), 0, shape.kv_heads};
+      heads.v = {on(tensors[2]), 0, shape.kv_heads};
+    }
+    return heads;
+  }
+};
+
 class CudaAttention : public CudaTest {
  protected:
-  void compare(AttentionKind kind, DType dtype, const AttentionShape& s) {
+  template <class MakeTwin>
+  static Projections projections(const AttentionShape& s, Layout layout, const MakeTwin& make) {
+    const auto of_heads = [&](int64_t heads) { return make(Shape{s.batch, s.tokens, heads, s.head_dim}); };
+    if (layout == Layout::kPacked) return {s, {of_heads(s.heads + 2 * s.kv_heads)}};
+    return {s, {of_heads(s.heads), of_heads(s.kv_heads), of_heads(s.kv_heads)}};
+  }
+
+  void compare(AttentionKind kind, DType dtype, const AttentionShape& s, Layout layout = Layout::kPacked) {
     // Single elements: naive rounds the scores, of a size up to 5, before
     // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
-    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} D {} {}", name_of(kind), name_of(dtype), s.batch, s.tokens,
-                             s.heads, s.head_dim, s.causal ? "causal" : "full"));
+    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} K {} D {} {} {}", name_of(kind), name_of(dtype), s.batch,
+                             s.tokens, s.heads, s.kv_heads, s.head_dim, s.causal ? "causal" : "full",
+                             layout == Layout::kPacked ? "packed" : "apart"));
     const bool naive = kind == AttentionKind::kNaive;
     const AttentionPlan on_cpu = choose_attention(
         {.kind = naive ? kind : AttentionKind::kFlash, .shape = s, .dtype = DType::kF32, .device = {}});
     const AttentionPlan on_cuda =
         choose_attention({.kind = kind, .shape = s, .dtype = dtype, .device = cuda().backend().traits()});
-    const Shape packed{s.batch, s.tokens, 3, s.heads, s.head_dim},
-        heads{s.batch, s.tokens, s.heads, s.head_dim};
-    const Twin qkv = input(dtype, packed), y = output(dtype, heads);
+    const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
+    const Projections qkv = projections(s, layout, [&](Shape shape) { return input(dtype, shape); });
+    const Twin y = output(dtype, heads);
     const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
     const auto scratch_of = [&](int64_t on_cpu_bytes, int64_t on_cuda_bytes) {
       return Twin{output(DType::kF32, {on_cpu_bytes / 4 + 1}).cpu,
@@ -30,8 +56,11 @@ class CudaAttention : public CudaTest {
     };
     const Twin forward_scratch = scratch_of(on_cpu.forward_workspace_bytes, on_cuda.forward_workspace_bytes);
     run_on_both({y, saved}, [&](auto on) {
+      const PackedHeads in = qkv.heads(on);
       return AttentionForward{.plan = on(on_cpu, on_cuda),
-                              .qkv = on(qkv),
+                              .q = in.q,
+                              .k = in.k,
+                              .v = in.v,
                               .y = on(y),
                               .saved = on(saved),
                               .workspace = on(forward_scratch)};
@@ -40,23 +69,31 @@ class CudaAttention : public CudaTest {
     expect_same_norm(y, "y");
     expect_same(saved, on_cuda.saved_name, kind == AttentionKind::kNaive ? slack : 100 * slack);
 
-    const Twin dy = input(dtype, heads), dqkv = output(dtype, packed);
+    const Twin dy = input(dtype, heads);
+    const Projections gradients = projections(s, layout, [&](Shape shape) { return output(dtype, shape); });
     const Twin scratch = scratch_of(on_cpu.backward_workspace_bytes, on_cuda.backward_workspace_bytes);
-    run_on_both({dqkv}, [&](auto on) {
+    run_on_both(gradients.tensors, [&](auto on) {
+      const PackedHeads in = qkv.heads(on), out = gradients.heads(on);
       return AttentionBackward{.plan = on(on_cpu, on_cuda),
-                               .qkv = on(qkv),
+                               .q = in.q,
+                               .k = in.k,
+                               .v = in.v,
                                .y = on(y),
                                .saved = on(saved),
                                .dy = on(dy),
-                               .dqkv = on(dqkv),
+                               .dq = out.q,
+                               .dk = out.k,
+                               .dv = out.v,
                                .workspace = on(scratch)};
     });
-    if (kind == AttentionKind::kCudnn) {
-      expect_near_largest(dqkv, tolerance::attention::kBf16Gradient);
-    } else {
-      expect_same(dqkv, "dqkv", slack);
+    for (const Twin& gradient : gradients.tensors) {
+      if (kind == AttentionKind::kCudnn) {
+        expect_near_largest(gradient, tolerance::attention::kBf16Gradient);
+      } else {
+        expect_same(gradient, "dqkv", slack);
+      }
+      expect_same_norm(gradient, "dqkv", 2);
     }
-    expect_same_norm(dqkv, "dqkv", 2);
   }
 
   // As the fused kernels' own tests measure: in long causal sequences the first rows' gradients, and the
@@ -91,10 +128,12 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
     const AttentionShape s{1, 129, 2, 64, true};
     const AttentionPlan plan = choose_attention(
         {.kind = AttentionKind::kNaive, .shape = s, .dtype = dtype, .device = cuda().backend().traits()});
-    const Twin qkv = input(dtype, {1, 129, 3, 2, 64}, 100),
+    const Twin qkv = input(dtype, {1, 129, 6, 64}, 100),
                y = output(dtype, {1, 129, 2, 64});  // scores near 1e4
     const Twin saved = output(dtype, plan.saved_shape);
-    cuda().run(AttentionForward{.plan = plan, .qkv = qkv.cuda, .y = y.cuda, .saved = saved.cuda});
+    const PackedHeads in(qkv.cuda, s);
+    cuda().run(
+        AttentionForward{.plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y.cuda, .saved = saved.cuda});
     for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
   }
 }
@@ -103,6 +142,44 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
 TEST_F(CudaAttention, FlashReadsPackedProjections) {
   for (const DType dtype : kReal)
     for (const bool causal : {true, false}) compare(AttentionKind::kFlash, dtype, {2, 129, 3, 64, causal});
+}
+
+TEST_F(CudaAttention, FlashReadsTensorsOfTheirOwn) {
+  for (const DType dtype : kReal)
+    for (const bool causal : {true, false})
+      compare(AttentionKind::kFlash, dtype, {2, 129, 4, 64, causal, 2}, Layout::kApart);
+}
+
+TEST_F(CudaAttention, NaiveSharesKeysAndValues) {
+  for (const DType dtype : kReal)
+    for (const bool causal : {true, false})
+      for (const Layout layout : {Layout::kPacked, Layout::kApart}) {
+        for (const int64_t K : {1, 2, 3, 6})
+          compare(AttentionKind::kNaive, dtype, {2, 65, 6, 64, causal, K}, layout);
+        compare(AttentionKind::kNaive, dtype, {1, 256, 32, 64, causal, 8}, layout);
+        compare(AttentionKind::kNaive, dtype, {3, 40, 4, 20, causal, 2}, layout);
+      }
+}
+
+TEST_F(CudaAttention, FlashSharesKeysAndValues) {
+  for (const DType dtype : kReal)
+    for (const bool causal : {true, false})
+      for (const int64_t D : {64, 128}) {
+        for (const int64_t K : {1, 2, 3, 6}) compare(AttentionKind::kFlash, dtype, {2, 129, 6, D, causal, K});
+        compare(AttentionKind::kFlash, dtype, {1, 257, 32, D, causal, 8});
+      }
+  for (const int64_t D : {16, 32}) compare(AttentionKind::kFlash, DType::kF32, {2, 129, 6, D, true, 2});
+}
+
+TEST_F(CudaAttention, CudnnSharesKeysAndValues) {
+  std::string why_not;
+  if (!attention::cudnn_available(why_not)) GTEST_SKIP() << "no cuDNN: " << why_not;
+  for (const bool causal : {true, false})
+    for (const int64_t D : {64, 80, 128}) {
+      for (const int64_t K : {1, 2, 3})
+        compare(AttentionKind::kCudnn, DType::kBF16, {2, 129, 6, D, causal, K});
+      compare(AttentionKind::kCudnn, DType::kBF16, {1, 256, 32, D, causal, 8}, Layout::kApart);
+    }
 }
 
 TEST_F(CudaAttention, CudnnReadsPackedProjections) {

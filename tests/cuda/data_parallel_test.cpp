@@ -31,7 +31,7 @@ class CudaDataParallel : public ::testing::Test {
 
 RunShape cuda_shape(int ranks, DType dtype, bool shard, bool reduce_in_fp32 = false) {
   RunShape shape = shared_shape(ranks, shard);
-  shape.model.channels = 128;  // a head dim that the fused kernels serve
+  shape.model.channels = 128, shape.model.head_dim = 64;  // a head dim that the fused kernels serve
   shape.dtype = dtype;
   shape.reduce_in_fp32 = reduce_in_fp32;
   return shape;

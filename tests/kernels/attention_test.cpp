@@ -125,6 +125,33 @@ TEST_F(Attention, NaNStaysNaN) {
   }
 }
 
+TEST_F(Attention, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
+  const AttentionPlan plan = choose_attention(
+      {.kind = AttentionKind::kFlash, .shape = {1, 3, 2, 4}, .dtype = DType::kF32, .device = {.threads = 2}});
+  const Tensor qkv = make.normal({1, 3, 6, 4}), y = make.zeros({1, 3, 2, 4}),
+               saved = make.zeros(plan.saved_shape);
+  const PackedHeads in(qkv, plan.shape);
+  const auto forward = [&](int64_t bytes) {
+    cpu.run(AttentionForward{.plan = plan,
+                             .q = in.q,
+                             .k = in.k,
+                             .v = in.v,
+                             .y = y,
+                             .saved = saved,
+                             .workspace = make.zeros({bytes / 4})});
+  };
+  // Of each thread: 64 x 64 scores, 64 rows of the output, 64 sums and maxima
+  EXPECT_EQ(plan.forward_workspace_bytes, 2 * (64 * 64 * 4 + 64 * 4 * 4 + 64 * 8));
+  try {
+    forward(plan.forward_workspace_bytes - 4);
+    FAIL() << "too small a workspace was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), fmt::format("attention forward: workspace wants {} bytes, found {}",
+                                        plan.forward_workspace_bytes, plan.forward_workspace_bytes - 4));
+  }
+  forward(plan.forward_workspace_bytes);
+}
+
 // One query over eight keys in two tiles of four, no scaling: small enough to follow by hand.
 TEST_F(Attention, WorkedExample) {
   constexpr int64_t N = 8, D = 4;

@@ -1,4 +1,4 @@
-// GPT-2 in fp64, straight from its formulas: what the model is held against in every variant.
+// The transformer in fp64, straight from its formulas: what the model is held against in every variant.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ class ReferenceModel {
 
   explicit ReferenceModel(const ModelConfig& config) : config_(config) {}
 
-  // By Hugging Face's names; matrices are [out, in], tables without padding matter in their first V rows.
+  // By their names in ParamInfo; matrices are [out, in], tables without padding matter in their first V rows.
   std::map<std::string, Values> weights;
 
   // Mean loss of sequences of T tokens.
@@ -32,37 +32,46 @@ class ReferenceModel {
  private:
   const Values& of(const std::string& name) const { return weights.at(name); }
 
-  Values norm(const Values& x, const std::string& name) const {
-    const auto C = static_cast<size_t>(config_.channels);
-    const Values &weight = of(name + ".weight"), &bias = of(name + ".bias");
+  // Rows of `width`, each by its own mean (LayerNorm alone) and mean square; the weights repeat.
+  Values norm(const Values& x, const std::string& name, size_t width, bool centred) const {
+    const Values& weight = of(name + ".weight");
+    const Values* bias = centred ? &of(name + ".bias") : nullptr;
+    const auto C = static_cast<double>(width);
     Values y(x.size());
-    for (size_t row = 0; row < x.size(); row += C) {
+    for (size_t row = 0; row < x.size(); row += width) {
       double mean = 0, variance = 0;
-      for (size_t c = 0; c < C; ++c) mean += x[row + c] / static_cast<double>(C);
-      for (size_t c = 0; c < C; ++c) variance += std::pow(x[row + c] - mean, 2) / static_cast<double>(C);
+      for (size_t c = 0; centred && c < width; ++c) mean += x[row + c] / C;
+      for (size_t c = 0; c < width; ++c) variance += std::pow(x[row + c] - mean, 2) / C;
       const double rstd = 1 / std::sqrt(variance + static_cast<double>(config_.norm_epsilon));
-      for (size_t c = 0; c < C; ++c) y[row + c] = (x[row + c] - mean) * rstd * weight[c] + bias[c];
+      for (size_t c = 0; c < width; ++c)
+        y[row + c] = (x[row + c] - mean) * rstd * weight[c] + (bias ? (*bias)[c] : 0);
     }
     return y;
   }
+  Values norm(const Values& x, const std::string& name) const {
+    return norm(x, name, static_cast<size_t>(config_.channels), config_.norm == NormKind::kLayerNorm);
+  }
 
   // x [T, in] to [T, out]
-  Values linear(const Values& x, const std::string& name, int64_t in, int64_t out,
-                bool has_bias = true) const {
+  static Values product(const Values& x, const Values& weight, int64_t in, int64_t out) {
     const int64_t T = static_cast<int64_t>(x.size()) / in;
-    const Values& weight = of(name + ".weight");
-    const Values* bias = has_bias ? &of(name + ".bias") : nullptr;
     Values y(static_cast<size_t>(T * out));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t o = 0; o < out; ++o) {
-        double sum = bias ? (*bias)[static_cast<size_t>(o)] : 0;
+        double sum = 0;
         for (int64_t i = 0; i < in; ++i)
           sum += x[static_cast<size_t>(t * in + i)] * weight[static_cast<size_t>(o * in + i)];
         y[static_cast<size_t>(t * out + o)] = sum;
       }
     return y;
   }
+  Values linear(const Values& x, const std::string& name, int64_t in, int64_t out, bool bias) const {
+    Values y = product(x, of(name + ".weight"), in, out);
+    for (size_t i = 0; bias && i < y.size(); ++i) y[i] += of(name + ".bias")[i % static_cast<size_t>(out)];
+    return y;
+  }
 
+  static double silu(double x) { return x / (1 + std::exp(-x)); }
   double activation(double x) const {
     switch (config_.mlp) {
       case Mlp::kGelu:
@@ -71,32 +80,77 @@ class ReferenceModel {
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
       case Mlp::kRelu:
         return std::max(x, 0.0);
+      case Mlp::kSwiglu:
+        break;
     }
     return NAN;
   }
 
-  Values attention(const Values& qkv, int64_t T, int64_t layer) const {
-    const int64_t C = config_.channels, D = config_.head_dim;
+  Values mlp(const Values& x, const std::string& name) const {
+    const int64_t C = config_.channels, F = config_.mlp_width, T = static_cast<int64_t>(x.size()) / C;
+    const bool bias = config_.bias == Bias::kAll;
+    const Values wide = linear(x, name + "expand", C, config_.gated() ? 2 * F : F, bias);
+    Values hidden(static_cast<size_t>(T * F));
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t f = 0; f < F; ++f)
+        hidden[static_cast<size_t>(t * F + f)] = config_.gated()
+                                                     ? silu(wide[static_cast<size_t>(t * 2 * F + f)]) *
+                                                           wide[static_cast<size_t>(t * 2 * F + F + f)]
+                                                     : activation(wide[static_cast<size_t>(t * F + f)]);
+    return linear(hidden, name + "contract", F, C, bias);
+  }
+
+  // One head of every token: [T, D], of rows with `heads` heads
+  Values head_of(const Values& rows, int64_t T, int64_t heads, int64_t head) const {
+    const int64_t D = config_.head_dim;
+    Values one;
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t d = 0; d < D; ++d) one.push_back(rows[static_cast<size_t>((t * heads + head) * D + d)]);
+    return one;
+  }
+
+  // QK norm and rotation of one head of q or k
+  Values positioned(Values x, int64_t T, const std::string& norm_name) const {
+    const int64_t D = config_.head_dim;
+    if (config_.qk_norm) x = norm(x, norm_name, static_cast<size_t>(D), false);
+    if (config_.positions != Positions::kRope) return x;
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t i = 0; i < D / 2; ++i) {
+        const double angle =
+            static_cast<double>(t) *
+            std::pow(config_.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+        double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + D / 2)];
+        const double turned = low * std::cos(angle) - high * std::sin(angle);
+        high = high * std::cos(angle) + low * std::sin(angle);
+        low = turned;
+      }
+    return x;
+  }
+
+  Values attention(const Values& qkv, int64_t T, int64_t layer, const std::string& name) const {
+    const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
     const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(D)) : 1) /
                          (config_.scale_attention_by_layer ? static_cast<double>(layer + 1) : 1);
-    const auto element = [&](int64_t t, int64_t which, int64_t channel) {
-      return qkv[static_cast<size_t>(t * 3 * C + which * C + channel)];
-    };
-    Values y(static_cast<size_t>(T * C));
-    for (int64_t t = 0; t < T; ++t)
-      for (int64_t h = 0; h < config_.heads; ++h) {
+    Values y(static_cast<size_t>(T * H * D));
+    for (int64_t h = 0; h < H; ++h) {
+      const int64_t shared = h / (H / K);
+      const Values q = positioned(head_of(qkv, T, H + 2 * K, h), T, name + "q_norm"),
+                   k = positioned(head_of(qkv, T, H + 2 * K, H + shared), T, name + "k_norm"),
+                   v = head_of(qkv, T, H + 2 * K, H + K + shared);
+      const auto at = [&](int64_t t, int64_t d) { return static_cast<size_t>(t * D + d); };
+      for (int64_t t = 0; t < T; ++t) {
         Values p(static_cast<size_t>(t + 1));
         double sum = 0;
         for (int64_t s = 0; s <= t; ++s) {
           double score = 0;
-          for (int64_t d = 0; d < D; ++d) score += element(t, 0, h * D + d) * element(s, 1, h * D + d);
+          for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           sum += p[static_cast<size_t>(s)] = std::exp(scale * score);
         }
         for (int64_t s = 0; s <= t; ++s)
           for (int64_t d = 0; d < D; ++d)
-            y[static_cast<size_t>(t * C + h * D + d)] +=
-                p[static_cast<size_t>(s)] / sum * element(s, 2, h * D + d);
+            y[static_cast<size_t>((t * H + h) * D + d)] += p[static_cast<size_t>(s)] / sum * v[at(s, d)];
       }
+    }
     return y;
   }
 
@@ -105,25 +159,26 @@ class ReferenceModel {
   }
 
   double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets) const {
-    const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, F = config_.mlp_width,
-                  V = config_.vocab_size;
-    const Values &table = of("token_table"), &positions = of("position_table");
+    const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, V = config_.vocab_size,
+                  wide = config_.head_dim * config_.heads;
+    const Values& table = of("token_table");
     Values x(static_cast<size_t>(T * C));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c)
         x[static_cast<size_t>(t * C + c)] =
             table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
-            positions[static_cast<size_t>(t * C + c)];
+            (config_.positions == Positions::kLearned ? of("position_table")[static_cast<size_t>(t * C + c)]
+                                                      : 0);
     for (int64_t l = 0; l < config_.layers; ++l) {
-      const std::string block = "transformer.h." + std::to_string(l) + ".";
-      const Values qkv = linear(norm(x, block + "ln_1"), block + "attn.c_attn", C, 3 * C);
-      add(x, linear(attention(qkv, T, l), block + "attn.c_proj", C, C));
-      Values hidden = linear(norm(x, block + "ln_2"), block + "mlp.c_fc", C, F);
-      for (double& value : hidden) value = activation(value);
-      add(x, linear(hidden, block + "mlp.c_proj", F, C));
+      const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
+      const Values qkv =
+          linear(norm(x, block + "norm1"), inside + "qkv", C,
+                 (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.bias != Bias::kNone);
+      add(x, linear(attention(qkv, T, l, inside), inside + "out", wide, C, config_.bias == Bias::kAll));
+      add(x, mlp(norm(x, block + "norm2"), block + "mlp."));
     }
-    const Values logits =
-        linear(norm(x, "transformer.ln_f"), config_.tied ? "transformer.wte" : "lm_head", C, V, false);
+    const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
+                                       : product(norm(x, "norm"), of("head.weight"), C, V);
     double loss = 0;
     for (int64_t t = 0; t < T; ++t) {
       double sum = 0;

@@ -88,7 +88,7 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
   };
   EXPECT_NEAR(deviation(a.blocks[0].attention.qkv.weight), 0.02, 0.002);
   EXPECT_NEAR(deviation(a.blocks[0].mlp.contract.weight), 0.02 / std::sqrt(6.0), 0.001);
-  EXPECT_EQ(floats(a.norm_weight)[3], 1);
+  EXPECT_EQ(floats(a.norm.weight)[3], 1);
   for (int64_t i = kTiny.vocab_size * kTiny.channels; i < a.token_table.numel(); ++i)
     ASSERT_EQ(floats(a.token_table)[i], 0);
 }
@@ -127,7 +127,7 @@ TEST(Training, RecomputingChangesNoBit) {
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       RunShape shape = tiny_shape(attention);
       shape.keep = keep;
-      SCOPED_TRACE(name_of(keep));
+      SCOPED_TRACE(text_of(keep));
       expect_same_bits(run_on_cpu(shape, 3, make), kept);
     }
   }
@@ -215,10 +215,12 @@ TEST(Memory, ThePlanIsTheStep) {
     expect_exact("one layer, wide words", [](RunShape& s) { s.model.layers = 1, s.model.vocab_size = 3000; });
     expect_exact("context beyond the sequences", [](RunShape& s) { s.model.context = 900; });
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs})
-      expect_exact(name_of(keep), [&](RunShape& s) { s.keep = keep; });
+      expect_exact(text_of(keep).c_str(), [&](RunShape& s) { s.keep = keep; });
     expect_exact("moments in bf16", [](RunShape& s) { s.moments = DType::kBF16; });
     expect_exact("logits in chunks", [](RunShape& s) { s.classifier_chunk = 10; });
-    expect_exact("head dim 64", [](RunShape& s) { s.model.heads = 1, s.model.channels = 64; });
+    expect_exact("head dim 64", [](RunShape& s) {
+      s.model.heads = s.model.kv_heads = 1, s.model.channels = s.model.head_dim = 64;
+    });
   }
 }
 

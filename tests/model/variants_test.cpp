@@ -1,5 +1,6 @@
-// Every variant of GPT-2 on the CPU, against fp64 and against what must not change its results.
+// Every variant and part of a model on the CPU, against fp64 and against what must not change its results.
 #include "model/init.h"
+#include "model/rope.h"
 #include "tests/model/reference_model.h"
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
@@ -10,8 +11,13 @@ namespace {
 
 constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 16};
 
+std::vector<Variant> all_variants() {
+  std::vector<Variant> all = variants_of(kPlain), parts = parts_of(kPlain);
+  all.insert(all.end(), parts.begin(), parts.end());
+  return all;
+}
 std::vector<Variant> plain_and_variants() {
-  std::vector<Variant> all = variants_of(kPlain);
+  std::vector<Variant> all = all_variants();
   all.insert(all.begin(), {"plain", kPlain});
   return all;
 }
@@ -24,9 +30,14 @@ struct LoudModel {
       : model{.config = config,
               .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
               .plan = choose_attention({.kind = attention,
-                                        .shape = {kBatch, kTokens, config.heads, config.head_dim},
+                                        .shape = {.batch = kBatch,
+                                                  .tokens = kTokens,
+                                                  .heads = config.heads,
+                                                  .head_dim = config.head_dim,
+                                                  .kv_heads = config.kv_heads},
                                         .dtype = DType::kF32,
-                                        .device = {}})},
+                                        .device = {}}),
+              .angles = allocate_angles(cpu, arena, config, kTokens)},
         grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
         reference(config) {
     for (const Params* params : {&model.params, &grads})
@@ -106,7 +117,7 @@ TEST(Variants, LossAndGradientsAreThoseOfFp64) {
 // Each switch changes the loss by far more than the tolerance above: none of them does nothing.
 TEST(Variants, EveryOneIsAnotherModel) {
   const double plain = LoudModel(kPlain, AttentionKind::kFlash).train();
-  for (const Variant& variant : variants_of(kPlain))
+  for (const Variant& variant : all_variants())
     EXPECT_GT(std::abs(LoudModel(variant.model, AttentionKind::kFlash).train() / plain - 1), 1e-5)
         << variant.name;
 }
@@ -122,8 +133,8 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
     return weights;
   };
   auto tied_weights = initial(kPlain), weights = initial(untied);
-  const std::vector<float> head = weights.at("lm_head.weight");
-  weights.erase("lm_head.weight");
+  const std::vector<float> head = weights.at("head.weight");
+  weights.erase("head.weight");
   EXPECT_EQ(weights, tied_weights);
   ASSERT_EQ(head.size(), static_cast<size_t>(kPlain.padded_vocab() * kPlain.channels));
   const auto filled = static_cast<size_t>(kPlain.vocab_size * kPlain.channels);
@@ -135,16 +146,15 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
     }
   }
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(filled)), 0.02, 0.003);
-  EXPECT_NE(head, tied_weights.at("transformer.wte.weight"));
+  EXPECT_NE(head, tied_weights.at("token_table"));
 
   for (const ParamPlace& place : ParamLayout(untied, 2).places) {
-    if (place.info.name != "lm_head.weight") continue;
+    if (place.info.name != "head.weight") continue;
     EXPECT_EQ(place.bucket, ParamLayout::kOutside);
     EXPECT_TRUE(place.info.decay);
-    EXPECT_FALSE(place.info.conv1d);
     return;
   }
-  FAIL() << "there is no lm_head.weight";
+  FAIL() << "there is no head.weight";
 }
 
 TEST(Variants, AParameterIsCountedOnce) {
@@ -158,14 +168,24 @@ TEST(Variants, AParameterIsCountedOnce) {
   }
 }
 
+constexpr Keep kKeeps[] = {kKeepAll,
+                           kKeepAllButMlp,
+                           kKeepOutputs,
+                           {Recomputed::kNorms},
+                           {Recomputed::kAttention},
+                           {Recomputed::kActivation},
+                           {Recomputed::kNorms, Recomputed::kActivation},
+                           {Recomputed::kAttention, Recomputed::kActivation},
+                           {Recomputed::kNorms, Recomputed::kAttention, Recomputed::kMlp}};
+
 RunShape shape_of(const Variant& variant) {
   return {.model = variant.model, .micro_batch = 3, .micro_steps = 2, .sequence_length = 15};
 }
 
 TEST(Variants, ThePlanIsTheStep) {
-  for (const Variant& variant : variants_of(kPlain))
-    for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepOutputs}) {
-      SCOPED_TRACE(fmt::format("{}, {}", variant.name, name_of(keep)));
+  for (const Variant& variant : all_variants())
+    for (const Keep keep : kKeeps) {
+      SCOPED_TRACE(fmt::format("{}, {}", variant.name, text_of(keep)));
       RunShape shape = shape_of(variant);
       shape.keep = keep;
       expect_plan_is_the_step({}, shape);
@@ -174,17 +194,17 @@ TEST(Variants, ThePlanIsTheStep) {
 
 // Steps that learn; what the backward computes again, block by block, has the same bits; padding stays zero.
 TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
-  for (const Variant& variant : variants_of(kPlain)) {
+  for (const Variant& variant : all_variants()) {
     SCOPED_TRACE(variant.name);
     HostTensors make;
     RunShape shape = shape_of(variant);
     const StepsResult kept = run_steps({}, shape, 3, make, 1e-2);
-    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
+    for (const Keep keep : kKeeps) {
       shape.keep = keep;
       expect_same_bits(run_steps({}, shape, 3, make, 1e-2), kept);
     }
     for (const auto& [name, tensor] : kept.weights) {
-      if (name != "transformer.wte.weight" && name != "lm_head.weight") continue;
+      if (name != "token_table" && name != "head.weight") continue;
       for (int64_t i = kPlain.vocab_size * kPlain.channels; i < tensor.numel(); ++i)
         ASSERT_EQ(floats(tensor)[static_cast<size_t>(i)], 0) << name;
     }

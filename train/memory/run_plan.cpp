@@ -12,6 +12,8 @@ void set(Change& change, const std::string& key, V& member, V value) {
   std::erase_if(change.switches, [&](const std::string& s) { return s.starts_with(key + "="); });
   if constexpr (HasWords<V>) {
     change.switches.push_back(fmt::format("{}={}", key, name_of(value)));
+  } else if constexpr (std::is_same_v<V, Keep>) {
+    change.switches.push_back(fmt::format("{}={}", key, text_of(value)));
   } else {
     change.switches.push_back(fmt::format("{}={}", key, value));
   }

@@ -33,20 +33,6 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
   return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
 }
 
-Tensor allocate_angles(Arena& arena, const SessionShape& s) {
-  if (s.model.positions != Positions::kRope) return {};
-  const int64_t positions = std::max(s.sequence_length, s.longest_sample());
-  return arena.alloc(MemoryTag::kWorkspace, "rotary angles", DType::kF32, {positions, s.model.head_dim / 2, 2});
-}
-
-void write_angles(const Stream& stream, const ModelConfig& model, const Tensor& angles) {
-  if (!angles || angles.data == nullptr) return;
-  std::vector<float> host(static_cast<size_t>(angles.numel()));
-  fill_angles(model, angles.shape[0], host);
-  stream.run(Copy{{host.data(), DType::kF32, angles.shape, Device::kCpu}, angles});
-  stream.synchronize();
-}
-
 }  // namespace
 
 Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts)
@@ -58,9 +44,9 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
              .params = layout_.params(
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
              .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
-             .angles = allocate_angles(arena, shape),
+             .angles = allocate_angles(stream_, arena, shape.model,
+                                       std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk} {
-  write_angles(stream_, shape.model, model_.angles);
   for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
 }
 

@@ -20,6 +20,7 @@ struct Args : BackwardTensors<float>, Sizes {
   int tiles;
   const float* lse;  // [B, H, N]
   float* delta;      // [B, H, N]
+  int head_dim;
 };
 
 template <int kHeadDim>
@@ -41,14 +42,14 @@ struct Memory {
 };
 
 // One warp a row
-__global__ void __launch_bounds__(kThreads, 1) delta_kernel(const Args a, int head_dim, int64_t rows) {
+__global__ void __launch_bounds__(kThreads, 1) delta_kernel(const Args a, int64_t rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (row >= rows) return;
   const int head_index = static_cast<int>(row / a.tokens), t = static_cast<int>(row % a.tokens);
   const float* out = a.out.head_begin(head_index / a.heads, head_index % a.heads) + t * a.out.row;
   const float* dout = a.dout.head_begin(head_index / a.heads, head_index % a.heads) + t * a.dout.row;
   float sum = 0;
-  for (int d = threadIdx.x % 32; d < head_dim; d += 32) sum = fmaf(out[d], dout[d], sum);
+  for (int d = threadIdx.x % 32; d < a.head_dim; d += 32) sum = fmaf(out[d], dout[d], sum);
   for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
   if (threadIdx.x % 32 == 0) a.delta[row] = sum;
 }
@@ -73,7 +74,7 @@ __device__ __forceinline__ Gradient gradient_of(const Args& a, int query, int ke
   return {seen ? p : 0, seen ? ds : 0};
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -83,15 +84,15 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   const int b = blockIdx.x / a.tiles / a.kv_heads, kv_head = blockIdx.x / a.tiles % a.kv_heads;
   const int first_k = tile * kT;
 
-  m.k.load(a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens);
-  m.v.load(a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens);
+  load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens, a.head_dim);
+  load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens, a.head_dim);
   Accumulator<kT, kHeadDim> dk, dv;
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
     for (int i = a.causal ? tile : 0; i < a.tiles; ++i) {
       const int first_q = i * kT;
       __syncthreads();  // other warps may still be reading the last Q, dO
-      m.q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
-      m.dout.load(a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens);
+      load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
+      load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
       __syncthreads();  // the tiles were written by all threads, and are read by all
 
       Accumulator<kT, kT> p, ds;
@@ -121,11 +122,11 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       multiply_rows_cols(dk, m.scores, m.q);
     }
   }
-  store(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.scale);
-  store(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens);
+  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.head_dim, a.scale);
+  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens, a.head_dim);
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -136,8 +137,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
             kv_head = h / a.group;
   const int first_q = tile * kT;
 
-  m.q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
-  m.dout.load(a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens);
+  load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
+  load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
   RowStatistics rows[kPart];
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
@@ -145,8 +146,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   for (int j = 0; j < (a.causal ? tile + 1 : a.tiles); ++j) {
     const int first_k = j * kT;
     __syncthreads();  // other warps may still be reading the last K, V
-    m.k.load(a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens);
-    m.v.load(a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens);
+    load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens, a.head_dim);
+    load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens, a.head_dim);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
     Accumulator<kT, kT> p, ds;
@@ -164,25 +165,27 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     __syncwarp();  // a row of scores is written and read by the same half warp
     multiply_rows_cols(dq, m.scores, m.k);
   }
-  store(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.scale);
+  store<kWhole>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim, a.scale);
 }
 
 }  // namespace
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  return with_head_dim(p.head_dim, [&]<int kHeadDim>() {
+  return with_head_dim(p.head_dim, [&]<int kHeadDim, bool kWhole>() {
     const DeltaWorkspace workspace(f.workspace, p);
-    const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse, workspace.delta};
+    const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse,
+                       workspace.delta,      p.head_dim};
     const int64_t rows = p.batch * p.heads * p.tokens;
     constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
     const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
     const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.tiles),
                query_ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
-    AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, kHeadDim, rows);
-    if (status == ATTN_OK) status = launch(keys_kernel<kHeadDim>, key_ctas, kThreads, kBytes, stream, args);
+    AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
     if (status == ATTN_OK)
-      status = launch(queries_kernel<kHeadDim>, query_ctas, kThreads, kBytes, stream, args);
+      status = launch(keys_kernel<kHeadDim, kWhole>, key_ctas, kThreads, kBytes, stream, args);
+    if (status == ATTN_OK)
+      status = launch(queries_kernel<kHeadDim, kWhole>, query_ctas, kThreads, kBytes, stream, args);
     return status;
   });
 }

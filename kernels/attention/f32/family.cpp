@@ -13,7 +13,7 @@ constinit const Family kFamily = {
     .lowest_arch = kLowestArch,
     .highest_arch = kAnyLaterArch,
     .dtype = ATTN_F32,
-    .head_dims = kHeadDims,
+    .head_dims = {.step = 8, .most = 256},
     .most_tokens = kMostTokens,
     .most_rows = kMostRows,
     .row_padding = 1,

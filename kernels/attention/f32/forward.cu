@@ -13,6 +13,7 @@ namespace {
 struct Args : ForwardTensors<float>, Sizes {
   int tiles;
   float* lse;  // [B, H, N]
+  int head_dim;
 };
 
 template <int kHeadDim>
@@ -34,7 +35,7 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   using M = Memory<kHeadDim>;
   constexpr int kT = M::kT, kRows = kT / kSide;
@@ -49,15 +50,15 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const int first_q = tile * kT, key_tiles = a.causal ? tile + 1 : a.tiles;
   const float log2_scale = a.scale * kLog2e;
 
-  q.load(a.q.head_begin(b, h), a.q.row, first_q, a.tokens);
+  load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   Accumulator<kT, kHeadDim> o;
   float max[kRows], sum[kRows];
   for (int i = 0; i < kRows; ++i) max[i] = -INFINITY, sum[i] = 0;
 
   for (int j = 0; j < key_tiles; ++j) {
     __syncthreads();  // other warps may still be reading the last K, V
-    k.load(a.k.head_begin(b, kv_head), a.k.row, j * kT, a.tokens);
-    v.load(a.v.head_begin(b, kv_head), a.v.row, j * kT, a.tokens);
+    load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, j * kT, a.tokens, a.head_dim);
+    load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, j * kT, a.tokens, a.head_dim);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;
@@ -101,16 +102,17 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 #pragma unroll
     for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total == 0 ? 1 : total;  // 0: scores are -inf
   }
-  store(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens);
+  store<kWhole>(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens, a.head_dim);
 }
 
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim>() {
-    const Args args = {tensors_of<float>(f), sizes_of(f.problem), tiles_of<kHeadDim>(f.problem), f.lse};
+  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
+    const Args args = {tensors_of<float>(f), sizes_of(f.problem), tiles_of<kHeadDim>(f.problem), f.lse,
+                       f.problem.head_dim};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    return launch(forward_kernel<kHeadDim>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
+    return launch(forward_kernel<kHeadDim, kWhole>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }
 

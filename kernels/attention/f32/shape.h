@@ -4,8 +4,6 @@
 namespace tessera::attention::f32 {
 
 // Rows of queries and of keys that a CTA takes at a time: so many that five tiles fit into kSharedEverywhere.
-constexpr int tile_rows(int head_dim) { return head_dim <= 64 ? 64 : 32; }
-
-inline constexpr int kHeadDims[] = {16, 32, 64, 128};
+constexpr int tile_rows(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 32 : 16; }
 
 }  // namespace tessera::attention::f32

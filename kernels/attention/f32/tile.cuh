@@ -26,17 +26,20 @@ struct SharedTile {
   __device__ float4& four(int row, int col) const {
     return *reinterpret_cast<float4*>(data + row * kStride + col);
   }
-
-  // Rows first .. of a [rows, kCols] matrix; zeros past `rows`
-  __device__ void load(const float* from, int64_t stride, int first, int rows) const {
-    for (int i = threadIdx.x; i < kRows * kCols / 4; i += kThreads) {
-      const int row = i / (kCols / 4), col = i % (kCols / 4) * 4;
-      four(row, col) = first + row < rows
-                           ? *reinterpret_cast<const float4*>(from + (first + row) * stride + col)
-                           : float4{0, 0, 0, 0};
-    }
-  }
 };
+
+// To a tile: rows first .. of a [rows, cols] matrix, and zeros past its ends. `cols` is a multiple of 4;
+// kWhole: it is kCols
+template <bool kWhole, int kRows, int kCols>
+__device__ __forceinline__ void load(SharedTile<kRows, kCols> tile, const float* from, int64_t stride,
+                                     int first, int rows, int cols) {
+  for (int i = threadIdx.x; i < kRows * kCols / 4; i += kThreads) {
+    const int row = i / (kCols / 4), col = i % (kCols / 4) * 4;
+    tile.four(row, col) = first + row < rows && (kWhole || col < cols)
+                              ? *reinterpret_cast<const float4*>(from + (first + row) * stride + col)
+                              : float4{0, 0, 0, 0};
+  }
+}
 
 // Tiles of kTile rows that hold the tokens
 template <int kHeadDim>
@@ -44,20 +47,23 @@ int tiles_of(const AttnProblem& p) {
   return static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
 }
 
-// launch.template operator()<D>() with D the head dim as a constant
+// launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
+// usual head dims have kernels that do not ask where a head ends.
 template <class Launch>
 AttnStatus with_head_dim(int head_dim, const Launch& launch) {
   switch (head_dim) {
     case 16:
-      return launch.template operator()<16>();
+      return launch.template operator()<16, true>();
     case 32:
-      return launch.template operator()<32>();
+      return launch.template operator()<32, true>();
     case 64:
-      return launch.template operator()<64>();
+      return launch.template operator()<64, true>();
     case 128:
-      return launch.template operator()<128>();
+      return launch.template operator()<128, true>();
   }
-  return ATTN_BAD_HEAD_DIM;
+  if (head_dim <= 64) return launch.template operator()<64, false>();
+  if (head_dim <= 128) return launch.template operator()<128, false>();
+  return launch.template operator()<256, false>();
 }
 
 template <int kM, int kN>
@@ -117,17 +123,20 @@ __device__ __forceinline__ void multiply_rows_cols(Accumulator<kM, kN>& c, Share
   }
 }
 
-// A thread's part of rows first .. of a [rows, kN] matrix
-template <int kM, int kN>
+// A thread's part of rows first .. of a [rows, cols] matrix; kWhole: cols = kN
+template <bool kWhole, int kM, int kN>
 __device__ __forceinline__ void store(const Accumulator<kM, kN>& c, float* to, int64_t stride, int first,
-                                      int rows, float factor = 1) {
+                                      int rows, int cols, float factor = 1) {
   const Place at;
 #pragma unroll
   for (int i = 0; i < kM / kSide; ++i) {
     const int row = first + at.ty + kSide * i;
     if (row >= rows) continue;
 #pragma unroll
-    for (int j = 0; j < kN / kSide; ++j) to[row * stride + at.tx + kSide * j] = c.at[i][j] * factor;
+    for (int j = 0; j < kN / kSide; ++j) {
+      const int col = at.tx + kSide * j;
+      if (kWhole || col < cols) to[row * stride + col] = c.at[i][j] * factor;
+    }
   }
 }
 

@@ -6,18 +6,13 @@
 #include "kernels/attention/workspace.h"
 
 namespace tessera::attention::row {
-namespace {
-
-constexpr int kHeadDims[] = {64, 128};
-
-}  // namespace
 
 constinit const Family kFamily = {
     .name = "row",
     .lowest_arch = kLowestArch,
     .highest_arch = kAnyLaterArch,
     .dtype = ATTN_BF16,
-    .head_dims = kHeadDims,
+    .head_dims = {.step = 64, .most = 128},
     // The forward keeps a row of scores in shared memory, within the 99 KB that every chip has.
     .most_tokens = 24'000,
     .most_rows = std::numeric_limits<int32_t>::max(),  // a CTA each

@@ -14,6 +14,9 @@
 // With the scores transposed, P^T and dS^T are, packed, the A operands of dV and dK: they stay in registers.
 // Only dS passes through shared memory, since dQ sums over all keys of the block. Step i loads tile i + 1,
 // which may be the next head's first.
+//
+// D = 256: kSplitD = 2 warps share their keys. Both compute P^T and dS^T, seven products instead of five, and
+// each has half the columns of dV and dK.
 #pragma once
 
 #include "kernels/attention/sm80/backward_args.cuh"
@@ -101,7 +104,7 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
 template <class Tile>
 struct QueryLoader {
   static constexpr int kBlockQ = Tile::kBlockQ;
-  using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim>;
+  using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim, Tile::kWhole>;
 
   const BackwardArgs& a;
   const int first_tile;  // of every head
@@ -113,8 +116,8 @@ struct QueryLoader {
                                          int kv_head_index)
       : a(args),
         first_tile(first),
-        q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ),
-        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ),
+        q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ, a.head_dim),
+        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ, a.head_dim),
         // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load
         // delta, which lies behind it in shared memory.
         statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
@@ -158,22 +161,31 @@ __device__ __forceinline__ void take_ticket(const BackwardArgs& a, const Backwar
 template <class Tile>
 __device__ __forceinline__ void start_load_keys(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
                                                 int b, int kv_head, int key_block) {
-  using Loader = TileLoader<Tile::kWarps * 32, Tile::kBlockK, Tile::kHeadDim>;
+  using Loader = TileLoader<Tile::kWarps * 32, Tile::kBlockK, Tile::kHeadDim, Tile::kWhole>;
   const int first = key_block * Tile::kBlockK;
-  Loader(a.k.head_begin(b, kv_head), a.k.row, first).start(memory.k(), a.tokens - first);
-  Loader(a.v.head_begin(b, kv_head), a.v.row, first).start(memory.v(), a.tokens - first);
+  Loader(a.k.head_begin(b, kv_head), a.k.row, first, a.head_dim).start(memory.k(), a.tokens - first);
+  Loader(a.v.head_begin(b, kv_head), a.v.row, first, a.head_dim).start(memory.v(), a.tokens - first);
 }
 
-// After the last step: K is no longer read, so its tile can take dK.
+// dK or dV of a warp's keys: its columns
 template <class Tile>
-__device__ __forceinline__ void write_key_gradients(
-    const BackwardArgs& a, const BackwardMemory<Tile>& memory, const KeyBlock& block, int warp_row,
-    Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim>& dk,
-    const Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim>& dv) {
+using KeyGradient = Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim / Tile::kSplitD>;
+
+// After the last step: K is no longer read, so its tile can take dK. `part` tells the warp's columns.
+template <class Tile>
+__device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
+                                                    const KeyBlock& block, int warp_row, int part,
+                                                    KeyGradient<Tile>& dk, const KeyGradient<Tile>& dv) {
+  constexpr int kSplitD = Tile::kSplitD;
   dk.scale(a.scale);
-  const int first_row = block.index * Tile::kBlockK + warp_row;
-  store_rows(dk, memory.k(), warp_row, a.dk.head_begin(block.b, block.h), a.dk.row, first_row, a.tokens);
-  store_rows(dv, memory.v(), warp_row, a.dv.head_begin(block.b, block.h), a.dv.row, first_row, a.tokens);
+  const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
+  const int cols = a.head_dim - first_col;
+  store_rows<Tile::kWhole>(dk, columns_of<kSplitD>(memory.k(), part), warp_row,
+                           a.dk.head_begin(block.b, block.h) + first_col, a.dk.row, first_row, a.tokens,
+                           cols);
+  store_rows<Tile::kWhole>(dv, columns_of<kSplitD>(memory.v(), part), warp_row,
+                           a.dv.head_begin(block.b, block.h) + first_col, a.dv.row, first_row, a.tokens,
+                           cols);
 }
 
 // Fixed order: our turn to add to a query tile has come when all key blocks from `top_block` down have added.
@@ -209,7 +221,7 @@ __device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyB
 template <class Tile, bool kCausal, bool kDeterministic>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
-  constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ;
+  constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
   const BackwardMemory<Tile> memory;
   const QueryGradient<Tile> gradient;
   if (kDeterministic) take_ticket(a, memory);
@@ -218,7 +230,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
   };
   const auto [key_block, kv_head_index, b, kv_head] = block();
-  const int warp_row = threadIdx.x / 32 * kWarpK;
+  const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK;
+  const int part = threadIdx.x / 32 % kSplitD;         // of the columns of dK and dV
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
 
@@ -226,7 +239,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   start_load_keys(a, memory, b, kv_head, key_block);
   load_queries.start(memory, 0);
 
-  Accumulator<kWarpK, kHeadDim> dk, dv;
+  KeyGradient<Tile> dk, dv;
   dk.clear();
   dv.clear();
   const float log2_scale = a.scale * kLog2e;
@@ -261,9 +274,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         scores_to_gradients(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
                             memory.delta(stage) + pass * 4);
         const auto ds_packed = operand_a(ds);
-        store_scores(memory.ds(stage), warp_row, pass, ds_packed);
-        multiply_registers_rows(dv, operand_a(p), memory.dout(stage), pass);
-        multiply_registers_rows(dk, ds_packed, memory.q(stage), pass);
+        if (part == 0) store_scores(memory.ds(stage), warp_row, pass, ds_packed);
+        multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(stage), part), pass);
+        multiply_registers_rows(dk, ds_packed, columns_of<kSplitD>(memory.q(stage), part), pass);
       }
     }
 
@@ -297,14 +310,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
       const int head = dq_tile / a.query_blocks - here.b * a.heads;
-      gradient.write(a.dq.head_begin(here.b, head), a.dq.row, first_q, a.tokens, dq, a.scale);
+      gradient.write(a.dq.head_begin(here.b, head), a.dq.row, first_q, a.tokens, a.head_dim, dq, a.scale);
     }
   }
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
   if (kDeterministic) pass_last_turn<Tile>(a, done);
-  write_key_gradients(a, memory, done, warp_row, dk, dv);
+  write_key_gradients(a, memory, done, warp_row, part, dk, dv);
 }
 
 }  // namespace tessera::attention::sm80

@@ -16,6 +16,7 @@ struct BackwardArgs : BackwardTensors<bf16> {
   int tokens, padded_tokens, query_blocks, key_blocks;
   int heads, kv_heads, group;  // as in Sizes, whose order costs these kernels registers
   float scale;
+  int head_dim;
 };
 
 }  // namespace tessera::attention::sm80

@@ -13,7 +13,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   const AttnProblem& p = f.problem;
   const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Tile::kBlockQ == 0);
-  static_assert(Tile::kBlockQ >= BackwardWorkspace::kSmallestBlockQ);
+  static_assert(Tile::kBlockQ >= BackwardWorkspace::smallest_block_q(Tile::kHeadDim));
   const Sizes sizes = sizes_of(p);
   BackwardArgs args = {tensors_of<bf16>(f)};
   args.lse = f.lse;
@@ -29,6 +29,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.kv_heads = sizes.kv_heads;
   args.group = sizes.group;
   args.scale = sizes.scale;
+  args.head_dim = p.head_dim;
   return args;
 }
 
@@ -41,7 +42,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
-  AttnStatus status = launch(backward_rows_kernel<Tile::kHeadDim, kDeterministic>,
+  AttnStatus status = launch(backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kDeterministic>,
                              static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta), kRowsThreads, 0,
                              stream, args, rows);
   if (status != ATTN_OK) return status;

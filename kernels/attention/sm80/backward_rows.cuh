@@ -8,8 +8,8 @@ namespace tessera::attention::sm80 {
 
 inline constexpr int kRowsThreads = 256;
 
-// kHeadDim / 8 neighbouring threads take a row.
-template <int kHeadDim, bool kDeterministic>
+// kHeadDim / 8 neighbouring threads take a row, of which the last have no columns where heads are narrower.
+template <int kHeadDim, bool kWhole, bool kDeterministic>
 __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const BackwardArgs a, int64_t rows) {
   constexpr int kLanes = kHeadDim / 8;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowsThreads + threadIdx.x;
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Backw
   const bool inside = row < rows, real = inside && t < a.tokens;
 
   float sum = 0;
-  if (real) {
+  if (real && (kWhole || lane * 8 < a.head_dim)) {
     const auto out = reinterpret_cast<const uint4*>(a.out.head_begin(b, h) + t * a.out.row);
     const auto dout = reinterpret_cast<const uint4*>(a.dout.head_begin(b, h) + t * a.dout.row);
     sum = dot8(out[lane], dout[lane]);

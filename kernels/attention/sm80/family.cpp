@@ -7,27 +7,35 @@
 namespace tessera::attention::sm80 {
 namespace {
 
-constexpr int kHeadDims[] = {64, 128};
-
 // Compute capabilities whose CTAs get 163 KB of shared memory or more; the others get 99.
 bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >= 90 && arch < 120); }
 
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  return f.problem.head_dim == 64 ? forward_64(f, stream) : forward_128(f, stream);
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return head_dim == 64 ? forward_64(f, stream) : forward_64_narrow(f, stream);
+  if (head_dim <= 128) return head_dim == 128 ? forward_128(f, stream) : forward_128_narrow(f, stream);
+  return forward_256(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
-  if (f.problem.head_dim == 64) return backward_64(f, stream);
-  return large_shared_memory(arch) ? backward_128(f, stream) : backward_128_small(f, stream);
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return head_dim == 64 ? backward_64(f, stream) : backward_64_narrow(f, stream);
+  const bool large = large_shared_memory(arch);
+  if (head_dim > 128) return large ? backward_256(f, stream) : backward_256_small(f, stream);
+  if (head_dim == 128) return large ? backward_128(f, stream) : backward_128_small(f, stream);
+  return large ? backward_128_narrow(f, stream) : backward_128_small_narrow(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
 #endif
 
 TileRows tile_rows(int head_dim, int arch) {
-  if (head_dim == 64) return {ForwardTile<64>::kBlockQ, BackwardTile<64>::kBlockK};
-  return {ForwardTile<128>::kBlockQ,
-          large_shared_memory(arch) ? BackwardTile<128>::kBlockK : SmallBackwardTile128::kBlockK};
+  if (head_dim <= 64) return {ForwardTile<64>::kBlockQ, BackwardTile<64>::kBlockK};
+  const bool large = large_shared_memory(arch);
+  if (head_dim > 128) {
+    return {ForwardTile<256>::kBlockQ, large ? BackwardTile<256>::kBlockK : SmallBackwardTile256::kBlockK};
+  }
+  return {ForwardTile<128>::kBlockQ, large ? BackwardTile<128>::kBlockK : SmallBackwardTile128::kBlockK};
 }
 
 }  // namespace
@@ -36,7 +44,7 @@ constinit const Family kFamily = {.name = "sm80",
                                   .lowest_arch = kLowestArch,
                                   .highest_arch = kAnyLaterArch,
                                   .dtype = ATTN_BF16,
-                                  .head_dims = kHeadDims,
+                                  .head_dims = {.step = 8, .most = 256},
                                   .most_tokens = kMostTokens,
                                   .most_rows = kMostRows,
                                   .row_padding = BackwardWorkspace::kRowPadding,

@@ -22,6 +22,7 @@ namespace tessera::attention::sm80 {
 
 struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
+  int head_dim;
 };
 
 template <class Tile>
@@ -62,6 +63,8 @@ template <class Tile, bool kCausal>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
+  constexpr bool kWhole = Tile::kWhole;
+  using KeyLoader = TileLoader<kThreads, kBlockK, kHeadDim, kWhole>;
   const ForwardMemory<Tile> memory;
 
   const int query_block = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z;
@@ -71,13 +74,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const int keys = kCausal ? min(a.tokens, (query_block + 1) * kBlockQ) : a.tokens;
   const int key_blocks = (keys + kBlockK - 1) / kBlockK;
 
-  TileLoader<kThreads, kBlockQ, kHeadDim>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ)
+  TileLoader<kThreads, kBlockQ, kHeadDim, kWhole>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ,
+                                                  a.head_dim)
       .start(memory.q(), a.tokens - query_block * kBlockQ);
   // The last key tile may reach past N, and so may the queries; all other key tiles are whole.
   const int last_k = (key_blocks - 1) * kBlockK;
   const int kv_head = h / a.group;
-  TileLoader<kThreads, kBlockK, kHeadDim> load_k(a.k.head_begin(b, kv_head), a.k.row, last_k);
-  TileLoader<kThreads, kBlockK, kHeadDim> load_v(a.v.head_begin(b, kv_head), a.v.row, last_k);
+  KeyLoader load_k(a.k.head_begin(b, kv_head), a.k.row, last_k, a.head_dim);
+  KeyLoader load_v(a.v.head_begin(b, kv_head), a.v.row, last_k, a.head_dim);
   load_k.start(memory.k(0), a.tokens - last_k);
   load_v.start(memory.v(0), a.tokens - last_k);
   ptx::cp_async_commit();
@@ -125,13 +129,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     }
   }
   // The warp's own rows of Q are read by nobody else, and no longer by itself.
-  store_rows(o, memory.q(), warp_row, a.out.head_begin(b, h), a.out.row, first_q, a.tokens);
+  store_rows<kWhole>(o, memory.q(), warp_row, a.out.head_begin(b, h), a.out.row, first_q, a.tokens,
+                     a.head_dim);
 }
 
 template <class Tile>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse};
+  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto kernel = p.causal ? forward_kernel<Tile, true> : forward_kernel<Tile, false>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);

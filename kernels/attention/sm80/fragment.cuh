@@ -27,6 +27,13 @@ struct SharedTile {
   }
 };
 
+// Part `part` of the columns of a tile, which is cut into kParts
+template <int kParts, int kRows, int kCols>
+__device__ __forceinline__ SharedTile<kRows, kCols / kParts> columns_of(SharedTile<kRows, kCols> tile,
+                                                                        int part) {
+  return {tile.base + part * SharedTile<kRows, kCols / kParts>::kBytes};
+}
+
 // The address that a lane gives to ldmatrix for the 16 x 16 block at (row, col), both multiples of 16. The
 // swizzle is an exclusive or of address bits 4..6, so `col` can be brought in last, as a constant.
 template <int kRows, int kCols>

@@ -16,7 +16,8 @@ namespace tessera::attention::sm80 {
 // Which part of a query tile's dQ a warp computes: kWarpQ x kWarpD at (q, d)
 template <class Tile>
 struct QueryGradient {
-  static constexpr int kWarpQ = 32, kWarpsQ = Tile::kBlockQ / kWarpQ, kWarpsD = Tile::kWarps / kWarpsQ;
+  static constexpr int kWarpQ = Tile::kBlockQ < 32 ? Tile::kBlockQ : 32, kWarpsQ = Tile::kBlockQ / kWarpQ,
+                       kWarpsD = Tile::kWarps / kWarpsQ;
   static constexpr int kWarpD = Tile::kHeadDim / kWarpsD;
   static constexpr int kTileFloats = Tile::kBlockQ * Tile::kHeadDim;
   using Part = Accumulator<kWarpQ, kWarpD>;
@@ -57,8 +58,8 @@ struct QueryGradient {
   }
 
   // The finished part, in bf16, to its rows of dQ; `first` is the tile's first query.
-  __device__ __forceinline__ void write(bf16* dq, int64_t stride, int first, int tokens, const Part& part,
-                                        float scale) const {
+  __device__ __forceinline__ void write(bf16* dq, int64_t stride, int first, int tokens, int head_dim,
+                                        const Part& part, float scale) const {
 #pragma unroll
     for (int m = 0; m < kWarpQ / 16; ++m) {
 #pragma unroll
@@ -68,6 +69,7 @@ struct QueryGradient {
         auto to = reinterpret_cast<uint32_t*>(dq + row * stride + d) + lane % 4;
 #pragma unroll
         for (int n = 0; n < kWarpD / 8; ++n) {
+          if (!Tile::kWhole && d + 8 * n >= head_dim) break;
           to[4 * n] = ptx::pack_bf16(part.at[m][n][2 * r] * scale, part.at[m][n][2 * r + 1] * scale);
         }
       }
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) backward_finish_kernel(cons
   typename QueryGradient<Tile>::Part part;
   gradient.load_added(a.dq_sums + static_cast<int64_t>(blockIdx.x) * gradient.kTileFloats, part);
   gradient.write(a.dq.head_begin(head_index / a.heads, head_index % a.heads), a.dq.row,
-                 query_block * Tile::kBlockQ, a.tokens, part, a.scale);
+                 query_block * Tile::kBlockQ, a.tokens, a.head_dim, part, a.scale);
 }
 
 }  // namespace tessera::attention::sm80

@@ -9,13 +9,16 @@ namespace tessera::attention::sm80 {
 
 using bf16 = __nv_bfloat16;
 
-// A thread's share of loading tiles of kRows rows, one after another, from a [rows, kCols] matrix.
-template <int kThreads, int kRows, int kCols>
+// A thread's share of loading tiles of kRows rows, one after another, from a [rows, cols] matrix. Columns of
+// a tile from `cols` on become zeros, unless kWhole says that there are none.
+template <int kThreads, int kRows, int kCols, bool kWhole>
 class TileLoader {
  public:
   // `from` is row 0; the first tile begins at row `first`.
-  __device__ __forceinline__ TileLoader(const bf16* from, int64_t stride, int first)
-      : from_(from + (first + row()) * stride + col()), stride_(stride) {}
+  __device__ __forceinline__ TileLoader(const bf16* from, int64_t stride, int first, int cols)
+      : from_(from + (first + row()) * stride + col()),
+        stride_(stride),
+        has_columns_(kWhole || col() < cols) {}
 
   // Starts copying the tile; of its rows, those from `rows` on become zeros.
   __device__ __forceinline__ void start(SharedTile<kRows, kCols> tile, int rows = kRows) const {
@@ -23,7 +26,8 @@ class TileLoader {
     const bf16* from = from_;
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce, from += kRowsAtOnce * stride_) {
-      ptx::cp_async_16(to + r * tile.kRowBytes, from, row() + r < rows);
+      const uint32_t at = kKeepsPlace ? to + r * tile.kRowBytes : tile.chunk(row() + r, col());
+      ptx::cp_async_16(at, from, row() + r < rows && has_columns_);
     }
   }
   __device__ __forceinline__ void move(int tiles) { from_ += tiles * kRows * stride_; }
@@ -31,19 +35,23 @@ class TileLoader {
 
  private:
   static constexpr int kChunks = kCols / 8, kRowsAtOnce = kThreads / kChunks;
-  static_assert(kRowsAtOnce % 8 == 0 && kRows % kRowsAtOnce == 0, "a thread keeps its place in the swizzle");
+  static constexpr bool kKeepsPlace = kRowsAtOnce % 8 == 0;  // in the swizzle
+  static_assert(kThreads % kChunks == 0 && kRows % kRowsAtOnce == 0);
   static __device__ __forceinline__ int row() { return threadIdx.x / kChunks; }
   static __device__ __forceinline__ int col() { return threadIdx.x % kChunks * 8; }
 
   const bf16* from_;
   int64_t stride_;
+  bool has_columns_;
 };
 
-// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, kCols] matrix;
-// rows past `rows` are dropped. They pass through rows tile_row .. of a tile, which no other warp may touch.
-template <int kM, int kRows, int kCols>
+// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, cols] matrix, and
+// drops what lies past its ends (kWhole: no columns do). They pass through rows tile_row .. of a tile, which
+// no other warp may touch.
+template <bool kWhole, int kM, int kRows, int kCols>
 __device__ __forceinline__ void store_rows(const Accumulator<kM, kCols>& x, SharedTile<kRows, kCols> tile,
-                                           int tile_row, bf16* to, int64_t stride, int first, int rows) {
+                                           int tile_row, bf16* to, int64_t stride, int first, int rows,
+                                           int cols) {
   const int lane = threadIdx.x % 32;
   __syncwarp();  // other lanes may still be reading, through ldmatrix, what the stores overwrite
 #pragma unroll
@@ -63,7 +71,7 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kCols>& x, Shar
 #pragma unroll
   for (int r = 0; r < kM; r += kRowsAtOnce) {
     const int row = r + lane / kChunks, col = lane % kChunks * 8;
-    if (first + row < rows) {
+    if (first + row < rows && (kWhole || col < cols)) {
       *reinterpret_cast<uint4*>(to + (first + row) * stride + col) =
           ptx::load_shared_uint4(tile.chunk(tile_row + row, col));
     }

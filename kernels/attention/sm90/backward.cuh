@@ -237,8 +237,8 @@ struct BackwardConsumer {
     ptx::fence_shared_for_async();
     sync_warpgroup(group);
     if (leader) {
-      ptx::store_tile(a.dk, dk_out.base, done.key_block * kBlockK + row, done.kv_head, done.batch);
-      ptx::store_tile(a.dv, dv_out.base, done.key_block * kBlockK + row, done.kv_head, done.batch);
+      store_tile<Shape::kWhole>(a.dk, dk_out, done.key_block * kBlockK + row, done.kv_head, done.batch);
+      store_tile<Shape::kWhole>(a.dv, dv_out, done.key_block * kBlockK + row, done.kv_head, done.batch);
       ptx::bulk_commit();
     }
     if constexpr (!kThroughScores) {

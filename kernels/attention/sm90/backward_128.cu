@@ -3,6 +3,6 @@
 
 namespace tessera::attention::sm90 {
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream) {
-  return launch_backward<128>(f, stream);
+  return launch_backward<BackwardShape<128>>(f, stream);
 }
 }  // namespace tessera::attention::sm90

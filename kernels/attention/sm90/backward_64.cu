@@ -2,5 +2,7 @@
 #include "kernels/attention/sm90/kernels.h"
 
 namespace tessera::attention::sm90 {
-AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream) { return launch_backward<64>(f, stream); }
+AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward<BackwardShape<64>>(f, stream);
+}
 }  // namespace tessera::attention::sm90

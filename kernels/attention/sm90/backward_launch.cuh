@@ -35,22 +35,34 @@ AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
       {&args->dk, &f.dk, p.kv_heads, kWarpgroupRows}, {&args->dv, &f.dv, p.kv_heads, kWarpgroupRows}};
   for (const auto& m : maps) {
     const AttnStatus status =
-        make_tensor_map(m.map, *m.tensor, p.batch, p.tokens, m.heads, Shape::kHeadDim, m.rows);
+        make_tensor_map(m.map, *m.tensor, p.batch, p.tokens, m.heads, box_of(p.head_dim, m.rows));
     if (status != ATTN_OK) return status;
   }
   for (int d = 0; d < Shape::kHeadDim; d += Shape::kPart) {
-    AttnTensor columns = f.dq;
-    columns.data = static_cast<bf16*>(f.dq.data) + d;
-    const AttnStatus status = make_tensor_map(&args->dq[d / Shape::kPart], columns, p.batch, p.tokens,
-                                              p.heads, Shape::kPart, Shape::kPart);
+    AttnTensor part = f.dq;
+    part.data = static_cast<bf16*>(f.dq.data) + d;
+    const Box box = {.columns = std::min(Shape::kPart, p.head_dim - d), .panels = 1, .rows = Shape::kPart};
+    const AttnStatus status =
+        make_tensor_map(&args->dq[d / Shape::kPart], part, p.batch, p.tokens, p.heads, box);
     if (status != ATTN_OK) return status;
   }
   return ATTN_OK;
 }
 
-template <int kHeadDim>
+template <class Shape>
+AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& rows, CUstream_st* stream) {
+  using Rows = RowsShape<Shape::kHeadDim>;
+  const int64_t warps = int64_t{rows.batch} * ((rows.heads + Rows::kHeads - 1) / Rows::kHeads) *
+                        (rows.query_tiles * Shape::kBlockQ / Rows::kTokens);
+  const auto ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
+  const auto kernel = f.problem.head_dim == Shape::kHeadDim
+                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true>
+                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false>;
+  return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
+}
+
+template <class Shape>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
-  using Shape = BackwardShape<kHeadDim>;
   const AttnProblem& p = f.problem;
   const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Shape::kBlockQ == 0);
@@ -71,13 +83,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .tokens = tokens,
       .query_tiles = query_tiles,
       .heads = static_cast<int>(p.heads),
+      .head_dim = p.head_dim,
   };
-  using Rows = RowsShape<kHeadDim>;
-  const int64_t warps = p.batch * ((p.heads + Rows::kHeads - 1) / Rows::kHeads) *
-                        (query_tiles * Shape::kBlockQ / Rows::kTokens);
-  const auto row_ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
-  AttnStatus status =
-      launch(backward_rows_kernel<kHeadDim, Shape::kBlockQ>, row_ctas, kRowsThreads, 0, stream, rows);
+  AttnStatus status = launch_row_statistics<Shape>(f, rows, stream);
   if (status != ATTN_OK) return status;
 
   int sms;

@@ -25,24 +25,24 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
       return;
     }
     const int first_k = work.key_block * Shape::kBlockK;
-    ptx::load_tile(memory.k().base, a.k, memory.k_ring().announce(keys_at, Memory::Keys::kBytes), first_k,
-                   work.kv_head, work.batch);
+    load_tile<Shape::kWhole>(memory.k(), a.k, memory.k_ring().announce(keys_at, Memory::Keys::kBytes),
+                             first_k, work.kv_head, work.batch);
     bool v_there = false;
 #pragma unroll 1  // few registers are left for this warp
     for (QueryWalk walk = QueryWalk::of<Shape>(work, a); walk.left > 0; walk.next(a)) {
       const int first_q = walk.tile * Shape::kBlockQ;
       const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
-      ptx::load_tile(memory.q(at.stage).base, a.q, q_full, first_q, walk.head, work.batch);
+      load_tile<Shape::kWhole>(memory.q(at.stage), a.q, q_full, first_q, walk.head, work.batch);
       ptx::load_bytes(memory.rows(at.stage),
                       a.row_statistics + static_cast<int64_t>(walk.index) * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
       if (!v_there) {
-        ptx::load_tile(memory.v().base, a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
-                       first_k, work.kv_head, work.batch);
+        load_tile<Shape::kWhole>(memory.v(), a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
+                                 first_k, work.kv_head, work.batch);
         v_there = true;
       }
       const uint32_t dout_full = memory.dout_ring().begin_fill(at, Memory::Queries::kBytes);
-      ptx::load_tile(memory.dout(at.stage).base, a.dout, dout_full, first_q, walk.head, work.batch);
+      load_tile<Shape::kWhole>(memory.dout(at.stage), a.dout, dout_full, first_q, walk.head, work.batch);
       at.next();
     }
   }

@@ -15,6 +15,7 @@ struct BackwardRowsArgs {
   uint32_t* counters;
   uint32_t counter_count;
   int batch, tokens, query_tiles, heads;
+  int head_dim;
 };
 
 inline constexpr int kRowsThreads = 256;
@@ -27,7 +28,8 @@ struct RowsShape {
   static constexpr int kHeads = 32 / kLanes, kTokens = 32;
 };
 
-template <int kHeadDim, int kBlockQ>
+// kWhole: heads have kHeadDim columns, else fewer, and the last lanes of each have none.
+template <int kHeadDim, int kBlockQ, bool kWhole>
 __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const BackwardRowsArgs a) {
   using Shape = RowsShape<kHeadDim>;
   constexpr int kLanes = Shape::kLanes, kSlots = Shape::kTokens / kLanes, kTokensUnderWay = 4;
@@ -41,6 +43,7 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
   const int h = warp % head_groups * Shape::kHeads + lane / kLanes, b = group / token_groups;
   const int first = group % token_groups * Shape::kTokens;
   const bool inside = h < a.heads && b < a.batch;
+  const bool has_columns = kWhole || lane % kLanes * 8 < a.head_dim;
 
   // Slot s of a lane: the statistics of its head and of token first + s kLanes + lane % kLanes
   const int64_t head = static_cast<int64_t>(b) * a.heads + h;
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
 #pragma unroll
     for (int j = 0; j < kTokensUnderWay; ++j) {
       const int64_t t = first + i + j;
-      if (inside && t < a.tokens) {
+      if (inside && has_columns && t < a.tokens) {
         x[j] = __ldg(reinterpret_cast<const uint4*>(out + t * a.out.row));
         y[j] = __ldg(reinterpret_cast<const uint4*>(dout + t * a.dout.row));
       }

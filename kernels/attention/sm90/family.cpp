@@ -7,21 +7,21 @@
 namespace tessera::attention::sm90 {
 namespace {
 
-constexpr int kHeadDims[] = {64, 128};
-
 #ifdef TESSERA_ATTENTION_SM90
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  return f.problem.head_dim == 64 ? forward_64(f, stream) : forward_128(f, stream);
+  if (f.problem.head_dim <= 64) return forward_64(f, stream);
+  return f.problem.head_dim == 128 ? forward_128(f, stream) : forward_128_narrow(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  return f.problem.head_dim == 64 ? backward_64(f, stream) : backward_128(f, stream);
+  if (f.problem.head_dim <= 64) return backward_64(f, stream);
+  return f.problem.head_dim == 128 ? backward_128(f, stream) : backward_128_narrow(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
 #endif
 
 TileRows tile_rows(int head_dim, int /*arch*/) {
-  return head_dim == 64 ? TileRows{ForwardTile<64>::kBlockQ, BackwardShape<64>::kBlockK}
+  return head_dim <= 64 ? TileRows{ForwardTile<64>::kBlockQ, BackwardShape<64>::kBlockK}
                         : TileRows{ForwardTile<128>::kBlockQ, BackwardShape<128>::kBlockK};
 }
 
@@ -31,7 +31,7 @@ constinit const Family kFamily = {.name = "sm90",
                                   .lowest_arch = kHopper,
                                   .highest_arch = kHopper,
                                   .dtype = ATTN_BF16,
-                                  .head_dims = kHeadDims,
+                                  .head_dims = {.step = 8, .most = 128},
                                   .most_tokens = kMostTokens,
                                   .most_rows = kMostRows,
                                   .row_padding = BackwardWorkspace::kRowPadding,

@@ -119,7 +119,7 @@ struct ForwardConsumer {
       if (threadIdx.x % 4 == 0 && at < a.tokens) lse[at] = finished.log_sum_exp(r);
     }
     if (leader()) {
-      ptx::store_tile(a.out, out.base, out_row, out_head, out_batch);
+      store_tile<Shape::kWhole>(a.out, out, out_row, out_head, out_batch);
       ptx::bulk_commit();
     }
     q_stored = q_out;
@@ -243,7 +243,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .tokens = static_cast<int>(p.tokens),
                       .scale = p.scale};
   const auto map = [&](CUtensorMap* map, const AttnTensor& tensor, int64_t heads, int rows) {
-    return make_tensor_map(map, tensor, p.batch, p.tokens, heads, p.head_dim, rows) == ATTN_OK;
+    return make_tensor_map(map, tensor, p.batch, p.tokens, heads, box_of(p.head_dim, rows)) == ATTN_OK;
   };
   if (!map(&args.q, f.q, p.heads, kWarpgroupRows) || !map(&args.k, f.k, p.kv_heads, Shape::kBlockK) ||
       !map(&args.v, f.v, p.kv_heads, Shape::kBlockK) || !map(&args.out, f.out, p.heads, kWarpgroupRows)) {

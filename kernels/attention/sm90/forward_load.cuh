@@ -25,18 +25,20 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       const int row = active ? slice * kWarpgroupRows : a.tokens;
       ForwardWork{item < 0 ? -1 : all, row, tile.head, tile.batch}.store(memory.work(w, q_at.stage));
       const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes : 0);
-      if (active) ptx::load_tile(memory.q(w, q_at.stage).base, a.q, barrier, row, tile.head, tile.batch);
+      if (active) load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
     }
     q_at.next();
     if (item < 0) break;
     const auto fill_k = [&](int j) {
       const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
-      ptx::load_tile(memory.k(k_at.stage).base, a.k, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
+      load_tile<Shape::kWhole>(memory.k(k_at.stage), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
+                               tile.batch);
       k_at.next();
     };
     const auto fill_v = [&](int j) {
       const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::KV::kBytes);
-      ptx::load_tile(memory.v(v_at.stage).base, a.v, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
+      load_tile<Shape::kWhole>(memory.v(v_at.stage), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
+                               tile.batch);
       v_at.next();
     };
     int j = all - 1;

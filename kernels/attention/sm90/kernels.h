@@ -6,9 +6,13 @@
 
 namespace tessera::attention::sm90 {
 
+// Head dims up to 64
 AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
-AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
+// 128, and narrow: between 64 and 128
+AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow(const AttnBackward& f, CUstream_st* stream);
 
 }  // namespace tessera::attention::sm90

@@ -62,12 +62,30 @@ __device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, u
       "l"(&map), "r"(barrier), "r"(0), "r"(token), "r"(head), "r"(batch)
       : "memory");
 }
-// A tile out of shared memory; rows past the tensor's end are left out. In this thread's bulk group.
+// A panel of a tile, from `column` of a head on
+__device__ __forceinline__ void load_panel(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
+                                           int token, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6, %7}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(token), "r"(0), "r"(head), "r"(batch)
+      : "memory");
+}
+// A tile out of shared memory; what lies past the tensor's end is left out. In this thread's bulk group.
 __device__ __forceinline__ void store_tile(const CUtensorMap& map, uint32_t from, int token, int head,
                                            int batch) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(&map),
       "r"(from), "r"(0), "r"(token), "r"(head), "r"(batch)
+      : "memory");
+}
+// A panel of a tile, to `column` of a head on
+__device__ __forceinline__ void store_panel(const CUtensorMap& map, uint32_t from, int column, int token,
+                                            int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+      "r"(from), "r"(column), "r"(token), "r"(0), "r"(head), "r"(batch)
       : "memory");
 }
 // Contiguous bytes, multiples of 16 from and to multiples of 16

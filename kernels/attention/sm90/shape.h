@@ -7,8 +7,19 @@ inline constexpr int kWarpgroup = 128;  // threads; wgmma and setmaxnreg are the
 inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
 inline constexpr int kWarpgroupRows = 64;  // of every product
 
+// The width of the tiles that hold heads of this many columns
+constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : 128; }
+
+// A shape for heads narrower than its tiles of two panels: panels are copied one by one. A tile of one panel
+// needs nothing of the kind.
+template <class Shape>
+struct Narrow : Shape {
+  static constexpr bool kWhole = false;
+};
+
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
+  static constexpr bool kWhole = true;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are
@@ -39,6 +50,7 @@ struct ForwardTile<128> : ForwardTileBase {
 template <int kHeadDim_>
 struct BackwardShape {
   static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kWhole = true;
   static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data

@@ -26,20 +26,21 @@ Encode find_encode() {
 }  // namespace
 
 AttnStatus make_tensor_map(CUtensorMap* map, const AttnTensor& tensor, int64_t batch, int64_t tokens,
-                           int64_t heads, int head_dim, int rows) {
+                           int64_t heads, Box box) {
   static const Encode encode = find_encode();
   if (encode == nullptr) return ATTN_LAUNCH_FAILED;
   constexpr cuuint32_t kRank = 5;
   constexpr cuuint64_t kBytes = 2;
-  const auto panels = static_cast<cuuint32_t>(head_dim / kPanel);
-  const cuuint64_t sizes[kRank] = {kPanel, static_cast<cuuint64_t>(tokens), panels,
+  const auto columns = static_cast<cuuint64_t>(box.columns);
+  const auto panels = static_cast<cuuint32_t>(box.panels);
+  const cuuint64_t sizes[kRank] = {columns, static_cast<cuuint64_t>(tokens), panels,
                                    static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(batch)};
-  const cuuint64_t strides[kRank - 1] = {tensor.row * kBytes, kPanel * kBytes, tensor.head * kBytes,
+  const cuuint64_t strides[kRank - 1] = {tensor.row * kBytes, columns * kBytes, tensor.head * kBytes,
                                          tensor.batch * kBytes};
-  const cuuint32_t box[kRank] = {kPanel, static_cast<cuuint32_t>(rows), panels, 1, 1};
+  const cuuint32_t extents[kRank] = {kPanel, static_cast<cuuint32_t>(box.rows), panels, 1, 1};
   const cuuint32_t every[kRank] = {1, 1, 1, 1, 1};
   const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, tensor.data, sizes, strides,
-                                 box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 extents, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }

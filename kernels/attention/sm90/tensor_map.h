@@ -10,10 +10,24 @@ namespace tessera::attention::sm90 {
 // Elements across a panel: 128 bytes, as wide as the swizzle allows
 inline constexpr int kPanel = 64;
 
-// A map of a bf16 tensor [batch, tokens, heads, head_dim] whose boxes are `rows` tokens of one head, all of
-// head_dim, panel after panel: one instruction a tile, with coordinates {0, token, 0, head, batch}. Tokens
-// are a dimension of their own, so that rows past the end are read as zeros and never written.
+// What a box holds of a head: `rows` tokens, and `panels` neighbouring panels. More than one are all whole; a
+// map of one panel says at which column the head ends.
+struct Box {
+  int columns, panels, rows;
+};
+
+// A map of a bf16 tensor [batch, tokens, heads, head_dim] in the coordinates {column, token, panel, head,
+// batch}: a box is one instruction, panel after panel. Tokens are a dimension of their own. So rows past the
+// end of a sequence, and columns past those that a panel has, are read as zeros and never written; a box
+// counts on its mbarrier with all its bytes all the same.
 AttnStatus make_tensor_map(CUtensorMap* map, const AttnTensor& tensor, int64_t batch, int64_t tokens,
-                           int64_t heads, int head_dim, int rows);
+                           int64_t heads, Box box);
+
+// The boxes that tiles of heads of this size are copied in. Panels that are all whole come in one box; where
+// the last is not, each comes alone, and the map says where the head ends: load_tile() in tile.cuh.
+constexpr Box box_of(int head_dim, int rows) {
+  const bool whole = head_dim % kPanel == 0;
+  return {.columns = whole ? kPanel : head_dim, .panels = whole ? head_dim / kPanel : 1, .rows = rows};
+}
 
 }  // namespace tessera::attention::sm90

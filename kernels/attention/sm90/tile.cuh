@@ -4,6 +4,9 @@
 // in which the 16-byte chunk c of row r stands at c ^ (r & 7) (PTX ISA 9.0, 5.5.7 and 9.7.15.5.1: 128-byte
 // swizzle). Tiles begin at multiples of 1024 bytes, so that the offset in the tile tells the chunk.
 //
+// A head may be narrower than its tile. The copy engine fills the columns past its end with zeros, which add
+// nothing to a product that sums over columns, and leaves them out when a result is written.
+//
 // The same descriptor serves a tile whichever of its dimensions a product sums over; only the offsets differ.
 #pragma once
 
@@ -48,6 +51,33 @@ struct Tile {
     return uint64_t{kHigh} << 32 | (((base & 0x3ffff) >> 4) + (kLow + offset / 16));
   }
 };
+
+// ---- copies of whole tiles: kWhole where the head is as wide as the tile, or both are one panel ----
+
+// Counts on `barrier` with all the tile's bytes, whatever there is of them
+template <bool kWhole, class T>
+__device__ __forceinline__ void load_tile(T tile, const CUtensorMap& map, uint32_t barrier, int token,
+                                          int head, int batch) {
+  if constexpr (kWhole) {
+    ptx::load_tile(tile.base, map, barrier, token, head, batch);
+  } else {
+#pragma unroll
+    for (int panel = 0; panel < T::kCols / kPanel; ++panel) {
+      ptx::load_panel(tile.base + panel * T::kPanelBytes, map, barrier, panel * kPanel, token, head, batch);
+    }
+  }
+}
+template <bool kWhole, class T>
+__device__ __forceinline__ void store_tile(const CUtensorMap& map, T tile, int token, int head, int batch) {
+  if constexpr (kWhole) {
+    ptx::store_tile(map, tile.base, token, head, batch);
+  } else {
+#pragma unroll
+    for (int panel = 0; panel < T::kCols / kPanel; ++panel) {
+      ptx::store_panel(map, tile.base + panel * T::kPanelBytes, panel * kPanel, token, head, batch);
+    }
+  }
+}
 
 // ---- products of a warpgroup: begun here, done after commit and wait; `add` is false for d = ... ----
 

@@ -20,7 +20,7 @@ struct BackwardWorkspace {
     const int64_t padded_tokens = (p.tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
     const auto rows = static_cast<size_t>(p.batch * p.heads * padded_tokens);
     row_statistics = carver.take<float>(rows * 2);
-    dq = carver.take<float>(rows * static_cast<size_t>(p.head_dim));
+    dq = carver.take<float>(rows * static_cast<size_t>(tile_width(p.head_dim)));
     counters = carver.take<uint32_t>(rows / kSmallestBlockQ * kPartsPerTile + 1);
     bytes = carver.used();
   }

@@ -38,9 +38,9 @@ TEST_F(GPT2Config, AbsentFieldsAreTransformersDefaults) {
                                                          .heads = 12,
                                                          .channels = 768,
                                                          .mlp_width = 3072,
-                                                         .tied = true,
-                                                         .mlp = Mlp::kGelu,
                                                          .norm_epsilon = 1e-5f,
+                                                         .mlp = Mlp::kGelu,
+                                                         .tied = true,
                                                          .scale_attention = true,
                                                          .scale_attention_by_layer = false}));
 }
@@ -60,15 +60,15 @@ TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
                          .heads = 2,
                          .channels = 24,
                          .mlp_width = 40,
-                         .tied = false,
-                         .mlp = Mlp::kRelu,
                          .norm_epsilon = 1e-3f,
+                         .mlp = Mlp::kRelu,
+                         .tied = false,
                          .scale_attention = false,
                          .scale_attention_by_layer = true}));
   const std::map<std::string, Mlp> names{{"gelu_new", Mlp::kGelu},
-                                                {"gelu_pytorch_tanh", Mlp::kGelu},
-                                                {"gelu", Mlp::kGeluExact},
-                                                {"relu", Mlp::kRelu}};
+                                         {"gelu_pytorch_tanh", Mlp::kGelu},
+                                         {"gelu", Mlp::kGeluExact},
+                                         {"relu", Mlp::kRelu}};
   for (const auto& [name, activation] : names)
     EXPECT_EQ(read_with({{"activation_function", name}}).mlp, activation) << name;
 }

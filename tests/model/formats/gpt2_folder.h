@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/formats/gpt2.h"
 #include "model/formats/safetensors.h"
 #include "model/params.h"
 
@@ -24,10 +25,10 @@ inline std::vector<FileTensor> gpt2_tensors(const ModelConfig& model) {
   float next = 0;
   for (const ParamPlace& place : ParamLayout(model, 1).places) {
     const Shape& ours = place.info.shape;
-    const Shape shape = place.info.conv1d  ? Shape{ours[1], ours[0]}
-                        : ours.rank() == 2 ? Shape{ours[0] - place.info.padding, ours[1]}
-                                           : ours;
-    FileTensor tensor{place.info.name, shape, {}};
+    const Shape shape = gpt2_transposes(place.info) ? Shape{ours[1], ours[0]}
+                        : ours.rank() == 2          ? Shape{ours[0] - place.info.padding, ours[1]}
+                                                    : ours;
+    FileTensor tensor{gpt2_name(place.info), shape, {}};
     for (int64_t i = 0; i < shape.numel(); ++i) tensor.values.push_back(next += 0x1p-12f);
     tensors.push_back(std::move(tensor));
   }

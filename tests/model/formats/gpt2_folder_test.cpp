@@ -36,12 +36,12 @@ struct GPT2Folder : InTempFolder {
     const Params params = state.optimizer().masters();
     int64_t compared = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-      const FileTensor& wanted = tensor_of(tensors, info.name);
+      const FileTensor& wanted = tensor_of(tensors, gpt2_name(info));
       const std::span<float> found = floats(tensor);
       const int64_t rows = info.shape[0] - info.padding, columns = info.shape.rank() == 2 ? info.shape[1] : 1;
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c, ++compared) {
-          const int64_t at = info.conv1d ? c * rows + r : r * columns + c;
+          const int64_t at = gpt2_transposes(info) ? c * rows + r : r * columns + c;
           ASSERT_EQ(found[static_cast<size_t>(r * columns + c)], wanted.values[static_cast<size_t>(at)])
               << info.name;
         }

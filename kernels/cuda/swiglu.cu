@@ -1,0 +1,97 @@
+// SwiGLU: one pass over memory, a thread a pack of each of a row's halves.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/workspace.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kThreads = 256;
+
+// 1 / (1 + exp(-g)), to a few units in the last place. Far below 0 the exponential is infinite, and this 0.
+__device__ __forceinline__ float sigmoid(float g) { return __fdividef(1.0f, 1.0f + __expf(-g)); }
+
+// Where the calling thread's pack lies in [N, F], and that of its gate in [N, 2 F]; up is F further. Indices
+// of packs have 32 bits, because a division of 64 would take as long as the loads.
+struct Place {
+  int64_t y, gate;
+};
+__device__ __forceinline__ Place place_of(uint32_t pack, uint32_t packs_of_row, int width) {
+  const uint32_t n = pack / packs_of_row;
+  return {static_cast<int64_t>(pack) * width, (static_cast<int64_t>(n) * packs_of_row + pack) * width};
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_up, T* y, uint32_t packs,
+                                                                  uint32_t packs_of_row) {
+  constexpr int kWidth = kPackWidth<T>;
+  const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
+  if (pack >= packs) return;
+  const Place at = place_of(pack, packs_of_row, kWidth);
+  float gate[kWidth], up[kWidth];
+  load_floats(gate_up + at.gate, gate);
+  load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * sigmoid(gate[i]);
+  store_floats(y + at.y, up);
+}
+
+// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
+// needs before it writes: d_gate_up may be gate_up.
+template <class T>
+__global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,
+                                                                   T* d_gate_up, uint32_t packs,
+                                                                   uint32_t packs_of_row) {
+  constexpr int kWidth = kPackWidth<T>;
+  const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
+  if (pack >= packs) return;
+  const Place at = place_of(pack, packs_of_row, kWidth);
+  float d[kWidth], gate[kWidth], up[kWidth];
+  load_floats(dy + at.y, d);
+  load_floats(gate_up + at.gate, gate);
+  load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float s = sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+    up[i] = d[i] * gate[i] * s;
+    gate[i] = dgate;
+  }
+  store_floats(d_gate_up + at.gate, gate);
+  store_floats(d_gate_up + at.gate + packs_of_row * kWidth, up);
+}
+
+// launch(packs, packs of a row, blocks) for y [N, F]
+template <class T, class F>
+void with_packs(const char* op, const Tensor& y, F&& launch) {
+  const int64_t packs = y.numel() / kPackWidth<T>;
+  check(packs <= INT32_MAX, "{}: supports up to {} elements in {}, found {}", op,
+        int64_t{INT32_MAX} * kPackWidth<T>, name_of(y.dtype), y.to_string());
+  launch(static_cast<uint32_t>(packs), static_cast<uint32_t>(y.shape[1] / kPackWidth<T>),
+         static_cast<uint32_t>(cuda::divide_up(packs, kThreads)));
+  TESSERA_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void CudaBackend::run_op(const SwigluForward& a, const Launch& on) {
+  check_packs(a.kName, {{"y", a.y}, {"gate_up", a.gate_up}});
+  with_real_type(a.y.dtype, [&]<class T>() {
+    with_packs<T>(a.kName, a.y, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
+      swiglu_forward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
+                                                                packs_of_row);
+    });
+  });
+}
+
+void CudaBackend::run_op(const SwigluBackward& a, const Launch& on) {
+  check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
+  with_real_type(a.dy.dtype, [&]<class T>() {
+    with_packs<T>(a.kName, a.dy, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
+      swiglu_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.dy.as<T>(), a.gate_up.as<T>(),
+                                                                 a.d_gate_up.as<T>(), packs, packs_of_row);
+    });
+  });
+}
+
+}  // namespace tessera

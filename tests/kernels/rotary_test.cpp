@@ -1,0 +1,294 @@
+// The rotary embedding on the CPU, with and without QK norm, against its formula in fp64.
+#include "tests/kernels/formula.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr float kEpsilon = 1e-6f;
+
+struct Size {
+  int64_t B, T, query_heads, key_heads, D;
+
+  int64_t heads() const { return query_heads + key_heads; }
+  std::string to_string() const {
+    return fmt::format("B {} T {} H {} K {} D {}", B, T, query_heads, key_heads, D);
+  }
+};
+constexpr Size kSizes[] = {{1, 1, 1, 1, 2},  {2, 3, 3, 1, 6},   {3, 5, 4, 2, 10}, {2, 7, 2, 2, 66},
+                           {1, 5, 6, 2, 80}, {2, 9, 1, 1, 256}, {1, 3, 2, 0, 4},  {1, 3, 0, 2, 4}};
+
+// Element i of head h of row n, in the heads of a tensor.
+size_t at(const Heads& heads, int64_t n, int64_t h, int64_t i) {
+  const int64_t all = heads.tensor.shape[2], D = heads.tensor.shape[3];
+  return static_cast<size_t>(((n * all) + heads.first + h) * D + i);
+}
+
+struct Formula {
+  Doubles y, rstd, dx, dq, dk;  // y and dx: [N, heads, D]
+};
+
+// Without weights: rstd, dq and dk are of no use.
+Formula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& angles, const Tensor& q_weight,
+                const Tensor& k_weight) {
+  const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
+  const auto size = [](int64_t count) { return static_cast<size_t>(count); };
+  Formula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
+            Doubles(size(D)), Doubles(size(D))};
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t h = 0; h < heads; ++h) {
+      const Tensor& weight = h < s.query_heads ? q_weight : k_weight;
+      Doubles& dweight = h < s.query_heads ? f.dq : f.dk;
+      const auto w = [&](int64_t i) { return weight ? static_cast<double>(floats(weight)[size(i)]) : 1.0; };
+      const auto xs = [&](int64_t i) { return static_cast<double>(floats(x.tensor)[at(x, n, h, i)]); };
+      const auto d = [&](int64_t i) { return static_cast<double>(floats(dy.tensor)[at(dy, n, h, i)]); };
+      const auto angle = [&](int64_t i, int64_t which) {
+        return static_cast<double>(floats(angles)[size(((n % s.T) * pairs + i) * 2 + which)]);
+      };
+      double squares = 0;
+      for (int64_t i = 0; i < D; ++i) squares += xs(i) * xs(i);
+      const double rstd =
+          weight ? 1 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(kEpsilon)) : 1.0;
+      f.rstd[size(n * heads + h)] = rstd;
+      const size_t first = size((n * heads + h) * D);
+      Doubles g(size(D));  // the gradient before the rotation
+      double sum_gh = 0;
+      for (int64_t i = 0; i < D; ++i) {
+        const int64_t pair = i % pairs, other = i < pairs ? i + pairs : i - pairs;
+        const double cos = angle(pair, 0), sin = i < pairs ? angle(pair, 1) : -angle(pair, 1);
+        f.y[first + size(i)] = rstd * (xs(i) * w(i) * cos - xs(other) * w(other) * sin);
+        g[size(i)] = d(i) * cos + d(other) * sin;
+        dweight[size(i)] += g[size(i)] * xs(i) * rstd;
+        sum_gh += g[size(i)] * w(i) * xs(i) * rstd;
+      }
+      for (int64_t i = 0; i < D; ++i)
+        f.dx[first + size(i)] =
+            rstd * (g[size(i)] * w(i) - (weight ? xs(i) * rstd * sum_gh / static_cast<double>(D) : 0));
+    }
+  return f;
+}
+
+struct Rotary : ::testing::Test {
+  HostTensors make;
+  CpuStream cpu;
+
+  // As Llama has them, with two positions more than tokens. They are scaled by 1.2, as YaRN scales them, and
+  // so that the transpose is not the inverse.
+  Tensor angles_of(const Size& s) {
+    const int64_t pairs = s.D / 2;
+    const Tensor angles = make.empty({s.T + 2, pairs, 2});
+    for (int64_t t = 0; t < s.T + 2; ++t)
+      for (int64_t i = 0; i < pairs; ++i) {
+        const double angle =
+            static_cast<double>(t) * std::pow(1e4, -static_cast<double>(i) / static_cast<double>(pairs));
+        float* pair = angles.as<float>() + (t * pairs + i) * 2;
+        pair[0] = static_cast<float>(1.2 * std::cos(angle)),
+        pair[1] = static_cast<float>(1.2 * std::sin(angle));
+      }
+    return angles;
+  }
+
+  // The heads within a tensor that has `before` heads before them and two after; all others are NaN.
+  Heads within(const Size& s, int64_t before, bool filled) {
+    const Heads heads{make.poisoned({s.B, s.T, before + s.heads() + 2, s.D}), before, s.heads()};
+    const Tensor values = make.normal({s.B * s.T * s.heads() * s.D});
+    for (int64_t i = 0; filled && i < values.numel(); ++i) {
+      const int64_t row = i / (s.heads() * s.D), head = i / s.D % s.heads();
+      floats(heads.tensor)[at(heads, row, head, i % s.D)] = floats(values)[static_cast<size_t>(i)];
+    }
+    return heads;
+  }
+
+  // The heads alone, and the rest still NaN.
+  Tensor taken_out(const Heads& heads) {
+    const Tensor& t = heads.tensor;
+    const int64_t N = t.shape[0] * t.shape[1], D = t.shape[3];
+    const Tensor out = make.empty({N, heads.count, D});
+    for (int64_t n = 0; n < N; ++n)
+      for (int64_t h = 0; h < t.shape[2]; ++h)
+        for (int64_t i = 0; i < D; ++i) {
+          const float value = t.as<float>()[(n * t.shape[2] + h) * D + i];
+          const int64_t own = h - heads.first;
+          if (own >= 0 && own < heads.count)
+            out.as<float>()[(n * heads.count + own) * D + i] = value;
+          else
+            EXPECT_TRUE(std::isnan(value)) << "head " << h << " is another's and was written";
+        }
+    return out;
+  }
+};
+
+TEST_F(Rotary, IsItsFormula) {
+  for (const Size& s : kSizes) {
+    SCOPED_TRACE(s.to_string());
+    const Tensor angles = angles_of(s);
+    const Heads x = within(s, 1, true), dy = within(s, 3, true);
+    const Formula want = formula(s, x, dy, angles, {}, {});
+    const Heads y = within(s, 0, false), dx = within(s, 2, false);
+    cpu.run(RotaryForward{.x = x, .y = y, .query_heads = s.query_heads, .angles = angles});
+    cpu.run(RotaryBackward{.dy = dy, .dx = dx, .query_heads = s.query_heads, .angles = angles});
+    const Tensor ys = taken_out(y), dxs = taken_out(dx);
+    expect_formula(ys, want.y, "y");
+    expect_formula(dxs, want.dx, "dx");
+    cpu.run(RotaryForward{.x = x, .y = x, .query_heads = s.query_heads, .angles = angles});
+    cpu.run(RotaryBackward{.dy = dy, .dx = dy, .query_heads = s.query_heads, .angles = angles});
+    expect_same_bits(taken_out(x), ys, "y in place");
+    expect_same_bits(taken_out(dy), dxs, "dx in place");
+  }
+}
+
+TEST_F(Rotary, WithQkNormIsItsFormula) {
+  for (const Size& s : kSizes) {
+    SCOPED_TRACE(s.to_string());
+    const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
+                 k_weight = make.normal({s.D}, 0.5, 1), rstd = make.poisoned({s.B * s.T, s.heads()});
+    const Heads x = within(s, 1, true), dy = within(s, 3, true), y = within(s, 0, false);
+    const Formula want = formula(s, x, dy, angles, q_weight, k_weight);
+    cpu.run(RotaryForward{.x = x,
+                          .y = y,
+                          .query_heads = s.query_heads,
+                          .angles = angles,
+                          .q_weight = q_weight,
+                          .k_weight = k_weight,
+                          .epsilon = kEpsilon,
+                          .rstd = rstd});
+    expect_formula(taken_out(y), want.y, "y");
+    expect_formula(rstd, want.rstd, "rstd");
+
+    const Tensor before = make.normal({s.D});
+    Doubles dq = want.dq, dk = want.dk;
+    for (size_t i = 0; i < dq.size(); ++i)
+      dq[i] += static_cast<double>(floats(before)[i]), dk[i] += static_cast<double>(floats(before)[i]);
+    for (const bool in_place : {false, true}) {
+      const Heads dx = in_place ? dy : within(s, 2, false);
+      const Tensor dq_weight = make.copy_of(before), dk_weight = make.copy_of(before);
+      cpu.run(RotaryBackward{.dy = dy,
+                             .dx = dx,
+                             .query_heads = s.query_heads,
+                             .angles = angles,
+                             .x = x,
+                             .q_weight = q_weight,
+                             .k_weight = k_weight,
+                             .rstd = rstd,
+                             .dq_weight = dq_weight,
+                             .dk_weight = dk_weight});
+      expect_formula(taken_out(dx), want.dx, "dx");
+      expect_formula(dq_weight, dq, "dq_weight");
+      expect_formula(dk_weight, dk, "dk_weight");
+    }
+  }
+}
+
+TEST_F(Rotary, MatchesFiniteDifferences) {
+  const Size s{2, 3, 2, 1, 6};
+  const Tensor angles = angles_of(s), x = make.normal({s.B, s.T, s.heads(), s.D}), y = make.poisoned(x.shape),
+               dy = make.normal(x.shape), rstd = make.poisoned({6, s.heads()});
+  const auto all = [&](const Tensor& t) { return Heads{t, 0, s.heads()}; };
+  for (const bool normed : {false, true}) {
+    SCOPED_TRACE(normed);
+    const auto only = [&](const Tensor& t) { return normed ? t : Tensor{}; };
+    const Tensor q_weight = make.normal({s.D}), k_weight = make.normal({s.D}), dx = make.poisoned(x.shape),
+                 dq_weight = make.zeros({s.D}), dk_weight = make.zeros({s.D});
+    const auto loss = [&] {
+      cpu.run(RotaryForward{.x = all(x),
+                            .y = all(y),
+                            .query_heads = s.query_heads,
+                            .angles = angles,
+                            .q_weight = only(q_weight),
+                            .k_weight = only(k_weight),
+                            .epsilon = kEpsilon,
+                            .rstd = only(rstd)});
+      return dot(y, dy);
+    };
+    loss();
+    cpu.run(RotaryBackward{.dy = all(dy),
+                           .dx = all(dx),
+                           .query_heads = s.query_heads,
+                           .angles = angles,
+                           .x = normed ? all(x) : Heads{},
+                           .q_weight = only(q_weight),
+                           .k_weight = only(k_weight),
+                           .rstd = only(rstd),
+                           .dq_weight = only(dq_weight),
+                           .dk_weight = only(dk_weight)});
+    expect_gradient(x, dx, loss);
+    if (!normed) continue;
+    expect_gradient(q_weight, dq_weight, loss);
+    expect_gradient(k_weight, dk_weight, loss);
+  }
+}
+
+// What the embedding is for: a score depends on how far apart query and key are, not on where they are.
+TEST_F(Rotary, ScoresDependOnTheDistanceAlone) {
+  const Size s{1, 12, 1, 1, 8};
+  const Tensor angles = angles_of(s), x = make.empty({1, s.T, 2, s.D}), row = make.normal({2 * s.D});
+  for (int64_t t = 0; t < s.T; ++t) std::memcpy(x.as<float>() + t * 2 * s.D, row.data, row.bytes());
+  const Heads heads{x, 0, 2};
+  cpu.run(RotaryForward{.x = heads, .y = heads, .query_heads = 1, .angles = angles});
+  const auto score = [&](int64_t query, int64_t key) {
+    double sum = 0;
+    for (int64_t i = 0; i < s.D; ++i)
+      sum += static_cast<double>(floats(x)[at(heads, query, 0, i)]) * floats(x)[at(heads, key, 1, i)];
+    return sum;
+  };
+  for (int64_t distance = 0; distance < 4; ++distance)
+    for (int64_t key = 1; key + distance < s.T; ++key)
+      EXPECT_NEAR(score(key + distance, key), score(distance, 0), 1e-5) << distance << " from " << key;
+  EXPECT_GT(std::abs(score(1, 0) - score(0, 0)), 1e-2);
+}
+
+TEST_F(Rotary, RefusesWhatDoesNotFit) {
+  const Size s{2, 3, 2, 1, 4};
+  const Tensor t = make.normal({2, 3, 5, 4}), other = make.normal({2, 3, 3, 4}), angles = angles_of(s),
+               weight = make.normal({4}), rstd = make.zeros({6, 3}), odd = make.normal({2, 3, 3, 5});
+  const auto forward = [&](Heads x, Heads y, const Tensor& table, int64_t query_heads = 2) {
+    return refusal_of(cpu, RotaryForward{.x = x, .y = y, .query_heads = query_heads, .angles = table});
+  };
+  const Heads x{t, 0, 3}, y{other, 0, 3};
+  EXPECT_EQ(forward({t, 3, 3}, y, angles),
+            "rotary forward: x wants 3 heads of fp32 [2, 3, 5, 4] on cpu, found 3 from head 3 on");
+  EXPECT_EQ(forward(x, {other, 0, 2}, angles),
+            "rotary forward: y wants 3 heads of fp32 [2, 3, 3, 4] on cpu, found 2 from head 0 on");
+  EXPECT_EQ(forward(x, {t, 1, 3}, angles), "rotary forward: y may be x itself, but not some of its heads");
+  EXPECT_EQ(forward({odd, 0, 3}, {odd, 0, 3}, angles),
+            "rotary forward: the head dim wants an even number, found 5");
+  EXPECT_EQ(forward(x, y, angles, 4), "rotary forward: query_heads wants 0 to 3, found 4");
+  EXPECT_EQ(forward(x, y, angles.rows(0, 2)),
+            "rotary forward: angles of 2 positions are too few for sequences of 3 tokens");
+  EXPECT_EQ(forward(x, y, weight),
+            "rotary forward: angles wants fp32 [4, 2, 2] on cpu, found fp32 [4] on cpu");
+
+  const auto normed = [&](Heads out, const Tensor& k_weight, float epsilon) {
+    return refusal_of(cpu, RotaryForward{.x = x,
+                                         .y = out,
+                                         .query_heads = 2,
+                                         .angles = angles,
+                                         .q_weight = weight,
+                                         .k_weight = k_weight,
+                                         .epsilon = epsilon,
+                                         .rstd = rstd});
+  };
+  EXPECT_EQ(normed(x, weight, kEpsilon),
+            "rotary forward: with weights y may not be x, which the backward reads");
+  EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon wants a number above 0, found 0");
+  EXPECT_EQ(normed(y, {}, kEpsilon).find("rotary forward: k_weight wants fp32 [4] on cpu, found "), 0);
+
+  const auto backward = [&](Heads dx, Heads of_forward, const Tensor& dk_weight) {
+    return refusal_of(cpu, RotaryBackward{.dy = y,
+                                          .dx = dx,
+                                          .query_heads = 2,
+                                          .angles = angles,
+                                          .x = of_forward,
+                                          .q_weight = weight,
+                                          .k_weight = weight,
+                                          .rstd = rstd,
+                                          .dq_weight = weight,
+                                          .dk_weight = dk_weight});
+  };
+  EXPECT_EQ(backward(x, x, weight),
+            "rotary backward: dx may be dy itself, but x is read while dx is written");
+  EXPECT_EQ(backward(y, {}, weight).find("rotary backward: x wants fp32 [2, 3, 3, 4] on cpu, found "), 0);
+  EXPECT_EQ(backward(y, x, {}).find("rotary backward: dk_weight wants fp32 [4] on cpu, found "), 0);
+}
+
+}  // namespace
+}  // namespace tessera::testing
