@@ -1,6 +1,7 @@
 #include "train/session/from_config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "train/session/memory_plan.h"
 
@@ -28,6 +29,20 @@ int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t 
     best = b;
   }
   return best;
+}
+
+// Above this vocabulary, train.classifier_chunk=auto divides the logits of a micro-batch, which changes how the
+// gradient of the classifier is rounded; below it they are never the largest tensor of a model that fits.
+constexpr int64_t kLargeVocab = 65536;
+constexpr int64_t kMostLogitBytes = int64_t{1} << 30;
+
+// Rows, in powers of two: 4096 of Llama 3's vocabulary in bf16
+int64_t classifier_chunk(const Config& c, DType dtype) {
+  if (c.train.classifier_chunk != kAutoChunk) return c.train.classifier_chunk;
+  if (c.model.vocab_size <= kLargeVocab) return 0;
+  const int64_t row = c.model.padded_vocab() * static_cast<int64_t>(size_of(dtype));
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
 }
 
 // The longest input of sample_text() to the model: a prompt has at most as many tokens as bytes, and the last
@@ -79,16 +94,17 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
         "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
   check_shares(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
+  const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
-                 .dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32,
+                 .dtype = dtype,
                  .moments = c.optimizer.moments,
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute,
-                 .classifier_chunk = c.train.classifier_chunk,
+                 .classifier_chunk = classifier_chunk(c, dtype),
                  .sample_tokens = longest_sample(c),
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,
