@@ -1,10 +1,11 @@
 #include "model/formats/safetensors.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <fmt/ranges.h>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
@@ -38,6 +39,18 @@ void check_finite(std::span<const float> values, const std::string& name) {
       "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
       "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
       name, first - values.begin(), *first);
+}
+
+const char* dtype_in_file(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kI32:
+      break;
+  }
+  fail("weights are not stored in {}", name_of(dtype));
 }
 
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -95,8 +108,9 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   for (const Entry& entry : entries_) {
     json shape = json::array();
     for (int i = 0; i < entry.shape.rank(); ++i) shape.push_back(entry.shape[i]);
-    const int64_t end = offset + entry.shape.numel() * static_cast<int64_t>(sizeof(float));
-    header[entry.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    const int64_t end = offset + entry.shape.numel() * static_cast<int64_t>(size_of(entry.dtype));
+    header[entry.name] = {
+        {"dtype", dtype_in_file(entry.dtype)}, {"shape", shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -109,9 +123,26 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 void SafetensorsWriter::write(std::span<const float> values) {
   check(next_ < entries_.size() && static_cast<int64_t>(values.size()) == entries_[next_].shape.numel(),
         "safetensors: {} values do not fit tensor {} of {}", values.size(), next_, entries_.size());
-  check_finite(values, entries_[next_].name);
-  file_.write(std::as_bytes(values));
-  ++next_;
+  const Entry& entry = entries_[next_++];
+  check_finite(values, entry.name);
+  if (entry.dtype == DType::kBF16)
+    write_bf16(values, entry.name);
+  else
+    file_.write(std::as_bytes(values));
+}
+
+void SafetensorsWriter::write_bf16(std::span<const float> values, const std::string& name) {
+  constexpr size_t kChunk = 1 << 18;  // values
+  std::vector<uint16_t> rounded;
+  for (size_t at = 0; at < values.size(); at += kChunk) {
+    const std::span<const float> chunk = values.subspan(at, std::min(kChunk, values.size() - at));
+    rounded.resize(chunk.size());
+    std::ranges::transform(chunk, rounded.begin(), bf16_from_float);
+    for (size_t i = 0; i < chunk.size(); ++i)
+      check(std::isfinite(float_from_bf16(rounded[i])),
+            "{}: its value {} is {}, too large for bf16. Set checkpoint.dtype=fp32", name, at + i, chunk[i]);
+    file_.write(std::as_bytes(std::span(rounded)));
+  }
 }
 
 FileChecksum SafetensorsWriter::commit() {

@@ -19,7 +19,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
     if (fs::exists(folder / other))
       fail(
           "{0} has its weights in {1}, which is not supported; wanted {2}. Convert it with transformers: "
-          "python3 -c \"from transformers import GPT2LMHeadModel as M; "
+          "python3 -c \"from transformers import AutoModelForCausalLM as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
           "train.init_from={0}_safetensors",
           path, other, kWeights);

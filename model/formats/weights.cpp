@@ -1,11 +1,15 @@
 #include "model/formats/weights.h"
 
-#include <algorithm>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
 #include <regex>
 #include <set>
 
-#include "model/formats/gpt2.h"
+#include "kernels/base/check.h"
+#include "model/formats/folder.h"
+#include "model/formats/pieces.h"
 #include "model/formats/tensor_files.h"
 
 namespace tessera {
@@ -13,168 +17,200 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTableInFile = "transformer.wte.weight";
-constexpr const char* kHeadInFile = "lm_head.weight";
+// Where a file has a tensor
+struct InFile {
+  const SafetensorsReader& file;
+  std::string name;
+};
 
-// The shape in the file: without padding, and transposed where Hugging Face keeps the matrix as [in, out].
-Shape file_shape(const ParamInfo& info) {
-  if (gpt2_transposes(info)) return {info.shape[1], info.shape[0]};
-  return info.shape.rank() == 2 ? Shape{info.shape[0] - info.padding, info.shape[1]} : info.shape;
+void read_piece(const InFile& in, const Piece& piece, const std::span<float> out) {
+  if (!piece.transposed) return in.file.read(in.name, piece.shape, out);
+  Arena staging = Arena::host();
+  const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
+  const std::span<float> values(turned.as<float>(), out.size());
+  in.file.read(in.name, piece.shape, values);
+  transpose(values, piece.columns, piece.rows, out.data());
 }
 
-void transpose(const float* from, int64_t rows, int64_t columns, float* to) {
-#pragma omp parallel for
-  for (int64_t c = 0; c < columns; ++c)
-    for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * columns + c];
+// A parameter from its pieces. `find` says where a tensor of the family is.
+void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
+                 const std::function<InFile(const std::string&)>& find, const ParamSink& sink) {
+  Arena staging = Arena::host();
+  const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
+  float *values = host.as<float>(), *end = values;
+  for (const Piece& piece : pieces) {
+    end = values + (piece.first + piece.rows) * piece.columns;
+    read_piece(find(piece.name), piece,
+               {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())});
+  }
+  std::fill(end, values + host.numel(), 0.0f);  // the padding
+  sink(place, host);
 }
 
-// A folder with exactly the weights of the wanted GPT-2
-class GPT2Weights {
+// A folder with exactly the weights of the wanted model
+class FolderWeights {
  public:
-  GPT2Weights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension);
+  FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension);
 
   void read(const ParamPlace& place, const ParamSink& sink) const;
   const std::vector<std::string>& notices() const { return found_.notices; }
 
  private:
+  std::string first_tensor_of(const char* param) const;  // its name in the family
+  InFile find(const std::string& name) const;
   std::string name_in_file(const std::string& name) const;
   void refuse_left_over(const std::set<std::string>& wanted) const;
-  void check_tied_head() const;
+  void check_tied_head(const std::string& head) const;
   void read_extended(const ParamPlace& place, const ParamSink& sink) const;
 
   fs::path folder_;
   PositionExtension extension_;
   FoundModel found_;
+  const Family& family_;
   TensorFiles files_;
-  bool bare_;  // files of the bare GPT2Model lack the leading "transformer."
+  bool bare_ = false;  // files of the bare model lack the family's lead
 };
 
-GPT2Weights::GPT2Weights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
+FolderWeights::FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
     : folder_(folder),
       extension_(extension),
       found_(check_same_model(folder, wanted, extension)),
-      files_(folder),
-      bare_(!files_.contains(kTableInFile)) {
+      family_(family_for(found_.model)),
+      files_(folder) {
   std::set<std::string> names;
-  for (const ParamPlace& place : ParamLayout(found_.model, 1).places) {
-    const std::string name = name_in_file(gpt2_name(place.info));
-    files_.file_of(name).check_readable(name, file_shape(place.info));
-    names.insert(name);
-  }
+  const ParamLayout layout(found_.model, 1);
+  bare_ = !files_.contains(pieces_of(family_, found_.model, layout.places.front().info).front().name);
+  for (const ParamPlace& place : layout.places)
+    for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+      const InFile in = find(piece.name);
+      in.file.check_readable(in.name, piece.shape);
+      names.insert(in.name);
+    }
   refuse_left_over(names);
 }
 
-std::string GPT2Weights::name_in_file(const std::string& name) const {
-  constexpr std::string_view kLead = "transformer.";
-  return bare_ && name.starts_with(kLead) ? name.substr(kLead.size()) : name;
+std::string FolderWeights::name_in_file(const std::string& name) const {
+  return bare_ && name.starts_with(family_.lead) ? name.substr(family_.lead.size()) : name;
 }
 
-void GPT2Weights::refuse_left_over(const std::set<std::string>& wanted) const {
-  // Older versions of transformers also save the causal mask and the score of masked positions.
-  static const std::regex kMask(R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))");
+InFile FolderWeights::find(const std::string& name) const {
+  const std::string in_file = name_in_file(name);
+  return {files_.file_of(in_file), in_file};
+}
+
+// Of a parameter outside the blocks
+std::string FolderWeights::first_tensor_of(const char* param) const {
+  const ModelConfig& model = found_.model;
+  const ParamInfo info{param, {model.vocab_size, model.channels}, Init::kZero};
+  return pieces_of(family_, model, info).front().name;
+}
+
+void FolderWeights::refuse_left_over(const std::set<std::string>& wanted) const {
+  const std::regex buffers(family_.buffers.begin(), family_.buffers.end());
+  const std::string head = first_tensor_of(kHead);
   constexpr size_t kNamed = 5;
   std::vector<std::string> left;
   for (const auto& [name, file] : files_.tensors()) {
-    if (wanted.contains(name) || std::regex_match(name, kMask)) continue;
-    if (name == kHeadInFile) {
-      check_tied_head();
-    } else {
+    if (wanted.contains(name) || std::regex_match(name, buffers)) continue;
+    if (name == head)
+      check_tied_head(head);
+    else
       left.push_back(name);
-    }
   }
   const size_t named = std::min(left.size(), kNamed);
   const std::string more = left.size() > named ? fmt::format(" and {} more", left.size() - named) : "";
   check(left.empty(),
-        "{} has tensors that the GPT-2 of its config.json does not have: {}{}. They would be ignored, so the "
+        "{} has tensors that the {} of its config.json does not have: {}{}. They would be ignored, so the "
         "folder is refused",
-        folder_.string(), fmt::join(left.begin(), left.begin() + static_cast<int64_t>(named), ", "), more);
+        folder_.string(), family_.title,
+        fmt::join(left.begin(), left.begin() + static_cast<int64_t>(named), ", "), more);
 }
 
 // A file may hold both the token table and the matrix of the logits that is tied to it.
-void GPT2Weights::check_tied_head() const {
-  const std::string table_name = name_in_file(kTableInFile);
-  const SafetensorsReader::Entry& head = files_.file_of(kHeadInFile).entries().at(kHeadInFile);
-  const SafetensorsReader::Entry& table = files_.file_of(table_name).entries().at(table_name);
+void FolderWeights::check_tied_head(const std::string& head_name) const {
+  const InFile in = find(first_tensor_of(kTokenTable));
+  const SafetensorsReader::Entry& head = files_.file_of(head_name).entries().at(head_name);
+  const SafetensorsReader::Entry& table = in.file.entries().at(in.name);
   check(head.dtype == table.dtype && head.shape == table.shape &&
             std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end()),
         "{}: {} and {} differ, but config.json ties them. If the logits have their own matrix, set "
         "\"tie_word_embeddings\": false in a copy of the folder's config.json",
-        folder_.string(), kHeadInFile, table_name);
+        folder_.string(), head_name, in.name);
 }
 
-void GPT2Weights::read(const ParamPlace& place, const ParamSink& sink) const {
+void FolderWeights::read(const ParamPlace& place, const ParamSink& sink) const {
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
-  const std::string name = name_in_file(gpt2_name(place.info));
-  read_param(files_.file_of(name), place, name, sink);
+  read_pieces(
+      pieces_of(family_, found_.model, place.info), place,
+      [&](const std::string& name) { return find(name); }, sink);
 }
 
-void GPT2Weights::read_extended(const ParamPlace& place, const ParamSink& sink) const {
+void FolderWeights::read_extended(const ParamPlace& place, const ParamSink& sink) const {
   const int64_t rows = found_.model.context, C = place.info.shape[1];
-  const std::string name = name_in_file(gpt2_name(place.info));
+  const InFile in = find(pieces_of(family_, found_.model, place.info).front().name);
   Arena staging = Arena::host();
   const Tensor table = staging.alloc(MemoryTag::kData, "positions found", DType::kF32, {rows, C});
   const Tensor extended =
       staging.alloc(MemoryTag::kData, "positions extended", DType::kF32, place.info.shape);
   const std::span<float> values(table.as<float>(), static_cast<size_t>(table.numel()));
-  files_.file_of(name).read(name, table.shape, values);
+  in.file.read(in.name, table.shape, values);
   extend_positions(extension_, values, C, {extended.as<float>(), static_cast<size_t>(extended.numel())});
   sink(place, extended);
 }
 
-std::vector<SafetensorsWriter::Entry> entries_of(const ParamLayout& layout,
-                                                 const std::vector<std::string>& prefixes) {
+std::vector<SafetensorsWriter::Entry> entries_of(const Family& family, const ModelConfig& model,
+                                                 const std::vector<std::string>& prefixes, DType dtype) {
+  const ParamLayout layout(model, 1);
   std::vector<SafetensorsWriter::Entry> entries;
   for (const std::string& prefix : prefixes)
     for (size_t b = 0; b < layout.buckets.size(); ++b)
-      for (const ParamPlace& place : layout.places)
-        if (place.bucket == b) entries.push_back({prefix + gpt2_name(place.info), file_shape(place.info)});
+      for (const ParamPlace& place : layout.places) {
+        if (place.bucket != b) continue;
+        for (const Piece& piece : pieces_of(family, model, place.info))
+          entries.push_back({.name = prefix + piece.name, .shape = piece.shape, .dtype = dtype});
+      }
   return entries;
 }
 
 }  // namespace
 
-WeightsWriter::WeightsWriter(const fs::path& path, const ParamLayout& layout,
-                             const std::vector<std::string>& prefixes)
-    : file_(path, entries_of(layout, prefixes)) {}
+WeightsWriter::WeightsWriter(const fs::path& path, const ModelConfig& model,
+                             const std::vector<std::string>& prefixes, DType dtype)
+    : family_(family_for(model)), model_(model), file_(path, entries_of(family_, model, prefixes, dtype)) {}
 
 void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
-  const auto count = static_cast<size_t>(file_shape(info).numel());
-  if (!gpt2_transposes(info)) return file_.write({values.as<float>(), count});
-  Arena staging = Arena::host();
-  const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-  transpose(values.as<float>(), info.shape[0], info.shape[1], turned.as<float>());
-  file_.write({turned.as<float>(), count});
+  for (const Piece& piece : pieces_of(family_, model_, info)) {
+    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
+                                      static_cast<size_t>(piece.elements()));
+    if (!piece.transposed) {
+      file_.write(rows);
+      continue;
+    }
+    Arena staging = Arena::host();
+    const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+    transpose(rows, piece.rows, piece.columns, turned.as<float>());
+    file_.write({turned.as<float>(), rows.size()});
+  }
 }
 
 FileChecksum WeightsWriter::commit() { return file_.commit(); }
 
-void read_param(const SafetensorsReader& file, const ParamPlace& place, const std::string& name,
-                const ParamSink& sink) {
-  const ParamInfo& info = place.info;
-  Arena staging = Arena::host();
-  const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-  const Shape shape = file_shape(info);
-  float* values = host.as<float>();
-  if (gpt2_transposes(info)) {
-    const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-    file.read(name, shape, {turned.as<float>(), static_cast<size_t>(shape.numel())});
-    transpose(turned.as<float>(), shape[0], shape[1], values);
-  } else {
-    file.read(name, shape, {values, static_cast<size_t>(shape.numel())});
-    std::fill(values + shape.numel(), values + info.shape.numel(), 0.0f);
-  }
-  sink(place, host);
+void read_param(const SafetensorsReader& file, const ModelConfig& model, const ParamPlace& place,
+                const std::string& prefix, const ParamSink& sink) {
+  read_pieces(
+      pieces_of(family_for(model), model, place.info), place,
+      [&](const std::string& name) { return InFile{file, prefix + name}; }, sink);
 }
 
 std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
                                        PositionExtension extension) {
-  return GPT2Weights(folder, model, extension).notices();
+  return FolderWeights(folder, model, extension).notices();
 }
 
 void load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension) {
-  const GPT2Weights weights(folder, model, extension);
+  const FolderWeights weights(folder, model, extension);
   for (const ParamPlace& place : ParamLayout(model, 1).places) weights.read(place, sink);
 }
 

@@ -1,0 +1,97 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "model/formats/family.h"
+#include "model/formats/folder.h"
+#include "model/rope.h"
+
+namespace tessera {
+namespace {
+
+bool sets(const Family& family, std::string_view key) {
+  const bool rotary = family.defaults.positions == Positions::kRope;
+  return (rotary && key.starts_with("model.rope.")) ||
+         std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
+}
+
+// The settings that would make `model` one of this family; empty: it is one.
+std::vector<std::string> settings_for(const Family& family, const ModelConfig& model) {
+  ModelConfig nearest = family.defaults;
+  for_each_model_key_of(nearest, model, [&](std::string_view key, auto& ours, const auto& theirs) {
+    if (sets(family, key)) ours = theirs;
+  });
+  const bool knows_mlp =
+      std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.mlp == model.mlp; });
+  if (!knows_mlp) nearest.mlp = family.defaults.mlp;
+  fill_computed(nearest);
+  std::vector<std::string> settings;
+  const ModelConfig wanted = canonical(nearest), found = canonical(model);
+  for_each_model_key_of(wanted, found, [&](std::string_view key, const auto& want, const auto& have) {
+    if (want != have) settings.push_back(fmt::format("{}={}", key, setting_of(want)));
+  });
+  if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
+    settings.push_back("model.heads=a divisor of model.channels");
+  return settings;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3};
+  return kAll;
+}
+
+const Family& family_for(const ModelConfig& model) {
+  size_t fewest = SIZE_MAX;
+  std::string nearest;
+  for (const Family* family : families()) {
+    const std::vector<std::string> settings = settings_for(*family, model);
+    if (settings.empty()) return *family;
+    if (settings.size() > fewest) continue;
+    if (settings.size() < fewest) nearest.clear();
+    fewest = settings.size();
+    nearest +=
+        fmt::format("{}{} has {}", nearest.empty() ? "" : "; ", family->name, fmt::join(settings, ", "));
+  }
+  fail(
+      "no family of Hugging Face's transformers has such a model, so its checkpoints would have no "
+      "config.json. "
+      "The nearest: {}",
+      nearest);
+}
+
+void fill_computed(ModelConfig& model) {
+  if (model.kv_heads == 0) model.kv_heads = model.heads;
+  if (model.head_dim == 0) model.head_dim = model.channels / model.heads;
+  if (model.mlp_width == 0) model.mlp_width = 4 * model.channels;
+}
+
+ModelConfig canonical(ModelConfig model) {
+  if (model.positions == Positions::kLearned) {
+    model.rope = {};
+    return model;
+  }
+  const Rope rope = model.rope;
+  Rope& kept = model.rope;
+  kept = {.theta = rope.theta, .scaling = rope.scaling};
+  if (rope.scaling == RopeScaling::kNone) return model;
+  kept.factor = rope.factor;
+  if (rope.scaling == RopeScaling::kLinear) return model;
+  kept.original_context = rope.original_context > 0 ? rope.original_context : model.context;
+  if (rope.scaling == RopeScaling::kLlama3) {
+    kept.low_frequency = rope.low_frequency;
+    kept.high_frequency = rope.high_frequency;
+  } else {
+    kept.beta_fast = rope.beta_fast;
+    kept.beta_slow = rope.beta_slow;
+    kept.attention_factor = rope_attention_factor(rope);
+  }
+  return model;
+}
+
+}  // namespace tessera

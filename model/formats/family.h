@@ -1,0 +1,99 @@
+// A family of models in Hugging Face's transformers, as one table: which fields of config.json set which member
+// of ModelConfig, which fields change nothing or are refused, and how the tensors are named and laid out.
+// Reading and writing walk the same table. docs/adding_a_model.md shows how a family is added.
+#pragma once
+
+#include <array>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/part.h"
+
+namespace tessera {
+
+// A field of config.json that sets a member of ModelConfig
+struct Field {
+  const char* name;
+  const char* key;                // of a configuration, as in for_each_model_key()
+  const char* synonym = nullptr;  // another name that transformers accepts
+  bool may_be_null = false;       // null: the member is computed from others
+  bool is_read = true;            // false: written for other programs
+};
+
+// The words of the field of model.mlp; the first of each Mlp is written.
+struct MlpWord {
+  std::string_view word;
+  Mlp mlp;
+};
+
+// A field that changes the model unless its value is neutral
+bool says_nothing(const nlohmann::json& value);  // null, false or empty
+struct RefusedField {
+  std::string_view field, why;
+  bool (*is_neutral)(const nlohmann::json& value) = says_nothing;
+};
+
+// The rows of a parameter that a tensor of a file holds
+enum class Rows : uint8_t {
+  kAll,
+  kQueries,    // the H query heads of qkv
+  kKeyValues,  // the K heads of keys, or of values
+  kHidden,     // the F rows of the gate, or of the up projection
+};
+struct TensorPart {
+  std::string_view name;  // or its beginning, see TensorNames
+  Rows rows = Rows::kAll;
+};
+
+// A parameter's tensors in a file, which follow one another in its rows. "norm1." also stands for all
+// parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias".
+struct TensorNames {
+  std::string_view ours;  // ParamInfo::name; in a block, what follows "blocks.3."
+  std::array<TensorPart, 3> theirs;
+  bool transposed = false;  // a matrix is [in, out] in the file
+};
+
+struct Family {
+  const char* name;          // model_type
+  const char* title;         // for messages
+  const char* architecture;  // transformers' class
+  ModelConfig defaults;      // transformers' own; members that are 0 are computed: see fill_computed()
+  std::span<const Field> fields;
+  std::span<const MlpWord> mlps;
+  std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
+  std::span<const RefusedField> refused;       // besides those of every family
+  std::span<const char* const> dropouts;       // fields
+  double default_dropout;                      // where config.json names none
+  std::string_view lead;                       // of tensor names; files of the bare model lack it
+  std::string_view block;                      // "h.{}.": follows the lead, with the number of the block
+  std::span<const TensorNames> tensors;
+  std::string_view buffers;  // a regular expression: tensors of old files that are not weights
+};
+
+extern const Family kGpt2, kLlama, kQwen2, kQwen3;
+std::span<const Family* const> families();
+
+// The family that can hold this model. Error: as family_of in folder.h
+const Family& family_for(const ModelConfig& model);
+
+// Computes the members that are 0: as many key/value heads as heads, D = C / H, F = 4 C.
+void fill_computed(ModelConfig& model);
+
+// The same model with one value where several mean the same: members of Rope that it does not use have their
+// defaults, and those that are computed if 0 are written out.
+ModelConfig canonical(ModelConfig model);
+
+// Calls visit(key, member of a, member of b) for every key.
+template <class A, class B, class Visit>
+void for_each_model_key_of(A& a, B& b, Visit&& visit) {
+  for_each_model_key(a, [&]<class T>(std::string_view key, T& left) {
+    for_each_model_key(b, [&]<class U>(std::string_view other, U& right) {
+      if constexpr (std::is_same_v<std::remove_const_t<T>, std::remove_const_t<U>>)
+        if (key == other) visit(key, left, right);
+    });
+  });
+}
+
+}  // namespace tessera

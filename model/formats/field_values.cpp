@@ -1,0 +1,79 @@
+#include "model/formats/field_values.h"
+
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+
+namespace tessera {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kMost = 1'000'000'000;  // a configuration's limits are narrower
+
+}  // namespace
+
+const json* Fields::find(std::string_view field, const char* synonym) const {
+  const auto own = object.find(field);
+  const json* found = own == object.end() ? nullptr : &*own;
+  if (!synonym || !object.contains(synonym)) return found;
+  const json& other = object[synonym];
+  check(!found || *found == other, "{}: {} is {} and {} is {}, but both name the same setting", file,
+        name_of(field), brief(found ? *found : other), name_of(synonym), brief(other));
+  return &other;
+}
+
+const json* Fields::find_value(std::string_view field, const char* synonym) const {
+  const json* found = find(field, synonym);
+  return found && !found->is_null() ? found : nullptr;
+}
+
+void Fields::read(std::string_view field, const json& value, int64_t& out) const {
+  const std::string name = name_of(field);
+  out = whole_number(json::object({{name, value}}), name, file, 1, kMost);
+}
+
+void Fields::read(std::string_view field, const json& value, bool& out) const {
+  check(value.is_boolean(), "{}: \"{}\" wants true or false, found {}", file, name_of(field), brief(value));
+  out = value.get<bool>();
+}
+
+void Fields::read(std::string_view field, const json& value, float& out) const {
+  check(value.is_number() && value.get<double>() > 0 && value.get<double>() <= 1,
+        "{}: \"{}\" wants a number above 0 and at most 1, found {}", file, name_of(field), brief(value));
+  out = static_cast<float>(value.get<double>());
+}
+
+void Fields::read(std::string_view field, const json& value, double& out) const {
+  check(value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()),
+        "{}: \"{}\" wants a number above 0, found {}", file, name_of(field), brief(value));
+  out = value.get<double>();
+}
+
+void Fields::read(std::string_view field, const json& value, std::span<const MlpWord> words, Mlp& out) const {
+  std::string known;
+  for (const auto& [word, mlp] : words) {
+    if (value == json(word)) {
+      out = mlp;
+      return;
+    }
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
+  }
+  fail("{}: \"{}\" is {}; supported: {}", file, name_of(field), brief(value), known);
+}
+
+json field_value(int64_t value) { return value; }
+json field_value(bool value) { return value; }
+json field_value(float value) {  // the shortest that reads back to the same float: 1e-05, not 9.999999747e-06
+  return json::parse(fmt::format("{}", value));
+}
+json field_value(double value) { return value; }
+json field_value(Mlp value, std::span<const MlpWord> words) {
+  for (const auto& [word, mlp] : words)
+    if (mlp == value) return word;
+  fail("a config.json has no word for the MLP {}", name_of(value));
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// Values of config.json, read with their kind and range, and written.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "model/formats/family.h"
+
+namespace tessera {
+
+// The fields of one JSON object of config.json
+struct Fields {
+  nlohmann::json object;
+  std::string file;       // for messages
+  std::string lead = "";  // of the names in messages: "rope_scaling."
+
+  // The value of a field or of its synonym; nothing: neither is there. Error: both are, and they differ.
+  const nlohmann::json* find(std::string_view field, const char* synonym = nullptr) const;
+  // The value that was found, if it says something
+  const nlohmann::json* find_value(std::string_view field, const char* synonym = nullptr) const;
+
+  // Error: another kind of value, or one out of range
+  void read(std::string_view field, const nlohmann::json& value, int64_t& out) const;  // from 1
+  void read(std::string_view field, const nlohmann::json& value, bool& out) const;
+  void read(std::string_view field, const nlohmann::json& value, float& out) const;   // above 0, at most 1
+  void read(std::string_view field, const nlohmann::json& value, double& out) const;  // above 0
+  void read(std::string_view field, const nlohmann::json& value, std::span<const MlpWord> words,
+            Mlp& out) const;
+  std::string name_of(std::string_view field) const { return lead + std::string(field); }
+};
+
+nlohmann::json field_value(int64_t value);
+nlohmann::json field_value(bool value);
+nlohmann::json field_value(float value);
+nlohmann::json field_value(double value);
+nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
+
+}  // namespace tessera

@@ -1,0 +1,222 @@
+#include "model/formats/folder.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+#include "model/formats/family.h"
+#include "model/formats/field_values.h"
+#include "model/formats/rope_fields.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Fields that change no model's logits, losses or gradients in fp32: names, text generation, heads of other
+// tasks (their tensors are refused), execution options of transformers. initializer_range is unused when
+// training starts from weights.
+// clang-format off
+constexpr std::string_view kHarmless[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
+    "_commit_hash", "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "architectures",
+    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "eos_token_ids", "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
+    "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length", "min_length",
+    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
+    "pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict",
+    "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
+    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+    "torchscript", "transformers.js_config", "transformers_version", "typical_p", "use_bfloat16",
+    "use_cache"};
+// clang-format on
+
+constexpr RefusedField kRefused[] = {
+    {"add_cross_attention", "cross attention to an encoder is not supported"},
+    {"auto_map", "a model with its own code is not supported"},
+    {"is_encoder_decoder", "an encoder with a decoder is not supported"},
+    {"pruned_heads", "pruned attention heads are not supported"},
+    {"quantization_config",
+     "quantized weights are not supported; save the model in float32, float16 or bfloat16"}};
+
+const Family& family_named(const std::string& type, const std::string& file) {
+  std::string known;
+  for (const Family* family : families()) {
+    if (type == family->name) return *family;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
+  }
+  fail("{}: model_type is {}; supported: {}", file, brief(json(type)), known);
+}
+
+bool is_known(const Family& family, std::string_view field) {
+  const bool is_rope = family.defaults.positions == Positions::kRope && is_rope_field(field);
+  return is_rope || std::ranges::find(kHarmless, field) != std::end(kHarmless) ||
+         std::ranges::find(family.harmless, field) != family.harmless.end() ||
+         std::ranges::find(family.dropouts, field) != family.dropouts.end() ||
+         std::ranges::any_of(family.fields, [&](const Field& one) {
+           return field == one.name || (one.synonym && field == one.synonym);
+         });
+}
+
+void refuse_unsupported(const Family& family, const Fields& config) {
+  for (const auto& [field, value] : config.object.items()) {
+    if (value.is_null() || is_known(family, field)) continue;
+    const RefusedField* refused = nullptr;
+    for (const std::span<const RefusedField> list : {std::span<const RefusedField>(kRefused), family.refused})
+      for (const RefusedField& one : list)
+        if (one.field == field) refused = &one;
+    check(
+        refused,
+        "{}: the field {} is unknown and may change the model. If it does not, remove it from a copy of the "
+        "folder",
+        config.file, brief(json(field)));
+    check(refused->is_neutral(value), "{}: \"{}\" is {}: {}", config.file, field, brief(value), refused->why);
+  }
+}
+
+void read_fields(const Family& family, const Fields& config, FoundModel& found) {
+  for (const Field& field : family.fields) {
+    if (!field.is_read) continue;
+    found.fields[field.key] = field.name;
+    const json* value = config.find(field.name, field.synonym);
+    if (!value) continue;
+    for_each_model_key(found.model, [&]<class T>(std::string_view key, T& member) {
+      if (key != field.key) return;
+      if constexpr (std::is_same_v<T, Mlp>) {
+        config.read(field.name, *value, family.mlps, member);
+      } else if constexpr (requires { config.read(field.name, *value, member); }) {
+        if (value->is_null() && field.may_be_null)
+          member = T{};
+        else
+          config.read(field.name, *value, member);
+      }
+    });
+  }
+}
+
+std::vector<std::string> notices_of_dropout(const Family& family, const Fields& config) {
+  std::string asked;
+  for (const char* field : family.dropouts) {
+    const json* value = config.find(field);
+    check(!value || value->is_number(), "{}: \"{}\" wants a number, found {}", config.file, field,
+          value ? brief(*value) : "");
+    const double share = value ? value->get<double>() : family.default_dropout;
+    if (share != 0) asked += fmt::format("{}{} {}", asked.empty() ? "" : ", ", field, share);
+  }
+  if (asked.empty()) return {};
+  return {fmt::format("{} has dropout ({}); Tessera trains without dropout", config.file, asked)};
+}
+
+// Heads are slices of the channels unless a head has a size of its own.
+void check_divides(const Fields& config, const FoundModel& found) {
+  const ModelConfig& model = found.model;
+  check(model.head_dim > 0 || model.channels % model.heads == 0, "{}: {} is {}, which does not divide {} {}",
+        config.file, found.field_of("model.heads"), model.heads, found.field_of("model.channels"),
+        model.channels);
+}
+
+const char* name_in_torch(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "float32";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kI32:
+      break;
+  }
+  fail("weights are not stored in {}", name_of(dtype));
+}
+
+}  // namespace
+
+bool says_nothing(const json& value) {
+  return value.is_null() || value == json(false) ||
+         ((value.is_object() || value.is_array()) && value.empty());
+}
+
+std::string FoundModel::field_of(std::string_view key) const {
+  const auto found = fields.find(key);
+  return found == fields.end() ? "model_type" : found->second;
+}
+
+FoundModel read_model_config(const fs::path& folder) {
+  const std::string path = folder.string();
+  check(
+      fs::is_directory(folder),
+      "{} is not a folder; wanted one with config.json and model.safetensors: a checkpoint, or a folder from "
+      "transformers' save_pretrained()",
+      path);
+  if (!fs::exists(folder / "config.json")) {
+    const bool is_run = fs::is_directory(folder / "checkpoints");
+    fail("{} has no config.json; wanted {}", path,
+         is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())
+                : "a checkpoint, or a folder from transformers' save_pretrained()");
+  }
+  const fs::path file = folder / "config.json";
+  const Fields config{.object = read_json(file), .file = file.string()};
+  const Family& family = family_named(text_value(config.object, "model_type", config.file), config.file);
+  refuse_unsupported(family, config);
+  FoundModel found{.model = family.defaults, .family = family.name, .fields = {}};
+  read_fields(family, config, found);
+  check_divides(config, found);
+  fill_computed(found.model);
+  found.notices = notices_of_dropout(family, config);
+  if (found.model.positions == Positions::kRope) read_rope(config, found);
+  return found;
+}
+
+const char* family_of(const ModelConfig& model) { return family_for(model).name; }
+
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights) {
+  const Family& family = family_for(model);
+  nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.name}};
+  for (const Field& field : family.fields)
+    for_each_model_key(model, [&]<class T>(std::string_view key, const T& member) {
+      if (key != field.key) return;
+      if constexpr (std::is_same_v<T, Mlp>)
+        config[field.name] = field_value(member, family.mlps);
+      else if constexpr (requires { field_value(member); })
+        config[field.name] = field_value(member);
+    });
+  if (model.positions == Positions::kRope) write_rope(model, config);
+  for (const char* dropout : family.dropouts) config[dropout] = 0.0;
+  // transformers' default ids may be outside a small vocabulary
+  config["bos_token_id"] = model.vocab_size - 1;
+  config["eos_token_id"] = model.vocab_size - 1;
+  config["torch_dtype"] = name_in_torch(weights);
+  return config;
+}
+
+FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension) {
+  FoundModel found = read_model_config(folder);
+  std::string differences;
+  const ModelConfig theirs = canonical(found.model), ours = canonical(wanted);
+  for_each_model_key_of(theirs, ours, [&](std::string_view key, const auto& their, const auto& our) {
+    const bool extended = extension != PositionExtension::kNone && theirs.context < ours.context;
+    const bool may_differ = key == "model.context" && (ours.positions == Positions::kRope || extended);
+    if (their == our || may_differ) return;
+    const std::string field = found.field_of(key);
+    const bool by_type = field == "model_type";
+    differences += fmt::format(
+        "{}its {} is {}, and this configuration has {}={}", differences.empty() ? "" : "; ", field,
+        by_type ? fmt::format("{} ({}={})", found.family, key, setting_of(their)) : setting_of(their), key,
+        setting_of(our));
+  });
+  check(differences.empty(),
+        "{} is of another model: {}. Use its own configuration (config.yaml in the folder of its run), or "
+        "start a new run with another --set train.folder=NAME",
+        folder.string(), differences);
+  return found;
+}
+
+std::string setting_of(int64_t value) { return fmt::format("{}", value); }
+std::string setting_of(bool value) { return value ? "true" : "false"; }
+std::string setting_of(float value) { return fmt::format("{}", value); }
+std::string setting_of(double value) { return fmt::format("{}", value); }
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// config.json of a folder with a model, as Hugging Face's transformers writes it: which family it is of, and
+// its sizes. Every field that changes the computation is supported, or refused with its name.
+//
+// A family (family.h) is a table: its fields, and the names and layouts of its tensors.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+#include "model/config.h"
+#include "model/formats/positions.h"
+
+namespace tessera {
+
+struct FoundModel {
+  ModelConfig model;
+  std::string family;                                      // its model_type, such as "llama"
+  std::vector<std::string> notices = {};                   // settings of the folder that a run ignores
+  std::map<std::string, std::string, std::less<>> fields;  // of config.json, by the key that each sets
+
+  // "num_key_value_heads" for "model.kv_heads"; "model_type" for a key that no field of this family sets.
+  std::string field_of(std::string_view key) const;
+};
+
+// Error: no folder, no config.json in it, a model of no known family, a field that is unknown or not
+// supported.
+FoundModel read_model_config(const std::filesystem::path& folder);
+
+// The family that can hold this model, by its model_type. Error: none can; names the keys to change for the
+// nearest ones.
+const char* family_of(const ModelConfig& model);
+
+// The fields of a config.json for transformers, which has defaults for the others. `weights` is the dtype of
+// model.safetensors. Error: as family_of.
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
+
+// Error: the config.json in `folder` is of another model, with all differences. Its context may be another
+// one if positions are rotary, and a smaller one if `extension` extends them. Returns the model found.
+FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& wanted,
+                            PositionExtension extension = PositionExtension::kNone);
+
+// A member of ModelConfig as a configuration writes it: 12, true, 1e-05, gelu.
+std::string setting_of(int64_t value);
+std::string setting_of(bool value);
+std::string setting_of(float value);
+std::string setting_of(double value);
+template <HasWords E>
+std::string setting_of(E value) {
+  return name_of(value);
+}
+
+}  // namespace tessera

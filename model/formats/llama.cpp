@@ -1,0 +1,64 @@
+// Llama: Touvron et al., arXiv:2302.13971; Llama 3: arXiv:2407.21783. TinyLlama and SmolLM2 are of this family.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "model/formats/llama_tables.h"
+
+namespace tessera {
+
+using nlohmann::json;
+
+bool is_one(const json& value) { return value.is_null() || value == json(1); }
+
+bool is_full_attention(const json& value) {
+  return value.is_null() || (value.is_array() && std::ranges::all_of(value, [](const json& layer) {
+                               return layer == json("full_attention");
+                             }));
+}
+
+namespace {
+
+constexpr std::string_view kHarmless[] = {"is_llama_config"};
+
+constexpr RefusedField kRefused[] = {
+    kNoAttentionBias,
+    {"mlp_bias", "this family is supported without biases in the MLP"},
+    {"pretraining_tp", "products that are split into several sums are not supported", is_one},
+    {"rope_interleaved", "rotary positions of neighbouring channels are not supported"},
+    kNoPartialRotation,
+    kNoOtherLayers,
+};
+
+}  // namespace
+
+constinit const Family kLlama{
+    .name = "llama",
+    .title = "Llama",
+    .architecture = "LlamaForCausalLM",
+    .defaults = {.vocab_size = 32000,
+                 .context = 2048,
+                 .layers = 32,
+                 .heads = 32,
+                 .channels = 4096,
+                 .kv_heads = 0,
+                 .head_dim = 0,
+                 .mlp_width = 11008,
+                 .norm = NormKind::kRmsNorm,
+                 .norm_epsilon = 1e-6f,
+                 .positions = Positions::kRope,
+                 .mlp = Mlp::kSwiglu,
+                 .bias = Bias::kNone,
+                 .tied = false},
+    .fields = kLlamaFields,
+    .mlps = kLlamaMlps,
+    .harmless = kHarmless,
+    .refused = kRefused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kLlamaTensors,
+    .buffers = kLlamaBuffers,
+};
+
+}  // namespace tessera

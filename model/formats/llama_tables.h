@@ -1,0 +1,60 @@
+// What Llama and the families after it (Qwen2, Qwen3) have in common in their files.
+#pragma once
+
+#include "model/formats/family.h"
+
+namespace tessera {
+
+inline constexpr Field kLlamaFields[] = {
+    {.name = "vocab_size", .key = "model.vocab_size"},
+    {.name = "max_position_embeddings", .key = "model.context"},
+    {.name = "num_hidden_layers", .key = "model.layers"},
+    {.name = "num_attention_heads", .key = "model.heads"},
+    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
+    {.name = "hidden_size", .key = "model.channels"},
+    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
+    {.name = "intermediate_size", .key = "model.mlp_width"},
+    {.name = "hidden_act", .key = "model.mlp"},
+    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
+    {.name = "tie_word_embeddings", .key = "model.tied"},
+};
+
+inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
+
+inline constexpr const char* kLlamaDropouts[] = {"attention_dropout"};
+
+// q, k and v are one matrix of ours, and so are gate and up. Rotary positions of transformers are those of
+// RotaryForward: no rows change places.
+inline constexpr TensorNames kLlamaTensors[] = {
+    {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
+    {.ours = "head.", .theirs = {{{"lm_head."}}}},
+    {.ours = "norm.", .theirs = {{{"model.norm."}}}},
+    {.ours = "norm1.", .theirs = {{{"input_layernorm."}}}},
+    {.ours = "attention.qkv.",
+     .theirs = {{{"self_attn.q_proj.", Rows::kQueries},
+                 {"self_attn.k_proj.", Rows::kKeyValues},
+                 {"self_attn.v_proj.", Rows::kKeyValues}}}},
+    {.ours = "attention.q_norm.", .theirs = {{{"self_attn.q_norm."}}}},
+    {.ours = "attention.k_norm.", .theirs = {{{"self_attn.k_norm."}}}},
+    {.ours = "attention.out.", .theirs = {{{"self_attn.o_proj."}}}},
+    {.ours = "norm2.", .theirs = {{{"post_attention_layernorm."}}}},
+    {.ours = "mlp.expand.", .theirs = {{{"mlp.gate_proj.", Rows::kHidden}, {"mlp.up_proj.", Rows::kHidden}}}},
+    {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
+};
+
+// Older versions of transformers also save the frequencies of the rotary positions.
+inline constexpr std::string_view kLlamaBuffers = R"((model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq)";
+
+bool is_one(const nlohmann::json& value);
+bool is_full_attention(const nlohmann::json& value);  // in every layer
+
+inline constexpr RefusedField kNoAttentionBias{"attention_bias",
+                                               "this family is supported without biases in attention"};
+inline constexpr RefusedField kNoPartialRotation{
+    "partial_rotary_factor", "heads of which only a part is rotated are not supported", is_one};
+inline constexpr RefusedField kNoSlidingWindow{"use_sliding_window",
+                                               "attention within a window is not supported"};
+inline constexpr RefusedField kNoOtherLayers{
+    "layer_types", "layers with other than \"full_attention\" are not supported", is_full_attention};
+
+}  // namespace tessera

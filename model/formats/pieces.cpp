@@ -1,0 +1,65 @@
+#include "model/formats/pieces.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// Of a parameter of `all` rows
+int64_t rows_of(Rows rows, const ModelConfig& model, int64_t all) {
+  switch (rows) {
+    case Rows::kAll:
+      return all;
+    case Rows::kQueries:
+      return model.heads * model.head_dim;
+    case Rows::kKeyValues:
+      return model.kv_heads * model.head_dim;
+    case Rows::kHidden:
+      return model.mlp_width;
+  }
+  fail("a table of tensors has unknown rows {}", static_cast<int>(rows));
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
+  std::string lead;
+  std::string_view ours = info.name;
+  if (info.block >= 0) {
+    lead = std::string(family.lead) + fmt::format(fmt::runtime(family.block), info.block);
+    ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
+  }
+  const bool is_matrix = info.shape.rank() == 2;
+  const int64_t all = info.shape[0] - info.padding, columns = is_matrix ? info.shape[1] : 1;
+  for (const TensorNames& names : family.tensors) {
+    if (!ours.starts_with(names.ours)) continue;
+    const std::string rest(ours.substr(names.ours.size()));
+    std::vector<Piece> pieces;
+    int64_t first = 0;
+    for (const TensorPart& part : names.theirs) {
+      if (part.name.empty()) break;
+      const int64_t rows = rows_of(part.rows, model, all);
+      const bool transposed = names.transposed && is_matrix;
+      const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
+      pieces.push_back({.name = lead + std::string(part.name) + rest,
+                        .first = first,
+                        .rows = rows,
+                        .columns = columns,
+                        .transposed = transposed,
+                        .shape = shape});
+      first += rows;
+    }
+    check(first == all, "the tensors of {} hold {} rows of {}, which has {}", family.title, first, info.name,
+          all);
+    return pieces;
+  }
+  fail("{} has no {}", family.title, info.name);
+}
+
+void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out) {
+#pragma omp parallel for
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = from[static_cast<size_t>(r * columns + c)];
+}
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+// The tensors of a file that make up a parameter of ours, by the table of the family.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+#include "model/formats/family.h"
+
+namespace tessera {
+
+// A tensor of a file: rows first .. first + rows of a parameter. Each element of a vector is a row.
+struct Piece {
+  std::string name;
+  int64_t first, rows, columns;
+  bool transposed;  // [columns, rows] in the file
+  Shape shape;      // in the file
+
+  int64_t elements() const { return rows * columns; }
+};
+
+// All of a parameter but its padding, in the order of its rows. Error: the family has no such parameter.
+std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info);
+
+// out [columns, rows] = from [rows, columns], transposed
+void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out);
+
+}  // namespace tessera

@@ -1,0 +1,80 @@
+// Qwen2: Yang et al., arXiv:2407.10671; Qwen2.5, arXiv:2412.15115, is of the same family: biases of q, k and v.
+// Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own.
+#include "model/formats/llama_tables.h"
+
+namespace tessera {
+namespace {
+
+// The window is that of use_sliding_window, which is refused.
+constexpr std::string_view kHarmless[] = {"max_window_layers", "sliding_window"};
+
+constexpr RefusedField kQwen2Refused[] = {
+    kNoSlidingWindow,
+    kNoOtherLayers,
+    kNoPartialRotation,
+    {"use_mrope", "rotary positions of several axes are not supported"},
+};
+constexpr RefusedField kQwen3Refused[] = {kNoAttentionBias, kNoSlidingWindow, kNoOtherLayers,
+                                          kNoPartialRotation};
+
+// What transformers' defaults of both have in common
+constexpr ModelConfig kDefaults{.vocab_size = 151936,
+                                .context = 32768,
+                                .layers = 32,
+                                .heads = 32,
+                                .channels = 4096,
+                                .kv_heads = 32,
+                                .head_dim = 0,
+                                .mlp_width = 22016,
+                                .norm = NormKind::kRmsNorm,
+                                .norm_epsilon = 1e-6f,
+                                .positions = Positions::kRope,
+                                .mlp = Mlp::kSwiglu,
+                                .bias = Bias::kQkv,
+                                .tied = false};
+
+constexpr ModelConfig qwen3_defaults() {
+  ModelConfig model = kDefaults;
+  model.head_dim = 128;
+  model.bias = Bias::kNone;
+  model.qk_norm = true;
+  return model;
+}
+
+}  // namespace
+
+constinit const Family kQwen2{
+    .name = "qwen2",
+    .title = "Qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .defaults = kDefaults,
+    .fields = kLlamaFields,
+    .mlps = kLlamaMlps,
+    .harmless = kHarmless,
+    .refused = kQwen2Refused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kLlamaTensors,
+    .buffers = kLlamaBuffers,
+};
+
+constinit const Family kQwen3{
+    .name = "qwen3",
+    .title = "Qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .defaults = qwen3_defaults(),
+    .fields = kLlamaFields,
+    .mlps = kLlamaMlps,
+    .harmless = kHarmless,
+    .refused = kQwen3Refused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kLlamaTensors,
+    .buffers = kLlamaBuffers,
+};
+
+}  // namespace tessera

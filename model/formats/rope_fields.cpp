@@ -1,0 +1,184 @@
+#include "model/formats/rope_fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char *kTheta = "rope_theta", *kScaling = "rope_scaling", *kParameters = "rope_parameters";
+constexpr const char *kType = "rope_type", *kOldType = "type";
+
+struct NamedScaling {
+  std::string_view type;
+  RopeScaling scaling;
+};
+constexpr NamedScaling kScalings[] = {{"default", RopeScaling::kNone},
+                                      {"linear", RopeScaling::kLinear},
+                                      {"llama3", RopeScaling::kLlama3},
+                                      {"yarn", RopeScaling::kYarn}};
+
+// A field of rope_scaling or rope_parameters: which scalings have it, and which must
+struct ScalingField {
+  const char* name;
+  const char* key;
+  std::array<RopeScaling, 3> of;
+  std::array<RopeScaling, 3> needed_by;
+};
+constexpr RopeScaling kNone = RopeScaling::kNone, kLinear = RopeScaling::kLinear,
+                      kLlama3 = RopeScaling::kLlama3, kYarn = RopeScaling::kYarn;
+constexpr ScalingField kFields[] = {
+    {"factor", "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
+    {"original_max_position_embeddings", "model.rope.original_context", {kLlama3, kYarn}, {kLlama3}},
+    {"low_freq_factor", "model.rope.low_frequency", {kLlama3}, {kLlama3}},
+    {"high_freq_factor", "model.rope.high_frequency", {kLlama3}, {kLlama3}},
+    {"beta_fast", "model.rope.beta_fast", {kYarn}, {}},
+    {"beta_slow", "model.rope.beta_slow", {kYarn}, {}},
+    {"attention_factor", "model.rope.attention_factor", {kYarn}, {}},
+};
+constexpr const char *kMscale = "mscale", *kMscaleAllDim = "mscale_all_dim";  // yarn: see read_mscale()
+
+bool names(const std::array<RopeScaling, 3>& scalings, RopeScaling scaling) {
+  return scaling != kNone && std::ranges::find(scalings, scaling) != scalings.end();
+}
+
+RopeScaling read_type(const Fields& fields, bool may_be_absent) {
+  const json* type = fields.find_value(kType, kOldType);
+  if (!type && may_be_absent) return kNone;
+  check(type, "{}: \"{}\" is missing; it says how the angles are scaled", fields.file, fields.name_of(kType));
+  std::string known;
+  for (const auto& [word, scaling] : kScalings) {
+    if (*type == json(word)) return scaling;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
+  }
+  fail("{}: \"{}\" is {}; supported: {}", fields.file, fields.name_of(kType), brief(*type), known);
+}
+
+void refuse_unsupported(const Fields& fields, RopeScaling scaling) {
+  for (const auto& [field, value] : fields.object.items()) {
+    if (value.is_null() || field == kType || field == kOldType || field == kTheta) continue;
+    if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
+    const bool is_neutral = (field == "truncate" && value == json(true)) ||
+                            (field == "partial_rotary_factor" && value == json(1));
+    const bool known = std::ranges::any_of(
+        kFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
+    check(known || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
+          fields.file, fields.name_of(field), brief(value), name_of(scaling));
+  }
+}
+
+// Some models give the factor of cos and sin as a quotient (Peng et al., arXiv:2309.00071, equation 22, with
+// other constants).
+void read_mscale(const Fields& fields, Rope& rope) {
+  double shares[2] = {0, 0};
+  const char* const both[2] = {kMscale, kMscaleAllDim};
+  for (int i = 0; i < 2; ++i) {
+    const json* value = fields.find_value(both[i]);
+    if (value && *value != json(0)) fields.read(both[i], *value, shares[i]);
+  }
+  if (shares[0] == 0 || shares[1] == 0 || rope.attention_factor > 0) return;
+  const double growth = rope.factor > 1 ? 0.1 * std::log(rope.factor) : 0;
+  rope.attention_factor = (shares[0] * growth + 1) / (shares[1] * growth + 1);
+}
+
+void check_ranges(const Fields& fields, const Rope& rope) {
+  check(rope.scaling != kLlama3 || rope.low_frequency < rope.high_frequency,
+        "{}: \"{}\" is {} and \"{}\" is {}; the second has to be larger", fields.file,
+        fields.name_of("low_freq_factor"), rope.low_frequency, fields.name_of("high_freq_factor"),
+        rope.high_frequency);
+  check(rope.scaling != kYarn || rope.beta_slow < rope.beta_fast,
+        "{}: \"{}\" is {} and \"{}\" is {}; the second has to be larger", fields.file,
+        fields.name_of("beta_slow"), rope.beta_slow, fields.name_of("beta_fast"), rope.beta_fast);
+}
+
+void read_scaling(const Fields& fields, bool may_lack_type, FoundModel& found) {
+  Rope& rope = found.model.rope;
+  rope.scaling = read_type(fields, may_lack_type);
+  refuse_unsupported(fields, rope.scaling);
+  for (const ScalingField& field : kFields) {
+    const json* value = fields.find_value(field.name);
+    check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
+          fields.name_of(field.name), name_of(rope.scaling));
+    if (!names(field.of, rope.scaling)) continue;
+    for_each_model_key(found.model, [&]<class T>(std::string_view key, T& member) {
+      if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
+        if (value && key == field.key) fields.read(field.name, *value, member);
+    });
+  }
+  if (rope.scaling == kYarn) read_mscale(fields, rope);
+  check_ranges(fields, rope);
+  if (rope.scaling != kLlama3 && rope.scaling != kYarn) return;
+  if (rope.original_context == 0) rope.original_context = found.model.context;
+}
+
+// Releases 4.48 to 4.57 of transformers take the quotient of both contexts for YaRN's factor, others the field.
+void note_other_factor(const Fields& fields, FoundModel& found) {
+  const Rope& rope = found.model.rope;
+  const double quotient = static_cast<double>(found.model.context) /
+                          static_cast<double>(std::max<int64_t>(rope.original_context, 1));
+  if (rope.scaling != kYarn || !fields.find_value("original_max_position_embeddings") ||
+      quotient == rope.factor)
+    return;
+  found.notices.push_back(
+      fmt::format("{}: YaRN's factor is {}, as \"{}\" says; some releases of transformers use "
+                  "max_position_embeddings / original_max_position_embeddings = {} instead",
+                  fields.file, rope.factor, fields.name_of("factor"), quotient));
+}
+
+}  // namespace
+
+bool is_rope_field(std::string_view field) {
+  return field == kTheta || field == kScaling || field == kParameters;
+}
+
+void read_rope(const Fields& config, FoundModel& found) {
+  const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
+  check(!parameters || !scaling || *parameters == *scaling,
+        "{}: {} and {} are both there and differ. Remove one of them from a copy of the folder", config.file,
+        kParameters, kScaling);
+  const char* name = parameters ? kParameters : kScaling;
+  const json* object = parameters ? parameters : scaling;
+  check(!object || object->is_object(), "{}: \"{}\" wants an object, found {}", config.file, name,
+        object ? brief(*object) : "");
+  const Fields fields{
+      .object = object ? *object : json::object(), .file = config.file, .lead = std::string(name) + "."};
+
+  const json *inside = fields.find_value(kTheta), *outside = config.find_value(kTheta);
+  check(!inside || !outside || *inside == *outside,
+        "{}: {} is {} and {} is {}, but both name the same setting", config.file, fields.name_of(kTheta),
+        inside ? brief(*inside) : "", kTheta, outside ? brief(*outside) : "");
+  if (inside) fields.read(kTheta, *inside, found.model.rope.theta);
+  if (outside) config.read(kTheta, *outside, found.model.rope.theta);
+  check(found.model.rope.theta > 1, "{}: \"{}\" is {}; wanted a number above 1", config.file, kTheta,
+        found.model.rope.theta);
+  if (object) read_scaling(fields, parameters != nullptr, found);
+  note_other_factor(fields, found);
+
+  found.fields["model.rope.theta"] = inside ? fields.name_of(kTheta) : kTheta;
+  found.fields["model.rope.scaling"] = object ? fields.name_of(kType) : name;
+  for (const ScalingField& field : kFields)
+    found.fields[field.key] = object ? fields.name_of(field.name) : name;
+}
+
+void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {
+  const ModelConfig written = canonical(model);  // with the context that the angles depend on
+  const RopeScaling scaling = written.rope.scaling;
+  config[kTheta] = written.rope.theta;
+  if (scaling == kNone) return;
+  nlohmann::ordered_json object;
+  for (const NamedScaling& one : kScalings)
+    if (one.scaling == scaling) object[kType] = one.type;
+  for (const ScalingField& field : kFields)
+    for_each_model_key(written, [&]<class T>(std::string_view key, const T& member) {
+      if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
+        if (names(field.of, scaling) && key == field.key) object[field.name] = field_value(member);
+    });
+  config[kScaling] = object;
+}
+
+}  // namespace tessera
