@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "train/config/config_fields.h"
+#include "model/formats/folder.h"
 
 namespace tessera {
 namespace {
@@ -78,6 +78,23 @@ void check_rope(const SourcedConfig& sourced) {
                   "model.rope.beta_fast");
 }
 
+// A model that no family has is refused at the key that was set last, of those to change.
+void check_family(const SourcedConfig& sourced) {
+  const ModelConfig model = sourced.config.model.resolved();
+  try {
+    family_of(model);
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    Place blamed;
+    for_each_model_key(model, [&](const std::string& key, const auto&) {
+      const Place place = sourced.place(key);
+      const bool is_named = message.find(key + "=") != std::string_view::npos;
+      if (is_named && place.origin > blamed.origin) blamed = place;
+    });
+    fail("{}: {}", blamed.where, message);
+  }
+}
+
 void check_step(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
@@ -103,6 +120,7 @@ void check_step(const SourcedConfig& sourced) {
 void check_across(const SourcedConfig& sourced) {
   check_heads(sourced);
   check_rope(sourced);
+  check_family(sourced);
   check_step(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",

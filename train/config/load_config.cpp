@@ -9,7 +9,7 @@
 #include <map>
 
 #include "kernels/base/check.h"
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"
 #include "train/config/config_yaml.h"
@@ -127,15 +127,6 @@ void Reader::take_preset() {
   });
 }
 
-// The names of a folder's config.json for the keys of a model
-std::string field_of(const ModelConfig& model, std::string_view key) {
-  std::string name(split_key(key).leaf);
-  for_each_gpt2_field(model, [&](const char* field, const char* theirs, const auto&) {
-    if (key == theirs) name = field;
-  });
-  return name;
-}
-
 // `asked` with auto as it is meant in a model of the size of `found`
 Config without_auto(Config asked, const ModelConfig& found) {
   Config::Model sized = asked.model;
@@ -152,12 +143,12 @@ Config without_auto(Config asked, const ModelConfig& found) {
 struct Contradiction {
   std::string where, text, keys;
 
-  void add(const Place& place, std::string_view key, const std::string& ours, const std::string& field,
-           const std::string& theirs) {
+  // `theirs`: "n_layer is 12"
+  void add(const Place& place, std::string_view key, const std::string& ours, const std::string& theirs) {
     const bool is_first = where.empty();
     if (is_first) where = place.where;
-    text += fmt::format("{}{}{} is {}, and {} is {}", is_first ? "" : "; ", key,
-                        is_first ? "" : " (" + place.where + ")", ours, field, theirs);
+    text += fmt::format("{}{}{} is {}, and {}", is_first ? "" : "; ", key,
+                        is_first ? "" : " (" + place.where + ")", ours, theirs);
     const std::string to_remove = place.origin == Origin::kPreset ? "model.preset" : std::string(key);
     if (keys != to_remove && !keys.ends_with(", " + to_remove)) keys += (is_first ? "" : ", ") + to_remove;
   }
@@ -168,7 +159,7 @@ struct Contradiction {
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
-      return read_gpt2_config(weights);
+      return read_model_config(weights);
     } catch (const Error& error) {
       fail("{}: train.init_from: {}", sourced_.place("train.init_from").where, error.what());
     }
@@ -183,7 +174,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   Contradiction contradiction;
   for_each_model_key(found.model, [&](const char* key, const auto&) {
     const Place place = sourced_.place(key);
-    const std::string field = field_of(found.model, key);
+    const std::string field = found.field_of(key);
     const bool is_context = key == std::string_view("model.context");
     if (resume && place.origin != Origin::kDefault) return;
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {
@@ -198,7 +189,10 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     const bool extended =
         asked.model.position_extension != PositionExtension::kNone && context > found.model.context;
     if (ours == wanted || (is_context && (rotary || extended))) return;
-    contradiction.add(place, key, ours, field, wanted);
+    const bool is_of_family = !found.fields.contains(key);
+    contradiction.add(place, key, ours,
+                      is_of_family ? fmt::format("model_type {} has {}", in_quotes(found.family), wanted)
+                                   : fmt::format("{} is {}", field, wanted));
   });
   if (!contradiction.keys.empty()) {
     const char* advice =
