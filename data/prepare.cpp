@@ -122,7 +122,9 @@ void prepare(const Options& options) {
   for (const fs::path& input : options.inputs) check_input(input);
 
   PendingFolder folder(options.output, options.force);
-  ShardWriter shards({.folder = folder.path(), .tokens_per_shard = options.shard_tokens});
+  ShardWriter shards({.folder = folder.path(),
+                      .tokens_per_shard = options.shard_tokens,
+                      .bits = bits_for(tokenizer->vocab_size())});
   const int32_t end_of_text = tokenizer->end_of_text();
   Progress progress(options.inputs);
   int64_t read_bytes = 0, documents = 0;

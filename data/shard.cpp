@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -18,16 +17,43 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "shards are mapped in place, so the host must be little-endian");
 
-constexpr int32_t kMagic = 20240520;
-constexpr int32_t kVersion = 1;
 using Header = std::array<int32_t, 256>;
-constexpr size_t kFlushTokens = 1 << 20;
+constexpr size_t kFlushBytes = 1 << 21;
 
-Header header_of(int64_t tokens) { return {kMagic, kVersion, static_cast<int32_t>(tokens)}; }
+struct Format {
+  TokenBits bits;
+  int32_t magic, version;
+  const char* of;  // for messages
+};
+constexpr Format kFormats[] = {{TokenBits::k16, 20240520, 1, "16-bit tokens, GPT-2's"},
+                               {TokenBits::k32, 20240801, 7, "32-bit tokens, Llama 3's"}};
+
+const Format& format_of(TokenBits bits) { return kFormats[bits == TokenBits::k32]; }
+size_t bytes_of(TokenBits bits) { return static_cast<size_t>(bits) / 8; }
+
+Header header_of(TokenBits bits, int64_t tokens) {
+  return {format_of(bits).magic, format_of(bits).version, static_cast<int32_t>(tokens)};
+}
+
+TokenBits bits_of(const Header& header, const std::string& path) {
+  const auto& [magic, version] = std::pair(header[0], header[1]);
+  std::string known;
+  for (const Format& format : kFormats) {
+    known += fmt::format("{}{} ({})", known.empty() ? "" : " or ", format.magic, format.of);
+    if (magic != format.magic) continue;
+    check(version == format.version, "the token shard {} has version {}, supported is {} with {}", path,
+          version, format.version, format.of);
+    return format.bits;
+  }
+  fail("{} is not a token shard: its magic number is {}, wanted {}: llm.c's formats, as prepare writes them",
+       path, magic, known);
+}
 
 }  // namespace
 
-std::span<const uint16_t> shard_tokens(const MappedFile& file) {
+TokenBits bits_for(int64_t vocab_size) { return vocab_size <= 1 << 16 ? TokenBits::k16 : TokenBits::k32; }
+
+ShardTokens shard_tokens(const MappedFile& file) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string path = file.path().string();
   check(!bytes.empty(), "the token shard {} is empty (0 bytes): prepare it again", path);
@@ -35,14 +61,10 @@ std::span<const uint16_t> shard_tokens(const MappedFile& file) {
         path, sizeof(Header), bytes.size());
   Header header;
   std::memcpy(header.data(), bytes.data(), sizeof(Header));
-  const auto [magic, version, count] = std::tuple(header[0], header[1], header[2]);
-  check(magic == kMagic,
-        "{} is not a token shard: its magic number is {}, wanted {} (16-bit tokens in llm.c's format, as "
-        "prepare writes)",
-        path, magic, kMagic);
-  check(version == kVersion, "the token shard {} has version {}, supported is {}", path, version, kVersion);
-  check(count > 0, "the token shard {} says that it holds {} tokens: prepare it again", path, count);
-  const size_t wanted_bytes = sizeof(Header) + static_cast<size_t>(count) * sizeof(uint16_t);
+  const TokenBits bits = bits_of(header, path);
+  check(header[2] > 0, "the token shard {} says that it holds {} tokens: prepare it again", path, header[2]);
+  const auto count = static_cast<size_t>(header[2]);
+  const size_t wanted_bytes = sizeof(Header) + count * bytes_of(bits);
   check(bytes.size() >= wanted_bytes,
         "the token shard {} is truncated: wanted {} tokens ({} bytes), found {} bytes: copy or prepare it "
         "again",
@@ -51,8 +73,10 @@ std::span<const uint16_t> shard_tokens(const MappedFile& file) {
         "the token shard {} is longer than its header says: wanted {} tokens ({} bytes), found {} bytes: "
         "prepare it again",
         path, count, wanted_bytes, bytes.size());
-  // Aligned: a mapping begins on a page, and the header is a multiple of two bytes.
-  return {reinterpret_cast<const uint16_t*>(bytes.data() + sizeof(Header)), static_cast<size_t>(count)};
+  // Aligned: a mapping begins on a page, and the header is a multiple of four bytes.
+  const std::byte* tokens = bytes.data() + sizeof(Header);
+  if (bits == TokenBits::k16) return std::span(reinterpret_cast<const uint16_t*>(tokens), count);
+  return std::span(reinterpret_cast<const uint32_t*>(tokens), count);
 }
 
 std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder,
@@ -82,17 +106,32 @@ void ShardWriter::append(std::span<const int32_t> tokens) {
   while (!tokens.empty()) {
     if (!file_) begin_shard();
     const size_t room_in_shard = static_cast<size_t>(options_.tokens_per_shard - shard_token_count_);
-    const size_t count = std::min({tokens.size(), room_in_shard, kFlushTokens - buffer_.size()});
-    for (const int32_t token : tokens.first(count)) {
-      check(0 <= token && token <= std::numeric_limits<uint16_t>::max(),
-            "token {} does not fit into a shard's 16 bits", token);
-      buffer_.push_back(static_cast<uint16_t>(token));
+    const size_t room_in_buffer = (kFlushBytes - buffer_.size()) / bytes_of(options_.bits);
+    const size_t count = std::min({tokens.size(), room_in_shard, room_in_buffer});
+    if (options_.bits == TokenBits::k16) {
+      store<uint16_t>(tokens.first(count));
+    } else {
+      store<uint32_t>(tokens.first(count));
     }
     shard_token_count_ += static_cast<int64_t>(count);
     token_count_ += static_cast<int64_t>(count);
     tokens = tokens.subspan(count);
-    if (buffer_.size() == kFlushTokens) flush();
+    if (buffer_.size() == kFlushBytes) flush();
     if (shard_token_count_ == options_.tokens_per_shard) finish_shard();
+  }
+}
+
+template <class Stored>
+void ShardWriter::store(std::span<const int32_t> tokens) {
+  size_t at = buffer_.size();
+  buffer_.resize(at + tokens.size() * sizeof(Stored));
+  for (const int32_t token : tokens) {
+    check(token >= 0, "token {} is negative: a shard holds tokens from 0", token);
+    check(static_cast<uint32_t>(token) <= std::numeric_limits<Stored>::max(),
+          "token {} does not fit into a shard's {} bits", token, 8 * sizeof(Stored));
+    const auto stored = static_cast<Stored>(token);
+    std::memcpy(buffer_.data() + at, &stored, sizeof(Stored));
+    at += sizeof(Stored);
   }
 }
 
@@ -105,18 +144,18 @@ void ShardWriter::begin_shard() {
   file_.emplace(options_.folder / name_);
   ++shard_count_;
   // Right for all shards but the last, whose count is known at the end.
-  const Header header = header_of(options_.tokens_per_shard);
+  const Header header = header_of(options_.bits, options_.tokens_per_shard);
   file_->write(std::as_bytes(std::span(header)));
 }
 
 void ShardWriter::flush() {
-  file_->write(std::as_bytes(std::span(buffer_)));
+  file_->write(buffer_);
   buffer_.clear();
 }
 
 void ShardWriter::finish_shard() {
   flush();
-  const Header header = header_of(shard_token_count_);
+  const Header header = header_of(options_.bits, shard_token_count_);
   if (shard_token_count_ != options_.tokens_per_shard)
     file_->overwrite_start(std::as_bytes(std::span(header)));
   checksums_[name_] = file_->commit();

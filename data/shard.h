@@ -1,5 +1,7 @@
-// Token shards, in the format of llm.c: a header of 256 little-endian int32 (1024 bytes), then the tokens as
-// little-endian uint16. Header: [0] 20240520, [1] version 1, [2] number of tokens, the rest 0.
+// Token shards, in the formats of llm.c: a header of 256 little-endian int32 (1024 bytes), then the tokens as
+// little-endian uint16 or uint32. Header: [2] number of tokens, and from [3] on 0;
+//   16 bits  [0] 20240520, [1] version 1  vocabularies of at most 65,536 tokens: GPT-2
+//   32 bits  [0] 20240801, [1] version 7  larger ones: Llama 3, Qwen
 #pragma once
 
 #include <cstdint>
@@ -7,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/base/file.h"
@@ -14,10 +17,15 @@
 
 namespace tessera {
 
+enum class TokenBits : uint8_t { k16 = 16, k32 = 32 };
+TokenBits bits_for(int64_t vocab_size);  // the fewest that hold every token
+
+using ShardTokens = std::variant<std::span<const uint16_t>, std::span<const uint32_t>>;
+
 // The tokens of a mapped shard: a view that lives as long as `file`.
 // Error, each with its own message: an empty file, a wrong magic number, an unsupported version, fewer bytes
 // than the header says (truncated), more bytes, no tokens.
-std::span<const uint16_t> shard_tokens(const MappedFile& file);
+ShardTokens shard_tokens(const MappedFile& file);
 
 // The files of a folder whose names match `pattern`, in the order of their names.
 // Error: a folder that cannot be read, or has none.
@@ -28,6 +36,7 @@ struct ShardWriterOptions {
   std::filesystem::path folder;            // exists; shards in it that have the same names are replaced
   std::string prefix = "train";            // names are <prefix>_000000.bin, <prefix>_000001.bin, ...
   int64_t tokens_per_shard = 100'000'000;  // 1 .. 2^31 - 1; only the last shard may hold fewer
+  TokenBits bits = TokenBits::k16;
 };
 
 // Writes a stream of tokens as consecutive shards. A shard gets its final name when it is complete and on
@@ -37,7 +46,7 @@ class ShardWriter {
  public:
   explicit ShardWriter(ShardWriterOptions options);
 
-  void append(std::span<const int32_t> tokens);  // Error: a token that does not fit into 16 bits
+  void append(std::span<const int32_t> tokens);  // Error: a token that does not fit
   void finish();                                 // completes the last shard; required
 
   int64_t token_count() const { return token_count_; }
@@ -46,13 +55,15 @@ class ShardWriter {
 
  private:
   void begin_shard();
+  template <class Stored>
+  void store(std::span<const int32_t> tokens);
   void flush();
   void finish_shard();
 
   ShardWriterOptions options_;
   std::optional<OutputFile> file_;  // the shard being written
   std::string name_;                // of its file
-  std::vector<uint16_t> buffer_;    // tokens not yet handed to file_
+  std::vector<std::byte> buffer_;   // of tokens that file_ was not yet given
   int64_t shard_token_count_ = 0;   // in the current shard, buffer_ included
   int64_t token_count_ = 0;         // in all shards
   int64_t shard_count_ = 0;

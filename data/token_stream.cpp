@@ -32,6 +32,13 @@ void check_not_mixed(const fs::path& folder, const std::vector<fs::path>& shards
       (folder / "*train*.bin").string());
 }
 
+int64_t count_of(const auto& stored) {
+  return std::visit([](auto tokens) { return std::ssize(tokens); }, stored);
+}
+size_t bits_of(const auto& stored) {
+  return std::visit([](auto tokens) { return 8 * sizeof(tokens[0]); }, stored);
+}
+
 }  // namespace
 
 TokenStream TokenStream::open(const fs::path& path) {
@@ -62,20 +69,26 @@ TokenStream TokenStream::open(const fs::path& path) {
 }
 
 void TokenStream::add_text(const fs::path& path) {
-  Source source{.file = MappedFile(path), .text = {}, .shard = {}, .first_token = size_};
-  const std::span<const std::byte> bytes = source.file.bytes();
+  MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
   check(!bytes.empty(), "the text file {} is empty", path.string());
-  source.text = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
-  size_ += static_cast<int64_t>(bytes.size());
+  const std::span text(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   tokenizer_ = kBytesTokenizer;
-  sources_.push_back(std::move(source));
+  sources_.push_back({.file = std::move(file), .tokens = text, .first_token = size_});
+  size_ += std::ssize(text);
 }
 
 void TokenStream::add_shard(const fs::path& path) {
-  Source source{.file = MappedFile(path), .text = {}, .shard = {}, .first_token = size_};
-  source.shard = shard_tokens(source.file);
-  size_ += static_cast<int64_t>(source.shard.size());
-  sources_.push_back(std::move(source));
+  MappedFile file(path);
+  const Stored tokens = std::visit([](auto stored) { return Stored(stored); }, shard_tokens(file));
+  if (!sources_.empty())
+    check(sources_.front().tokens.index() == tokens.index(),
+          "the shards {} and {} hold tokens of {} and of {} bits: they were made with different tokenizers; "
+          "prepare all of them with one, or name those of one",
+          sources_.front().file.path().string(), path.string(), bits_of(sources_.front().tokens),
+          bits_of(tokens));
+  sources_.push_back({.file = std::move(file), .tokens = tokens, .first_token = size_});
+  size_ += count_of(tokens);
 }
 
 void TokenStream::add_shards(const fs::path& folder, const std::string& pattern) {
@@ -91,11 +104,18 @@ void TokenStream::check_against_manifest() {
         "{} does not agree with the shards beside it: it says {} tokens in {} shards, found {} tokens in {} "
         "shards; copy the folder again or prepare it again with ./prepare",
         (path_ / kManifestName).string(), manifest->tokens, manifest->shards, size_, sources_.size());
+  check(bits_of(sources_.front().tokens) >= static_cast<size_t>(bits_for(manifest->vocab_size)),
+        "{} does not agree with the shards beside it: a vocabulary of {} tokens needs {} bits a token, found "
+        "{}; copy the folder again or prepare it again with ./prepare",
+        (path_ / kManifestName).string(), manifest->vocab_size,
+        static_cast<int>(bits_for(manifest->vocab_size)), bits_of(sources_.front().tokens));
   tokenizer_ = manifest->tokenizer;
 }
 
 void TokenStream::require_tokens_below(int64_t vocab_size) {
-  check(vocab_size >= 1, "a vocabulary of {} tokens cannot hold {}", vocab_size, describe());
+  constexpr int64_t kMost = int64_t{1} << 31;  // ids are int32
+  check(vocab_size >= 1 && vocab_size <= kMost, "a vocabulary of {} tokens cannot hold {}", vocab_size,
+        describe());
   vocab_size_ = vocab_size;
 }
 
@@ -107,34 +127,30 @@ void TokenStream::read(int64_t first, std::span<int32_t> out) const {
   auto source = std::ranges::upper_bound(sources_, first, {}, &Source::first_token) - 1;
   for (; !out.empty(); ++source) {
     const int64_t at = first - source->first_token;
-    const int64_t held = std::ssize(source->text) + std::ssize(source->shard);  // one of the two is empty
+    const int64_t held = count_of(source->tokens);
     const std::span<int32_t> part = out.first(static_cast<size_t>(std::min(std::ssize(out), held - at)));
-    if (source->shard.empty()) {
-      copy_checked(*source, source->text, at, part);
-    } else {
-      copy_checked(*source, source->shard, at, part);
-    }
+    std::visit([&](auto tokens) { copy_checked(*source, tokens, at, part); }, source->tokens);
     first += std::ssize(part);
     out = out.subspan(part.size());
   }
 }
 
-template <class Stored>
-void TokenStream::copy_checked(const Source& source, std::span<const Stored> stored, int64_t at,
+template <class Token>
+void TokenStream::copy_checked(const Source& source, std::span<const Token> stored, int64_t at,
                                std::span<int32_t> out) const {
   const auto tokens = stored.subspan(static_cast<size_t>(at), out.size());
-  int32_t largest = 0;  // one comparison per read instead of a branch per token, so that the loop vectorises
+  Token largest = 0;  // one comparison per read instead of a branch per token, so that the loop vectorises
   for (size_t i = 0; i < tokens.size(); ++i) {
-    out[i] = tokens[i];
-    largest = std::max(largest, out[i]);
+    out[i] = static_cast<int32_t>(tokens[i]);
+    largest = std::max(largest, tokens[i]);
   }
   if (largest < vocab_size_) return;
-  const auto bad = std::ranges::find_if(out, [&](int32_t token) { return token >= vocab_size_; });
+  const auto bad = std::ranges::find_if(tokens, [&](Token token) { return token >= vocab_size_; });
   fail(
       "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set "
       "model.vocab_size to that of the data's tokenizer, or prepare the data again with the model's "
       "tokenizer",
-      source.file.path().string(), at + (bad - out.begin()), *bad, vocab_size_, vocab_size_ - 1);
+      source.file.path().string(), at + (bad - tokens.begin()), *bad, vocab_size_, vocab_size_ - 1);
 }
 
 std::vector<const MappedFile*> TokenStream::files() const {
@@ -144,9 +160,11 @@ std::vector<const MappedFile*> TokenStream::files() const {
 }
 
 std::string TokenStream::describe() const {
-  const std::string kind = !sources_.front().text.empty() ? "plain text"
-                           : sources_.size() == 1         ? "1 shard"
-                                                          : fmt::format("{} shards", sources_.size());
+  const size_t bits = bits_of(sources_.front().tokens);
+  const std::string kind =
+      bits == 8 ? "plain text"
+                : fmt::format("{} {}{}", sources_.size(), sources_.size() == 1 ? "shard" : "shards",
+                              bits == 32 ? " of 32-bit tokens" : "");
   return fmt::format("{}: {} tokens, {}, tokenizer {}", path_.string(), size_, kind,
                      tokenizer_.empty() ? "unknown" : tokenizer_);
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/base/file.h"
@@ -24,8 +25,9 @@ class TokenStream {
   //   a folder             fineweb                      its *.bin, in name order, and dataset.json, if any
   //   a text file          any other name               its bytes are the tokens of the tokenizer `bytes`
   // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
-  // that mixes training and validation shards, is an empty text file, is a .jsonl (which must be prepared
-  // first); a shard that is not valid; a manifest that is not valid or disagrees with the shards.
+  // that mixes training and validation shards, or tokens of 16 and 32 bits, is an empty text file, is a .jsonl
+  // (which must be prepared first); a shard that is not valid; a manifest that is not valid or disagrees with
+  // the shards.
   static TokenStream open(const std::filesystem::path& path);
 
   int64_t size() const { return size_; }  // tokens; at least 1
@@ -36,7 +38,7 @@ class TokenStream {
 
   // From now on every token that is read must be below `vocab_size`: a larger one would read past the
   // embedding table. Checked at each read, since a check at the start would read the whole dataset. Error:
-  // vocab_size < 1.
+  // vocab_size < 1, or above 2^31.
   void require_tokens_below(int64_t vocab_size);
 
   // The tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
@@ -48,11 +50,12 @@ class TokenStream {
   std::string describe() const;  // one line for the user
 
  private:
+  // In the file: bytes of a text, or the tokens of a shard
+  using Stored = std::variant<std::span<const uint8_t>, std::span<const uint16_t>, std::span<const uint32_t>>;
   struct Source {
     MappedFile file;
-    std::span<const uint8_t> text;    // of a text file, otherwise empty
-    std::span<const uint16_t> shard;  // of a shard, otherwise empty
-    int64_t first_token;              // its place in the stream
+    Stored tokens;
+    int64_t first_token;  // its place in the stream
   };
 
   TokenStream() = default;
@@ -60,14 +63,14 @@ class TokenStream {
   void add_shard(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& folder, const std::string& pattern);
   void check_against_manifest();
-  template <class Stored>
-  void copy_checked(const Source& source, std::span<const Stored> stored, int64_t at,
+  template <class Token>
+  void copy_checked(const Source& source, std::span<const Token> stored, int64_t at,
                     std::span<int32_t> out) const;
 
   std::filesystem::path path_;   // as given to open()
   std::vector<Source> sources_;  // ordered by first_token
   int64_t size_ = 0;
-  int64_t vocab_size_ = std::numeric_limits<int64_t>::max();
+  int64_t vocab_size_ = int64_t{std::numeric_limits<int32_t>::max()} + 1;  // ids are int32
   std::string tokenizer_;
 };
 

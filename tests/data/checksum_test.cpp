@@ -51,14 +51,14 @@ TEST_F(ChecksumTest, AFileIsHashedWhileItIsWritten) {
 }
 
 struct Prepared {
-  explicit Prepared(const fs::path& folder) {
-    ShardWriter writer({.folder = folder, .tokens_per_shard = 300});
+  explicit Prepared(const fs::path& folder, int64_t vocab_size = 257) {
+    ShardWriter writer({.folder = folder, .tokens_per_shard = 300, .bits = bits_for(vocab_size)});
     std::vector<int32_t> tokens(700);  // two full shards, and one whose header is written twice
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
     writer.append(tokens);
     writer.finish();
     write_manifest(folder, {.tokenizer = "bytes",
-                            .vocab_size = 257,
+                            .vocab_size = vocab_size,
                             .tokens = 700,
                             .documents = 1,
                             .shards = 3,
@@ -66,8 +66,12 @@ struct Prepared {
   }
 };
 
-TEST_F(Dataset, EveryFlippedBitOfAShardIsFound) {
-  const Prepared prepared(folder_);
+struct DatasetOf : InTempFolder, ::testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Vocabulary, DatasetOf, ::testing::Values(257, 151936),
+                         [](const auto& info) { return fmt::format("{}", info.param); });
+
+TEST_P(DatasetOf, EveryFlippedBitOfAShardIsFound) {
+  const Prepared prepared(folder_, GetParam());
   EXPECT_EQ(verify_at_start(TokenStream::open(folder_)), "");
   for (const FileVerdict& v : verify_dataset(folder_))
     EXPECT_TRUE(v.fault.empty() && v.has_checksum) << v.fault;
@@ -138,6 +142,19 @@ TEST_F(Fingerprint, IsOfTheContentsAndNotOfThePath) {
   EXPECT_NE(differs(flip(text, 799'990)).find("sampled"), std::string::npos);  // the last block
   EXPECT_NE(differs(flip(text, 400'000)).find("sampled"),
             std::string::npos);  // so small a file is sampled whole
+}
+
+TEST_F(Fingerprint, KnowsTheWidthOfTokens) {
+  const auto of = [&](const std::string& content) {
+    return fingerprint_of(TokenStream::open(write("a.bin", content)));
+  };
+  const StreamFingerprint wide = of(wide_shard_bytes({1, 2, 70000}));
+  EXPECT_EQ(wide.tokens, 3);
+  EXPECT_EQ(difference(wide, of(wide_shard_bytes({1, 2, 70000}))), std::nullopt);
+  EXPECT_TRUE(difference(wide, of(wide_shard_bytes({1, 2, 70001}))));
+  const StreamFingerprint narrow = of(shard_bytes({1, 2, 3}));
+  EXPECT_NE(difference(narrow, of(wide_shard_bytes({1, 2, 3}))).value_or("").find("had 1030 bytes, now 1036"),
+            std::string::npos);
 }
 
 TEST_F(Fingerprint, OfShardsSpansAllOfThem) {

@@ -79,8 +79,8 @@ class LoaderTest : public InTempFolder {
   // Token i of the stream is i; shards of 7 tokens, so that most windows cross a border.
   TokenStream stream_of(int count) const {
     for (int first = 0; first < count; first += 7) {
-      std::vector<uint16_t> tokens(static_cast<size_t>(std::min(7, count - first)));
-      std::iota(tokens.begin(), tokens.end(), static_cast<uint16_t>(first));
+      std::vector<uint32_t> tokens(static_cast<size_t>(std::min(7, count - first)));
+      std::iota(tokens.begin(), tokens.end(), static_cast<uint32_t>(first));
       write(fmt::format("t_{:06}.bin", first), shard_bytes(tokens));
     }
     return TokenStream::open(folder_);
@@ -97,6 +97,17 @@ Batch fetch(const Loader& loader, int64_t position, int64_t count, int64_t T) {
   Batch batch = {std::vector<int32_t>(size), std::vector<int32_t>(size)};
   loader.fetch(position, count, batch.tokens, batch.targets);
   return batch;
+}
+
+TEST_F(LoaderTest, OfWideTokens) {
+  write("a.bin", wide_shard_bytes({1, 70000, 3, 151935}));
+  write("b.bin", wide_shard_bytes({65536, 6, 7}));
+  auto stream = TokenStream::open(folder_);
+  stream.require_tokens_below(151936);
+  const Loader loader(
+      {.stream = &stream, .first_token = 0, .token_count = 7, .sequence_length = 3, .shuffle = false});
+  EXPECT_EQ(fetch(loader, 0, 2, 3),
+            (Batch{{1, 70000, 3, 151935, 65536, 6}, {70000, 3, 151935, 65536, 6, 7}}));
 }
 
 TEST_F(LoaderTest, TargetsAreTheTokensShiftedByOne) {

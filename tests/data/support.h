@@ -58,13 +58,20 @@ inline std::string little_endian(uint64_t value, int bytes) {
   return result;
 }
 
-// The bytes of an llm.c shard.
-inline std::string shard_bytes(const std::vector<uint16_t>& tokens, uint32_t magic = 20240520,
+// The bytes of an llm.c shard, with tokens of `bytes` bytes.
+inline std::string shard_of(const std::vector<uint32_t>& tokens, int bytes, uint32_t magic,
+                            uint32_t version) {
+  std::string text = little_endian(magic, 4) + little_endian(version, 4) + little_endian(tokens.size(), 4);
+  text.resize(1024, '\0');
+  for (const uint32_t token : tokens) text += little_endian(token, bytes);
+  return text;
+}
+inline std::string shard_bytes(const std::vector<uint32_t>& tokens, uint32_t magic = 20240520,
                                uint32_t version = 1) {
-  std::string bytes = little_endian(magic, 4) + little_endian(version, 4) + little_endian(tokens.size(), 4);
-  bytes.resize(1024, '\0');
-  for (const uint16_t token : tokens) bytes += little_endian(token, 2);
-  return bytes;
+  return shard_of(tokens, 2, magic, version);
+}
+inline std::string wide_shard_bytes(const std::vector<uint32_t>& tokens, uint32_t version = 7) {
+  return shard_of(tokens, 4, 20240801, version);
 }
 
 template <class Call>

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "data/manifest.h"
 #include "tests/data/support.h"
 #include "tests/root_rights.h"
 #include "tests/shared_data.h"
@@ -117,6 +118,48 @@ TEST_F(Stream, ATokenBeyondTheVocabularyNamesFileAndIndex) {
   auto text = TokenStream::open(write("a.txt", "az"));
   text.require_tokens_below('z');
   expect_error([&] { read(text, 0, 2); }, {"a.txt", "token 1 of this file is 122"});
+}
+
+TEST_F(Stream, WideTokens) {
+  write("a_0.bin", wide_shard_bytes({1, 70000, 3}));
+  const fs::path second = write("a_1.bin", wide_shard_bytes({151935, 5, 0x80000000}));
+  auto stream = TokenStream::open(folder_);
+  EXPECT_EQ(stream.size(), 6);
+  EXPECT_EQ(read(stream, 1, 4), (std::vector<int32_t>{70000, 3, 151935, 5}));
+  EXPECT_NE(stream.describe().find("6 tokens, 2 shards of 32-bit tokens"), std::string::npos);
+  // An id that no int32 holds is refused at every limit.
+  expect_error([&] { read(stream, 4, 2); }, {second.native(), "token 2 of this file is 2147483648"});
+  stream.require_tokens_below(151936);
+  EXPECT_EQ(read(stream, 3, 1).front(), 151935);
+  expect_error([&] { read(stream, 5, 1); }, {"token 2 of this file is 2147483648", "151936 tokens"});
+  stream.require_tokens_below(151935);
+  expect_error([&] { read(stream, 0, 4); }, {second.native(), "token 0 of this file is 151935"});
+  expect_error([&] { stream.require_tokens_below((int64_t{1} << 31) + 1); }, {"vocabulary of 2147483649"});
+}
+
+TEST_F(Stream, WidthsAreNotMixed) {
+  write("a.bin", shard_bytes({1, 2}));
+  const fs::path wide = write("b.bin", wide_shard_bytes({1, 2}));
+  expect_error([&] { TokenStream::open(folder_); },
+               {"a.bin", "b.bin hold tokens of 16 and of 32 bits", "different tokenizers"});
+  EXPECT_EQ(TokenStream::open(wide).size(), 2);
+}
+
+TEST_F(Stream, AVocabularyThatTheShardsCannotHoldIsRefused) {
+  const auto manifest = [&](int64_t vocab_size) {
+    write(kManifestName,
+          fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "other", "vocab_size": {},)"
+                      R"("tokens": 2, "documents": 1, "shards": 1}})",
+                      vocab_size));
+  };
+  write("a.bin", shard_bytes({1, 2}));
+  manifest(65537);
+  expect_error([&] { TokenStream::open(folder_); },
+               {"dataset.json does not agree", "65537 tokens needs 32 bits a token, found 16"});
+  manifest(65536);
+  EXPECT_EQ(TokenStream::open(folder_).tokenizer(), "other");
+  write("a.bin", wide_shard_bytes({1, 2}));  // wider than necessary
+  EXPECT_EQ(TokenStream::open(folder_).size(), 2);
 }
 
 TEST_F(Stream, TellsWhatIsWrongWithAPath) {

@@ -64,13 +64,17 @@ std::string bytes_of(Integer value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-std::string shard(const std::vector<uint16_t>& tokens) {
-  std::string bytes =
-      bytes_of(uint32_t{20240520}) + bytes_of(uint32_t{1}) + bytes_of(static_cast<uint32_t>(tokens.size()));
+template <class Token>
+std::string shard(const std::vector<Token>& tokens) {
+  const bool wide = sizeof(Token) == 4;
+  std::string bytes = bytes_of(uint32_t{wide ? 20240801u : 20240520u}) + bytes_of(uint32_t{wide ? 7u : 1u}) +
+                      bytes_of(static_cast<uint32_t>(tokens.size()));
   bytes.resize(1024, '\0');
-  for (const uint16_t token : tokens) bytes += bytes_of(token);
+  for (const Token token : tokens) bytes += bytes_of(token);
   return bytes;
 }
+using Tokens = std::vector<uint16_t>;
+using WideTokens = std::vector<uint32_t>;
 
 // A fault that no sanitizer sees.
 void require(bool condition, const char* what) {
@@ -176,15 +180,17 @@ Target shards() {
   return {.name = "shards",
           .read = [](std::string_view bytes,
                      const fs::path& folder) { read_stream(write(folder / "a.bin", bytes)); },
-          .seeds = {shard({1, 2, 3, 256}), shard(std::vector<uint16_t>(2000, 7))},
-          .words = {bytes_of(uint32_t{20240520}), bytes_of(uint32_t{1})}};
+          .seeds = {shard(Tokens{1, 2, 3, 256}), shard(Tokens(2000, 7)), shard(WideTokens{1, 2, 256}),
+                    shard(WideTokens(1000, 7)), shard(WideTokens{1, 0x80000000})},
+          .words = {bytes_of(uint32_t{20240520}), bytes_of(uint32_t{20240801}), bytes_of(uint32_t{1}),
+                    bytes_of(uint32_t{7})}};
 }
 
 Target dataset() {
   return {.name = "dataset",
           .read =
               [](std::string_view bytes, const fs::path& folder) {
-                write(folder / "train_000000.bin", shard({1, 2, 3, 256}));
+                write(folder / "train_000000.bin", shard(Tokens{1, 2, 3, 256}));
                 write(folder / kManifestName, bytes);
                 verify_dataset(folder);
                 read_manifest(folder);

@@ -9,10 +9,11 @@
 #include <string>
 
 #include "kernels/attention/attention_kind.h"
-#include "kernels/base/activation.h"
 #include "kernels/base/tensor.h"
+#include "model/config.h"
 #include "model/formats/positions.h"
 #include "model/keep.h"
+#include "model/presets.h"
 
 namespace tessera {
 
@@ -39,26 +40,28 @@ constexpr auto words_of(Schedule) {  // of optimizer.schedule
                     Word{"constant", Schedule::kConstant}, Word{"wsd", Schedule::kWsd}};
 }
 
+inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
 
-  struct Model {
-    int64_t vocab_size = 50257;
-    int64_t context = 1024;
-    int64_t layers = 12;
-    int64_t heads = 12;
-    int64_t channels = 768;
+  // As a user writes it: kv_heads, head_dim and mlp_width may be 0, written "auto".
+  struct Model : ModelConfig {
+    Preset preset = Preset::kNone;  // load_config() has set the keys to its values
     AttentionKind attention = AttentionKind::kFlash;
     PositionExtension position_extension = PositionExtension::kNone;
-    int64_t mlp_width = 0;  // 0: 4 channels (written "auto")
-    Mlp mlp = Mlp::kGelu;
-    double norm_epsilon = 1e-5;
-    bool tied = true;
-    bool scale_attention = true;
-    bool scale_attention_by_layer = false;
+
+    Model();                                   // GPT-2 small
+    explicit Model(const ModelConfig& model);  // sizes that auto means are auto
     bool operator==(const Model&) const = default;
+    ModelConfig resolved() const;  // without auto
+
+    // Of resolved() alone
+    int64_t parameters() const = delete;
+    int64_t qkv_heads() const = delete;
+    int64_t attention_width() const = delete;
+    double flops_per_token(int64_t T) const = delete;
   } model;
 
   struct Data {
@@ -78,7 +81,7 @@ struct Config {
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Keep recompute = {};
-    int64_t classifier_chunk = 0;  // tokens; 0: those of a micro-batch (written "all")
+    int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;
     int64_t time_limit = 25;  // seconds
@@ -122,10 +125,11 @@ struct Config {
   } sampling;
 
   struct Checkpoint {
-    int64_t every = 500;     // steps; 0: only at the end
-    int64_t keep = 2;        // of the newest; 0: all
-    int64_t keep_every = 0;  // also checkpoints at multiples of this; 0: none
-    bool keep_best = false;  // also the one with the lowest validation loss
+    int64_t every = 500;        // steps; 0: only at the end
+    int64_t keep = 2;           // of the newest; 0: all
+    int64_t keep_every = 0;     // also checkpoints at multiples of this; 0: none
+    bool keep_best = false;     // also the one with the lowest validation loss
+    DType dtype = DType::kF32;  // of the weights
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 

@@ -10,22 +10,38 @@ namespace fields {
 
 template <class Section, class Visit>
 void visit_model(Section& model, Visit& visit) {
+  visit("model.preset", model.preset, OneOf<Preset>{},
+        "A published model, whose values the keys of the model then have unless they are given");
   visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1},
         "Tokens of the vocabulary: 257 for bytes, 50257 for GPT-2's tokenizer");
   visit("model.context", model.context, Whole{.at_least = 1, .at_most = 10'000'000},
-        "The longest sequence, in tokens: rows of the position table");
+        "The longest sequence, in tokens; learned positions: rows of their table");
   visit("model.layers", model.layers, Whole{.at_least = 1, .at_most = 10'000}, "Transformer blocks");
   visit("model.heads", model.heads, Whole{.at_least = 1, .at_most = 1'000'000},
-        "Attention heads of a block; divides model.channels");
+        "Attention heads of a block; divides model.channels if model.head_dim is auto");
+  visit("model.kv_heads", model.kv_heads, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "auto"},
+        "Heads of keys and values, shared by groups of heads; divides model.heads; auto: model.heads");
   visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
         "Width of the residual stream");
+  visit("model.head_dim", model.head_dim,
+        Whole{.at_least = 8, .at_most = 65536, .multiple_of = 8, .zero = "auto"},
+        "Width of a head; auto: model.channels / model.heads");
   visit("model.mlp_width", model.mlp_width,
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
         "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's");
+  visit("model.norm", model.norm, OneOf<NormKind>{}, "layernorm: GPT-2's; rmsnorm: Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
-        "LayerNorm: added to the variance");
+        "Norms: added to the variance, or to the mean of squares");
+  visit("model.positions", model.positions, OneOf<Positions>{},
+        "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
+  visit(
+      "model.bias", model.bias, OneOf<Bias>{},
+      "The linear layers with a bias; all: GPT-2's; qkv: those of queries, keys and values, Qwen2.5's; none: "
+      "Llama's");
+  visit("model.qk_norm", model.qk_norm, Flag{},
+        "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_attention", model.scale_attention, Flag{},
@@ -36,8 +52,32 @@ void visit_model(Section& model, Visit& visit) {
         "flash: fused, memory linear in the sequence length; naive: stores the probabilities, quadratic; "
         "cudnn: NVIDIA's fused kernels, bf16 on a GPU");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
-        "If train.init_from has fewer positions than model.context: none: refuse; interpolate: stretch its "
-        "table; repeat: repeat it; blend: repeat it with overlapping copies");
+        "If train.init_from has fewer learned positions than model.context: none: refuse; interpolate: "
+        "stretch its table; repeat: repeat it; blend: repeat it with overlapping copies");
+}
+
+template <class Section, class Visit>
+void visit_rope(Section& rope, Visit& visit) {
+  visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
+        "The base of the frequencies: pair i of a head turns by theta^(-2 i / head_dim) a position");
+  visit("model.rope.scaling", rope.scaling, OneOf<RopeScaling>{},
+        "How the frequencies are changed for a context longer than the model was trained on");
+  visit("model.rope.factor", rope.factor, Number{.at_least = 1, .at_most = 1e6},
+        "linear, llama3, yarn: frequencies, or the low ones, are divided by this");
+  visit("model.rope.original_context", rope.original_context,
+        Whole{.at_least = 1, .at_most = 10'000'000, .zero = "auto"},
+        "llama3, yarn: the context that the model was trained on; auto: model.context");
+  visit("model.rope.low_frequency", rope.low_frequency, Number{.above = 0, .at_most = 1e6},
+        "llama3: pairs that turn fewer times in the original context are divided by the factor");
+  visit("model.rope.high_frequency", rope.high_frequency, Number{.above = 0, .at_most = 1e6},
+        "llama3: pairs that turn more times are not changed; above model.rope.low_frequency");
+  visit("model.rope.beta_fast", rope.beta_fast, Number{.above = 0, .at_most = 1e6},
+        "yarn: pairs that turn more times in the original context are not changed");
+  visit("model.rope.beta_slow", rope.beta_slow, Number{.above = 0, .at_most = 1e6},
+        "yarn: pairs that turn fewer times are divided by the factor; below model.rope.beta_fast");
+  visit("model.rope.attention_factor", rope.attention_factor,
+        Number{.above = 0, .at_most = 1e6, .zero = "auto"},
+        "yarn: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1");
 }
 
 template <class Section, class Visit>
@@ -71,9 +111,12 @@ void visit_train(Section& train, Visit& visit) {
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
   visit(
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
-      "What the backward recomputes to save memory; mlp: the hidden layer of every MLP; block: whole blocks");
-  visit("train.classifier_chunk", train.classifier_chunk, Whole{.at_most = 100'000'000, .zero = "all"},
-        "Tokens whose logits are in memory at a time; all: those of a micro-batch");
+      "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
+      "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; block: whole blocks");
+  visit("train.classifier_chunk", train.classifier_chunk,
+        Whole{.at_most = 100'000'000, .zero = "all", .minus_one = "auto"},
+        "Tokens whose logits are in memory at a time; all: those of a micro-batch; auto: all, but for a "
+        "vocabulary above 65536 about 1 GiB of logits");
   visit("train.zero", train.zero, OneOf<ZeroStage>{},
         "With several GPUs, 1: each keeps and updates a part of the optimizer (ZeRO stage 1); 0: each keeps "
         "all");
@@ -146,6 +189,8 @@ void visit_checkpoint(Section& checkpoint, Visit& visit) {
         "Also keep checkpoints at multiples of this, a multiple of checkpoint.every; 0: none");
   visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
         "Also write and keep a checkpoint at the lowest validation loss so far");
+  visit("checkpoint.dtype", checkpoint.dtype, OneOf<DType>{{DType::kF32, DType::kBF16}},
+        "Of the weights in a checkpoint; bf16: half the size");
 }
 
 }  // namespace fields
@@ -158,6 +203,7 @@ void for_each_field(C& config, Visit&& visit) {
   visit("device", config.device, OneOf<DeviceRequest>{},
         "Where to compute; auto: a GPU if there is one, else the CPU");
   fields::visit_model(config.model, visit);
+  fields::visit_rope(config.model.rope, visit);
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
   fields::visit_optimizer(config.optimizer, visit);

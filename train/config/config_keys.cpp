@@ -1,7 +1,8 @@
 #include "train/config/config_keys.h"
 
-#include <algorithm>
 #include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "kernels/base/check.h"
 #include "train/config/config_fields.h"
@@ -16,19 +17,28 @@ std::vector<std::string_view> all_keys() {
   return keys;
 }
 
+// A section comes after the one that it is in.
 std::vector<std::string_view> all_sections() {
   std::vector<std::string_view> sections;
-  for (const std::string_view key : all_keys()) {
-    const std::string_view section = split_key(key).section;
-    if (!section.empty() && (sections.empty() || sections.back() != section)) sections.push_back(section);
-  }
+  for (const std::string_view key : all_keys())
+    for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+      const std::string_view section = key.substr(0, dot);
+      if (std::find(sections.begin(), sections.end(), section) == sections.end()) sections.push_back(section);
+    }
   return sections;
+}
+
+// Between a name that does not exist and a candidate
+size_t distance(std::string_view wanted, std::string_view candidate) {
+  const SplitKey a = split_key(wanted), b = split_key(candidate);
+  // A right name in a wrong section is one mistake, however different the sections are called.
+  return std::min(edit_distance(wanted, candidate), edit_distance(a.leaf, b.leaf) + (a.section != b.section));
 }
 
 }  // namespace
 
 SplitKey split_key(std::string_view key) {
-  const size_t dot = key.find('.');
+  const size_t dot = key.rfind('.');
   if (dot == std::string_view::npos) return {"", key};
   return {key.substr(0, dot), key.substr(dot + 1)};
 }
@@ -45,25 +55,39 @@ bool is_section(std::string_view name) {
 
 std::vector<std::string_view> keys_in(std::string_view section) {
   std::vector<std::string_view> keys = all_keys();
-  std::erase_if(keys, [&](std::string_view key) { return split_key(key).section != section; });
+  std::erase_if(keys, [&](std::string_view key) {
+    const std::string_view own = split_key(key).section;
+    return own != section && (section.empty() || !own.starts_with(std::string(section) + "."));
+  });
   return keys;
+}
+
+std::string nested(std::string_view key) {
+  std::string text;
+  for (std::string_view rest = key; !rest.empty();) {
+    const size_t dot = std::min(rest.find('.'), rest.size());
+    const bool is_value = dot == rest.size() && is_key(key);
+    text += fmt::format("{}\"{}:{}\"", text.empty() ? "" : " and, indented below it, ", rest.substr(0, dot),
+                        is_value ? " ..." : "");
+    rest.remove_prefix(std::min(dot + 1, rest.size()));
+  }
+  return text;
 }
 
 std::string unknown_key(std::string_view key) {
   const SplitKey wanted = split_key(key);
-  const auto distance = [&](std::string_view candidate) {
-    const auto [section, leaf] = split_key(candidate);
-    // A right name in a wrong section is one mistake, however different the sections are called.
-    return std::min(edit_distance(key, candidate),
-                    edit_distance(wanted.leaf, leaf) + (section != wanted.section));
-  };
+  const auto distance_to = [&](std::string_view candidate) { return distance(key, candidate); };
   std::vector<std::string_view> known = keys_in(is_section(wanted.section) ? wanted.section : "");
   if (!is_section(wanted.section))
     for (const std::string_view section : all_sections()) known.push_back(section);
-  return unknown_word("key", key, nearest(all_keys(), wanted.leaf.size(), distance), known);
+  return unknown_word("key", key, nearest(all_keys(), wanted.leaf.size(), distance_to), known);
 }
 
-std::string unknown_section(std::string_view name) { return unknown_word("section", name, all_sections()); }
+std::string unknown_section(std::string_view name) {
+  const auto distance_to = [&](std::string_view candidate) { return distance(name, candidate); };
+  return unknown_word("section", name, nearest(all_sections(), split_key(name).leaf.size(), distance_to),
+                      all_sections());
+}
 
 std::string option_is_a_key(std::string_view option) {
   std::string word(option.substr(std::min(option.find_first_not_of('-'), option.size())));
@@ -73,8 +97,7 @@ std::string option_is_a_key(std::string_view option) {
   std::replace(word.begin(), word.end(), '-', '_');
   std::vector<std::string> switches;
   for (const std::string_view key : all_keys())
-    if (key == word || split_key(key).leaf == word)
-      switches.push_back(fmt::format("--set {}={}", key, value));
+    if (key == word || key.ends_with("." + word)) switches.push_back(fmt::format("--set {}={}", key, value));
   if (switches.empty()) return "";
   return fmt::format("a key of the configuration is set with {}", fmt::join(switches, " or "));
 }

@@ -8,14 +8,17 @@
 namespace tessera {
 
 struct SplitKey {
-  std::string_view section, leaf;  // "model" and "layers"; "" and "device"
+  std::string_view section, leaf;  // "model.rope" and "theta"; "" and "device"
 };
 SplitKey split_key(std::string_view key);
 
-bool is_key(std::string_view key);  // dotted: "model.layers"
-bool is_section(std::string_view name);
+bool is_key(std::string_view key);       // dotted: "model.layers"
+bool is_section(std::string_view name);  // "model", "model.rope"
 
 std::vector<std::string_view> keys_in(std::string_view section);  // dotted; "": those in no section
+
+// How a file nests a dotted key or section: "model:" and, indented below it, "layers: ..."
+std::string nested(std::string_view key);
 
 // The message for a key, or a section, that does not exist, with the nearest known ones
 std::string unknown_key(std::string_view key);

@@ -53,14 +53,18 @@ std::string Written::describe() const {
 
 std::string Whole::wants() const {
   const int64_t least = zero.empty() ? at_least : std::max<int64_t>(at_least, 1);
-  return fmt::format("{}{} of at least {}", zero.empty() ? "" : fmt::format("{} or ", zero),
-                     multiple_of == 1 ? "a whole number" : fmt::format("a multiple of {}", multiple_of),
-                     least);
+  const std::string number =
+      fmt::format("{} of at least {}",
+                  multiple_of == 1 ? "a whole number" : fmt::format("a multiple of {}", multiple_of), least);
+  std::vector<std::string_view> all{minus_one, zero, number};
+  std::erase(all, std::string_view());
+  return join_words(all);
 }
 
 int64_t Whole::read(const Written& value) const {
   if (value.kind != Written::Kind::kPlain) refuse(value, wants());
   if (!zero.empty() && value.text == zero) return 0;
+  if (!minus_one.empty() && value.text == minus_one) return -1;
   int64_t number = 0;
   const std::errc error = parse(value.text, number);
   const bool too_large = error == std::errc::result_out_of_range ? value.text[0] != '-' : number > at_most;
@@ -70,11 +74,13 @@ int64_t Whole::read(const Written& value) const {
 }
 
 std::string Whole::write(int64_t value) const {
-  return value == 0 && !zero.empty() ? std::string(zero) : fmt::format("{}", value);
+  if (value == 0 && !zero.empty()) return std::string(zero);
+  if (value == -1 && !minus_one.empty()) return std::string(minus_one);
+  return fmt::format("{}", value);
 }
 
 std::string Number::wants() const {
-  std::string out = "a number";
+  std::string out = zero.empty() ? "a number" : fmt::format("{} or a number", zero);
   if (at_least) out += fmt::format(" of at least {}", *at_least);
   if (above) out += fmt::format(" above {}", *above);
   if (at_most) out += fmt::format(" {} at most {}", at_least || above ? "and" : "of", *at_most);
@@ -84,6 +90,7 @@ std::string Number::wants() const {
 
 double Number::read(const Written& value) const {
   double number = 0;
+  if (value.kind == Written::Kind::kPlain && !zero.empty() && value.text == zero) return 0;
   if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{}) refuse(value, wants());
   if ((at_least && number < *at_least) || (above && number <= *above) || (at_most && number > *at_most) ||
       (below && number >= *below))
@@ -91,12 +98,24 @@ double Number::read(const Written& value) const {
   return number;
 }
 
-std::string Number::write(double value) const {
-  std::string text = fmt::format("{}", value);  // the shortest that reads back to the same
+namespace {
+
+template <class T>
+std::string shortest(T value) {  // that reads back to the same
+  std::string text = fmt::format("{}", value);
   const size_t e = text.find('e');
   // To YAML 1.1, 1e-08 is a text and 1.0e-08 a number.
   if (e != std::string::npos && text.find('.') == std::string::npos) text.insert(e, ".0");
   return text;
+}
+
+}  // namespace
+
+std::string Number::write(double value) const {
+  return value == 0 && !zero.empty() ? std::string(zero) : shortest(value);
+}
+std::string Number::write(float value) const {
+  return value == 0 && !zero.empty() ? std::string(zero) : shortest(value);
 }
 
 size_t read_word(const Written& value, const std::vector<std::string_view>& words) {
@@ -112,11 +131,18 @@ size_t read_word(const Written& value, const std::vector<std::string_view>& word
 std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words) {
   std::vector<size_t> places;
   if (value.text == "none") return places;
+  std::vector<std::string_view> known = words;
+  known.insert(known.begin(), "none");
   Written one = value;
   for (size_t first = 0; first <= value.text.size();) {
     const size_t plus = std::min(value.text.find('+', first), value.text.size());
     one.text = value.text.substr(first, plus - first);
-    places.push_back(read_word(one, words));
+    const size_t place = read_word(one, known);
+    check(place > 0, "{}: {} is \"none\" or words with a plus between them, found {}", value.where, value.key,
+          value.describe());
+    check(std::find(places.begin(), places.end(), place - 1) == places.end(),
+          "{}: {} names {} twice, found {}", value.where, value.key, one.text, value.describe());
+    places.push_back(place - 1);
     first = plus + 1;
   }
   return places;

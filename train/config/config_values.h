@@ -29,7 +29,8 @@ struct Whole {
   int64_t at_least = 0;
   int64_t at_most = 1'000'000'000;  // keeps the products of two such numbers within int64_t
   int64_t multiple_of = 1;
-  std::string_view zero = {};  // the word for 0, if any; other numbers then begin at 1
+  std::string_view zero = {};       // the word for 0, if any; other numbers then begin at 1
+  std::string_view minus_one = {};  // the word for -1, if any
 
   std::string wants() const;
   int64_t read(const Written& value) const;
@@ -38,10 +39,12 @@ struct Whole {
 
 struct Number {  // finite
   std::optional<double> at_least = {}, above = {}, at_most = {}, below = {};
+  std::string_view zero = {};  // the word for 0, if any; 0 itself then is out of bounds
 
   std::string wants() const;
   double read(const Written& value) const;
   std::string write(double value) const;
+  std::string write(float value) const;
 };
 
 // The place of a value among the words that its key accepts. Error: it is none of them.
@@ -60,7 +63,8 @@ struct OneOf {
   std::string write(E value) const { return name_of(value); }
 };
 
-// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of them.
+// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of them,
+// or is there twice.
 std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words);
 
 // A set of words: a class with add(E) and text_of(set)

@@ -27,7 +27,7 @@ void check_bytes(const std::string& text, const YamlSource& source) {
        static_cast<unsigned char>(text[bad]));
 }
 
-constexpr int kDeepest = 64;  // nested maps and lists; a configuration has 2
+constexpr int kDeepest = 64;  // nested maps and lists; a configuration has 3
 
 // Reads a text event by event before yaml-cpp builds nodes from it, and refuses texts on which yaml-cpp
 // would not terminate, or would recurse too deeply. Before version 0.9, content after the end of the root,

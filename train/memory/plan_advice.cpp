@@ -74,7 +74,8 @@ class Adviser {
   }
 
   std::optional<Change> chunked_logits(const Change& from) const {
-    const int64_t now = from.config.train.classifier_chunk;
+    const int64_t asked = from.config.train.classifier_chunk;
+    const int64_t now = asked == kAutoChunk ? plan_.shape.classifier_chunk : asked;
     if (plan_.shape.rows() <= kLogitsChunk || (now > 0 && now <= kLogitsChunk)) return std::nullopt;
     return with_classifier_chunk(from, kLogitsChunk);
   }

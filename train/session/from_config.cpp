@@ -1,6 +1,7 @@
 #include "train/session/from_config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "train/session/memory_plan.h"
 
@@ -30,6 +31,20 @@ int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t 
   return best;
 }
 
+// Above this vocabulary, train.classifier_chunk=auto divides the logits of a micro-batch, which changes how the
+// gradient of the classifier is rounded; below it they are never the largest tensor of a model that fits.
+constexpr int64_t kLargeVocab = 65536;
+constexpr int64_t kMostLogitBytes = int64_t{1} << 30;
+
+// Rows, in powers of two: 4096 of Llama 3's vocabulary in bf16
+int64_t classifier_chunk(const Config& c, DType dtype) {
+  if (c.train.classifier_chunk != kAutoChunk) return c.train.classifier_chunk;
+  if (c.model.vocab_size <= kLargeVocab) return 0;
+  const int64_t row = c.model.padded_vocab() * static_cast<int64_t>(size_of(dtype));
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
+}
+
 // The longest input of sample_text() to the model: a prompt has at most as many tokens as bytes, and the last
 // token drawn is never an input.
 int64_t longest_sample(const Config& c) {
@@ -56,19 +71,7 @@ void check_shares(const Config& c) {
 
 }  // namespace
 
-ModelConfig model_config(const Config& c) {
-  return {.vocab_size = c.model.vocab_size,
-          .context = c.model.context,
-          .layers = c.model.layers,
-          .heads = c.model.heads,
-          .channels = c.model.channels,
-          .mlp_width = c.model.mlp_width > 0 ? c.model.mlp_width : 4 * c.model.channels,
-          .norm_epsilon = static_cast<float>(c.model.norm_epsilon),
-          .mlp = c.model.mlp,
-          .tied = c.model.tied,
-          .scale_attention = c.model.scale_attention,
-          .scale_attention_by_layer = c.model.scale_attention_by_layer};
-}
+ModelConfig model_config(const Config& c) { return c.model.resolved(); }
 
 OptimizerConfig optimizer_config(const Config& c) {
   return {.beta1 = c.optimizer.beta1,
@@ -91,16 +94,17 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
         "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
   check_shares(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
+  const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
-                 .dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32,
+                 .dtype = dtype,
                  .moments = c.optimizer.moments,
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute,
-                 .classifier_chunk = c.train.classifier_chunk,
+                 .classifier_chunk = classifier_chunk(c, dtype),
                  .sample_tokens = longest_sample(c),
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,

@@ -76,8 +76,8 @@ TEST_F(RunChecks, APromptOutsideTheVocabularyIsRefusedBeforeTheRun) {
 
 TEST_F(RunChecks, ValidationIsOfTheSameTokenizer) {
   fs::create_directory(folder / "other");
-  write("other/val_000000.bin", shard_bytes(std::vector<uint16_t>(100, 7)));
-  write("held.bin", shard_bytes(std::vector<uint16_t>(100, 7)));
+  write("other/val_000000.bin", shard_bytes(std::vector<uint32_t>(100, 7)));
+  write("held.bin", shard_bytes(std::vector<uint32_t>(100, 7)));
   write(
       "other/dataset.json",
       "{\"format\": \"tessera-dataset-1\", \"tokenizer\": \"gpt2\", \"vocab_size\": 50257, \"tokens\": 100, "

@@ -1,0 +1,122 @@
+#include "model/presets.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// Radford et al., 2019; config.json of openai-community/gpt2, gpt2-medium, gpt2-large and gpt2-xl
+ModelConfig gpt2(int64_t layers, int64_t heads, int64_t channels) {
+  return {.vocab_size = 50257, .context = 1024, .layers = layers, .heads = heads, .channels = channels};
+}
+
+struct Sizes {
+  int64_t vocab_size = 0, context = 0, layers = 0, heads = 0, kv_heads = 0, channels = 0, mlp_width = 0;
+  double theta = 0;
+  float norm_epsilon = 0;
+};
+
+// What Llama 3, Qwen and SmolLM2 share: RMSNorm, rotary positions, SwiGLU, tied logits, heads of C / H
+ModelConfig llama(const Sizes& sizes) {
+  return {.vocab_size = sizes.vocab_size,
+          .context = sizes.context,
+          .layers = sizes.layers,
+          .heads = sizes.heads,
+          .channels = sizes.channels,
+          .kv_heads = sizes.kv_heads,
+          .mlp_width = sizes.mlp_width,
+          .norm = NormKind::kRmsNorm,
+          .norm_epsilon = sizes.norm_epsilon,
+          .positions = Positions::kRope,
+          .rope = {.theta = sizes.theta},
+          .mlp = Mlp::kSwiglu,
+          .bias = Bias::kNone};
+}
+
+// config.json of meta-llama/Llama-3.2-1B
+ModelConfig llama32_1b() {
+  ModelConfig model = llama({.vocab_size = 128256,
+                             .context = 131072,
+                             .layers = 16,
+                             .heads = 32,
+                             .kv_heads = 8,
+                             .channels = 2048,
+                             .mlp_width = 8192,
+                             .theta = 500000,
+                             .norm_epsilon = 1e-5f});
+  model.rope.scaling = RopeScaling::kLlama3;
+  model.rope.factor = 32;
+  model.rope.original_context = 8192;
+  model.rope.low_frequency = 1;
+  model.rope.high_frequency = 4;
+  return model;
+}
+
+// config.json of Qwen/Qwen2.5-0.5B and Qwen2.5-1.5B
+ModelConfig qwen25(Sizes sizes) {
+  sizes.vocab_size = 151936;
+  sizes.theta = 1e6;
+  sizes.norm_epsilon = 1e-6f;
+  ModelConfig model = llama(sizes);
+  model.bias = Bias::kQkv;
+  return model;
+}
+
+// config.json of Qwen/Qwen3-0.6B
+ModelConfig qwen3_06b() {
+  ModelConfig model = llama({.vocab_size = 151936,
+                             .context = 40960,
+                             .layers = 28,
+                             .heads = 16,
+                             .kv_heads = 8,
+                             .channels = 1024,
+                             .mlp_width = 3072,
+                             .theta = 1e6,
+                             .norm_epsilon = 1e-6f});
+  model.head_dim = 128;
+  model.qk_norm = true;
+  return model;
+}
+
+// config.json of HuggingFaceTB/SmolLM2-135M and SmolLM2-360M
+ModelConfig smollm2(Sizes sizes) {
+  sizes.vocab_size = 49152;
+  sizes.context = 8192;
+  sizes.theta = 100000;
+  sizes.norm_epsilon = 1e-5f;
+  return llama(sizes);
+}
+
+}  // namespace
+
+ModelConfig preset_model(Preset preset) {
+  switch (preset) {
+    case Preset::kNone:
+      break;
+    case Preset::kGpt2Small:
+      return gpt2(12, 12, 768);
+    case Preset::kGpt2Medium:
+      return gpt2(24, 16, 1024);
+    case Preset::kGpt2Large:
+      return gpt2(36, 20, 1280);
+    case Preset::kGpt2Xl:
+      return gpt2(48, 25, 1600);
+    case Preset::kLlama32_1b:
+      return llama32_1b();
+    case Preset::kQwen25_05b:
+      return qwen25(
+          {.context = 32768, .layers = 24, .heads = 14, .kv_heads = 2, .channels = 896, .mlp_width = 4864});
+    case Preset::kQwen25_15b:
+      return qwen25(
+          {.context = 131072, .layers = 28, .heads = 12, .kv_heads = 2, .channels = 1536, .mlp_width = 8960});
+    case Preset::kQwen3_06b:
+      return qwen3_06b();
+    case Preset::kSmollm2_135m:
+      return smollm2({.layers = 30, .heads = 9, .kv_heads = 3, .channels = 576, .mlp_width = 1536});
+    case Preset::kSmollm2_360m:
+      return smollm2({.layers = 32, .heads = 15, .kv_heads = 5, .channels = 960, .mlp_width = 2560});
+  }
+  fail("the preset {} has no model", name_of(preset));
+}
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+// Published models by name: their sizes and variants, as their config.json has them.
+#pragma once
+
+#include "model/config.h"
+
+namespace tessera {
+
+enum class Preset : uint8_t {
+  kNone,
+  kGpt2Small,
+  kGpt2Medium,
+  kGpt2Large,
+  kGpt2Xl,
+  kLlama32_1b,
+  kQwen25_05b,
+  kQwen25_15b,
+  kQwen3_06b,
+  kSmollm2_135m,
+  kSmollm2_360m,
+};
+constexpr auto words_of(Preset) {  // of model.preset
+  return std::array{Word{"none", Preset::kNone},
+                    Word{"gpt2_small", Preset::kGpt2Small},
+                    Word{"gpt2_medium", Preset::kGpt2Medium},
+                    Word{"gpt2_large", Preset::kGpt2Large},
+                    Word{"gpt2_xl", Preset::kGpt2Xl},
+                    Word{"llama3.2_1b", Preset::kLlama32_1b},
+                    Word{"qwen2.5_0.5b", Preset::kQwen25_05b},
+                    Word{"qwen2.5_1.5b", Preset::kQwen25_15b},
+                    Word{"qwen3_0.6b", Preset::kQwen3_06b},
+                    Word{"smollm2_135m", Preset::kSmollm2_135m},
+                    Word{"smollm2_360m", Preset::kSmollm2_360m}};
+}
+
+ModelConfig preset_model(Preset preset);  // Error: kNone
+
+}  // namespace tessera

@@ -1,0 +1,139 @@
+#include "train/config/check_config.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "model/formats/folder.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMostAttentionWidth = 4'000'000;  // H D: keeps the count of parameters within int64_t
+
+std::string nearest_multiples(int64_t value, int64_t unit) {
+  const int64_t below = value / unit * unit;
+  return below > 0 ? fmt::format("the nearest are {} and {}", below, below + unit)
+                   : fmt::format("the least is {}", unit);
+}
+
+std::string nearest_divisors(int64_t of, int64_t value) {
+  int64_t below = std::min(value, of), above = value;
+  while (of % below != 0) --below;
+  if (value > of) return fmt::format("the nearest that does is {}", below);
+  while (of % above != 0) ++above;
+  return fmt::format("the nearest that do are {} and {}", below, above);
+}
+
+void check_heads(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const bool auto_dim = model.head_dim == 0;
+  const bool rotary = model.positions == Positions::kRope;
+  sourced.require(!auto_dim || model.channels % model.heads == 0, "model.heads", "does not divide",
+                  "model.channels",
+                  nearest_divisors(model.channels, model.heads) + (rotary ? ", or set model.head_dim" : ""));
+  sourced.require(model.kv_heads == 0 || model.heads % model.kv_heads == 0, "model.kv_heads",
+                  "does not divide", "model.heads",
+                  nearest_divisors(model.heads, std::max<int64_t>(model.kv_heads, 1)));
+  sourced.require(auto_dim || model.heads <= kMostAttentionWidth / model.head_dim, "model.head_dim",
+                  fmt::format("makes attention wider than {} with", kMostAttentionWidth), "model.heads");
+  const int64_t D = model.resolved().head_dim;
+  sourced.require(!rotary || !auto_dim || D % 2 == 0, "model.heads",
+                  fmt::format("makes heads of {}, an odd number that cannot be rotated in pairs, of", D),
+                  "model.channels", "set model.head_dim, or model.positions=learned");
+}
+
+void check_rope(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const Rope& rope = model.rope;
+  const bool rotary = model.positions == Positions::kRope;
+  sourced.require(rotary || !model.qk_norm, "model.qk_norm", "needs rotary positions, but", "model.positions",
+                  "set model.positions=rope");
+  sourced.require(!rotary || model.position_extension == PositionExtension::kNone, "model.position_extension",
+                  "extends a learned table, but", "model.positions",
+                  "rotary positions need no extension: set model.context alone");
+  const Config defaults;
+  for_each_model_key(model, [&](std::string_view key, const auto&) {
+    if (!key.starts_with("model.rope.")) return;
+    const bool is_default = value_of(sourced.config, key) == value_of(defaults, key);
+    sourced.require(rotary || is_default, key, "is of rotary positions, but", "model.positions",
+                    "set model.positions=rope");
+  });
+  const auto needs = [&](std::string_view key, std::initializer_list<RopeScaling> users) {
+    const bool used = std::find(users.begin(), users.end(), rope.scaling) != users.end();
+    const bool is_default = value_of(sourced.config, key) == value_of(defaults, key);
+    const std::vector<RopeScaling> words = users;
+    sourced.require(used || is_default, key, "has no effect with", "model.rope.scaling",
+                    "it is of " + join_words(names_of<RopeScaling>(words)));
+  };
+  needs("model.rope.factor", {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn});
+  needs("model.rope.original_context", {RopeScaling::kLlama3, RopeScaling::kYarn});
+  needs("model.rope.low_frequency", {RopeScaling::kLlama3});
+  needs("model.rope.high_frequency", {RopeScaling::kLlama3});
+  needs("model.rope.beta_fast", {RopeScaling::kYarn});
+  needs("model.rope.beta_slow", {RopeScaling::kYarn});
+  needs("model.rope.attention_factor", {RopeScaling::kYarn});
+  sourced.require(rope.low_frequency < rope.high_frequency, "model.rope.low_frequency", "is not below",
+                  "model.rope.high_frequency");
+  sourced.require(rope.beta_slow < rope.beta_fast, "model.rope.beta_slow", "is not below",
+                  "model.rope.beta_fast");
+}
+
+// A model that no family has is refused at the key that was set last, of those to change.
+void check_family(const SourcedConfig& sourced) {
+  const ModelConfig model = sourced.config.model.resolved();
+  try {
+    family_of(model);
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    Place blamed;
+    for_each_model_key(model, [&](const std::string& key, const auto&) {
+      const Place place = sourced.place(key);
+      const bool is_named = message.find(key + "=") != std::string_view::npos;
+      if (is_named && place.origin > blamed.origin) blamed = place;
+    });
+    fail("{}: {}", blamed.where, message);
+  }
+}
+
+void check_step(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const auto& train = config.train;
+  const int64_t T = config.sequence_length();
+  const std::string_view sequence = train.sequence_length > 0 ? "train.sequence_length" : "model.context";
+  sourced.require(T <= config.model.context, "train.sequence_length", "is more than", "model.context");
+  sourced.require(train.tokens_per_step % T == 0, "train.tokens_per_step", "is not a multiple of", sequence,
+                  nearest_multiples(train.tokens_per_step, T));
+  if (train.micro_batch > 0) {
+    const int64_t tokens = T * train.micro_batch;
+    sourced.require(train.tokens_per_step % tokens == 0, "train.tokens_per_step",
+                    fmt::format("is not a multiple of {} tokens x", T), "train.micro_batch",
+                    nearest_multiples(train.tokens_per_step, tokens));
+  }
+  const bool gated = config.model.mlp == Mlp::kSwiglu;
+  sourced.require(gated || !train.recompute.recomputes(Recomputed::kActivation), "train.recompute",
+                  "names the activation of a gated MLP, but", "model.mlp",
+                  "mlp recomputes the hidden layer of any MLP");
+}
+
+}  // namespace
+
+void check_across(const SourcedConfig& sourced) {
+  check_heads(sourced);
+  check_rope(sourced);
+  check_family(sourced);
+  check_step(sourced);
+  const auto& optimizer = sourced.config.optimizer;
+  sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
+                  "is more than", "optimizer.learning_rate");
+  const auto& checkpoint = sourced.config.checkpoint;
+  if (checkpoint.keep_every > 0)
+    sourced.require(checkpoint.every > 0 && checkpoint.keep_every % checkpoint.every == 0,
+                    "checkpoint.keep_every", "is not a multiple of", "checkpoint.every",
+                    checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
+                                         : "which writes one only at the end");
+  if (checkpoint.keep_best)
+    sourced.require(sourced.config.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but",
+                    "evaluation.every");
+}
+
+}  // namespace tessera
