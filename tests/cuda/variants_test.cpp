@@ -1,7 +1,7 @@
 // The variants of GPT-2 on CUDA: their operations and whole models against the CPU, and against PyTorch.
 #include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
-#include "tests/gpt2_reference.h"
+#include "tests/reference_folder.h"
 #include "tests/model_variants.h"
 #include "tests/train_steps.h"
 
