@@ -1,9 +1,10 @@
 // The rotary embedding, with or without QK norm: one pass over the heads of queries and keys.
 //
 // A group of lanes, a power of two up to a warp, takes some heads of one token. A lane holds a step of the
-// low half of a head and the same step of the high half: both ends of its pairs, and their angles, which serve
-// all heads that the group takes. With QK norm the sum over a head is one over the lanes of a group. A step is
-// a pack of 16 bytes; where half a head is no multiple of it, a lane takes up to kMaxSteps single pairs.
+// low half of a head and the same step of the high half: both elements of its pairs. It loads their angles
+// once for all heads that the group takes. With QK norm the sum over a head is one over the lanes of a group.
+// A step is a pack of 16 bytes; where half a head is no multiple of it, a lane takes up to kMaxSteps single
+// pairs.
 #include <bit>
 
 #include "kernels/cuda/column_sum.h"
@@ -102,8 +103,8 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int lanes) {
   }
 }
 
-// y = rotate(x), or with kNorm of x rstd weight. `direction` is 1, or -1 for the transpose. A thread loads all
-// that it reads before it stores, so y may be x.
+// y = rotate(x), or with kNorm rotate(x rstd weight). `direction` is 1, or -1 for the transpose. A thread
+// loads all that it reads before it stores, so y may be x.
 template <class T, int kStep, int kSteps, bool kNorm>
 __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x, View<T> y,
                                                                  const float2* angles, float direction,
@@ -171,8 +172,8 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
   }
 }
 
-// Sums over the groups of a block of what their lanes hold, [queries or keys][low or high half][step][element].
-// The block's part of both weights' gradients goes to partial[2 D].
+// Sums what the lanes of all groups of a block hold, [queries or keys][low or high half][step][element], and
+// stores it as the block's part of both weights' gradients: partial[2 D].
 template <int kStep, int kSteps>
 __device__ __forceinline__ void store_weight_gradients(float (&sums)[2][2][kSteps][kStep], int lane,
                                                        const Deal& deal, float* partial) {
