@@ -82,7 +82,7 @@ inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
 // Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and
 // for the terms that a gradient sums, which are larger than the sum.
 inline constexpr double kBf16Gradient = 3 * kOneRounding;  // 1.2%
-// LSE is fp32 throughout. A score is a sum of up to 128 products, in any order, with partial sums about as
+// LSE is fp32 throughout. A score is a sum of up to 256 products, in any order, with partial sums about as
 // large as itself: some 10 roundings of 6e-8; relative to scores of a few units. Absolute where |LSE| < 1.
 inline constexpr double kLogSumExp = 1e-5;
 // fp32: scores as above enter exponentials, so that P carries some 1e-6 |score|; sums of up to 2,047 rows add

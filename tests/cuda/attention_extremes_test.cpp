@@ -8,12 +8,16 @@ Outputs run(const AttentionCase& c, bool bf16, const Inputs& inputs, int arch, b
   return Problem(c, bf16, Packing::kPackedQkv, inputs, arch).run(deterministic);
 }
 
+// Whole tiles; and tiles of each width that hold narrower heads, with the widest, which are always asked where
+// a head ends
+constexpr std::initializer_list<int> kWholeHeadDims = {64, 128}, kHeadDims = {40, 64, 96, 128, 200, 256};
+
 // f(bf16, head_dim, causal, arch, deterministic) for every family of kernels
 template <class F>
-void for_each_kernel(F&& f) {
+void for_each_kernel(std::initializer_list<int> head_dims, F&& f) {
   for (bool bf16 : {true, false}) {
     for (int arch : archs_here(bf16)) {
-      for (int head_dim : {64, 128}) {
+      for (int head_dim : head_dims) {
         for (bool causal : {true, false}) {
           for (bool deterministic : {true, false}) {
             SCOPED_TRACE(::testing::Message() << (bf16 ? "bf16" : "fp32") << ", arch " << arch
@@ -30,7 +34,7 @@ void for_each_kernel(F&& f) {
 // Several tiles of queries and of keys, the last ones in part: small enough for compute-sanitizer, which
 // takes minutes for what takes a second without.
 TEST_F(AttentionKernels, OneOfEachKernel) {
-  for_each_kernel([](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
+  for_each_kernel(kHeadDims, [](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
     const AttentionCase c = {1, 260, 2, 1, head_dim, causal, 1 / std::sqrt(head_dim)};
     const Inputs inputs(c, bf16);
     const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
@@ -42,7 +46,7 @@ TEST_F(AttentionKernels, OneOfEachKernel) {
 
 TEST_F(AttentionKernels, FixedOrderGivesTheSameBits) {
   for (int arch : archs_here(true)) {
-    for (int head_dim : {64, 128}) {
+    for (int head_dim : {64, 96, 128, 256}) {
       for (bool causal : {true, false}) {
         const AttentionCase c = {2, 1000, 20, 10, head_dim, causal, 0.1};  // more CTAs than fit at a time
         Problem problem(c, true, Packing::kPackedQkv, Inputs(c, true), arch);
@@ -93,7 +97,7 @@ TEST_F(AttentionKernels, AGraphCapturesTheCalls) {
 // ---- extreme values ----
 
 TEST_F(AttentionKernels, ScoresOfTenThousand) {
-  for_each_kernel([](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
+  for_each_kernel(kWholeHeadDims, [](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
     const AttentionCase c = {1, 203, 4, 2, head_dim, causal, 1};
     const Inputs inputs(c, bf16, 20);  // q k^T: standard deviation 20 20 sqrt(D), 3,200 or 4,500
     const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
@@ -108,7 +112,7 @@ TEST_F(AttentionKernels, ScoresOfTenThousand) {
 
 // Every visible key has the same weight, and no gradient reaches q and k.
 TEST_F(AttentionKernels, ScaleOfZero) {
-  for_each_kernel([](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
+  for_each_kernel(kHeadDims, [](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
     const AttentionCase c = {1, 203, 4, 2, head_dim, causal, 0};
     const Inputs inputs(c, bf16);
     const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
@@ -140,7 +144,7 @@ TEST_F(AttentionKernels, ScoresOfMinusInfinity) {
     the_first_half[j] = j < 133;  // causal: rows 0 to 132 see no other key
   }
   for (const Hidden& hidden : {all_but_the_first, every_third, the_first_half, all}) {
-    for_each_kernel([&](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
+    for_each_kernel(kHeadDims, [&](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
       const AttentionCase c = {1, kTokens, 2, 1, head_dim, causal, 1 / std::sqrt(head_dim)};
       const Inputs inputs = with_scores_of_minus_infinity(c, bf16, hidden);
       const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
@@ -158,7 +162,7 @@ TEST_F(AttentionKernels, ScoresOfMinusInfinity) {
 }
 
 TEST_F(AttentionKernels, NanStaysNan) {
-  for_each_kernel([](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
+  for_each_kernel(kHeadDims, [](bool bf16, int head_dim, bool causal, int arch, bool deterministic) {
     const AttentionCase c = {1, 300, 4, 2, head_dim, causal, 0.125};
     Inputs inputs(c, bf16);
     const auto row = [&](int64_t head, int64_t token) { return (head * c.tokens + token) * c.head_dim; };

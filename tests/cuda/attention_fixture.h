@@ -68,8 +68,12 @@ struct Layout {
   int64_t heads;
 };
 
-// [B, T, heads + 2 kv_heads, D], or tensors of their own with gaps between rows
-enum class Packing { kPackedQkv, kSeparate };
+// [B, T, heads + 2 kv_heads, D]; the same with a gap behind each head; or tensors of their own with gaps
+// between rows. Gaps hold NaN: what is read there shows in the results, what is written in the gaps.
+enum class Packing { kPackedQkv, kPackedApart, kSeparate };
+inline const char* name_of(Packing packing) {
+  return packing == Packing::kPackedQkv ? "packed" : packing == Packing::kPackedApart ? "apart" : "separate";
+}
 
 // Q, K, V in one buffer and O in another; gradients alike
 struct Layouts {
@@ -78,13 +82,14 @@ struct Layouts {
 
   Layouts(const AttentionCase& c, Packing packing) {
     const int64_t t = c.tokens, d = c.head_dim;
-    if (packing == Packing::kPackedQkv) {
-      const int64_t row = (c.heads + 2 * c.kv_heads) * d;
-      q = {0, t * row, row, d, c.heads};
-      k = {c.heads * d, t * row, row, d, c.kv_heads};
-      v = {(c.heads + c.kv_heads) * d, t * row, row, d, c.kv_heads};
-      out = {0, t * c.heads * d, c.heads * d, d, c.heads};
-      qkv_elements = c.batch * t * row, out_elements = c.rows() * d;
+    if (packing != Packing::kSeparate) {
+      const int64_t head = packing == Packing::kPackedQkv ? d : d + 40;
+      const int64_t row = (c.heads + 2 * c.kv_heads) * head;
+      q = {0, t * row, row, head, c.heads};
+      k = {c.heads * head, t * row, row, head, c.kv_heads};
+      v = {(c.heads + c.kv_heads) * head, t * row, row, head, c.kv_heads};
+      out = {0, t * c.heads * head, c.heads * head, head, c.heads};
+      qkv_elements = c.batch * t * row, out_elements = c.rows() * head;
     } else {  // heads outside tokens, unused elements in a row, and K and V with strides of their own
       const auto make = [&](int64_t offset, int64_t gap, int64_t heads) {
         const int64_t row = d + gap;

@@ -36,8 +36,7 @@ class AttentionSizes : public AttentionKernels, public ::testing::WithParamInter
         Problem problem(c, bf16, packing, inputs, arch);
         for (bool deterministic : {true, false}) {
           SCOPED_TRACE(::testing::Message() << "arch " << arch << ", N = " << c.tokens << ", " << c.heads
-                                            << " heads, " << c.kv_heads << " of keys, "
-                                            << (packing == Packing::kPackedQkv ? "packed" : "separate")
+                                            << " heads, " << c.kv_heads << " of keys, " << name_of(packing)
                                             << (deterministic ? ", fixed order" : ", any order"));
           const Errors e =
               errors_of(problem.run(deterministic), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0);
@@ -47,10 +46,10 @@ class AttentionSizes : public AttentionKernels, public ::testing::WithParamInter
       }
     }
   }
-  void expect_agreement_with_fp64(const AttentionCase& c) {
+  void expect_agreement_with_fp64(const AttentionCase& c, std::initializer_list<Packing> packings = {
+                                                              Packing::kPackedQkv, Packing::kSeparate}) {
     const Inputs inputs(c, GetParam().bf16);
-    expect_agreement(c, inputs, reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout),
-                     {Packing::kPackedQkv, Packing::kSeparate});
+    expect_agreement(c, inputs, reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout), packings);
   }
   void expect_agreement_with_fp32(const AttentionCase& c, Packing packing) {
     const Inputs inputs(c, true);
@@ -95,6 +94,26 @@ TEST_P(AttentionManyTiles, AgreeWithFp32) {
   expect_agreement_with_fp32(shape(2, 1500, 12, 1), Packing::kPackedQkv);
 }
 
+// Heads narrower than the tiles that hold them, and those that only the widest tiles hold. What follows a head
+// in memory is the next one, or NaN: neither may be read or written.
+class AttentionHeadDims : public AttentionSizes {};
+
+TEST_P(AttentionHeadDims, AgreeWithFp64) {
+  for (int64_t tokens : {1, 37, 129, 203}) {
+    for (int64_t group : {1, 3}) {
+      expect_agreement_with_fp64(shape(tokens < 200 ? 2 : 1, tokens, 2, group),
+                                 {Packing::kPackedQkv, Packing::kPackedApart});
+    }
+  }
+}
+
+// So many tiles that each CTA that stays has several
+class AttentionHeadDimsManyTiles : public AttentionSizes {};
+
+TEST_P(AttentionHeadDimsManyTiles, AgreeWithFp32) {
+  expect_agreement_with_fp32(shape(8, 300, 6, 2), Packing::kPackedApart);
+}
+
 std::vector<Family> bf16_families() {
   return {{true, 64, true}, {true, 128, true}, {true, 64, false}, {true, 128, false}};
 }
@@ -105,11 +124,27 @@ std::vector<Family> families() {
   }
   return all;
 }
+std::vector<Family> with_head_dims(bool bf16, std::initializer_list<int> head_dims) {
+  std::vector<Family> all;
+  for (bool causal : {true, false}) {
+    for (int head_dim : head_dims) all.push_back({bf16, head_dim, causal});
+  }
+  return all;
+}
+// 136, 192, 200: beside the halves and the quarters of the widest tiles
+constexpr std::initializer_list<int> kHeadDims = {8,   16,  24,  40,  48,  72,  80, 96,
+                                                  104, 112, 120, 136, 192, 200, 256};
 std::string family_name(const ::testing::TestParamInfo<Family>& info) {
   const Family& f = info.param;
   return std::string(f.bf16 ? "Bf16" : "F32") + (f.causal ? "Causal" : "Full") + std::to_string(f.head_dim);
 }
 INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionSizes, ::testing::ValuesIn(families()), family_name);
+INSTANTIATE_TEST_SUITE_P(AttentionKernelsBf16, AttentionHeadDims,
+                         ::testing::ValuesIn(with_head_dims(true, kHeadDims)), family_name);
+INSTANTIATE_TEST_SUITE_P(AttentionKernelsF32, AttentionHeadDims,
+                         ::testing::ValuesIn(with_head_dims(false, kHeadDims)), family_name);
+INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionHeadDimsManyTiles,
+                         ::testing::ValuesIn(with_head_dims(true, {8, 40, 72, 96, 256})), family_name);
 INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionManyTiles, ::testing::ValuesIn(bf16_families()),
                          family_name);
 

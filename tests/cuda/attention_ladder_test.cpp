@@ -47,7 +47,7 @@ struct AttentionLadder : AttentionKernels {};
 TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
   const DeviceTraits device{Device::kCuda, device_arch(), "this device"};
   for (const Rung& rung : attention::ladder()) {
-    for (int head_dim : {64, 128}) {
+    for (int head_dim : {64, 80, 128, 256}) {
       for (bool causal : {true, false}) {
         const AttentionCase c = {2, 300, 4, 2, head_dim, causal, 1 / std::sqrt(head_dim)};
         const AttnProblem p = {.dtype = attn_dtype(rung.dtype()),

@@ -78,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(, AttentionRefusals, ::testing::Values(80, 86, 90),
 TEST_P(AttentionRefusals, OfProblems) {
   EXPECT_EQ(attn_supports(&kProblem, GetParam()), ATTN_OK);
   EXPECT_GT(backward_.workspace_bytes, 0u);
-  expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.head_dim = 48; });
-  expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.head_dim = 32; });  // in bf16
+  for (int head_dim : {-8, 0, 4, 12, 63, 100, 252, 264, 512})
+    expect_refused(ATTN_BAD_HEAD_DIM, [&](AttnProblem& p) { p.head_dim = head_dim; });
   expect_refused(ATTN_BAD_HEAD_DIM, [](AttnProblem& p) { p.dtype = static_cast<AttnDtype>(7); });
   for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 40}) {
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.batch = size; });
@@ -91,6 +91,35 @@ TEST_P(AttentionRefusals, OfProblems) {
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_heads = kv_heads; });
   for (float scale : {NAN, INFINITY, -1.0f})
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.scale = scale; });
+}
+
+TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
+  for (AttnDtype dtype : {ATTN_BF16, ATTN_F32}) {
+    size_t before = 0;
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+      AttnProblem p = kProblem;
+      p.dtype = dtype;
+      p.head_dim = head_dim;
+      EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim;
+      const size_t workspace = attn_backward_workspace(&p, GetParam(), 1);
+      EXPECT_GE(workspace, before) << head_dim;  // wider heads need no less
+      before = workspace;
+    }
+    EXPECT_GT(before, 0u);
+  }
+}
+
+// dQ is summed in tiles, whatever they hold of a head.
+TEST_P(AttentionRefusals, WorkspacesHoldWholeTiles) {
+  const auto bytes = [](int head_dim) {
+    AttnProblem p = kProblem;
+    p.head_dim = head_dim;
+    return attn_backward_workspace(&p, GetParam(), 1);
+  };
+  EXPECT_EQ(bytes(8), bytes(64));
+  EXPECT_EQ(bytes(72), bytes(128));
+  EXPECT_EQ(bytes(136), bytes(256));
+  EXPECT_GE(bytes(128), bytes(64) + kProblem.heads * kProblem.tokens * 64 * sizeof(float));
 }
 
 TEST_P(AttentionRefusals, OfArguments) {

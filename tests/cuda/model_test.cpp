@@ -1,6 +1,6 @@
 // The whole model on a GPU: against PyTorch, against the CPU, against itself.
 #include "kernels/attention/cudnn.h"
-#include "tests/gpt2_reference.h"
+#include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"
 

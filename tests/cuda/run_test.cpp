@@ -71,11 +71,12 @@ TEST_F(CudaRun, WhatDoesNotFitIsRefusedWithAdvice) {
 }
 
 TEST_F(CudaRun, AHeadDimThatNoKernelServesIsRefused) {
-  const ProcessResult result = train({"--set", "model.heads=4"});
+  const ProcessResult result = train({"--set", "model.channels=1024"});  // head dim 512
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.error.find("head dims 64 and 128 in bf16"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("multiples of 8 up to 256 in bf16"), std::string::npos) << result.error;
   EXPECT_EQ(
-      train({"--set", "model.heads=4", "--set", "model.attention=naive", "--set", "train.steps=2"}).status,
+      train({"--set", "model.channels=1024", "--set", "model.attention=naive", "--set", "train.steps=2"})
+          .status,
       0);
 }
 

@@ -1,7 +1,7 @@
 // The variants of GPT-2 on CUDA: their operations and whole models against the CPU, and against PyTorch.
 #include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
-#include "tests/gpt2_reference.h"
+#include "tests/reference_folder.h"
 #include "tests/model_variants.h"
 #include "tests/train_steps.h"
 
@@ -76,6 +76,12 @@ TEST_F(CudaVariants, LayerNormWithEveryEpsilon) {
 // Of head dim 64, which every attention serves in both precisions.
 constexpr ModelConfig kHeadDim64{.vocab_size = 301, .context = 130, .layers = 3, .heads = 2, .channels = 128};
 
+std::vector<Variant> all_variants() {
+  std::vector<Variant> all = variants_of(kHeadDim64), parts = parts_of(kHeadDim64);
+  all.insert(all.end(), parts.begin(), parts.end());
+  return all;
+}
+
 RunShape shape_of(const Variant& variant, DType dtype, AttentionKind attention) {
   return {.model = variant.model,
           .micro_batch = 3,
@@ -93,7 +99,7 @@ std::vector<AttentionKind> kinds_for(DType dtype) {
 }
 
 TEST_F(CudaVariants, ModelsAgreeWithTheCpu) {
-  for (const Variant& variant : variants_of(kHeadDim64)) {
+  for (const Variant& variant : all_variants()) {
     HostTensors make;
     const StepsResult cpu = run_steps({}, shape_of(variant, DType::kF32, AttentionKind::kFlash), 3, make);
     for (const DType dtype : kReal)
@@ -102,9 +108,9 @@ TEST_F(CudaVariants, ModelsAgreeWithTheCpu) {
         const StepsResult gpu =
             run_steps(cuda().backend().traits(), shape_of(variant, dtype, attention), 3, make);
         const bool f32 = dtype == DType::kF32;
-        const double allowed = f32                                      ? tolerance::kCudaF32AgainstPyTorch
-                               : variant.model.mlp == Activation::kRelu ? tolerance::kBf16ReluGradient
-                                                                        : tolerance::kBf16ModelGradient;
+        const double allowed = f32                               ? tolerance::kCudaF32AgainstPyTorch
+                               : variant.model.mlp == Mlp::kRelu ? tolerance::kBf16ReluGradient
+                                                                 : tolerance::kBf16ModelGradient;
         double worst = 0;
         for (size_t i = 0; i < gpu.first_gradients.size(); ++i) {
           const double error = relative_error(gpu.first_gradients[i].tensor, cpu.first_gradients[i].tensor);
@@ -137,13 +143,14 @@ TEST_F(CudaVariants, F32AgreesWithPyTorch) {
 }
 
 TEST_F(CudaVariants, RecomputingChangesNoBitAndThePlanIsTheStep) {
-  for (const Variant& variant : variants_of(kHeadDim64)) {
+  for (const Variant& variant : all_variants()) {
     SCOPED_TRACE(variant.name);
     HostTensors make;
     RunShape shape = shape_of(variant, DType::kBF16, AttentionKind::kFlash);
     const StepsResult kept = run_steps(cuda().backend().traits(), shape, 2, make);
     expect_plan_is_the_step(cuda().backend().traits(), shape);
-    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
+    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs, Keep{Recomputed::kNorms, Recomputed::kActivation},
+                            Keep{Recomputed::kAttention}}) {
       shape.keep = keep;
       expect_same_bits(run_steps(cuda().backend().traits(), shape, 2, make), kept);
       expect_plan_is_the_step(cuda().backend().traits(), shape);

@@ -15,7 +15,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/json_text.h"
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/bench/sequence_lengths.h"
@@ -158,7 +158,7 @@ Target gpt2_config() {
           .read =
               [](std::string_view bytes, const fs::path& folder) {
                 write(folder / "config.json", bytes);
-                const FoundModel found = read_gpt2_config(folder);
+                const FoundModel found = read_model_config(folder);
                 require(found.model.parameters() > 0, "a model without parameters");
                 check_same_model(folder, found.model);
               },

@@ -51,11 +51,12 @@ double walk_all(const AttnProblem& p, int most_ctas, std::vector<int>& times) {
 TEST(ForwardSchedule, TakesEverySliceOnce) {
   std::mt19937 random(1);
   const auto up_to = [&](int most) { return 1 + static_cast<int>(random() % static_cast<unsigned>(most)); };
+  constexpr int kHeadDims[] = {64, 128, 8, 40, 96};
   std::vector<int> times;
   for (int i = 0; i < 300; ++i) {
     const int kv_heads = up_to(8);
     const AttnProblem p =
-        problem(up_to(20), up_to(i % 3 ? 700 : 6000), kv_heads * up_to(4), kv_heads, i % 2 ? 64 : 128);
+        problem(up_to(20), up_to(i % 3 ? 700 : 6000), kv_heads * up_to(4), kv_heads, kHeadDims[i % 5]);
     const int ctas = i % 4 ? kCtas : up_to(160);
     walk_all<false>(p, ctas, times);
     EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << p.tokens << " tokens, full";

@@ -1,5 +1,5 @@
 // The CPU against PyTorch: loss, every gradient, ten AdamW steps.
-#include "tests/gpt2_reference.h"
+#include "tests/reference_folder.h"
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
 
@@ -30,7 +30,7 @@ TEST_P(PyTorchVariant, CpuAgreesInEveryGradientAndAfterThreeSteps) {
   if (!std::filesystem::exists(folder))
     GTEST_SKIP() << folder << " is absent; python3 tests/fixtures/make_gpt2_reference.py " << name
                  << " makes it";
-  EXPECT_EQ(read_gpt2_config(folder).model, model);
+  EXPECT_EQ(read_model_config(folder).model, model);
   for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const ReferenceErrors e = compare_with_pytorch({}, DType::kF32, attention, 2, folder);
     const std::string what = fmt::format("{}, {}", name, name_of(attention));

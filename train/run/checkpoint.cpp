@@ -6,7 +6,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/ledger.h"
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "train/run/checkpoint_files.h"
@@ -17,8 +17,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* prefix_of(Kept kept) {
-  return kept == Kept::kFirstMoment ? "first_moment." : kept == Kept::kSecondMoment ? "second_moment." : "";
+// Values of every parameter, and how their names begin in a file
+struct Section {
+  Kept kept;
+  const char* prefix;
+};
+constexpr Section kWeights{Kept::kMaster, ""}, kMasters{Kept::kMaster, "master."},
+    kFirstMoments{Kept::kFirstMoment, "first_moment."}, kSecondMoments{Kept::kSecondMoment, "second_moment."};
+
+// Of the optimizer's file, in its order. Weights that were rounded are kept in fp32 as well.
+std::vector<Section> optimizer_sections(DType weights) {
+  if (weights == DType::kF32) return {kFirstMoments, kSecondMoments};
+  return {kMasters, kFirstMoments, kSecondMoments};
 }
 
 // Visits the parameters bucket by bucket, with their values on the device.
@@ -32,13 +42,14 @@ void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
     });
 }
 
-// Every parameter's values of each kind, in the order of the buckets. Error: a value that is not finite.
-FileChecksum write_params(TrainState& state, const fs::path& path, const std::vector<Kept>& all) {
+// Every parameter's values in each section, in the order of the buckets. Error: a value that is not finite.
+FileChecksum write_params(TrainState& state, const fs::path& path, const std::vector<Section>& sections,
+                          DType dtype) {
   std::vector<std::string> prefixes;
-  for (const Kept kept : all) prefixes.push_back(prefix_of(kept));
-  WeightsWriter file(path, state.optimizer().layout(), prefixes);
-  for (const Kept kept : all)
-    for_each_value(state, kept, [&](const ParamInfo& info, const Tensor& tensor) {
+  for (const Section& section : sections) prefixes.emplace_back(section.prefix);
+  WeightsWriter file(path, state.shape().model, prefixes, dtype);
+  for (const Section& section : sections)
+    for_each_value(state, section.kept, [&](const ParamInfo& info, const Tensor& tensor) {
       Arena staging = Arena::host();
       const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
       state.stream().run(Copy{tensor, host});
@@ -48,20 +59,30 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
   return file.commit();
 }
 
+// What a rank other than the first does meanwhile: it sends its parts, in the order in which they are written.
+void gather_params(TrainState& state, DType dtype) {
+  const auto gather = [&](const Section& section) {
+    for_each_value(state, section.kept, [](const ParamInfo&, const Tensor&) {});
+  };
+  gather(kWeights);
+  std::ranges::for_each(optimizer_sections(dtype), gather);
+}
+
 bool is_of(CheckpointPart part, const std::string& file) {
   if (part == CheckpointPart::kWeights) return file == kWeightsFile;
   return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
 }
 
 // Bytes of a checkpoint of this model, without the few kilobytes beside the tensors
-int64_t bytes_of_checkpoint(const TrainState& state) {
-  return state.shape().model.parameters() * int64_t{sizeof(float)} * std::ssize(kAllKept);
+int64_t bytes_of_checkpoint(const TrainState& state, DType dtype) {
+  const auto bytes = static_cast<int64_t>(size_of(dtype) + sizeof(float) * optimizer_sections(dtype).size());
+  return state.shape().model.parameters() * bytes;
 }
 
-std::string advice_on_space(const fs::path& folder, const TrainState& state) {
+std::string advice_on_space(const fs::path& folder, const TrainState& state, DType dtype) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
-  const int64_t wanted = bytes_of_checkpoint(state);
+  const int64_t wanted = bytes_of_checkpoint(state, dtype);
   if (error || space.available >= static_cast<uintmax_t>(wanted)) return "";
   return fmt::format(
       " A checkpoint takes {}, and {} are free: free some space, or keep fewer checkpoints with --set "
@@ -69,14 +90,17 @@ std::string advice_on_space(const fs::path& folder, const TrainState& state) {
       format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
 }
 
-void write_files(const fs::path& pending, TrainState& state, const RunState& run, const std::string& config) {
+void write_files(const fs::path& pending, TrainState& state, const RunState& run,
+                 const CheckpointOptions& options) {
   FileChecksums files;
-  files[kWeightsFile] = write_params(state, pending / kWeightsFile, {Kept::kMaster});
+  const DType dtype = options.dtype;
+  files[kWeightsFile] = write_params(state, pending / kWeightsFile, {kWeights}, dtype);
   files[kOptimizerFile] =
-      write_params(state, pending / kOptimizerFile, {Kept::kFirstMoment, Kept::kSecondMoment});
-  files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model));
+      write_params(state, pending / kOptimizerFile, optimizer_sections(dtype), DType::kF32);
+  files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model, dtype));
   files[kStateFile] = write_json(pending / kStateFile, json_of(run));
-  if (!config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, config);
+  if (!options.config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, options.config);
+  for (const auto& [name, bytes] : options.copied) files[name] = write_file(pending / name, bytes);
   write_file(pending / kChecksumsFile, checksums_text(files));
 }
 
@@ -112,23 +136,23 @@ std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
-                         const std::string& config) {
+                         const CheckpointOptions& options) {
   const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
-  if (state.rank() != 0) {  // rank 0 gathers its parts, in the order in which they are written
-    for (const Kept kept : kAllKept) for_each_value(state, kept, [](const ParamInfo&, const Tensor&) {});
+  if (state.rank() != 0) {
+    gather_params(state, options.dtype);
     return final_path;
   }
   try {
     fs::create_directories(folder);
     remove_unfinished(folder);  // first, to free space
     fs::create_directory(pending);
-    write_files(pending, state, run, config);
+    write_files(pending, state, run, options);
     sync_folder(pending);
     give_name(pending, final_path);  // a resumed run may write the same step again
     sync_folder(folder);
     remove_unfinished(folder);
   } catch (const std::exception& error) {
-    const std::string advice = advice_on_space(folder, state);
+    const std::string advice = advice_on_space(folder, state, options.dtype);
     std::error_code ignored;
     fs::remove_all(pending, ignored);
     fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", run.step,
@@ -148,11 +172,17 @@ void load_weights(const fs::path& folder, TrainState& state, PositionExtension e
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
   state.optimizer().clear(state.stream());  // the gaps between parameters are in no file
-  load_weights(checkpoint, state);
+  const ModelConfig& model = state.shape().model;
   const SafetensorsReader file(checkpoint / kOptimizerFile);
-  for (const Kept kept : {Kept::kFirstMoment, Kept::kSecondMoment})
+  const auto masters = file.entries().lower_bound(kMasters.prefix);
+  const bool has_masters = masters != file.entries().end() && masters->first.starts_with(kMasters.prefix);
+  if (has_masters)
+    check_weights(checkpoint, model, PositionExtension::kNone);
+  else
+    load_weights(checkpoint, state);
+  for (const Section& section : optimizer_sections(has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.optimizer().layout().places)
-      read_param(file, place, prefix_of(kept) + gpt2_name(place.info), state.writer(kept));
+      read_param(file, model, place, section.prefix, state.writer(section.kept));
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

@@ -1,9 +1,11 @@
 // Checkpoints: a folder `step_00001000` that holds
-//   model.safetensors      fp32 weights, with Hugging Face's GPT-2 names and layouts
-//   config.json            Hugging Face's GPT2Config, so that transformers loads the folder
-//   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name
+//   model.safetensors      the weights, in fp32 or bf16, with the names and layouts of the model's family
+//   config.json            of that family, so that Hugging Face's transformers loads the folder
+//   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name;
+//                          beside bf16 weights also `master.`: the fp32 weights that they were rounded from
 //   state.json             the step, the data position, the seed, what they depend on (run_state.h)
 //   config.yaml            the run's configuration
+//   tokenizer.json, ...    what the folder had that the run started from: CopiedFiles
 //   checksums.json         the size and the checksum of each of these files
 //
 // Moments are fp32 in the file whatever optimizer.moments is: bf16 to fp32 and back loses nothing, so a run
@@ -20,16 +22,22 @@
 
 #include "kernels/base/file_checksums.h"
 #include "model/formats/positions.h"
+#include "train/run/checkpoint_files.h"
 #include "train/run/run_state.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
 
-// Writes `folder`/step_N, with `config` as its config.yaml, and returns its path. Every rank calls it; the
-// first one writes. Error: disk full, no permission, weights or moments that are not finite; no other
-// checkpoint is touched.
+struct CheckpointOptions {
+  std::string config = "";    // the text of config.yaml; empty: none
+  DType dtype = DType::kF32;  // of the weights; equal on all ranks
+  CopiedFiles copied = {};    // files of the folder that the run started from
+};
+
+// Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full, no
+// permission, weights or moments that are not finite; no other checkpoint is touched.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, TrainState& state,
-                                      const RunState& run, const std::string& config = "");
+                                      const RunState& run, const CheckpointOptions& options = {});
 
 // Error: anything missing or malformed, or a checkpoint of another model, with both sizes.
 RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);

@@ -16,6 +16,22 @@ constexpr const char* kChecksumsFormat = "tessera checksums 1";
 
 }  // namespace
 
+CopiedFiles read_copied_files(const fs::path& folder) {
+  CopiedFiles files;
+  for (const std::string_view name : kCopiedFiles) {
+    const fs::path path = folder / name;
+    if (!fs::exists(path)) continue;
+    const MappedFile file(path);
+    files[std::string(name)].assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  }
+  return files;
+}
+
+bool is_checkpoint_file(std::string_view name) {
+  return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end() ||
+         std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
+}
+
 std::string checksums_text(const FileChecksums& files) {
   const nlohmann::ordered_json json{{"format", kChecksumsFormat}, {"files", json_of(files)}};
   return json.dump(2) + "\n";

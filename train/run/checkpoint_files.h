@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,19 @@ inline constexpr const char* kConfigFile = "config.yaml";  // the run's configur
 inline constexpr const char* kChecksumsFile = "checksums.json";
 inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
     kWeightsFile, kOptimizerFile, kModelFile, kConfigFile, kStateFile, kChecksumsFile};
+
+// Files that other programs keep beside the weights. A run that starts from a folder copies them, unchanged,
+// into every checkpoint, so that a checkpoint serves wherever the folder did.
+inline constexpr std::array<std::string_view, 9> kCopiedFiles{
+    "added_tokens.json", "chat_template.jinja",     "generation_config.json",
+    "merges.txt",        "special_tokens_map.json", "tokenizer.json",
+    "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
+using CopiedFiles = std::map<std::string, std::string>;  // their bytes, by name
+
+// Those that exist. Error: one cannot be read.
+CopiedFiles read_copied_files(const std::filesystem::path& folder);
+
+bool is_checkpoint_file(std::string_view name);  // one that a run may write
 
 // The text of checksums.json.
 std::string checksums_text(const FileChecksums& files);

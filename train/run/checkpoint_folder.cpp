@@ -21,7 +21,7 @@ constexpr std::string_view kReplaced = ".replaced", kRemoved = ".removed";
 
 bool is_file_of_ours(std::string_view name) {
   if (name.ends_with(kTemporary)) name.remove_suffix(kTemporary.size());
-  return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end();
+  return is_checkpoint_file(name);
 }
 
 bool holds_only_our_files(const fs::path& folder) {

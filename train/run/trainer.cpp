@@ -56,6 +56,7 @@ class Trainer {
   RunLog log_;
   std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the next step
   fs::path resumed_;                       // the checkpoint; empty: a fresh run
+  CopiedFiles copied_;                     // into every checkpoint; on rank 0
 };
 
 Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks)
@@ -164,13 +165,19 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   ranks_.enter_phase("the weights", Timeout::kNone);
   Arena::Phase phase(*arena_, "load weights");
   if (checkpoint) {
-    if (ranks_.is_rank_0()) check_undamaged(*checkpoint);
+    if (ranks_.is_rank_0()) {
+      check_undamaged(*checkpoint);
+      copied_ = read_copied_files(*checkpoint);
+    }
     return load_checkpoint(*checkpoint, *state_);
   }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
   const fs::path source = config_.train.init_from;
-  if (ranks_.is_rank_0()) check_undamaged(source, CheckpointPart::kWeights);
+  if (ranks_.is_rank_0()) {
+    check_undamaged(source, CheckpointPart::kWeights);
+    copied_ = read_copied_files(source);
+  }
   tessera::load_weights(source, *state_, config_.model.position_extension);
 }
 
@@ -191,6 +198,7 @@ void Trainer::run() {
              .checkpoints = checkpoints_,
              .profile = profile_,
              .resumed = resumed_,
+             .copied = copied_,
              .notices = notices_})
       .run();
 }

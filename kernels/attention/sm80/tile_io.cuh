@@ -16,9 +16,7 @@ class TileLoader {
  public:
   // `from` is row 0; the first tile begins at row `first`.
   __device__ __forceinline__ TileLoader(const bf16* from, int64_t stride, int first, int cols)
-      : from_(from + (first + row()) * stride + col()),
-        stride_(stride),
-        has_columns_(kWhole || col() < cols) {}
+      : from_(from + (first + row()) * stride + col()), stride_(stride), has_columns_(col() < cols) {}
 
   // Starts copying the tile; of its rows, those from `rows` on become zeros.
   __device__ __forceinline__ void start(SharedTile<kRows, kCols> tile, int rows = kRows) const {
@@ -27,7 +25,7 @@ class TileLoader {
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce, from += kRowsAtOnce * stride_) {
       const uint32_t at = kKeepsPlace ? to + r * tile.kRowBytes : tile.chunk(row() + r, col());
-      ptx::cp_async_16(at, from, row() + r < rows && has_columns_);
+      ptx::cp_async_16(at, from, row() + r < rows && (kWhole || has_columns_));
     }
   }
   __device__ __forceinline__ void move(int tiles) { from_ += tiles * kRows * stride_; }
@@ -45,9 +43,9 @@ class TileLoader {
   bool has_columns_;
 };
 
-// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, cols] matrix, and
-// drops what lies past its ends (kWhole: no columns do). They pass through rows tile_row .. of a tile, which
-// no other warp may touch.
+// A warp writes its kM rows of an accumulator, rounded to bf16, to rows first .. of a [rows, cols] matrix.
+// What lies past its ends is dropped (kWhole: no column does). They pass through rows tile_row .. of a tile,
+// which no other warp may touch.
 template <bool kWhole, int kM, int kRows, int kCols>
 __device__ __forceinline__ void store_rows(const Accumulator<kM, kCols>& x, SharedTile<kRows, kCols> tile,
                                            int tile_row, bf16* to, int64_t stride, int first, int rows,

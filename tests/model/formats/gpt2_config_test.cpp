@@ -1,6 +1,6 @@
 // config.json of a folder: what is taken over, what is refused, and that it sets the model of a
 // configuration.
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "tests/data/support.h"
 #include "tests/model/formats/gpt2_folder.h"
 #include "tests/model_variants.h"
@@ -19,7 +19,7 @@ constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads
 struct GPT2Config : InTempFolder {
   ModelConfig read(const json& fields) const {
     write_fields(folder_, fields);
-    return read_gpt2_config(folder_).model;
+    return read_model_config(folder_).model;
   }
   ModelConfig read_with(const json& more) const {
     json fields = gpt2_fields(kTiny);
@@ -86,7 +86,8 @@ TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
 }
 
 TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
-  refused({{"model_type", "llama"}}, {"config.json", "model_type is \"llama\"; supported: \"gpt2\""});
+  refused({{"model_type", "bert"}},
+          {"config.json", R"(model_type is "bert"; supported: "gpt2", "llama", "qwen2", "qwen3")"});
   refused({{"model_type", 5}}, {"\"model_type\" wants a text, found 5"});
   for (const char* name : {"gelu_fast", "silu", "quick_gelu", "swish", "tanh"})
     refused({{"activation_function", name}},
@@ -112,9 +113,9 @@ TEST_F(GPT2Config, ValuesHaveKindsAndRanges) {
   for (const char* field : {"tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"})
     refused({{field, 1}}, {"\"" + std::string(field) + "\" wants true or false, found 1"});
   write("config.json", "{\"model_type\": \"gpt2\", \"n_layer\": 2,\n\"n_layer\": 3}");
-  expect_error([&] { read_gpt2_config(folder_); }, {"config.json:2:9: the key \"n_layer\" is given twice"});
+  expect_error([&] { read_model_config(folder_); }, {"config.json:2:9: the key \"n_layer\" is given twice"});
   write("config.json", "[]");
-  expect_error([&] { read_gpt2_config(folder_); }, {"wanted a JSON object"});
+  expect_error([&] { read_model_config(folder_); }, {"wanted a JSON object"});
 }
 
 TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
@@ -130,13 +131,13 @@ TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
     "transformers_version": "4.40.0", "use_cache": true, "output_past": true, "num_labels": 3,
     "id2label": {"0": "A"}, "not_known_but_null": null})")),
             kTiny);
-  EXPECT_NO_THROW(read_gpt2_config(TESSERA_SOURCE_DIR "/tests/fixtures/gpt2_reference"));
+  EXPECT_NO_THROW(read_model_config(TESSERA_SOURCE_DIR "/tests/fixtures/gpt2_reference"));
 }
 
 TEST_F(GPT2Config, DropoutIsNoticed) {
   const auto notices = [&](const json& more) {
     read_with(more);
-    return read_gpt2_config(folder_).notices;
+    return read_model_config(folder_).notices;
   };
   const json none{{"attn_pdrop", 0.0}, {"embd_pdrop", 0}, {"resid_pdrop", 0.0}};
   EXPECT_TRUE(notices(none).empty());
@@ -153,11 +154,11 @@ TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
   std::vector<Variant> all = variants_of(kTiny);
   all.push_back({"plain", kTiny});
   for (const Variant& variant : all) {
-    const json fields = json::parse(hugging_face_config(variant.model).dump());
+    const json fields = json::parse(hugging_face_config(variant.model, DType::kF32).dump());
     EXPECT_EQ(read(fields), variant.model) << variant.name;
-    EXPECT_TRUE(read_gpt2_config(folder_).notices.empty());
+    EXPECT_TRUE(read_model_config(folder_).notices.empty());
   }
-  const std::string plain = hugging_face_config(kTiny).dump();
+  const std::string plain = hugging_face_config(kTiny, DType::kF32).dump();
   for (const char* part :
        {"\"layer_norm_epsilon\":1e-05", "\"n_inner\":96", "\"activation_function\":\"gelu_new\"",
         "\"tie_word_embeddings\":true", "\"scale_attn_weights\":true",
@@ -166,7 +167,7 @@ TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
 }
 
 TEST_F(GPT2Config, AnotherModelIsRefusedInEveryField) {
-  write_fields(folder_, json::parse(hugging_face_config(kTiny).dump()));
+  write_fields(folder_, json::parse(hugging_face_config(kTiny, DType::kF32).dump()));
   EXPECT_NO_THROW(check_same_model(folder_, kTiny));
   for (const Variant& variant : variants_of(kTiny))
     if (variant.name != "all") {
@@ -191,7 +192,8 @@ struct InitFrom : InTempFolder {
 
   InitFrom() {
     std::filesystem::create_directories(folder);
-    write_fields(folder, json::parse(hugging_face_config(variants_of(kTiny).back().model).dump()));
+    write_fields(folder,
+                 json::parse(hugging_face_config(variants_of(kTiny).back().model, DType::kF32).dump()));
   }
   Config load(std::string_view yaml, std::vector<std::string> overrides, bool resume = false) const {
     return load_config(write("run.yaml", yaml), overrides, resume);
@@ -252,7 +254,7 @@ TEST_F(InitFrom, WhatCannotBeReadIsRefusedAtTheKey) {
   fields["n_embd"] = 24;
   fields["n_head"] = 5;
   write_fields(folder, fields);
-  refused("", {set}, {"config.json: n_head: model.heads 5 does not divide model.channels 24"});
+  refused("", {set}, {"config.json: n_head is 5, which does not divide n_embd 24"});
 }
 
 TEST_F(InitFrom, ARunThatGoesOnDoesNotNeedTheFolder) {

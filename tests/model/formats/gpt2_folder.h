@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/formats/gpt2.h"
+#include "model/formats/pieces.h"
 #include "model/formats/safetensors.h"
 #include "model/params.h"
 
@@ -19,19 +19,16 @@ struct FileTensor {
   std::vector<float> values;
 };
 
-// The tensors of a GPT2LMHeadModel, with a value of its own in every place.
-inline std::vector<FileTensor> gpt2_tensors(const ModelConfig& model) {
+// The tensors of a model of transformers, with a value of its own in every place.
+inline std::vector<FileTensor> tensors_of(const ModelConfig& model) {
   std::vector<FileTensor> tensors;
   float next = 0;
-  for (const ParamPlace& place : ParamLayout(model, 1).places) {
-    const Shape& ours = place.info.shape;
-    const Shape shape = gpt2_transposes(place.info) ? Shape{ours[1], ours[0]}
-                        : ours.rank() == 2          ? Shape{ours[0] - place.info.padding, ours[1]}
-                                                    : ours;
-    FileTensor tensor{gpt2_name(place.info), shape, {}};
-    for (int64_t i = 0; i < shape.numel(); ++i) tensor.values.push_back(next += 0x1p-12f);
-    tensors.push_back(std::move(tensor));
-  }
+  for (const ParamPlace& place : ParamLayout(model, 1).places)
+    for (const Piece& piece : pieces_of(family_for(model), model, place.info)) {
+      FileTensor tensor{piece.name, piece.shape, {}};
+      for (int64_t i = 0; i < piece.elements(); ++i) tensor.values.push_back(next += 0x1p-12f);
+      tensors.push_back(std::move(tensor));
+    }
   return tensors;
 }
 
@@ -41,9 +38,10 @@ inline FileTensor& tensor_of(std::vector<FileTensor>& tensors, const std::string
   throw std::runtime_error("no tensor " + name);
 }
 
-inline void write_tensors(const std::filesystem::path& path, const std::vector<FileTensor>& tensors) {
+inline void write_tensors(const std::filesystem::path& path, const std::vector<FileTensor>& tensors,
+                          DType dtype = DType::kF32) {
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const FileTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape});
+  for (const FileTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, dtype});
   SafetensorsWriter file(path, std::move(entries));
   for (const FileTensor& tensor : tensors) file.write(tensor.values);
   file.commit();
@@ -65,7 +63,7 @@ inline void write_gpt2(const std::filesystem::path& folder, const ModelConfig& m
   nlohmann::json fields = gpt2_fields(model);
   fields.update(more_fields);
   write_fields(folder, fields);
-  write_tensors(folder / "model.safetensors", gpt2_tensors(model));
+  write_tensors(folder / "model.safetensors", tensors_of(model));
 }
 
 }  // namespace tessera::testing

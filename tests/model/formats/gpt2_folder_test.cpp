@@ -1,7 +1,7 @@
 // The tensors of a folder: with either kind of names, in one file or several, and exactly those of the model.
 #include "tests/model/formats/gpt2_folder.h"
 
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
 #include "model/formats/weights.h"
 #include "tests/data/support.h"
 #include "tests/model_variants.h"
@@ -21,7 +21,7 @@ constexpr const char* kTable = "transformer.wte.weight";
 
 struct GPT2Folder : InTempFolder {
   fs::path file = folder_ / "model.safetensors";
-  std::vector<FileTensor> tensors = gpt2_tensors(kTiny);
+  std::vector<FileTensor> tensors = tensors_of(kTiny);
 
   void SetUp() override { write_gpt2(folder_, kTiny); }
   void refused(std::initializer_list<std::string_view> words) const {
@@ -36,15 +36,15 @@ struct GPT2Folder : InTempFolder {
     const Params params = state.optimizer().masters();
     int64_t compared = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-      const FileTensor& wanted = tensor_of(tensors, gpt2_name(info));
       const std::span<float> found = floats(tensor);
-      const int64_t rows = info.shape[0] - info.padding, columns = info.shape.rank() == 2 ? info.shape[1] : 1;
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c, ++compared) {
-          const int64_t at = gpt2_transposes(info) ? c * rows + r : r * columns + c;
-          ASSERT_EQ(found[static_cast<size_t>(r * columns + c)], wanted.values[static_cast<size_t>(at)])
-              << info.name;
-        }
+      for (const Piece& piece : pieces_of(family_for(model), model, info))
+        for (int64_t r = 0; r < piece.rows; ++r)
+          for (int64_t c = 0; c < piece.columns; ++c, ++compared) {
+            const int64_t at = piece.transposed ? c * piece.rows + r : r * piece.columns + c;
+            ASSERT_EQ(found[static_cast<size_t>((piece.first + r) * piece.columns + c)],
+                      tensor_of(tensors, piece.name).values[static_cast<size_t>(at)])
+                << info.name;
+          }
     });
     EXPECT_EQ(compared, model.parameters());
   }
@@ -64,8 +64,8 @@ TEST_F(GPT2Folder, NamesMayLackTheirLead) {
 
 TEST_F(GPT2Folder, EveryVariantIsRead) {
   for (const Variant& variant : variants_of(kTiny)) {
-    write_fields(folder_, json::parse(hugging_face_config(variant.model).dump()));
-    tensors = gpt2_tensors(variant.model);
+    write_fields(folder_, json::parse(hugging_face_config(variant.model, DType::kF32).dump()));
+    tensors = tensors_of(variant.model);
     for (const auto& written : {tensors, bare(tensors)}) {
       write_tensors(file, written);
       EXPECT_NO_THROW(check_weights(folder_, variant.model, PositionExtension::kNone)) << variant.name;

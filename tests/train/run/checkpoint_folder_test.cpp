@@ -27,7 +27,7 @@ struct CheckpointFolder : InTempFolder {
   void SetUp() override { state.initialize(3); }
   fs::path save(int64_t step) {
     run.step = step, run.data_position = 4 * step;
-    return save_checkpoint(folder_, state, run, "train:\n  steps: 1\n");
+    return save_checkpoint(folder_, state, run, {.config = "train:\n  steps: 1\n"});
   }
   void flip(const fs::path& file, size_t bit) {
     std::string bytes = read_file(file);

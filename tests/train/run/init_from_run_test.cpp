@@ -68,8 +68,8 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
   refused_before_data({"weights/model.safetensors", "truncated"});
   fs::rename(folder / "weights/model.safetensors", folder / "weights/pytorch_model.bin");
   refused_before_data({"pytorch_model.bin", "save_pretrained("});
-  write_fields(folder / "weights", {{"model_type", "llama"}});
-  refused_before_data({"model_type is \"llama\"; supported: \"gpt2\""});
+  write_fields(folder / "weights", {{"model_type", "bert"}});
+  refused_before_data({"model_type is \"bert\"; supported: \"gpt2\", \"llama\""});
 }
 
 TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
@@ -88,7 +88,7 @@ TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
 
 TEST_F(InitFromRun, DropoutIsNoticed) {
   write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.0}, {"resid_pdrop", 0.0}});
-  std::vector<FileTensor> tensors = gpt2_tensors(kSmall);
+  std::vector<FileTensor> tensors = tensors_of(kSmall);
   for (FileTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.01f);
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});

@@ -4,7 +4,8 @@
 #include <cstdlib>
 
 #include "kernels/base/check.h"
-#include "model/formats/gpt2.h"
+#include "model/formats/family.h"
+#include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
 #include "tests/model_variants.h"
 #include "tests/train_program.h"
@@ -34,8 +35,8 @@ struct VariantRun : TrainProgram {
   static std::vector<std::string> settings(const ModelConfig& model) {
     std::vector<std::string> all;
     const auto set = [&](const std::string& setting) { all.insert(all.end(), {"--set", setting}); };
-    for_each_gpt2_field(model, [&](const char*, const char* key, const auto& member) {
-      set(fmt::format("{}={}", key, setting_of(member)));
+    for_each_model_key_of(model, kSmall, [&](std::string_view key, const auto& wanted, const auto& plain) {
+      if (wanted != plain) set(fmt::format("{}={}", key, setting_of(wanted)));
     });
     return all;
   }
@@ -71,7 +72,7 @@ TEST_F(VariantRun, ACheckpointResumesBitForBit) {
   const ProcessResult run = train(settings(variant.model));
   ASSERT_EQ(run.status, 0) << run.error;
   const fs::path last = folder / "out/checkpoints/step_00000008";
-  EXPECT_EQ(read_gpt2_config(last).model, variant.model);
+  EXPECT_EQ(read_model_config(last).model, variant.model);
   const SafetensorsReader weights(last / "model.safetensors"), moments(last / "optimizer.safetensors");
   std::vector<float> head(static_cast<size_t>(kSmall.vocab_size * kSmall.channels)), table = head;
   weights.read("lm_head.weight", {kSmall.vocab_size, kSmall.channels}, head);

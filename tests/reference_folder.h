@@ -5,7 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/formats/gpt2.h"
+#include "model/formats/folder.h"
+#include "model/formats/pieces.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "tests/support.h"
@@ -38,7 +39,7 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
   const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
              targets = reference["targets"].get<std::vector<int32_t>>();
-  const ModelConfig model = read_gpt2_config(folder).model;
+  const ModelConfig model = read_model_config(folder).model;
 
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
@@ -52,32 +53,30 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   state.initialize(0);
   load_weights(folder, state);
 
-  // The worst error of a set of parameters against the file's tensors `prefix` + name.
+  // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by its
+  // own largest value.
   const auto compare = [&](const Params& params, const std::string& prefix, std::string& worst_name) {
     double worst = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
       HostTensors make;
-      const Tensor ours = make.poisoned(info.shape);
-      state.stream().run(Copy{tensor, ours});
+      const Tensor copy = make.poisoned(info.shape);
+      state.stream().run(Copy{tensor, copy});
       state.stream().synchronize();
-      const int64_t rows = info.shape.rank() == 2 ? info.shape[0] - info.padding : info.shape[0];
-      const int64_t columns = info.shape.rank() == 2 ? info.shape[1] : 1;
-      const Shape theirs_shape = gpt2_transposes(info)    ? Shape{columns, rows}
-                                 : info.shape.rank() == 2 ? Shape{rows, columns}
-                                                          : info.shape;
-      const Tensor theirs = make.poisoned(theirs_shape);
-      tensors.read(prefix + gpt2_name(info), theirs_shape, floats(theirs));
-      double error = 0, largest = 0;
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c) {
-          const double want = floats(theirs)[gpt2_transposes(info) ? c * rows + r : r * columns + c];
-          const double difference = std::abs(floats(ours)[r * columns + c] - want);
-          if (!(difference <= error)) error = difference;
-          largest = std::max(largest, std::abs(want));
+      const std::span<float> ours = floats(copy);
+      read_param(tensors, model, {info, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
+        const std::span<float> wanted = floats(theirs);
+        size_t at = 0;
+        for (const Piece& piece : pieces_of(family_for(model), model, info)) {
+          double error = 0, largest = 0;
+          for (const auto end = at + static_cast<size_t>(piece.elements()); at < end; ++at) {
+            const double want = wanted[at], difference = std::abs(ours[at] - want);
+            if (!(difference <= error)) error = difference;
+            largest = std::max(largest, std::abs(want));
+          }
+          if (!(error / largest <= worst)) worst = error / largest, worst_name = piece.name;
         }
-      for (int64_t i = rows * columns; i < info.shape.numel(); ++i)
-        EXPECT_EQ(floats(ours)[i], 0) << "padding of " << info.name;
-      if (!(error / largest <= worst)) worst = error / largest, worst_name = info.name;
+        for (; at < ours.size(); ++at) EXPECT_EQ(ours[at], 0) << "padding of " << info.name;
+      });
     });
     return worst;
   };
