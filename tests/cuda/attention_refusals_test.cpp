@@ -102,7 +102,8 @@ TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
       p.head_dim = head_dim;
       EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim;
       const size_t workspace = attn_backward_workspace(&p, GetParam(), 1);
-      EXPECT_GE(workspace, before) << head_dim;  // wider heads need no less
+      const bool next_family = head_dim == 136;                    // on Hopper, with tiles of its own
+      EXPECT_GE(workspace, next_family ? 1 : before) << head_dim;  // wider heads need no less
       before = workspace;
     }
     EXPECT_GT(before, 0u);

@@ -61,7 +61,7 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-  const std::string stem = bare ? fs::path(name).stem().string() : "";
+  const std::string stem = !bare ? "" : name.ends_with(".yaml") ? fs::path(name).stem().string() : name;
   const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem);
   std::string advice = option_is_a_key(name);
   advice = !advice.empty() ? "; " + advice + "." : near.empty() ? "." : "; " + did_you_mean(near);

@@ -111,12 +111,15 @@ void Reader::apply_override(const std::string& text) {
   sourced_.set(found, Origin::kOverride);
 }
 
-// Sets the keys of the model that nobody has set.
+// Sets the keys of the model that nobody has set. A scaling of rotary positions is taken whole or not at all.
 void Reader::take_preset() {
   const Preset preset = sourced_.config.model.preset;
   if (preset == Preset::kNone) return;
   Config published;
   published.model = Config::Model(preset_model(preset));
+  if (sourced_.is_set("model.rope.scaling") &&
+      sourced_.config.model.rope.scaling != published.model.rope.scaling)
+    published.model.rope = {.theta = published.model.rope.theta};
   for_each_model_key(published.model, [&](const char* key, const auto&) {
     if (sourced_.is_set(key)) return;
     sourced_.set({.key = key,

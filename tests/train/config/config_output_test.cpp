@@ -25,12 +25,21 @@ void randomize(Random& random, int64_t& member, const Whole& kind) {
   const int64_t unit = kind.multiple_of;
   member = random_whole(random, kind.at_least / unit, kind.at_most / unit) * unit;
 }
-void randomize(Random& random, double& member, const Number& kind) {
+template <std::floating_point T>
+void randomize(Random& random, T& member, const Number& kind) {
+  const auto fits = [&](double value) {
+    return value >= kind.at_least.value_or(value) && value <= kind.at_most.value_or(value) &&
+           value < kind.below.value_or(HUGE_VAL) && value > kind.above.value_or(-HUGE_VAL);
+  };
   do {
-    member = std::ldexp(std::uniform_real_distribution<double>(0, 1)(random),
-                        static_cast<int>(random_whole(random, -40, 40)));
-  } while (member < kind.at_least.value_or(member) || member > kind.at_most.value_or(member) ||
-           member >= kind.below.value_or(HUGE_VAL));
+    member = static_cast<T>(std::ldexp(std::uniform_real_distribution<double>(0, 1)(random),
+                                       static_cast<int>(random_whole(random, -40, 40))));
+  } while (!fits(member));
+}
+template <class Set, class E>
+void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
+  for (const E part : values_with_words<E>())
+    if (random() % 2 == 0) member.add(part);
 }
 template <class E>
 void randomize(Random& random, E& member, const OneOf<E>& kind) {
@@ -50,6 +59,44 @@ void randomize(Random& random, std::string& member, const Text& kind) {
     member += pieces[random() % pieces.size()];
 }
 
+// Keeps what `model` has at random, as far as a family and the conditions on several keys allow.
+void make_valid(Random& random, Config::Model& model) {
+  model.heads = random_whole(random, 1, 1000);
+  model.channels = model.heads * 8 * random_whole(random, 1, 100);
+  model.head_dim = 0;
+  model.kv_heads = random() % 2 == 0 ? 0 : model.heads;
+  model.qk_norm = false;
+  const bool rotary = random() % 2 == 0;
+  model.positions = rotary ? Positions::kRope : Positions::kLearned;
+  model.norm = rotary ? NormKind::kRmsNorm : NormKind::kLayerNorm;
+  if (!rotary) {
+    model.rope = {};
+    model.bias = Bias::kAll;
+    if (model.mlp == Mlp::kSwiglu) model.mlp = Mlp::kGelu;
+    return;
+  }
+  model.position_extension = PositionExtension::kNone;
+  model.scale_attention = true;
+  model.scale_attention_by_layer = false;
+  model.bias = random() % 2 == 0 ? Bias::kQkv : Bias::kNone;
+  model.mlp = Mlp::kSwiglu;
+  Rope& rope = model.rope;
+  const Rope random_rope = rope;
+  rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};
+  if (rope.scaling != RopeScaling::kNone) rope.factor = random_rope.factor;
+  if (rope.scaling == RopeScaling::kLlama3 || rope.scaling == RopeScaling::kYarn)
+    rope.original_context = random_rope.original_context;
+  if (rope.scaling == RopeScaling::kLlama3) {
+    rope.low_frequency = random_rope.low_frequency;
+    rope.high_frequency = random_rope.low_frequency + random_rope.high_frequency;
+  }
+  if (rope.scaling == RopeScaling::kYarn) {
+    rope.beta_fast = random_rope.beta_slow + random_rope.beta_fast;
+    rope.beta_slow = random_rope.beta_slow;
+    rope.attention_factor = random_rope.attention_factor;
+  }
+}
+
 TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
   Random random(1);
   for (int i = 0; i < 300; ++i) {
@@ -64,8 +111,8 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.train.micro_batch = random_whole(random, 0, 100);
     config.train.tokens_per_step = config.sequence_length() * std::max<int64_t>(1, config.train.micro_batch) *
                                    random_whole(random, 1, 99);
-    config.model.heads = random_whole(random, 1, 1000);
-    config.model.channels = config.model.heads * 8 * random_whole(random, 1, 100);
+    make_valid(random, config.model);
+    if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     config.optimizer.warmup_steps = random_whole(random, 0, config.train.steps);
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
@@ -137,7 +184,8 @@ TEST(ShippedConfigs, AllLoad) {
   const auto is = [&](const std::string& name, int64_t layers, int64_t heads, int64_t channels, double rate) {
     ASSERT_TRUE(configs.contains(name)) << name;
     const Config& config = configs[name];
-    EXPECT_EQ(config.model, (Config::Model{50257, 1024, layers, heads, channels, AttentionKind::kFlash})) << name;
+    EXPECT_EQ(config.model.resolved(), (ModelConfig{50257, 1024, layers, heads, channels})) << name;
+    EXPECT_EQ(config.model.attention, AttentionKind::kFlash) << name;
     EXPECT_EQ(config.optimizer.learning_rate, rate) << name;
     EXPECT_EQ(config.train.tokens_per_step, 524288) << name;
     EXPECT_EQ(config.train.folder, "runs/" + name);
@@ -146,6 +194,13 @@ TEST(ShippedConfigs, AllLoad) {
   is("gpt2_medium", 24, 16, 1024, 3e-4);
   is("gpt2_large", 36, 20, 1280, 2.5e-4);
   is("gpt2_xl", 48, 25, 1600, 2e-4);
+  for (const Preset preset : values_with_words<Preset>()) {
+    const std::string name = name_of(preset);
+    if (preset == Preset::kNone) continue;
+    ASSERT_TRUE(configs.contains(name)) << name;
+    EXPECT_EQ(configs[name].model.resolved(), preset_model(preset)) << name;
+    EXPECT_EQ(configs[name].train.folder, "runs/" + name);
+  }
   ASSERT_TRUE(configs.contains("quickstart"));
   EXPECT_EQ(configs["quickstart"].model.vocab_size, 257);
 }

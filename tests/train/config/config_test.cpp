@@ -1,39 +1,14 @@
 #include "train/config/config.h"
 
-#include <functional>
 #include <limits>
 
-#include "tests/data/support.h"
 #include "tests/root_rights.h"
-#include "train/config/load_config.h"
+#include "tests/train/config/config_file.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-class ConfigFile : public InTempFolder {
- protected:
-  Config load(std::string_view yaml, const std::vector<std::string>& overrides = {}) const {
-    return load_config(write("run.yaml", yaml), overrides);
-  }
-  // The message of the refusal, in which files of this test's folder go by their bare names.
-  std::string refusal_of(const std::function<void()>& call) const {
-    try {
-      call();
-    } catch (const Error& error) {
-      std::string message = error.what();
-      const std::string folder = folder_.string() + "/";
-      for (size_t at; (at = message.find(folder)) != std::string::npos;) message.erase(at, folder.size());
-      return message;
-    }
-    return "accepted";
-  }
-  std::string refusal(std::string_view yaml, const std::vector<std::string>& overrides = {}) const {
-    return refusal_of([&] { load(yaml, overrides); });
-  }
-  std::string refused_override(const std::string& text) const { return refusal("", {text}); }
-};
 
 TEST_F(ConfigFile, NothingIsTheDefaults) {
   Config wanted;
@@ -105,15 +80,16 @@ TEST_F(ConfigFile, UnknownKeys) {
             "\"optimizer.beta2\"?");
   EXPECT_EQ(refusal("checkpoint:\n  interval: 1\n"),
             "run.yaml:2:3: unknown key \"checkpoint.interval\"; known: checkpoint.every, checkpoint.keep, "
-            "checkpoint.keep_every, checkpoint.keep_best");
+            "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
   EXPECT_EQ(refusal("\nmodle:\n  layers: 1\n"),
             "run.yaml:2:1: unknown section \"modle\"; did you mean \"model\"?");
   EXPECT_EQ(refusal("network:\n  layers: 1\n"),
-            "run.yaml:1:1: unknown section \"network\"; known: model, data, train, optimizer, evaluation, "
+            "run.yaml:1:1: unknown section \"network\"; known: model, model.rope, data, train, optimizer, "
+            "evaluation, "
             "sampling, checkpoint");
   EXPECT_EQ(refusal("batch: 1\n"),
-            "run.yaml:1:1: unknown key \"batch\"; known: device, model, data, train, optimizer, evaluation, "
-            "sampling, checkpoint");
+            "run.yaml:1:1: unknown key \"batch\"; known: device, model, model.rope, data, train, optimizer, "
+            "evaluation, sampling, checkpoint");
   EXPECT_EQ(refusal("model.layers: 1\n"),
             "run.yaml:1:1: in a file, \"model.layers\" is written as \"model:\" and, indented below it, "
             "\"layers: ...\"");
@@ -215,9 +191,10 @@ TEST_F(ConfigFile, Shapes) {
             "run.yaml:2:1: a configuration is a map of sections, such as \"model:\", found \"layers=12\"");
   EXPECT_EQ(refusal("optimizer: adamw\n").substr(0, 60),
             "run.yaml:1:12: optimizer is a section, whose keys (optimizer");
-  EXPECT_EQ(refusal("checkpoint: 3\n"),
-            "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, checkpoint.keep, "
-            "checkpoint.keep_every, checkpoint.keep_best) stand indented below it; found 3");
+  EXPECT_EQ(
+      refusal("checkpoint: 3\n"),
+      "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, checkpoint.keep, "
+      "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype) stand indented below it; found 3");
   EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
   EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
   EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
@@ -263,7 +240,7 @@ TEST_F(ConfigFile, Overrides) {
   EXPECT_EQ(
       refused_override("checkpoint=3"),
       "--set checkpoint=3: checkpoint is a section; set one of its keys: checkpoint.every, checkpoint.keep, "
-      "checkpoint.keep_every, checkpoint.keep_best");
+      "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
   EXPECT_EQ(refused_override("=3").substr(0, 31), "--set =3: unknown key \"\"; known");
   EXPECT_EQ(refused_override("train.steps="),
             "--set train.steps=: train.steps wants a whole number of at least 1, found the text \"\"");

@@ -29,7 +29,38 @@ TEST(ShippedConfigs, HaveKernelsOnEveryDevice) {
         EXPECT_NO_THROW(EXPECT_GT(plan_memory(run_shape(config, device), device).peak_bytes(), 0));
       }
   }
-  EXPECT_GE(configs, 6);
+  EXPECT_GE(configs, 13);
+}
+
+// long_context.yaml is for a GPU of 141 GB, as its first line says.
+TEST(ShippedConfigs, FitOnAGpuOf80Gigabytes) {
+  const DeviceTraits hopper{.device = Device::kCuda, .arch = 90, .name = "H100"};
+  const MemoryLimit limit = given_memory(Device::kCuda, 80'000'000'000);
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/configs")) {
+    if (entry.path().stem() == "long_context") continue;
+    SCOPED_TRACE(entry.path().string());
+    EXPECT_TRUE(plan_run(load_config(entry.path(), {}), hopper, limit).fits());
+  }
+}
+
+// GPT-2's keep their bits: the logits of a micro-batch are one tensor.
+TEST(ShippedConfigs, DivideTheLogitsOfLargeVocabulariesAlone) {
+  const DeviceTraits hopper{.device = Device::kCuda, .arch = 90, .name = "H100"};
+  const auto chunk = [&](const std::string& name, std::vector<std::string> overrides = {}) {
+    overrides.push_back("train.micro_batch=1");
+    const Config config = load_config(std::string(TESSERA_SOURCE_DIR "/configs/") + name, overrides);
+    return run_shape(config, hopper).classifier_chunk;
+  };
+  for (const char* name : {"gpt2_small.yaml", "gpt2_xl.yaml", "quickstart.yaml", "smollm2_135m.yaml"})
+    EXPECT_EQ(chunk(name), 0) << name;
+  EXPECT_EQ(chunk("gpt2_small.yaml", {"model.vocab_size=65536"}), 0);
+  EXPECT_EQ(chunk("gpt2_small.yaml", {"model.vocab_size=65537"}), 8192);  // of 65664 logits, 2 bytes each
+  EXPECT_EQ(chunk("llama3.2_1b.yaml"), 4096);                             // of 128256
+  EXPECT_EQ(chunk("llama3.2_1b.yaml", {"train.precision=fp32"}), 2048);
+  EXPECT_EQ(chunk("qwen3_0.6b.yaml"), 2048);  // of 152064: 3530 rows have 1 GiB
+  EXPECT_EQ(chunk("qwen3_0.6b.yaml", {"train.classifier_chunk=all"}), 0);
+  EXPECT_EQ(chunk("qwen3_0.6b.yaml", {"train.classifier_chunk=100"}), 100);
+  EXPECT_EQ(chunk("long_context.yaml"), 8192);  // its own
 }
 
 TEST(ShippedConfigs, FindSequencesEnoughInTheTextThatShips) {

@@ -1,0 +1,168 @@
+// model.preset, and what wins where several places set a key: default, preset, train.init_from, file, --set.
+#include <nlohmann/json.hpp>
+
+#include "model/formats/folder.h"
+#include "model/presets.h"
+#include "tests/train/config/config_file.h"
+#include "train/config/print_config.h"
+
+namespace tessera {
+namespace {
+
+struct PresetKeys : ConfigFile {
+  const std::string weights = (folder_ / "weights").string(), init_from = "train.init_from=" + weights;
+
+  void write_folder(const ModelConfig& model) const {
+    std::filesystem::create_directories(weights);
+    write("weights/config.json", hugging_face_config(model, DType::kF32).dump());
+  }
+};
+
+// The counts of parameters that the models' own pages and transformers' num_parameters() give
+TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
+  const std::pair<Preset, int64_t> kPublished[] = {
+      {Preset::kGpt2Small, 124'439'808},    {Preset::kGpt2Medium, 354'823'168},
+      {Preset::kGpt2Large, 774'030'080},    {Preset::kGpt2Xl, 1'557'611'200},
+      {Preset::kLlama32_1b, 1'235'814'400}, {Preset::kQwen25_05b, 494'032'768},
+      {Preset::kQwen25_15b, 1'543'714'304}, {Preset::kQwen3_06b, 596'049'920},
+      {Preset::kSmollm2_135m, 134'515'008}, {Preset::kSmollm2_360m, 361'821'120}};
+  for (const auto& [preset, parameters] : kPublished)
+    EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
+  EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
+  expect_error([] { preset_model(Preset::kNone); }, {"the preset none has no model"});
+}
+
+TEST(Presets, AreOfTheirFamilies) {
+  EXPECT_STREQ(family_of(preset_model(Preset::kGpt2Xl)), "gpt2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kLlama32_1b)), "llama");
+  EXPECT_STREQ(family_of(preset_model(Preset::kSmollm2_360m)), "llama");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_05b)), "qwen2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_15b)), "qwen2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_06b)), "qwen3");
+}
+
+TEST_F(PresetKeys, SetsTheModel) {
+  for (const Preset preset : values_with_words<Preset>()) {
+    if (preset == Preset::kNone) continue;
+    const std::string name = name_of(preset);
+    const Config config = load(fmt::format("model:\n  preset: {}\ntrain:\n  sequence_length: 1024\n", name));
+    EXPECT_EQ(config.model.resolved(), preset_model(preset)) << name;
+    EXPECT_EQ(config.model.preset, preset);
+    EXPECT_EQ(load(print_config(config)), config) << name;
+  }
+  EXPECT_EQ(load("model:\n  preset: gpt2_small\n").model.resolved(), load("").model.resolved());
+}
+
+TEST_F(PresetKeys, KeysOfTheFileAndOverridesWin) {
+  const std::string yaml =
+      "model:\n  layers: 4\n  preset: qwen3_0.6b\n  rope: {theta: 2e6}\ntrain:\n  sequence_length: 1024\n";
+  const Config config = load(yaml, {"model.heads=8"});
+  ModelConfig wanted = preset_model(Preset::kQwen3_06b);
+  wanted.layers = 4;
+  wanted.heads = 8;
+  wanted.rope.theta = 2e6;
+  EXPECT_EQ(config.model.resolved(), wanted);
+  // Sizes that the preset has as auto would mean them follow those that are set.
+  const Config small = load("", {"model.preset=gpt2_xl", "model.heads=4", "model.channels=64"});
+  EXPECT_EQ(small.model.resolved().head_dim, 16);
+  EXPECT_EQ(small.model.resolved().mlp_width, 256);
+  // The last --set of model.preset wins, and none takes it away.
+  EXPECT_EQ(load(yaml, {"model.preset=smollm2_135m"}).model.channels, 576);
+  EXPECT_EQ(refusal("model:\n  preset: gpt2_small\n", {"model.preset=none"}), "accepted");
+}
+
+TEST_F(PresetKeys, IsCitedWhereItsValuesAreRefused) {
+  EXPECT_EQ(
+      refused_override("model.preset=qwen3"),
+      "--set model.preset=qwen3: model.preset wants none, gpt2_small, gpt2_medium, gpt2_large, gpt2_xl, "
+      "llama3.2_1b, qwen2.5_0.5b, qwen2.5_1.5b, qwen3_0.6b, smollm2_135m or smollm2_360m, found "
+      "\"qwen3\"");
+  EXPECT_EQ(refusal("model:\n  preset: qwen3_0.6b\n  heads: 12\n"),
+            "run.yaml:3:10: model.kv_heads 8 (preset qwen3_0.6b) does not divide model.heads 12; the nearest "
+            "that do are 6 and 12");
+  EXPECT_EQ(refusal("model:\n  preset: gpt2_small\ntrain:\n  sequence_length: 2048\n"),
+            "run.yaml:4:20: train.sequence_length 2048 is more than model.context 1024 (preset gpt2_small)");
+  EXPECT_EQ(refusal("model:\n  preset: llama3.2_1b\ntrain:\n  tokens_per_step: 1024\n"),
+            "run.yaml:4:20: train.tokens_per_step 1024 is not a multiple of model.context 131072 (preset "
+            "llama3.2_1b); the least is 131072");
+  EXPECT_EQ(refusal("model:\n  preset: llama3.2_1b\n  rope: {low_frequency: 4}\n"),
+            "run.yaml:3:25: model.rope.low_frequency 4 is not below model.rope.high_frequency 4 (preset "
+            "llama3.2_1b)");
+  const std::string no_family = refusal("model:\n  preset: llama3.2_1b\n  norm: layernorm\n");
+  EXPECT_EQ(no_family.substr(0, 14), "run.yaml:3:9: ") << no_family;
+}
+
+TEST_F(PresetKeys, AScalingIsTakenWholeOrNotAtAll) {
+  const auto rope = [&](const std::vector<std::string>& overrides) {
+    return load("model:\n  preset: llama3.2_1b\ntrain:\n  sequence_length: 1024\n", overrides).model.rope;
+  };
+  EXPECT_EQ(rope({"model.rope.scaling=none"}), (Rope{.theta = 500000}));
+  EXPECT_EQ(rope({"model.rope.scaling=linear", "model.rope.factor=4"}),
+            (Rope{.theta = 500000, .scaling = RopeScaling::kLinear, .factor = 4}));
+  Rope wanted = preset_model(Preset::kLlama32_1b).rope;
+  EXPECT_EQ(rope({"model.rope.scaling=llama3"}), wanted);
+  wanted.factor = 8;
+  EXPECT_EQ(rope({"model.rope.factor=8"}), wanted);
+}
+
+TEST_F(PresetKeys, TheFolderWinsOverDefaultsAndMustAgreeWithTheRest) {
+  const ModelConfig qwen = preset_model(Preset::kQwen3_06b);
+  write_folder(qwen);
+  const std::vector<std::string> short_sequences{init_from, "train.sequence_length=1024"};
+  EXPECT_EQ(load("", short_sequences).model.resolved(), qwen);
+  EXPECT_EQ(load("model:\n  preset: qwen3_0.6b\n", short_sequences).model.resolved(), qwen);
+  EXPECT_EQ(load(print_config(load("", short_sequences))).model.resolved(), qwen);
+
+  const std::string layers = refusal("model:\n  layers: 4\n", short_sequences);
+  EXPECT_EQ(layers.substr(0, layers.find(". train")),
+            "run.yaml:2:11: model.layers is 4, and num_hidden_layers is 28 in weights/config.json");
+  const std::string heads = refusal("", {init_from, "model.kv_heads=auto"});
+  EXPECT_EQ(heads.substr(0, heads.find(". train")),
+            "--set model.kv_heads=auto: model.kv_heads is 16, and num_key_value_heads is 8 in "
+            "weights/config.json");
+  const std::string norm = refusal("", {init_from, "model.norm=layernorm"});
+  EXPECT_EQ(norm.substr(0, norm.find(". train")),
+            "--set model.norm=layernorm: model.norm is layernorm, and model_type \"qwen3\" has rmsnorm in "
+            "weights/config.json");
+
+  const std::string preset = refusal("model:\n  preset: gpt2_small\n", short_sequences);
+  EXPECT_EQ(preset.substr(0, 70), "preset gpt2_small: model.vocab_size is 50257, and vocab_size is 151936");
+  EXPECT_NE(preset.find("model.layers (preset gpt2_small) is 12, and num_hidden_layers is 28"),
+            std::string::npos)
+      << preset;
+  EXPECT_NE(preset.find("remove model.preset from the configuration"), std::string::npos) << preset;
+}
+
+TEST_F(PresetKeys, WithRotaryPositionsTheContextIsFree) {
+  ModelConfig model = preset_model(Preset::kSmollm2_135m);
+  write_folder(model);
+  for (const int64_t context : {512, 65536}) {
+    const Config config =
+        load("", {init_from, fmt::format("model.context={}", context), "train.tokens_per_step=65536"});
+    model.context = context;
+    EXPECT_EQ(config.model.resolved(), model);
+  }
+  // A preset's context does not win over the folder's.
+  model.context = 4096;
+  write_folder(model);
+  EXPECT_EQ(load("model:\n  preset: smollm2_135m\n", {init_from}).model.context, 4096);
+}
+
+TEST_F(PresetKeys, ALongerContextKeepsTheOriginalOne) {
+  ModelConfig model = preset_model(Preset::kSmollm2_135m);
+  model.rope.scaling = RopeScaling::kYarn;
+  model.rope.factor = 4;
+  write_folder(model);
+  const auto original = [&](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all{init_from, "train.sequence_length=1024"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const ModelConfig found = load("", all).model.resolved();
+    return found.rope.original_context > 0 ? found.rope.original_context : found.context;
+  };
+  EXPECT_EQ(original({}), 8192);
+  EXPECT_EQ(original({"model.context=32768"}), 8192);
+  EXPECT_EQ(original({"model.context=1024"}), 8192);
+}
+
+}  // namespace
+}  // namespace tessera
