@@ -1,4 +1,5 @@
-// Runs of every variant of GPT-2: checkpoints keep what the variant is, and transformers computes the same.
+// Runs of every variant of GPT-2 and of every family: checkpoints keep what the model is, and transformers
+// computes the same.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -40,6 +41,11 @@ struct VariantRun : TrainProgram {
     });
     return all;
   }
+  static std::vector<Variant> variants_and_families() {
+    std::vector<Variant> all = variants_of(kSmall), families = families_of(kSmall);
+    all.insert(all.end(), families.begin(), families.end());
+    return all;
+  }
   static std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
@@ -47,7 +53,7 @@ struct VariantRun : TrainProgram {
 };
 
 TEST_F(VariantRun, SettingsAreTheModel) {
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     std::vector<std::string> overrides;
     for (const std::string& word : settings(variant.model))
       if (word != "--set") overrides.push_back(word);
@@ -107,7 +113,7 @@ TEST_F(VariantRun, ACheckpointResumesBitForBit) {
 
 TEST_F(VariantRun, ACheckpointOfAnotherVariantIsRefused) {
   ASSERT_EQ(train({"--set", "train.steps=1"}).status, 0);
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     SCOPED_TRACE(variant.name);
     const ProcessResult result = train(joined(settings(variant.model), {"--resume"}));
     EXPECT_NE(result.status, 0);
@@ -122,7 +128,7 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
   if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
     GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
-  std::vector<Variant> all = variants_of(kSmall);
+  std::vector<Variant> all = variants_and_families();
   all.insert(all.begin(), {"plain", kSmall});
   for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);
