@@ -20,7 +20,8 @@ inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / 
 // cuBLASLt: NVIDIA recommends 32 MiB on Hopper; with less fewer algorithms are available.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
-// Column sums (bias gradients, LayerNorm's parameters): a row of partial sums for each slab, at most so many.
+// Column sums (gradients of biases and of the norms' parameters): a row of partial sums for each slab, at
+// most so many.
 inline constexpr int64_t kMaxSlabs = 1056;  // 8 blocks on each of an H200's 132 multiprocessors
 inline int64_t column_partials_bytes(int64_t slabs, int64_t columns) { return slabs * columns * 4; }
 

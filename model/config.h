@@ -54,14 +54,14 @@ struct Rope {
 };
 
 struct ModelConfig {
-  int64_t vocab_size;                   // V: tokens 0 .. V - 1
-  int64_t context;                      // the longest sequence; learned positions: rows of their table
-  int64_t layers;                       // L
-  int64_t heads;                        // H: of queries
-  int64_t channels;                     // C
-  int64_t kv_heads = heads;             // K: of keys and values; divides heads
-  int64_t head_dim = channels / heads;  // D
-  int64_t mlp_width = 4 * channels;     // F: the hidden layer of every MLP
+  int64_t vocab_size;        // V: tokens 0 .. V - 1
+  int64_t context;           // the longest sequence; learned positions: rows of their table
+  int64_t layers;            // L
+  int64_t heads;             // H: of queries
+  int64_t channels;          // C
+  int64_t kv_heads = heads;  // K: of keys and values; divides heads
+  int64_t head_dim = heads > 0 ? channels / heads : 0;  // D
+  int64_t mlp_width = 4 * channels;                     // F: the hidden layer of every MLP
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;  // added to the variance, or to the mean of squares
   Positions positions = Positions::kLearned;

@@ -1,8 +1,9 @@
 // CudaBackend: the operations of ops.h on the current CUDA device, in bf16 or fp32.
 //
 // Every result has the same bits each time: no floating-point atomics, fixed partial sums, algorithms chosen
-// by shape alone. Rows are read in packs of 16 bytes: channels and padded vocabularies must be multiples of
-// 8 in bf16 and of 4 in fp32, except for LinearForward and LinearBackward, which support all sizes.
+// by shape alone. Rows are read in packs of 16 bytes: channels, MLP widths and padded vocabularies must be
+// multiples of 8 in bf16 and of 4 in fp32, except for LinearForward and LinearBackward, which support all
+// sizes, and RotaryForward and RotaryBackward, which support even head dims up to 256.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,9 +1,10 @@
 // The rotary embedding, with or without QK norm: one pass over the heads of queries and keys.
 //
 // A group of lanes, a power of two up to a warp, takes some heads of one token. A lane holds a step of the
-// low half of a head and the same step of the high half: both ends of its pairs, and their angles, which serve
-// all heads that the group takes. With QK norm the sum over a head is one over the lanes of a group. A step is
-// a pack of 16 bytes; where half a head is no multiple of it, a lane takes up to kMaxSteps single pairs.
+// low half of a head and the same step of the high half: both elements of its pairs. It loads their angles
+// once for all heads that the group takes. With QK norm the sum over a head is one over the lanes of a
+// group. A step is a pack of 16 bytes; where half a head is no multiple of it, a lane takes up to kMaxSteps
+// single pairs.
 #include <bit>
 
 #include "kernels/cuda/column_sum.h"
@@ -102,8 +103,8 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int lanes) {
   }
 }
 
-// y = rotate(x), or with kNorm of x rstd weight. `direction` is 1, or -1 for the transpose. A thread loads all
-// that it reads before it stores, so y may be x.
+// y = rotate(x), or with kNorm rotate(x rstd weight). `direction` is 1, or -1 for the transpose. A thread
+// loads all that it reads before it stores, so y may be x.
 template <class T, int kStep, int kSteps, bool kNorm>
 __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x, View<T> y,
                                                                  const float2* angles, float direction,
@@ -125,6 +126,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
 
   float rstd[kForwardHeads] = {}, low[kStep], high[kStep];
   if constexpr (kNorm) {
+    const float inverse_of_D = 1.0f / static_cast<float>(deal.D);
     weight[0].load(q_weight, lane, deal), weight[1].load(k_weight, lane, deal);
 #pragma unroll
     for (int k = 0; k < kForwardHeads; ++k)
@@ -137,7 +139,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
     group_sum(rstd, deal.lanes);
 #pragma unroll
     for (int k = 0; k < kForwardHeads; ++k) {
-      rstd[k] = rsqrtf(rstd[k] / static_cast<float>(deal.D) + epsilon);
+      rstd[k] = rsqrtf(rstd[k] * inverse_of_D + epsilon);
       if (mine(k) && lane == 0) rstds[static_cast<int64_t>(n) * deal.heads + head_of(k)] = rstd[k];
     }
   }
@@ -171,8 +173,8 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
   }
 }
 
-// Sums over the groups of a block of what their lanes hold, [queries or keys][low or high half][step][element].
-// The block's part of both weights' gradients goes to partial[2 D].
+// Sums what the lanes of all groups of a block hold, [queries or keys][low or high half][step][element], and
+// stores it as the block's part of both weights' gradients: partial[2 D].
 template <int kStep, int kSteps>
 __device__ __forceinline__ void store_weight_gradients(float (&sums)[2][2][kSteps][kStep], int lane,
                                                        const Deal& deal, float* partial) {
@@ -214,6 +216,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
     const float* rstds, float* partials, Deal deal) {
   const int lane = threadIdx.x & (deal.lanes - 1), pairs = deal.D / 2;
   const uint32_t groups_of_block = kBackwardThreads / deal.lanes;
+  const float inverse_of_D = 1.0f / static_cast<float>(deal.D);
   Part<T, kStep, kSteps> weight[2];
   weight[0].load(q_weight, lane, deal), weight[1].load(k_weight, lane, deal);
   float dweight[2][2][kSteps][kStep] = {};
@@ -239,35 +242,31 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
     }
     if (exists) angle.load(angles + static_cast<int64_t>(n % deal.T) * pairs, lane, deal);
 
-    // f(g, h, weight, s, j, half) for every element that the lane holds of head k
-    const auto for_each = [&](int k, auto&& f) {
+    float u[kBackwardHeads][2][kSteps][kStep], h[kBackwardHeads][2][kSteps][kStep];
+#pragma unroll
+    for (int k = 0; k < kBackwardHeads; ++k) {
       const bool is_query = head_of(k) < deal.query_heads;
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
-        float d_low[kStep], d_high[kStep], x_low[kStep], x_high[kStep], w_low[kStep], w_high[kStep];
+        float d_low[kStep], d_high[kStep], w[2][kStep];
         d[k].low[s].to_floats(d_low), d[k].high[s].to_floats(d_high);
-        held[k].low[s].to_floats(x_low), held[k].high[s].to_floats(x_high);
-        either(is_query, weight[0].low[s], weight[1].low[s]).to_floats(w_low);
-        either(is_query, weight[0].high[s], weight[1].high[s]).to_floats(w_high);
+        held[k].low[s].to_floats(h[k][0][s]), held[k].high[s].to_floats(h[k][1][s]);
+        either(is_query, weight[0].low[s], weight[1].low[s]).to_floats(w[0]);
+        either(is_query, weight[0].high[s], weight[1].high[s]).to_floats(w[1]);
 #pragma unroll
         for (int j = 0; j < kStep; ++j) {
           const float cos = angle.cos[s][j], sin = angle.sin[s][j];
-          f(d_low[j] * cos + d_high[j] * sin, x_low[j] * rstd[k], w_low[j], s, j, 0);
-          f(d_high[j] * cos - d_low[j] * sin, x_high[j] * rstd[k], w_high[j], s, j, 1);
+          const float g[2] = {d_low[j] * cos + d_high[j] * sin, d_high[j] * cos - d_low[j] * sin};
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            h[k][half][s][j] *= rstd[k];
+            u[k][half][s][j] = g[half] * w[half][j];
+            mean_uh[k] += u[k][half][s][j] * h[k][half][s][j];
+            const float of_weight = g[half] * h[k][half][s][j];
+            is_query ? dweight[0][half][s][j] += of_weight : dweight[1][half][s][j] += of_weight;
+          }
         }
       }
-    };
-#pragma unroll
-    for (int k = 0; k < kBackwardHeads; ++k) {
-      if (!mine(k)) continue;
-      const bool is_query = head_of(k) < deal.query_heads;
-      for_each(k, [&](float g, float h, float w, int s, int j, int half) {
-        mean_uh[k] += g * w * h;
-        if (is_query)
-          dweight[0][half][s][j] += g * h;
-        else
-          dweight[1][half][s][j] += g * h;
-      });
     }
     group_sum(mean_uh, deal.lanes);
 
@@ -275,17 +274,18 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
     for (int k = 0; k < kBackwardHeads; ++k) {
       if (!mine(k)) continue;
       T* to = dx.row_begin(n) + head_of(k) * dx.head;
-      mean_uh[k] /= static_cast<float>(deal.D);
-      float out[2][kSteps][kStep];
-      for_each(k, [&](float g, float h, float w, int s, int j, int half) {
-        out[half][s][j] = rstd[k] * (g * w - h * mean_uh[k]);
-      });
+      mean_uh[k] *= inverse_of_D;
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         const int i = (lane + s * deal.lanes) * kStep;
         if (i >= pairs) continue;
-        store_step(to + i, out[0][s]);
-        store_step(to + i + pairs, out[1][s]);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int j = 0; j < kStep; ++j)
+            u[k][half][s][j] = rstd[k] * (u[k][half][s][j] - h[k][half][s][j] * mean_uh[k]);
+          store_step(to + i + half * pairs, u[k][half][s]);
+        }
       }
     }
   }

@@ -1,8 +1,8 @@
 // How LayerNorm and RMSNorm walk over rows. The grid fills the device once. A block walks over every
-// gridDim.x-th group of rows; a thread owns one pack of channels of every row of the group. Several rows at a
-// time, because then one barrier serves them all; and while a block works on one group, the next is on its way
-// into shared memory. A thread copies there what it will read itself, so the staging needs no barrier. Sums
-// over rows, for the parameters' gradients, stay in a thread's registers to the end.
+// gridDim.x-th group of rows; a thread owns one pack of channels of every row of the group. Several rows at
+// a time, because then one barrier serves them all; and while a block works on one group, the next is on its
+// way into shared memory. A thread copies there what it will read itself, so the staging needs no barrier.
+// Sums over rows, for the parameters' gradients, stay in a thread's registers to the end.
 #pragma once
 
 #include "kernels/cuda/cuda_check.h"

@@ -155,19 +155,32 @@ Target safetensors() {
                 "__metadata__", "9223372036854775807", "4611686018427387904,4"}};
 }
 
-Target gpt2_config() {
-  return {.name = "gpt2_config",
-          .read =
-              [](std::string_view bytes, const fs::path& folder) {
-                write(folder / "config.json", bytes);
-                const FoundModel found = read_model_config(folder);
-                require(found.model.parameters() > 0, "a model without parameters");
-                check_same_model(folder, found.model);
-              },
-          .seeds = {content_of(source("tests/fixtures/gpt2_reference/config.json")),
-                    content_of(source("tests/fixtures/gpt2_variants/all/config.json"))},
-          .words = {"\"n_embd\":", "\"n_layer\":", "\"n_inner\":null", "\"activation_function\":",
-                    "\"gelu_new\"", "\"model_type\":\"gpt2\"", "\"tie_word_embeddings\":false"}};
+Target model_config() {
+  return {
+      .name = "model_config",
+      .read =
+          [](std::string_view bytes, const fs::path& folder) {
+            write(folder / "config.json", bytes);
+            const FoundModel found = read_model_config(folder);
+            require(found.model.parameters() > 0, "a model without parameters");
+            check_same_model(folder, found.model);
+            require(family_of(found.model) == found.family, "a model changes its family");
+            write(folder / "config.json", hugging_face_config(found.model, DType::kF32).dump());
+            check_same_model(folder, found.model);
+          },
+      .seeds =
+          {content_of(source("tests/fixtures/gpt2_reference/config.json")),
+           content_of(source("tests/fixtures/gpt2_variants/all/config.json")),
+           R"({"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,)"
+           R"("num_key_value_heads":2,"rope_theta":500000.0,"rope_scaling":{"rope_type":"llama3","factor":8.0,)"
+           R"("low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64}})",
+           R"({"model_type":"qwen3","hidden_size":64,"num_hidden_layers":2,"head_dim":null,"layer_types":)"
+           R"(["full_attention"],"rope_parameters":{"rope_theta":1e6,"rope_type":"yarn","factor":4.0,)"
+           R"("mscale":1.0,"mscale_all_dim":0.5,"beta_fast":16}})"},
+      .words = {"\"n_embd\":", "\"n_layer\":", "\"n_inner\":null", "\"activation_function\":", "\"gelu_new\"",
+                "\"model_type\":\"gpt2\"", "\"model_type\":\"qwen2\"", "\"tie_word_embeddings\":false",
+                "\"head_dim\":", "\"num_attention_heads\":", "\"rope_scaling\":{", "\"type\":\"linear\"",
+                "\"factor\":", "\"attention_factor\":", "\"truncate\":true"}};
 }
 
 void read_stream(const fs::path& path) {
@@ -401,7 +414,7 @@ Target metrics() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),         yaml(),      settings(),  safetensors(),     gpt2_config(),   shards(),
+  return {json(),         yaml(),      settings(),  safetensors(),     model_config(),  shards(),
           dataset(),      documents(), checksums(), connection(),      rank_messages(), environment(),
           command_line(), sizes(),     metrics(),   checkpoint_state()};
 }

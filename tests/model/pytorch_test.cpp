@@ -1,6 +1,6 @@
 // The CPU against PyTorch: loss, every gradient, ten AdamW steps.
-#include "tests/reference_folder.h"
 #include "tests/model_variants.h"
+#include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 
 namespace tessera::testing {
@@ -46,6 +46,33 @@ TEST_P(PyTorchVariant, CpuAgreesInEveryGradientAndAfterThreeSteps) {
 
 INSTANTIATE_TEST_SUITE_P(All, PyTorchVariant, ::testing::ValuesIn(variants_of(kReferenceVariant)),
                          [](const auto& variant) { return variant.param.name; });
+
+// The families after GPT-2; those with scaled rotary positions too.
+struct PyTorchFamily : ::testing::TestWithParam<const char*> {};
+
+TEST_P(PyTorchFamily, CpuAgreesInEveryGradientAndInTenLosses) {
+  const std::filesystem::path folder = fixture(std::string("families/") + GetParam());
+  if (!std::filesystem::exists(folder))
+    GTEST_SKIP() << folder << " is absent; python3 tests/fixtures/make_family_reference.py " << GetParam()
+                 << " makes it";
+  for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const int64_t micro_batch : {2, 1}) {
+      const ReferenceErrors e = compare_with_pytorch({}, DType::kF32, attention, micro_batch, folder);
+      const std::string what =
+          fmt::format("{}, {}, micro-batch {}", GetParam(), name_of(attention), micro_batch);
+      EXPECT_LT(e.first_loss, tolerance::kCpuAgainstPyTorch) << what;
+      EXPECT_LT(e.gradients, tolerance::kCpuAgainstPyTorch) << what << ": " << e.worst_gradient;
+      EXPECT_LT(e.losses, tolerance::kCpuAgainstPyTorch) << what;
+      EXPECT_LT(e.grad_norms, tolerance::kCpuAgainstPyTorch) << what;
+      fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), losses of ten steps {:.1e}\n", what,
+                 e.first_loss, e.gradients, e.worst_gradient, e.losses);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PyTorchFamily,
+                         ::testing::Values("llama", "llama_tied", "llama_llama3", "llama_linear",
+                                           "llama_yarn", "qwen2", "qwen3"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace tessera::testing

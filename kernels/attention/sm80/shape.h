@@ -6,7 +6,8 @@ namespace tessera::attention::sm80 {
 // The width of the tiles that hold heads of this many columns
 constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
-// A tile for heads narrower than it is: kernels ask where a head ends.
+// A tile for heads narrower than it is: kernels ask where a head ends. Two of them have no register left to
+// ask with, and take less at a time.
 template <class Tile>
 struct Narrow : Tile {
   static constexpr bool kWhole = false;
@@ -20,6 +21,12 @@ struct ForwardTile {
   static constexpr int kBlockQ = 128, kBlockK = kHeadDim == 64 ? 128 : 64;
   static constexpr int kWarps = 4;
   static constexpr int kCtasPerSm = 2;  // as many as 255 registers a thread allow
+};
+
+template <>
+struct Narrow<ForwardTile<128>> : ForwardTile<128> {
+  static constexpr bool kWhole = false;
+  static constexpr int kBlockK = 48;
 };
 
 // With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
@@ -48,6 +55,12 @@ struct BackwardTile<64> : BackwardTileBase {
   static constexpr int kBlockK = 128, kBlockQ = 64;
   static constexpr int kWarps = 4, kKeysPerWarp = kBlockK / kWarps, kPassQ = 32;
   static constexpr int kCtasPerSm = 2;
+};
+
+template <>
+struct Narrow<BackwardTile<64>> : BackwardTile<64> {
+  static constexpr bool kWhole = false;
+  static constexpr int kPassQ = 16;
 };
 
 template <>

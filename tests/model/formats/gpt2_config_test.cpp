@@ -2,7 +2,7 @@
 // configuration.
 #include "model/formats/folder.h"
 #include "tests/data/support.h"
-#include "tests/model/formats/gpt2_folder.h"
+#include "tests/model/formats/folder_support.h"
 #include "tests/model_variants.h"
 #include "train/config/config.h"
 #include "train/config/load_config.h"

@@ -1,5 +1,5 @@
 // The tensors of a folder: with either kind of names, in one file or several, and exactly those of the model.
-#include "tests/model/formats/gpt2_folder.h"
+#include "tests/model/formats/folder_support.h"
 
 #include "model/formats/folder.h"
 #include "model/formats/weights.h"

@@ -5,9 +5,12 @@
 
 #include <csignal>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "kernels/base/bf16.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
+#include "tests/model_families.h"
 #include "tests/support.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/session/device.h"
@@ -76,6 +79,95 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   EXPECT_EQ(read.step, 120);
   EXPECT_EQ(read.data_position, 4711);
   EXPECT_EQ(read.data, "builtin");
+}
+
+// The weights are rounded in the file; what a run resumes from is not.
+TEST_F(Checkpoint, WeightsInBf16ResumeWithEveryBit) {
+  const fs::path path = save_checkpoint(folder, state, run, {.dtype = DType::kBF16});
+  const SafetensorsReader weights(path / "model.safetensors"), optimizer(path / "optimizer.safetensors");
+  for (const auto& [name, entry] : weights.entries()) {
+    EXPECT_EQ(entry.dtype, "BF16") << name;
+    for (const char* prefix : {"master.", "first_moment.", "second_moment."})
+      EXPECT_EQ(optimizer.entries().at(prefix + name).dtype, "F32") << name;
+  }
+  EXPECT_EQ(optimizer.entries().size(), 3 * weights.entries().size());
+  std::ifstream config(path / "config.json");
+  EXPECT_EQ(nlohmann::json::parse(config)["torch_dtype"], "bfloat16");
+  EXPECT_TRUE(check_undamaged(path));
+
+  Arena other_arena = Arena::host();
+  TrainState other(*be, other_arena, state.shape());
+  other.initialize(77);
+  load_checkpoint(path, other);
+  for (const Kept kept : kAllKept) {
+    const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
+    for (size_t i = 0; i < left.size(); ++i)
+      EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
+  }
+  load_weights(path, other);  // as train.init_from does
+  const std::span<float> exact = floats(state.optimizer().masters().token_table),
+                         rounded = floats(other.optimizer().masters().token_table);
+  for (size_t i = 0; i < exact.size(); ++i)
+    ASSERT_EQ(rounded[i], float_from_bf16(bf16_from_float(exact[i]))) << i;
+}
+
+TEST_F(Checkpoint, Fp32WeightsStandOnceInTheFiles) {
+  const fs::path path = save();
+  const SafetensorsReader weights(path / "model.safetensors"), optimizer(path / "optimizer.safetensors");
+  EXPECT_EQ(optimizer.entries().size(), 2 * weights.entries().size());
+  for (const auto& [name, entry] : weights.entries()) EXPECT_EQ(entry.dtype, "F32") << name;
+}
+
+// Of every family: their names in transformers, and the same values again.
+TEST_F(Checkpoint, EveryFamilyIsSavedAndLoaded) {
+  for (const FamilyModel& one : family_models())
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      RunShape shape = state.shape();
+      shape.model = one.model;
+      Arena arenas[2] = {Arena::host(), Arena::host()};
+      TrainState made(*be, arenas[0], shape), loaded(*be, arenas[1], shape);
+      made.initialize(5);
+      const std::vector<int32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+      made.step(tokens, tokens,
+                {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
+                1);
+      made.finish_step();
+      const fs::path path = save_checkpoint(folder, made, run, {.dtype = dtype});
+      EXPECT_EQ(read_state(path, one.model).step, run.step);
+      loaded.initialize(6);
+      load_checkpoint(path, loaded);
+      for (const Kept kept : kAllKept)
+        for (size_t i = 0; i < made.optimizer().kept(kept).size(); ++i) {
+          const Tensor &left = made.optimizer().kept(kept)[i], &right = loaded.optimizer().kept(kept)[i];
+          EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << one.name << " bucket " << i;
+        }
+    }
+}
+
+TEST_F(Checkpoint, FilesOfTheSourceFolderAreCopied) {
+  const fs::path source = folder / "source";
+  fs::create_directories(source);
+  std::ofstream(source / "tokenizer.json") << "{\"a\": 1}";
+  std::ofstream(source / "chat_template.jinja") << std::string("x\0y\n", 4);
+  std::ofstream(source / "merges.txt");
+  std::ofstream(source / "README.md") << "not one of them";
+  const CopiedFiles copied = read_copied_files(source);
+  EXPECT_EQ(copied, (CopiedFiles{{"chat_template.jinja", std::string("x\0y\n", 4)},
+                                 {"merges.txt", ""},
+                                 {"tokenizer.json", "{\"a\": 1}"}}));
+  for (const int64_t step : {5, 20}) {
+    run.step = step;
+    save_checkpoint(folder, state, run, {.copied = copied});
+  }
+  const fs::path path = folder / "step_00000020";
+  EXPECT_EQ(read_copied_files(path), copied);  // a run that resumes has them from here
+  EXPECT_TRUE(written_checksums(path).contains("tokenizer.json"));
+  EXPECT_TRUE(check_undamaged(path));
+  prune_checkpoints(folder, {.newest = 1});
+  EXPECT_FALSE(fs::exists(folder / "step_00000005")) << "they are files of ours";
+
+  std::ofstream(path / "tokenizer.json") << "{\"a\": 2}";
+  expect_parts(error_of([&] { check_undamaged(path); }), {"tokenizer.json is damaged: its checksum is"});
 }
 
 TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {

@@ -1,5 +1,5 @@
 // The train program from the weights of a folder, with a configuration that names no sizes.
-#include "tests/model/formats/gpt2_folder.h"
+#include "tests/model/formats/folder_support.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {

@@ -1,0 +1,387 @@
+// config.json of the families after GPT-2: what transformers 4 and 5 write, what is refused, what is written.
+#include <cmath>
+
+#include "model/formats/family.h"
+#include "model/formats/folder.h"
+#include "model/rope.h"
+#include "tests/data/support.h"
+#include "tests/model/formats/folder_support.h"
+#include "tests/model_families.h"
+#include "tests/model_variants.h"
+
+namespace tessera::testing {
+namespace {
+
+using nlohmann::json;
+
+// The sizes of published models, in the words of the release that saved them
+constexpr const char* kLlama32 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+  "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})";
+constexpr const char* kTinyLlama = R"({
+  "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5632,
+  "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32,
+  "num_hidden_layers": 22, "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float32",
+  "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})";
+constexpr const char* kSmolLM2 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576,
+  "initializer_range": 0.041666666666666664, "intermediate_size": 1536, "is_llama_config": true,
+  "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9,
+  "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+  "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})";
+constexpr const char* kQwen25 = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+  "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24,
+  "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false,
+  "use_sliding_window": false, "vocab_size": 151936})";
+constexpr const char* kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+  "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+  "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+  "use_sliding_window": false, "vocab_size": 151936})";
+
+ModelConfig llama_sizes(int64_t V, int64_t T, int64_t L, int64_t H, int64_t K, int64_t D, int64_t C,
+                        int64_t F) {
+  return {.vocab_size = V,
+          .context = T,
+          .layers = L,
+          .heads = H,
+          .channels = C,
+          .kv_heads = K,
+          .head_dim = D,
+          .mlp_width = F,
+          .norm = NormKind::kRmsNorm,
+          .norm_epsilon = 1e-5f,
+          .positions = Positions::kRope,
+          .mlp = Mlp::kSwiglu,
+          .bias = Bias::kNone};
+}
+
+struct Published {
+  const char *name, *family, *config;
+  ModelConfig model;
+  int64_t parameters;  // as their pages say
+};
+
+std::vector<Published> published() {
+  ModelConfig llama = llama_sizes(128256, 131072, 16, 32, 8, 64, 2048, 8192);
+  llama.rope = {.theta = 500000, .scaling = RopeScaling::kLlama3, .factor = 32, .original_context = 8192};
+  ModelConfig tiny = llama_sizes(32000, 2048, 22, 32, 4, 64, 2048, 5632);
+  tiny.tied = false;
+  ModelConfig smol = llama_sizes(49152, 8192, 30, 9, 3, 64, 576, 1536);
+  smol.rope.theta = 100000;
+  ModelConfig qwen2 = llama_sizes(151936, 32768, 24, 14, 2, 64, 896, 4864);
+  qwen2.rope.theta = 1e6, qwen2.norm_epsilon = 1e-6f, qwen2.bias = Bias::kQkv;
+  ModelConfig qwen3 = llama_sizes(151936, 40960, 28, 16, 8, 128, 1024, 3072);
+  qwen3.rope.theta = 1e6, qwen3.norm_epsilon = 1e-6f, qwen3.qk_norm = true;
+  return {{"Llama-3.2-1B", "llama", kLlama32, llama, 1'235'814'400},
+          {"TinyLlama-1.1B", "llama", kTinyLlama, tiny, 1'100'048'384},
+          {"SmolLM2-135M", "llama", kSmolLM2, smol, 134'515'008},
+          {"Qwen2.5-0.5B", "qwen2", kQwen25, qwen2, 494'032'768},
+          {"Qwen3-0.6B", "qwen3", kQwen3, qwen3, 596'049'920}};
+}
+
+struct FamilyConfig : InTempFolder {
+  FoundModel found(const json& fields) const {
+    write_fields(folder_, fields);
+    return read_model_config(folder_);
+  }
+  ModelConfig read(const json& fields) const { return found(fields).model; }
+  ModelConfig read_with(const char* config, const json& more) const {
+    json fields = json::parse(config);
+    fields.update(more);
+    return read(fields);
+  }
+  void refused(const char* config, const json& more, std::initializer_list<std::string_view> words) const {
+    expect_error([&] { read_with(config, more); }, words);
+  }
+};
+
+TEST_F(FamilyConfig, PublishedModelsAreRead) {
+  for (const Published& one : published()) {
+    const FoundModel model = found(json::parse(one.config));
+    EXPECT_EQ(model.model, one.model) << one.name;
+    EXPECT_EQ(model.family, one.family) << one.name;
+    EXPECT_EQ(model.model.parameters(), one.parameters) << one.name;
+    EXPECT_TRUE(model.notices.empty()) << one.name;
+    EXPECT_STREQ(family_of(model.model), one.family) << one.name;
+  }
+}
+
+// rope_theta and rope_scaling move into rope_parameters, torch_dtype becomes dtype, layer_types are listed.
+TEST_F(FamilyConfig, SoAreTheirFilesOfTransformers5) {
+  for (const Published& one : published()) {
+    json fields = json::parse(one.config);
+    json parameters = fields.contains("rope_scaling") && fields["rope_scaling"].is_object()
+                          ? fields["rope_scaling"]
+                          : json{{"rope_type", "default"}};
+    parameters["rope_theta"] = fields.value("rope_theta", json(10000.0));
+    fields["rope_parameters"] = parameters;
+    fields["dtype"] = fields["torch_dtype"];
+    for (const char* gone : {"rope_scaling", "rope_theta", "torch_dtype"}) fields.erase(gone);
+    if (one.family != std::string("llama"))
+      fields["layer_types"] =
+          std::vector<std::string>(static_cast<size_t>(one.model.layers), "full_attention");
+    fields.update(json{{"pad_token_id", nullptr}, {"transformers_version", "5.0.0"}, {"pretraining_tp", 1}});
+    if (one.family != std::string("llama")) fields.erase("pretraining_tp");
+    const FoundModel model = found(fields);
+    EXPECT_EQ(model.model, one.model) << one.name;
+    EXPECT_EQ(model.field_of("model.rope.theta"), "rope_parameters.rope_theta");
+  }
+}
+
+TEST_F(FamilyConfig, AbsentFieldsAreTransformersDefaults) {
+  ModelConfig llama = llama_sizes(32000, 2048, 32, 32, 32, 128, 4096, 11008);
+  llama.norm_epsilon = 1e-6f, llama.tied = false;
+  EXPECT_EQ(read({{"model_type", "llama"}}), llama);
+  ModelConfig qwen = llama_sizes(151936, 32768, 32, 32, 32, 128, 4096, 22016);
+  qwen.norm_epsilon = 1e-6f, qwen.tied = false, qwen.bias = Bias::kQkv;
+  EXPECT_EQ(read({{"model_type", "qwen2"}}), qwen);
+  qwen.bias = Bias::kNone, qwen.qk_norm = true;
+  EXPECT_EQ(read({{"model_type", "qwen3"}}), qwen);
+  // Computed from other fields
+  EXPECT_EQ(read({{"model_type", "llama"}, {"num_attention_heads", 16}}).kv_heads, 16);
+  EXPECT_EQ(read({{"model_type", "llama"}, {"num_attention_heads", 16}}).head_dim, 256);
+  EXPECT_EQ(read_with(kLlama32, {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}).kv_heads, 32);
+  EXPECT_EQ(read_with(kQwen3, {{"num_attention_heads", 8}, {"num_key_value_heads", 8}}).head_dim, 128);
+}
+
+TEST_F(FamilyConfig, EveryKeyHasTheNameOfItsField) {
+  const FoundModel llama = found(json::parse(kLlama32));
+  EXPECT_EQ(llama.field_of("model.kv_heads"), "num_key_value_heads");
+  EXPECT_EQ(llama.field_of("model.mlp"), "hidden_act");
+  EXPECT_EQ(llama.field_of("model.rope.theta"), "rope_theta");
+  EXPECT_EQ(llama.field_of("model.rope.low_frequency"), "rope_scaling.low_freq_factor");
+  EXPECT_EQ(llama.field_of("model.norm"), "model_type");
+  EXPECT_EQ(found(json::parse(kQwen3)).field_of("model.rope.factor"), "rope_scaling");
+}
+
+TEST_F(FamilyConfig, WhatIsNotComputedIsRefusedByName) {
+  refused(kLlama32, {{"attention_bias", true}}, {"config.json", "\"attention_bias\" is true", "biases"});
+  refused(kLlama32, {{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
+  refused(kLlama32, {{"pretraining_tp", 2}}, {"\"pretraining_tp\" is 2"});
+  refused(kLlama32, {{"partial_rotary_factor", 0.5}}, {"\"partial_rotary_factor\" is 0.5"});
+  EXPECT_NO_THROW(read_with(kLlama32, {{"partial_rotary_factor", 1.0}}));
+  refused(kSmolLM2, {{"rope_interleaved", true}}, {"\"rope_interleaved\" is true"});
+  refused(kLlama32, {{"hidden_act", "gelu"}}, {R"("hidden_act" is "gelu"; supported: "silu")"});
+  refused(kLlama32, {{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "bfloat16"});
+  refused(kLlama32, {{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\""});
+  refused(kLlama32, {{"sliding_window", 4096}}, {"the field \"sliding_window\" is unknown"});
+  refused(kLlama32, {{"n_layer", 4}}, {"the field \"n_layer\" is unknown"});
+  refused(kLlama32, {{"logit_scale", 2.0}}, {"the field \"logit_scale\" is unknown", "remove it"});
+  refused(kQwen25, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true", "window"});
+  refused(kQwen25, {{"use_mrope", true}}, {"\"use_mrope\" is true"});
+  refused(kQwen3, {{"attention_bias", true}}, {"\"attention_bias\" is true"});
+  refused(kQwen3, {{"layer_types", {"full_attention", "sliding_attention"}}},
+          {"\"layer_types\" is", "sliding_attention", "full_attention"});
+  refused(kQwen3, {{"layer_types", "full_attention"}}, {"\"layer_types\""});
+}
+
+TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
+  const auto scaled = [&](const json& scaling, std::initializer_list<std::string_view> words) {
+    refused(kQwen25, {{"rope_scaling", scaling}}, words);
+  };
+  for (const char* type : {"dynamic", "longrope", "su", "mrope", "ntk"})
+    scaled({{"rope_type", type}, {"factor", 2.0}}, {"\"rope_scaling.rope_type\" is \"" + std::string(type),
+                                                    R"(supported: "default", "linear", "llama3", "yarn")"});
+  scaled({{"factor", 2.0}}, {"\"rope_scaling.rope_type\" is missing"});
+  scaled({{"type", "linear"}}, {"\"rope_scaling.factor\" is missing; linear needs it"});
+  scaled({{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2.0}},
+         {"rope_scaling.rope_type is \"yarn\" and rope_scaling.type is \"linear\""});
+  scaled({{"type", "linear"}, {"factor", 0}}, {"\"rope_scaling.factor\" wants a number above 0, found 0"});
+  scaled({{"type", "linear"}, {"factor", "2"}}, {"\"rope_scaling.factor\" wants a number above 0"});
+  scaled({{"type", "linear"}, {"factor", 2.0}, {"beta_fast", 32}},
+         {"\"rope_scaling.beta_fast\" is 32, which is not supported with model.rope.scaling=linear"});
+  scaled({{"type", "yarn"}, {"factor", 2.0}, {"truncate", false}}, {"\"rope_scaling.truncate\" is false"});
+  scaled({{"type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1}, {"beta_slow", 32}},
+         {"beta_slow\" is 32", "the second has to be larger"});
+  scaled({{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
+         {"original_max_position_embeddings\" is missing; llama3 needs it"});
+  scaled({{"rope_type", "llama3"},
+          {"factor", 2.0},
+          {"low_freq_factor", 4},
+          {"high_freq_factor", 4},
+          {"original_max_position_embeddings", 64}},
+         {"low_freq_factor\" is 4 and", "the second has to be larger"});
+  scaled({{"rope_type", "default"}, {"mrope_section", {1, 2}}}, {"\"rope_scaling.mrope_section\" is [1,2]"});
+  scaled(7, {"\"rope_scaling\" wants an object, found 7"});
+  refused(kQwen25, {{"rope_theta", 0}}, {"\"rope_theta\" wants a number above 0, found 0"});
+  refused(kQwen25, {{"rope_theta", 1.0}}, {"\"rope_theta\" is 1; wanted a number above 1"});
+  refused(kQwen25, {{"rope_parameters", {{"rope_theta", 10000.0}, {"rope_type", "default"}}}},
+          {"rope_parameters.rope_theta is 10000.0 and rope_theta is 1000000.0"});
+  refused(kLlama32, {{"rope_parameters", {{"rope_type", "default"}}}},
+          {"rope_parameters and rope_scaling are both there and differ"});
+  refused(kQwen25, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
+          {"\"rope_parameters.full_attention\" is"});
+}
+
+TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
+  const auto yarn = [&](const json& more) {
+    json scaling{{"type", "yarn"}, {"factor", 4.0}};
+    scaling.update(more);
+    return read_with(kQwen25, {{"rope_scaling", scaling}, {"max_position_embeddings", 131072}}).rope;
+  };
+  const Rope plain{.theta = 1e6, .scaling = RopeScaling::kYarn, .factor = 4, .original_context = 131072};
+  EXPECT_EQ(yarn(json::object()), plain);
+  const double growth = 0.1 * std::log(4.0);
+  EXPECT_DOUBLE_EQ(rope_attention_factor(yarn(json::object())), growth + 1);
+  EXPECT_EQ(yarn({{"original_max_position_embeddings", 32768}}).original_context, 32768);
+  EXPECT_EQ(yarn({{"beta_fast", 24}, {"beta_slow", 2.5}}).beta_slow, 2.5);
+  EXPECT_EQ(yarn({{"attention_factor", 1.5}, {"truncate", true}}).attention_factor, 1.5);
+  EXPECT_DOUBLE_EQ(yarn({{"mscale", 0.5}, {"mscale_all_dim", 2}}).attention_factor,
+                   (0.5 * growth + 1) / (2 * growth + 1));
+  EXPECT_EQ(yarn({{"mscale", 1}, {"mscale_all_dim", 0}}).attention_factor, 0);
+  EXPECT_EQ(yarn({{"mscale", 1}, {"mscale_all_dim", 2}, {"attention_factor", 1.5}}).attention_factor, 1.5);
+
+  const auto notices = [&] { return read_model_config(folder_).notices; };
+  yarn({{"original_max_position_embeddings", 32768}});
+  EXPECT_TRUE(notices().empty());
+  yarn({{"original_max_position_embeddings", 65536}});
+  ASSERT_EQ(notices().size(), 1u);
+  EXPECT_NE(notices()[0].find("YaRN's factor is 4, as \"rope_scaling.factor\" says"), std::string::npos);
+  EXPECT_NE(notices()[0].find("= 2 instead"), std::string::npos);
+}
+
+TEST_F(FamilyConfig, DropoutIsNoticed) {
+  json fields = json::parse(kLlama32);
+  fields["attention_dropout"] = 0.1;
+  const std::vector<std::string> notices = found(fields).notices;
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_NE(notices[0].find("has dropout (attention_dropout 0.1)"), std::string::npos);
+}
+
+TEST_F(FamilyConfig, HeadsDivideTheChannelsUnlessTheyHaveASize) {
+  json fields = json::parse(kQwen25);
+  fields["num_attention_heads"] = 10;
+  expect_error([&] { read(fields); },
+               {"config.json: num_attention_heads is 10, which does not divide hidden_size 896"});
+  fields["head_dim"] = 64;
+  EXPECT_EQ(read(fields).attention_width(), 640);
+}
+
+// ---- what is written ----
+
+TEST_F(FamilyConfig, WhatIsWrittenReadsBackTheSame) {
+  for (const FamilyModel& one : family_models())
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const json fields = json::parse(hugging_face_config(one.model, dtype).dump());
+      EXPECT_EQ(fields["model_type"], one.family);
+      EXPECT_EQ(fields["torch_dtype"], dtype == DType::kF32 ? "float32" : "bfloat16");
+      EXPECT_EQ(read(fields), one.model) << one.name << fields.dump(2);
+      EXPECT_TRUE(found(fields).family == one.family && found(fields).notices.empty()) << one.name;
+      EXPECT_NO_THROW(check_same_model(folder_, one.model)) << one.name;
+      EXPECT_STREQ(family_of(one.model), one.family.c_str());
+    }
+  const json llama = json::parse(hugging_face_config(family_models()[5].model, DType::kF32).dump());
+  EXPECT_EQ(llama["architectures"], json({"LlamaForCausalLM"}));
+  EXPECT_EQ(llama["rope_scaling"],
+            json::parse(R"({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.5,
+    "high_freq_factor": 5.0, "original_max_position_embeddings": 8})"));
+}
+
+// A run of GPT-2 is continued by programs that know these bytes.
+TEST_F(FamilyConfig, GPT2IsWrittenAsBefore) {
+  EXPECT_EQ(hugging_face_config(family_models()[0].model, DType::kF32).dump(),
+            R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":61,"n_positions":32,)"
+            R"("n_layer":2,"n_head":2,"n_embd":32,"n_inner":128,"activation_function":"gelu_new",)"
+            R"("layer_norm_epsilon":1e-05,"tie_word_embeddings":true,"scale_attn_weights":true,)"
+            R"("scale_attn_by_inverse_layer_idx":false,"n_ctx":32,"attn_pdrop":0.0,"embd_pdrop":0.0,)"
+            R"("resid_pdrop":0.0,"bos_token_id":60,"eos_token_id":60,"torch_dtype":"float32"})");
+}
+
+TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
+  const std::vector<FamilyModel> all = family_models();
+  const ModelConfig gpt2 = all[0].model, llama = all[1].model;
+  const auto refused_with = [](ModelConfig model, const auto& change,
+                               std::initializer_list<std::string_view> words) {
+    change(model);
+    expect_error([&] { family_of(model); }, words);
+    expect_error([&] { hugging_face_config(model, DType::kF32); }, words);
+  };
+  refused_with(llama, [](ModelConfig& m) { m.norm = NormKind::kLayerNorm; },
+               {"llama has model.norm=rmsnorm"});
+  refused_with(llama, [](ModelConfig& m) { m.bias = Bias::kAll; },
+               {"llama has model.bias=none; qwen2 has model.bias=qkv"});
+  refused_with(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kQkv; },
+               {"qwen2 has model.qk_norm=false; qwen3 has model.bias=none"});
+  refused_with(llama, [](ModelConfig& m) { m.mlp = Mlp::kGelu; }, {"llama has model.mlp=swiglu"});
+  refused_with(gpt2, [](ModelConfig& m) { m.positions = Positions::kRope; },
+               {"gpt2 has model.positions=learned"});
+  refused_with(gpt2, [](ModelConfig& m) { m.kv_heads = 1; }, {"gpt2 has model.kv_heads=2"});
+  refused_with(gpt2, [](ModelConfig& m) { m.head_dim = 8; }, {"gpt2 has model.head_dim=16"});
+  refused_with(gpt2, [](ModelConfig& m) { m.mlp = Mlp::kSwiglu; }, {"gpt2 has model.mlp=gelu"});
+}
+
+TEST_F(FamilyConfig, AnotherModelIsRefusedInEveryMember) {
+  const std::vector<FamilyModel> all = family_models();
+  for (const FamilyModel& theirs : all)
+    for (const FamilyModel& ours : all) {
+      write_fields(folder_, json::parse(hugging_face_config(theirs.model, DType::kF32).dump()));
+      if (theirs.name == ours.name) {
+        EXPECT_NO_THROW(check_same_model(folder_, ours.model));
+        continue;
+      }
+      expect_error([&] { check_same_model(folder_, ours.model); },
+                   {"is of another model", "and this configuration has model."});
+    }
+  write_fields(folder_, json::parse(hugging_face_config(all[1].model, DType::kF32).dump()));
+  expect_error(
+      [&] { check_same_model(folder_, all[8].model); },
+      {"its num_key_value_heads is 2, and this configuration has model.kv_heads=1",
+       "its model_type is llama (model.qk_norm=false), and this configuration has model.qk_norm=true"});
+}
+
+// No weight depends on the context where positions are rotary, unless the angles do.
+TEST_F(FamilyConfig, TheContextMayDifferWithRotaryPositions) {
+  for (const FamilyModel& one : family_models()) {
+    write_fields(folder_, json::parse(hugging_face_config(one.model, DType::kF32).dump()));
+    for (const int64_t context : {16, 64}) {
+      ModelConfig other = one.model;
+      other.context = context;
+      if (one.family == "gpt2")
+        expect_error([&] { check_same_model(folder_, other); }, {"its n_positions is 32"});
+      else
+        EXPECT_NO_THROW(check_same_model(folder_, other)) << one.name;
+      other.rope.original_context = 0;  // that of the model
+      if (one.model.rope.original_context > 0)
+        expect_error([&] { check_same_model(folder_, other); },
+                     {"its rope_scaling.original_max_position_embeddings is 8, and this configuration has "
+                      "model.rope.original_context="});
+    }
+  }
+}
+
+// Members that the model does not use are in no config.json, and cannot make a difference.
+TEST_F(FamilyConfig, MembersWithoutEffectDoNotDiffer) {
+  for (FamilyModel one : family_models()) {
+    write_fields(folder_, json::parse(hugging_face_config(one.model, DType::kF32).dump()));
+    Rope& rope = one.model.rope;
+    if (rope.scaling != RopeScaling::kLlama3) rope.low_frequency = 2;
+    if (rope.scaling != RopeScaling::kYarn) rope.beta_slow = 3;
+    if (rope.scaling == RopeScaling::kNone) rope.factor = 7;
+    EXPECT_NO_THROW(check_same_model(folder_, one.model)) << one.name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,282 @@
+// The tensors of every family: the table covers each parameter once, and weights come back as they were, in
+// every dtype, in one file or several.
+#include <cstring>
+
+#include "kernels/base/bf16.h"
+#include "model/formats/folder.h"
+#include "model/formats/pieces.h"
+#include "model/formats/weights.h"
+#include "tests/data/support.h"
+#include "tests/model/formats/folder_support.h"
+#include "tests/model_families.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string half_file(const std::vector<FileTensor>& tensors) {  // as F16; the values are small whole numbers
+  std::string data;
+  json header;
+  for (const FileTensor& tensor : tensors) {
+    json shape = json::array();
+    for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
+    const size_t begin = data.size();
+    for (const float value : tensor.values) {
+      const int exponent = std::ilogb(value);
+      const auto mantissa = static_cast<uint16_t>(std::ldexp(value, 10 - exponent) - 1024);
+      data += little_endian(static_cast<uint64_t>((exponent + 15) << 10 | mantissa), 2);
+    }
+    header[tensor.name] = {{"dtype", "F16"}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  return little_endian(text.size(), 8) + text + data;
+}
+
+struct FamilyWeights : InTempFolder {
+  fs::path file = folder_ / "model.safetensors";
+
+  void describe(const ModelConfig& model) const {
+    write_fields(folder_, json::parse(hugging_face_config(model, DType::kF32).dump()));
+  }
+  using Loaded = std::map<std::string, std::vector<float>>;  // by ParamInfo::name, with padding
+  Loaded load(const ModelConfig& model) const {
+    Loaded loaded;
+    load_weights(folder_, model, [&](const ParamPlace& place, const Tensor& values) {
+      EXPECT_EQ(values.shape, place.info.shape);
+      const std::span<const float> span(values.as<float>(), static_cast<size_t>(values.numel()));
+      EXPECT_TRUE(loaded.emplace(place.info.name, std::vector<float>(span.begin(), span.end())).second);
+    });
+    return loaded;
+  }
+  void expect_refused(const ModelConfig& model, std::initializer_list<std::string_view> words) const {
+    expect_error([&] { check_weights(folder_, model, PositionExtension::kNone); }, words);
+  }
+  static FileChecksum save(const fs::path& path, const ModelConfig& model, const Loaded& values,
+                           DType dtype) {
+    WeightsWriter writer(path, model, {""}, dtype);
+    const ParamLayout layout(model, 1);
+    for (size_t b = 0; b < layout.buckets.size(); ++b)
+      for (const ParamPlace& place : layout.places) {
+        if (place.bucket != b) continue;
+        Arena arena = Arena::host();
+        const Tensor tensor = arena.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
+        std::ranges::copy(values.at(place.info.name), tensor.as<float>());
+        writer.write(place.info, tensor);
+      }
+    return writer.commit();
+  }
+};
+
+TEST_F(FamilyWeights, TheTableCoversEveryParameterOnce) {
+  for (const FamilyModel& one : family_models()) {
+    const Family& family = family_for(one.model);
+    std::set<std::string> names;
+    int64_t elements = 0;
+    for (const ParamPlace& place : ParamLayout(one.model, 1).places) {
+      int64_t next = 0;
+      for (const Piece& piece : pieces_of(family, one.model, place.info)) {
+        EXPECT_EQ(piece.first, next) << one.name << " " << piece.name;
+        EXPECT_GT(piece.rows, 0) << piece.name;
+        EXPECT_EQ(piece.shape.numel(), piece.elements()) << piece.name;
+        EXPECT_TRUE(names.insert(piece.name).second) << piece.name << " is the name of two";
+        next += piece.rows;
+        elements += piece.elements();
+      }
+      EXPECT_EQ(next, place.info.shape[0] - place.info.padding) << one.name << " " << place.info.name;
+    }
+    EXPECT_EQ(elements, one.model.parameters()) << one.name;
+  }
+}
+
+TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
+  const auto expect = [](const FamilyModel& one, const std::map<std::string, Shape>& wanted,
+                         size_t in_block) {
+    std::map<std::string, Shape> found;
+    for (const FileTensor& tensor : tensors_of(one.model)) found[tensor.name] = tensor.shape;
+    EXPECT_EQ(found.size(), 2 + (one.model.tied ? 0 : 1) + 2 * in_block) << one.name;
+    for (const auto& [name, shape] : wanted)
+      EXPECT_TRUE(found.contains(name) && found[name] == shape) << one.name << " " << name;
+  };
+  const std::vector<FamilyModel> all = family_models();
+  const std::string block = "model.layers.1.";
+  expect(all[1],
+         {{"model.embed_tokens.weight", {61, 32}},
+          {"model.norm.weight", {32}},
+          {"lm_head.weight", {61, 32}},
+          {block + "input_layernorm.weight", {32}},
+          {block + "self_attn.q_proj.weight", {32, 32}},
+          {block + "self_attn.k_proj.weight", {16, 32}},
+          {block + "self_attn.v_proj.weight", {16, 32}},
+          {block + "self_attn.o_proj.weight", {32, 32}},
+          {block + "post_attention_layernorm.weight", {32}},
+          {block + "mlp.gate_proj.weight", {24, 32}},
+          {block + "mlp.up_proj.weight", {24, 32}},
+          {block + "mlp.down_proj.weight", {32, 24}}},
+         9);
+  expect(all[7],
+         {{block + "self_attn.q_proj.bias", {32}},
+          {block + "self_attn.k_proj.bias", {16}},
+          {block + "self_attn.v_proj.bias", {16}}},
+         12);
+  expect(all[8],
+         {{block + "self_attn.q_proj.weight", {64, 32}},
+          {block + "self_attn.v_proj.weight", {16, 32}},
+          {block + "self_attn.o_proj.weight", {32, 64}},
+          {block + "self_attn.q_norm.weight", {16}},
+          {block + "self_attn.k_norm.weight", {16}}},
+         11);
+}
+
+// Every value of every tensor arrives in its row, and the file that is written is the file that was read.
+TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
+  for (const FamilyModel& one : family_models()) {
+    std::vector<FileTensor> tensors = tensors_of(one.model);
+    for (FileTensor& tensor : tensors)  // at most 8 bits of mantissa: exact in every dtype
+      for (float& value : tensor.values) value = static_cast<float>(std::lround(value * 0x1p12f) % 251 + 1);
+    describe(one.model);
+    write_tensors(file, tensors);
+    const Loaded loaded = load(one.model);
+    for (const ParamPlace& place : ParamLayout(one.model, 1).places)
+      for (const Piece& piece : pieces_of(family_for(one.model), one.model, place.info))
+        for (int64_t r = 0; r < piece.rows; ++r)
+          for (int64_t c = 0; c < piece.columns; ++c) {
+            const int64_t at = piece.transposed ? c * piece.rows + r : r * piece.columns + c;
+            ASSERT_EQ(loaded.at(place.info.name)[static_cast<size_t>((piece.first + r) * piece.columns + c)],
+                      tensor_of(tensors, piece.name).values[static_cast<size_t>(at)])
+                << one.name << " " << piece.name;
+          }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      save(file, one.model, loaded, dtype);
+      const std::string bytes = read_file(file);
+      const Loaded again = load(one.model);
+      EXPECT_EQ(again, loaded) << one.name << " " << name_of(dtype);
+      save(folder_ / "again.safetensors", one.model, again, dtype);
+      EXPECT_EQ(read_file(folder_ / "again.safetensors"), bytes) << one.name << " " << name_of(dtype);
+    }
+    write("model.safetensors", half_file(tensors));
+    EXPECT_EQ(load(one.model), loaded) << one.name << " fp16";
+  }
+}
+
+// A folder in bf16, with all 16 bits in use, in and out again.
+TEST_F(FamilyWeights, ATensorInBf16IsWrittenWithTheSameBytes) {
+  const ModelConfig model = family_models()[8].model;
+  std::vector<FileTensor> tensors = tensors_of(model);
+  uint16_t bits = 1;
+  for (FileTensor& tensor : tensors)
+    for (float& value : tensor.values) {
+      do bits = static_cast<uint16_t>(bits * 25173u + 13849u);
+      while ((bits & 0x7f80) == 0x7f80);  // not finite
+      value = float_from_bf16(bits);
+    }
+  describe(model);
+  write_tensors(file, tensors, DType::kBF16);
+  const Loaded loaded = load(model);
+  const fs::path written = folder_ / "out.safetensors";
+  save(written, model, loaded, DType::kBF16);
+  const SafetensorsReader before(file), after(written);
+  ASSERT_EQ(before.entries().size(), after.entries().size());
+  for (const auto& [name, entry] : before.entries()) {
+    const SafetensorsReader::Entry& other = after.entries().at(name);
+    EXPECT_EQ(other.dtype, "BF16");
+    EXPECT_TRUE(std::ranges::equal(entry.bytes, other.bytes)) << name;
+  }
+}
+
+TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
+  SafetensorsWriter writer(file, {{"a", {5}, DType::kBF16}, {"b", {1}, DType::kF32}});
+  writer.write(std::vector<float>{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.1p-8f, -0.0f, 0x1p-133f});
+  writer.write(std::vector<float>{1 + 0x1p-20f});
+  writer.commit();
+  std::vector<float> a(5), b(1);
+  const SafetensorsReader reader(file);
+  reader.read("a", {5}, a);
+  reader.read("b", {1}, b);
+  EXPECT_EQ(a, (std::vector<float>{1, 1 + 0x1p-6f, 1 + 0x1p-7f, -0.0f, 0x1p-133f}));
+  EXPECT_EQ(b[0], 1 + 0x1p-20f);
+  SafetensorsWriter large(folder_ / "large", {{"a", {2}, DType::kBF16}});
+  expect_error([&] { large.write(std::vector<float>{1, 3.4028e38f}); },
+               {"a: its value 1 is 3.4028e+38, too large for bf16", "checkpoint.dtype=fp32"});
+}
+
+TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
+  for (const FamilyModel& one : family_models()) {
+    const std::vector<FileTensor> tensors = tensors_of(one.model);
+    describe(one.model);
+    write_tensors(file, tensors);
+    const Loaded whole = load(one.model);
+    fs::remove(file);
+    std::vector<FileTensor> parts[3];
+    json map;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      parts[i % 3].push_back(tensors[i]);
+      map[tensors[i].name] = fmt::format("model-{}.safetensors", i % 3);
+    }
+    for (size_t i = 0; i < 3; ++i) write_tensors(folder_ / fmt::format("model-{}.safetensors", i), parts[i]);
+    write("model.safetensors.index.json", json{{"weight_map", map}}.dump());
+    EXPECT_EQ(load(one.model), whole) << one.name;
+    fs::remove(folder_ / "model.safetensors.index.json");
+  }
+}
+
+TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
+  for (const FamilyModel& one : family_models()) {
+    describe(one.model);
+    std::vector<FileTensor> tensors = tensors_of(one.model);
+    write_tensors(file, tensors);
+    const Loaded plain = load(one.model);
+    const std::string lead = one.family == "gpt2" ? "transformer." : "model.";
+    if (one.family == "gpt2")
+      tensors.push_back({"transformer.h.0.attn.bias", {1, 1, 1, 1}, {1}});
+    else
+      tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, {1, 2, 3, 4}});
+    if (one.model.tied) {
+      const std::string table = one.family == "gpt2" ? "wte" : "embed_tokens";
+      tensors.push_back({"lm_head.weight", {61, 32}, tensor_of(tensors, lead + table + ".weight").values});
+    }
+    write_tensors(file, tensors);
+    EXPECT_EQ(load(one.model), plain) << one.name;
+    if (one.model.tied) {
+      tensors.back().values[5] += 1;
+      write_tensors(file, tensors);
+      expect_refused(one.model, {"lm_head.weight and ", " differ, but config.json ties them"});
+      tensors.back().values[5] -= 1;
+    }
+    for (FileTensor& tensor : tensors)  // as the bare model is saved
+      if (tensor.name.starts_with(lead)) tensor.name = tensor.name.substr(lead.size());
+    write_tensors(file, tensors);
+    EXPECT_EQ(load(one.model), plain) << one.name;
+    tensors.push_back({"layers.0.self_attn.q_proj.lora", {1}, {1}});
+    write_tensors(file, tensors);
+    expect_refused(one.model, {"has tensors that the " + std::string(family_for(one.model).title) +
+                               " of its config.json does not have: layers.0.self_attn.q_proj.lora"});
+  }
+}
+
+TEST_F(FamilyWeights, MissingTensorsAndOtherShapesAreRefused) {
+  const ModelConfig model = family_models()[7].model;
+  describe(model);
+  std::vector<FileTensor> tensors = tensors_of(model);
+  const std::string name = "model.layers.1.self_attn.k_proj.bias";
+  FileTensor& bias = tensor_of(tensors, name);
+  bias.shape = {8};
+  bias.values.resize(8);
+  write_tensors(file, tensors);
+  expect_refused(model, {name + " has shape [8], wanted [16]"});
+  std::erase_if(tensors, [&](const FileTensor& tensor) { return tensor.name == name; });
+  write_tensors(file, tensors);
+  expect_refused(model, {"has no tensor " + name});
+}
+
+TEST_F(FamilyWeights, AFamilyHasOnlyItsOwnParameters) {
+  const std::vector<FamilyModel> all = family_models();
+  const ParamInfo positions{kPositionTable, {32, 32}, Init::kNormal};
+  expect_error([&] { pieces_of(kLlama, all[1].model, positions); }, {"Llama has no position_table"});
+  const ParamInfo norm{"blocks.1.attention.q_norm.weight", {8}, Init::kOne, false, 0, 1};
+  expect_error([&] { pieces_of(kGpt2, all[0].model, norm); }, {"GPT-2 has no blocks.1.attention.q_norm"});
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,70 @@
+// Small models of every family in transformers, one for each thing that sets them apart.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace tessera::testing {
+
+struct FamilyModel {
+  std::string name, family;
+  ModelConfig model;
+};
+
+inline std::vector<FamilyModel> family_models() {
+  const ModelConfig llama{.vocab_size = 61,
+                          .context = 32,
+                          .layers = 2,
+                          .heads = 4,
+                          .channels = 32,
+                          .kv_heads = 2,
+                          .head_dim = 8,
+                          .mlp_width = 24,
+                          .norm = NormKind::kRmsNorm,
+                          .norm_epsilon = 1e-6f,
+                          .positions = Positions::kRope,
+                          .mlp = Mlp::kSwiglu,
+                          .bias = Bias::kNone,
+                          .tied = false};
+  const auto changed = [](ModelConfig model, const auto& how) {
+    how(model);
+    return model;
+  };
+  return {{"gpt2", "gpt2", {.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32}},
+          {"llama", "llama", llama},
+          {"llama_tied", "llama", changed(llama, [](ModelConfig& m) { m.tied = true, m.kv_heads = 4; })},
+          {"llama_wide_heads", "llama", changed(llama, [](ModelConfig& m) { m.head_dim = 16; })},
+          {"llama_linear", "llama",
+           changed(llama,
+                   [](ModelConfig& m) {
+                     m.rope = {.theta = 500, .scaling = RopeScaling::kLinear, .factor = 4};
+                   })},
+          {"llama_llama3", "llama",
+           changed(llama,
+                   [](ModelConfig& m) {
+                     m.rope = {.theta = 500,
+                               .scaling = RopeScaling::kLlama3,
+                               .factor = 4,
+                               .original_context = 8,
+                               .low_frequency = 1.5,
+                               .high_frequency = 5};
+                   })},
+          {"llama_yarn", "llama",
+           changed(llama,
+                   [](ModelConfig& m) {
+                     m.rope = {.theta = 500,
+                               .scaling = RopeScaling::kYarn,
+                               .factor = 4,
+                               .original_context = 8,
+                               .beta_fast = 16,
+                               .beta_slow = 2,
+                               .attention_factor = 1.25};
+                   })},
+          {"qwen2", "qwen2", changed(llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true; })},
+          {"qwen3", "qwen3",
+           changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim = 16, m.kv_heads = 1; })}};
+}
+
+}  // namespace tessera::testing
