@@ -130,13 +130,10 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
 // No element is written twice.
 void check_written_apart(const char* op, std::initializer_list<HeadsField> written) {
   for (const HeadsField* a = written.begin(); a != written.end(); ++a)
-    for (const HeadsField* b = a + 1; b != written.end(); ++b) {
-      const Heads &x = a->heads, &y = b->heads;
-      check(x.tensor.data == nullptr || x.tensor.data != y.tensor.data || x.first + x.count <= y.first ||
-                y.first + y.count <= x.first,
+    for (const HeadsField* b = a + 1; b != written.end(); ++b)
+      check(!share_memory(a->heads, b->heads),
             "{}: {} and {} want heads of their own, found {} from {} on and {} from {} on, of one tensor", op,
-            a->name, b->name, x.count, x.first, y.count, y.first);
-    }
+            a->name, b->name, a->heads.count, a->heads.first, b->heads.count, b->heads.first);
 }
 
 bool is_real(DType dtype) {

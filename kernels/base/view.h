@@ -21,8 +21,8 @@ struct View {
   }
 };
 
-// The heads from `first` on of [B, T, H, D] or packed [B, T, 3, H, D], of which q begins at head 0, k at H
-// and v at 2 H. The caller vouches for the dtype; void leaves it open.
+// The heads from `first` on of a tensor [B, T, heads, D]. The caller vouches for the dtype; void leaves it
+// open.
 template <class T>
 View<T> heads_of(const Tensor& t, int64_t first = 0) {
   const int64_t tokens = t.shape[1], D = t.shape[-1], row = t.numel() / (t.shape[0] * tokens);

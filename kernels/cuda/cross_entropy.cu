@@ -1,8 +1,8 @@
 // Cross entropy. A block copies one row of logits into shared memory, with all copies in flight at once. It
 // computes the maximum and the sum of exponentials as the parts arrive (online softmax:
 // Milakov and Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over
-// the row: memory sees one read and one write of each logit. Rows too long for shared memory are read twice
-// instead.
+// the row: memory sees one read and one write of each logit. What does not fit, the end of a row of more than
+// 100,000 logits in bf16, is read twice; the second read finds most of it in the L2 cache.
 #include <cuda_pipeline.h>
 
 #include "kernels/attention/common/ptx.cuh"
@@ -15,8 +15,9 @@
 namespace tessera {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kStages = 4;  // parts of a row that are waited for one after another
+constexpr int kThreads = 512;       // where several rows fit into a multiprocessor
+constexpr int kMostThreads = 1024;  // where one row fills it
+constexpr int kStages = 4;          // parts of a row that are waited for one after another
 constexpr float kLog2e = 1.4426950408889634f;
 
 // exp(x - maximum) by the hardware's power of two; -inf gives 0. The difference is computed first: it is
@@ -64,10 +65,13 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
     if (column + i >= vocab_size) values[i] = with;
 }
 
-template <class T, bool kKeepRow>
-__global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, const int32_t* targets,
-                                                                 float* losses, int padded, int vocab_size,
-                                                                 bool want_gradient, float gradient_scale) {
+// kept_packs: how much of a row shared memory holds, from its beginning
+template <class T>
+__global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, const int32_t* targets,
+                                                                     float* losses, int padded,
+                                                                     int vocab_size, int kept_packs,
+                                                                     bool want_gradient,
+                                                                     float gradient_scale) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   T* row = logits + static_cast<int64_t>(blockIdx.x) * padded;
@@ -83,28 +87,24 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, cons
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, -INFINITY);
     part.include(value);
   };
-  if constexpr (kKeepRow) {
-    // Each thread copies the packs that it will read itself, so nothing that it keeps needs a barrier.
-    const int packs_of_stage = (real_packs + kStages * stride - 1) / (kStages * stride) * stride;
-    const auto for_each_pack = [&](int stage, auto&& f) {
-      const int end = min(real_packs, (stage + 1) * packs_of_stage);
+  // Each thread copies the packs that it will read itself, so nothing that it keeps needs a barrier.
+  const int packs_of_stage = (kept_packs + kStages * stride - 1) / (kStages * stride) * stride;
+  const auto for_each_pack = [&](int stage, auto&& f) {
+    const int end = min(kept_packs, (stage + 1) * packs_of_stage);
 #pragma unroll 4
-      for (int p = stage * packs_of_stage + threadIdx.x; p < end; p += stride) f(p);
-    };
+    for (int p = stage * packs_of_stage + threadIdx.x; p < end; p += stride) f(p);
+  };
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      for_each_pack(stage,
-                    [&](int p) { __pipeline_memcpy_async(&kept[p], row + p * kWidth, sizeof(uint4)); });
-      __pipeline_commit();
-    }
-#pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      __pipeline_wait_prior(kStages - 1 - stage);
-      for_each_pack(stage, [&](int p) { include(p, kept[p]); });
-    }
-  } else {
+  for (int stage = 0; stage < kStages; ++stage) {
+    for_each_pack(stage, [&](int p) { __pipeline_memcpy_async(&kept[p], row + p * kWidth, sizeof(uint4)); });
+    __pipeline_commit();
+  }
 #pragma unroll 4
-    for (int p = threadIdx.x; p < real_packs; p += stride) include(p, load_pack(row + p * kWidth));
+  for (int p = kept_packs + threadIdx.x; p < real_packs; p += stride) include(p, load_pack(row + p * kWidth));
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    __pipeline_wait_prior(kStages - 1 - stage);
+    for_each_pack(stage, [&](int p) { include(p, kept[p]); });
   }
   const SoftmaxSum all = block_softmax_sum(part);
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(all.sum) + all.maximum - target_logit;
@@ -114,11 +114,7 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(T* logits, cons
   const int target_pack = target / kWidth;
 #pragma unroll 2
   for (int p = threadIdx.x; p < real_packs; p += stride) {
-    if constexpr (kKeepRow) {
-      unpack<T>(kept[p], value);
-    } else {
-      load_floats(row + p * kWidth, value);
-    }
+    unpack<T>(p < kept_packs ? kept[p] : load_pack(row + p * kWidth), value);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = scale * exp_relative(value[i], all.maximum);
     if (p == target_pack) {
@@ -139,20 +135,20 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
   check(padded < INT32_MAX, "{}: supports fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
   with_real_type(a.logits.dtype, [&]<class T>() {
-    const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
-    const auto threads =
-        static_cast<int>(std::min<int64_t>(kThreads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp));
     constexpr int64_t kReductionBytes = 1024;  // shared memory that the block's sums take
-    const auto launch = [&](auto kernel, int64_t shared_bytes) {
-      TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
-      kernel<<<N, threads, shared_bytes, on.stream>>>(
-          a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
-          static_cast<int>(a.vocab_size), a.want_gradient, a.gradient_scale);
-      TESSERA_CUDA_LAUNCHED();
-    };
-    row_bytes + kReductionBytes <= max_shared_bytes_ ? launch(cross_entropy_kernel<T, true>, row_bytes)
-                                                     : launch(cross_entropy_kernel<T, false>, 0);
+    const int64_t row_bytes = padded * static_cast<int64_t>(sizeof(T));
+    const int64_t kept_bytes = std::min(row_bytes, (max_shared_bytes_ - kReductionBytes) / 16 * 16);
+    const int64_t most_threads = 2 * row_bytes <= max_shared_bytes_ ? kThreads : kMostThreads;
+    const int64_t threads = std::min(most_threads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp);
+    const int64_t real_packs = cuda::divide_up(a.vocab_size, kPackWidth<T>);
+    const auto kernel = cross_entropy_kernel<T>;
+    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(kept_bytes)));
+    kernel<<<N, threads, kept_bytes, on.stream>>>(
+        a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
+        static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
+        a.want_gradient, a.gradient_scale);
+    TESSERA_CUDA_LAUNCHED();
   });
 }
 

@@ -8,8 +8,7 @@ Outputs run(const AttentionCase& c, bool bf16, const Inputs& inputs, int arch, b
   return Problem(c, bf16, Packing::kPackedQkv, inputs, arch).run(deterministic);
 }
 
-// Whole tiles; and tiles of each width that hold narrower heads, with the widest, which are always asked where
-// a head ends
+// Head dims that fill their tiles; and of each width of tile also one that does not
 constexpr std::initializer_list<int> kWholeHeadDims = {64, 128}, kHeadDims = {40, 64, 96, 128, 200, 256};
 
 // f(bf16, head_dim, causal, arch, deterministic) for every family of kernels

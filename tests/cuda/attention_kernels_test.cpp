@@ -94,8 +94,8 @@ TEST_P(AttentionManyTiles, AgreeWithFp32) {
   expect_agreement_with_fp32(shape(2, 1500, 12, 1), Packing::kPackedQkv);
 }
 
-// Heads narrower than the tiles that hold them, and those that only the widest tiles hold. What follows a head
-// in memory is the next one, or NaN: neither may be read or written.
+// Heads narrower than the tiles that hold them, and those that only the widest tiles hold. What follows a
+// head in memory is the next one, or NaN: neither may be read or written.
 class AttentionHeadDims : public AttentionSizes {};
 
 TEST_P(AttentionHeadDims, AgreeWithFp64) {

@@ -109,10 +109,12 @@ Target yaml() {
       .name = "yaml",
       .read = read_yaml,
       .seeds = {content_of(source("configs/quickstart.yaml")), content_of(source("configs/gpt2_small.yaml")),
+                "model:\n  preset: llama3.2_1b\n  rope:\n    factor: 8\n  context: 1024\n",
                 "train: {steps: 5, seed: 0x10, folder: \"a\\nb\"}\noptimizer:\n  learning_rate: 1e-3\n"},
-      .words = {"model:", "train:", "\n  steps: ", "vocab_size: ", "&a",    "*a",          "<<: ",
-                "!!str ", "|\n",    ">-\n",        "? ",           "- ",    "~",           "auto",
-                "all",    "true",   ".nan",        ".inf",         "---\n", "%YAML 1.2\n", "\"\\x41\""}};
+      .words = {
+          "model:", "train:", "\n  steps: ", "vocab_size: ", "preset: ", "rope: ",      "&a",       "*a",
+          "<<: ",   "!!str ", "|\n",         ">-\n",         "? ",       "- ",          "~",        "auto",
+          "all",    "true",   ".nan",        ".inf",         "---\n",    "%YAML 1.2\n", "\"\\x41\""}};
 }
 
 Target settings() {

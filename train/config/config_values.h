@@ -63,8 +63,8 @@ struct OneOf {
   std::string write(E value) const { return name_of(value); }
 };
 
-// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of them,
-// or is there twice.
+// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of
+// them, or is there twice.
 std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words);
 
 // A set of words: a class with add(E) and text_of(set)

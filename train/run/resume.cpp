@@ -25,6 +25,7 @@ struct Meaning {
 // learning rate have an empty text, since the learning rate has a line of its own.
 constexpr Meaning kMeanings[] = {
     {"device", "the losses agree to rounding only"},
+    {"model.preset", "no effect: the model is the checkpoint's"},
     {"model.attention", "the losses agree to rounding only"},
     {"model.position_extension", "no effect: the weights are the checkpoint's"},
     {"data.train", "the same tokens under another name"},

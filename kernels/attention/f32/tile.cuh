@@ -134,8 +134,8 @@ __device__ __forceinline__ void store(const Accumulator<kM, kN>& c, float* to, i
     if (row >= rows) continue;
 #pragma unroll
     for (int j = 0; j < kN / kSide; ++j) {
-      const int col = at.tx + kSide * j;
-      if (kWhole || col < cols) to[row * stride + col] = c.at[i][j] * factor;
+      if (!kWhole && at.tx + kSide * j >= cols) break;
+      to[row * stride + at.tx + kSide * j] = c.at[i][j] * factor;
     }
   }
 }

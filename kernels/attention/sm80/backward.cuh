@@ -230,8 +230,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
   };
   const auto [key_block, kv_head_index, b, kv_head] = block();
-  const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK;
-  const int part = threadIdx.x / 32 % kSplitD;         // of the columns of dK and dV
+  const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK, part = threadIdx.x / 32 % kSplitD;
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
 

@@ -133,6 +133,20 @@ TEST_F(PresetKeys, TheFolderWinsOverDefaultsAndMustAgreeWithTheRest) {
   EXPECT_NE(preset.find("remove model.preset from the configuration"), std::string::npos) << preset;
 }
 
+TEST_F(PresetKeys, TheFolderAloneIsEnoughInEveryFamily) {
+  for (const Preset preset : values_with_words<Preset>()) {
+    if (preset == Preset::kNone) continue;
+    SCOPED_TRACE(name_of(preset));
+    const ModelConfig model = preset_model(preset);
+    write_folder(model);
+    const Config config = load("train:\n  sequence_length: 1024\n", {init_from});
+    EXPECT_EQ(config.model.resolved(), model);
+    EXPECT_EQ(config.model.preset, Preset::kNone);
+    EXPECT_EQ(load(print_config(config)), config);
+    EXPECT_EQ(load_config(folder_ / "run.yaml", {}, true), config);  // as a run resumes
+  }
+}
+
 TEST_F(PresetKeys, WithRotaryPositionsTheContextIsFree) {
   ModelConfig model = preset_model(Preset::kSmollm2_135m);
   write_folder(model);

@@ -42,6 +42,11 @@ struct VariantRun : TrainProgram {
     });
     return all;
   }
+  static std::vector<Variant> variants_and_families() {
+    std::vector<Variant> all = variants_of(kSmall), families = families_of(kSmall);
+    all.insert(all.end(), families.begin(), families.end());
+    return all;
+  }
   static std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
@@ -49,7 +54,7 @@ struct VariantRun : TrainProgram {
 };
 
 TEST_F(VariantRun, SettingsAreTheModel) {
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     std::vector<std::string> overrides;
     for (const std::string& word : settings(variant.model))
       if (word != "--set") overrides.push_back(word);
@@ -166,7 +171,7 @@ TEST_F(VariantRun, TheFilesOfTheFolderFollowTheWeights) {
 
 TEST_F(VariantRun, ACheckpointOfAnotherVariantIsRefused) {
   ASSERT_EQ(train({"--set", "train.steps=1"}).status, 0);
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     SCOPED_TRACE(variant.name);
     const ProcessResult result = train(joined(settings(variant.model), {"--resume"}));
     EXPECT_NE(result.status, 0);
@@ -181,7 +186,7 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
   if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
     GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
-  std::vector<Variant> all = variants_of(kSmall);
+  std::vector<Variant> all = variants_and_families();
   all.insert(all.begin(), {"plain", kSmall});
   for (const FamilyModel& one : families_of_bytes()) all.push_back({one.name, one.model});
   for (const Variant& variant : all) {
