@@ -26,6 +26,10 @@ struct ReferenceErrors {
   std::string worst_gradient, worst_weight;  // the tensors' names
 };
 
+// In tests/fixtures/families; make_family_reference.py makes them
+inline constexpr std::array kFamilyFixtures = {"llama",      "llama_tied", "llama_llama3", "llama_linear",
+                                               "llama_yarn", "qwen2",      "qwen3"};
+
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;
 }

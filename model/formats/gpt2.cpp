@@ -27,7 +27,6 @@ constexpr MlpWord kMlps[] = {{"gelu_new", Mlp::kGelu},
 // Names of other heads, whose tensors are refused. reorder_and_upcast_attn computes the scores in fp32, which
 // Tessera always does.
 constexpr std::string_view kHarmless[] = {
-    "n_ctx",
     "output_past",
     "predict_special_tokens",
     "reorder_and_upcast_attn",

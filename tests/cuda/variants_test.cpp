@@ -144,6 +144,20 @@ TEST_F(CudaVariants, F32AgreesWithPyTorch) {
   }
 }
 
+// Grouped heads, rotary positions with and without scaling, SwiGLU, biases of q, k and v, QK norm
+TEST_F(CudaVariants, FamiliesInF32AgreeWithPyTorch) {
+  for (const char* name : kFamilyFixtures) {
+    const ReferenceErrors e = compare_with_pytorch(cuda().backend().traits(), DType::kF32,
+                                                   AttentionKind::kNaive, 1, fixture("families") / name);
+    EXPECT_LT(e.first_loss, tolerance::kCudaF32AgainstPyTorch) << name;
+    EXPECT_LT(e.gradients, tolerance::kCudaF32AgainstPyTorch) << name << " " << e.worst_gradient;
+    EXPECT_LT(e.losses, tolerance::kCudaF32AgainstPyTorch) << name;
+    EXPECT_LT(e.grad_norms, tolerance::kCudaF32AgainstPyTorch) << name;
+    fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), losses of ten steps {:.1e}\n", name,
+               e.first_loss, e.gradients, e.worst_gradient, e.losses);
+  }
+}
+
 TEST_F(CudaVariants, RecomputingChangesNoBitAndThePlanIsTheStep) {
   for (const Variant& variant : all_variants()) {
     SCOPED_TRACE(variant.name);
