@@ -1,9 +1,13 @@
 // The variants of GPT-2 that a folder of Hugging Face's may ask for.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "kernels/base/random.h"
 #include "model/config.h"
 
 namespace tessera::testing {
@@ -59,6 +63,48 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
   add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });
   add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
+  return all;
+}
+
+// The families after GPT-2 that model/formats knows
+inline std::vector<Variant> families_of(const ModelConfig& plain) {
+  std::vector<Variant> all = parts_of(plain);
+  std::erase_if(all,
+                [](const Variant& v) { return !v.name.starts_with("llama") && !v.name.starts_with("qwen"); });
+  return all;
+}
+
+// Llama-shaped models of random sizes: 1 to 32 heads that share any number of key and value heads. Widths are
+// multiples of `unit`, head dims of 2 and of `unit`.
+inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t most_heads = 32) {
+  std::vector<Variant> all;
+  for (int i = 0; i < count; ++i) {
+    const Philox random(77, static_cast<uint64_t>(i));
+    uint64_t draws = 0;
+    const auto pick = [&](int64_t least, int64_t most) {  // both included
+      return least + static_cast<int64_t>(random.bits(draws++)[0] % static_cast<uint64_t>(most - least + 1));
+    };
+    ModelConfig m{.vocab_size = pick(11, 300),
+                  .context = 130,
+                  .layers = pick(1, 2),
+                  .heads = pick(1, most_heads),
+                  .channels = unit * pick(1, 9)};
+    do m.kv_heads = pick(1, m.heads);
+    while (m.heads % m.kv_heads != 0);
+    m.head_dim = std::lcm<int64_t>(2, unit) * pick(1, 4);
+    m.mlp_width = unit * pick(1, 20);
+    m.norm = NormKind::kRmsNorm;
+    m.norm_epsilon = pick(0, 1) == 0 ? 1e-5f : 1e-6f;
+    m.positions = Positions::kRope;
+    m.rope.theta = pick(0, 1) == 0 ? 1e4 : 1e6;
+    m.mlp = Mlp::kSwiglu;
+    m.bias = pick(0, 1) == 0 ? Bias::kNone : Bias::kQkv;
+    m.qk_norm = pick(0, 1) == 0;
+    m.tied = pick(0, 1) == 0;
+    all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}", i, m.heads,
+                               m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : ""),
+                   m});
+  }
   return all;
 }
 

@@ -29,7 +29,7 @@ TEST_F(CudaModel, Fp32AgreesWithPyTorch) {
   }
 }
 
-// Flash has no bf16 kernel for this model's head dim of 16; the next test serves it.
+// Naive attention; the next test has the other kinds.
 TEST_F(CudaModel, Bf16AgreesWithPyTorchWithinItsPrecision) {
   const ReferenceErrors e = compare_with_pytorch(device, DType::kBF16, AttentionKind::kNaive, 1);
   fmt::print("[ measured ] bf16: loss {:.1e}, gradients {:.1e} ({}), losses {:.1e}, norms {:.1e}\n",

@@ -1,8 +1,8 @@
 // The variants of GPT-2 on CUDA: their operations and whole models against the CPU, and against PyTorch.
 #include "kernels/attention/cudnn.h"
 #include "tests/cuda/twin.h"
-#include "tests/reference_folder.h"
 #include "tests/model_variants.h"
+#include "tests/reference_folder.h"
 #include "tests/train_steps.h"
 
 namespace tessera::testing {
@@ -99,7 +99,9 @@ std::vector<AttentionKind> kinds_for(DType dtype) {
 }
 
 TEST_F(CudaVariants, ModelsAgreeWithTheCpu) {
-  for (const Variant& variant : all_variants()) {
+  std::vector<Variant> all = all_variants(), random = random_variants(16, 8);
+  all.insert(all.end(), random.begin(), random.end());
+  for (const Variant& variant : all) {
     HostTensors make;
     const StepsResult cpu = run_steps({}, shape_of(variant, DType::kF32, AttentionKind::kFlash), 3, make);
     for (const DType dtype : kReal)

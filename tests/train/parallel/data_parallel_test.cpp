@@ -50,6 +50,10 @@ TEST_F(DataParallel, ThreeRanksWithEveryVariantAtOnce) {
   expect_the_losses_of_one(3, true, variants_of(kSharedModel).back().model);
 }
 
+TEST_F(DataParallel, TwoRanksOfAQwen3) {
+  expect_the_losses_of_one(2, true, families_of(kSharedModel).back().model);
+}
+
 // After every step, not only at the end: an error that later steps repair would go unseen.
 TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {
   on_ranks(3, [](const Ranks& ranks) {

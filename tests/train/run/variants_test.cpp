@@ -1,4 +1,5 @@
-// Runs of every variant of GPT-2: checkpoints keep what the variant is, and transformers computes the same.
+// Runs of every variant of GPT-2 and of every family: checkpoints keep what the model is, and transformers
+// computes the same.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include "model/formats/family.h"
 #include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
+#include "tests/model_families.h"
 #include "tests/model_variants.h"
 #include "tests/train_program.h"
 #include "train/config/load_config.h"
@@ -40,6 +42,11 @@ struct VariantRun : TrainProgram {
     });
     return all;
   }
+  static std::vector<Variant> variants_and_families() {
+    std::vector<Variant> all = variants_of(kSmall), families = families_of(kSmall);
+    all.insert(all.end(), families.begin(), families.end());
+    return all;
+  }
   static std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
@@ -47,7 +54,7 @@ struct VariantRun : TrainProgram {
 };
 
 TEST_F(VariantRun, SettingsAreTheModel) {
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     std::vector<std::string> overrides;
     for (const std::string& word : settings(variant.model))
       if (word != "--set") overrides.push_back(word);
@@ -105,9 +112,66 @@ TEST_F(VariantRun, ACheckpointResumesBitForBit) {
   EXPECT_NEAR(validation("again") / validation("out"), 1, 1e-5);
 }
 
+std::vector<FamilyModel> families_of_bytes() {
+  std::vector<FamilyModel> all = family_models();
+  for (FamilyModel& one : all) one.model.vocab_size = kSmall.vocab_size;
+  return all;
+}
+
+// The same losses after a stop in the middle, with weights in fp32 or in bf16.
+TEST_F(VariantRun, EveryFamilyResumesBitForBit) {
+  const std::map<std::string, const char*> dtypes{
+      {"gpt2", "bf16"}, {"llama", "fp32"}, {"llama_yarn", "bf16"}, {"qwen2", "fp32"}, {"qwen3", "bf16"}};
+  for (const FamilyModel& one : families_of_bytes())
+    if (dtypes.contains(one.name)) {
+      const char* dtype = dtypes.at(one.name);
+      const std::string name = one.name + "_" + dtype, cut = name + "_cut";
+      SCOPED_TRACE(name);
+      const std::vector<std::string> asked =
+          joined(settings(one.model), {"--set", std::string("checkpoint.dtype=") + dtype});
+      const ProcessResult run = train(joined(asked, {"--set", "train.folder=" + name}));
+      ASSERT_EQ(run.status, 0) << run.error;
+      EXPECT_EQ(read_model_config(folder / name / "checkpoints/step_00000008").family, one.family);
+      fs::copy(folder / name, folder / cut, fs::copy_options::recursive);
+      fs::remove_all(folder / cut / "checkpoints/step_00000008");
+      const ProcessResult resumed = train(joined(asked, {"--resume", "--set", "train.folder=" + cut}));
+      ASSERT_EQ(resumed.status, 0) << resumed.error;
+      EXPECT_EQ(losses(name), losses(cut));
+      for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.json"})
+        EXPECT_EQ(read_file(folder / name / "checkpoints/step_00000008" / file),
+                  read_file(folder / cut / "checkpoints/step_00000008" / file))
+            << file;
+    }
+}
+
+// From a folder with a tokenizer, through a checkpoint that is resumed from, to the last one.
+TEST_F(VariantRun, TheFilesOfTheFolderFollowTheWeights) {
+  const std::vector<std::string> llama = settings(families_of_bytes()[1].model);
+  ASSERT_EQ(train(joined(llama, {"--set", "train.steps=1"})).status, 0);
+  const fs::path source = folder / "out/checkpoints/step_00000001";
+  write("out/checkpoints/step_00000001/tokenizer.json", "{\"kept\": true}");
+  const std::vector<std::string> from{"--set", "train.init_from=" + source.string(), "--set",
+                                      "train.folder=tuned"};
+  write("small.yaml",
+        "device: cpu\ndata:\n  train: text.txt\ntrain:\n  steps: 2\n  tokens_per_step: 256\n"
+        "  micro_batch: 4\nevaluation:\n  every: 0\nsampling:\n  every: 0\n"
+        "checkpoint:\n  every: 1\n  keep: 1\n");
+  const ProcessResult tuned = train(from);
+  ASSERT_EQ(tuned.status, 0) << tuned.error;
+  fs::remove_all(folder / "out");
+  const ProcessResult resumed =
+      run_process(TRAIN_BINARY, {"--config", "tuned/config.yaml", "--resume", "--set", "train.steps=4"},
+                  {.folder = folder});
+  ASSERT_EQ(resumed.status, 0) << resumed.error;
+  const fs::path last = folder / "tuned/checkpoints/step_00000004";
+  EXPECT_EQ(read_file(last / "tokenizer.json"), "{\"kept\": true}");
+  EXPECT_EQ(std::distance(fs::directory_iterator(last.parent_path()), fs::directory_iterator{}), 1)
+      << "earlier checkpoints are removed with the copied files";
+}
+
 TEST_F(VariantRun, ACheckpointOfAnotherVariantIsRefused) {
   ASSERT_EQ(train({"--set", "train.steps=1"}).status, 0);
-  for (const Variant& variant : variants_of(kSmall)) {
+  for (const Variant& variant : variants_and_families()) {
     SCOPED_TRACE(variant.name);
     const ProcessResult result = train(joined(settings(variant.model), {"--resume"}));
     EXPECT_NE(result.status, 0);
@@ -122,8 +186,9 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
   if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
     GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
-  std::vector<Variant> all = variants_of(kSmall);
+  std::vector<Variant> all = variants_and_families();
   all.insert(all.begin(), {"plain", kSmall});
+  for (const FamilyModel& one : families_of_bytes()) all.push_back({one.name, one.model});
   for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);
     const ProcessResult run = train(joined(
