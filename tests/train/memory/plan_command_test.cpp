@@ -166,7 +166,7 @@ TEST_F(PlanProgram, RefusesWhatMakesNoSense) {
   refused({"--plan", "--arch", "90", "--set", "device=cpu"}, {"--arch 90 plans for a GPU", "device is cpu"});
   refused({"--plan", "--fit", "batch", "--arch", "90"}, {"--device-memory"});
   refused({"--plan", "--json", "none/plan.json"}, {"none/plan.json"});
-  refused({"--plan", "--device-memory", "8G", "--set", "model.heads=16"}, {"head dim 8 in bf16"});
+  refused({"--plan", "--device-memory", "8G", "--set", "model.heads=32"}, {"head dim 4 in bf16"});
   refused({"--plan", "--device-memory", "8G", "--set", "device=cpu", "--set", "train.precision=bf16"},
           {"bf16 needs a GPU"});
   for (const std::vector<std::string>& arguments :
