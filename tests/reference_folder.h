@@ -57,8 +57,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   state.initialize(0);
   load_weights(folder, state);
 
-  // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by its
-  // own largest value.
+  // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
+  // its own largest value.
   const auto compare = [&](const Params& params, const std::string& prefix, std::string& worst_name) {
     double worst = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {

@@ -1,6 +1,6 @@
-// A family of models in Hugging Face's transformers, as one table: which fields of config.json set which member
-// of ModelConfig, which fields change nothing or are refused, and how the tensors are named and laid out.
-// Reading and writing walk the same table. docs/adding_a_model.md shows how a family is added.
+// A family of models in Hugging Face's transformers, as one table: which fields of config.json set which
+// member of ModelConfig, which fields change nothing or are refused, and how the tensors are named and laid
+// out. Reading and writing walk the same table. docs/adding_a_model.md shows how a family is added.
 #pragma once
 
 #include <array>

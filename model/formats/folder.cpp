@@ -166,7 +166,12 @@ FoundModel read_model_config(const fs::path& folder) {
   check_divides(config, found);
   fill_computed(found.model);
   found.notices = notices_of_dropout(family, config);
-  if (found.model.positions == Positions::kRope) read_rope(config, found);
+  if (found.model.positions == Positions::kRope) {
+    const FoundRope rope = read_rope(config, found.model.context);
+    found.model.rope = rope.rope;
+    for (const auto& [key, field] : rope.fields) found.fields[key] = field;
+    found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());
+  }
   return found;
 }
 

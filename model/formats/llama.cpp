@@ -1,4 +1,5 @@
-// Llama: Touvron et al., arXiv:2302.13971; Llama 3: arXiv:2407.21783. TinyLlama and SmolLM2 are of this family.
+// Llama: Touvron et al., arXiv:2302.13971; Llama 3: arXiv:2407.21783. TinyLlama and SmolLM2 are of this
+// family.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
-// Qwen2: Yang et al., arXiv:2407.10671; Qwen2.5, arXiv:2412.15115, is of the same family: biases of q, k and v.
-// Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own.
+// Qwen2: Yang et al., arXiv:2407.10671; Qwen2.5, arXiv:2412.15115, is of the same family: biases of q, k and
+// v. Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {

@@ -96,8 +96,10 @@ void check_ranges(const Fields& fields, const Rope& rope) {
         fields.name_of("beta_slow"), rope.beta_slow, fields.name_of("beta_fast"), rope.beta_fast);
 }
 
-void read_scaling(const Fields& fields, bool may_lack_type, FoundModel& found) {
-  Rope& rope = found.model.rope;
+void read_scaling(const Fields& fields, bool may_lack_type, int64_t context, Rope& read) {
+  ModelConfig model{};  // its keys are those of the fields
+  Rope& rope = model.rope;
+  rope = read;
   rope.scaling = read_type(fields, may_lack_type);
   refuse_unsupported(fields, rope.scaling);
   for (const ScalingField& field : kFields) {
@@ -105,29 +107,27 @@ void read_scaling(const Fields& fields, bool may_lack_type, FoundModel& found) {
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
           fields.name_of(field.name), name_of(rope.scaling));
     if (!names(field.of, rope.scaling)) continue;
-    for_each_model_key(found.model, [&]<class T>(std::string_view key, T& member) {
+    for_each_model_key(model, [&]<class T>(std::string_view key, T& member) {
       if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
         if (value && key == field.key) fields.read(field.name, *value, member);
     });
   }
   if (rope.scaling == kYarn) read_mscale(fields, rope);
   check_ranges(fields, rope);
-  if (rope.scaling != kLlama3 && rope.scaling != kYarn) return;
-  if (rope.original_context == 0) rope.original_context = found.model.context;
+  const bool needs_context = rope.scaling == kLlama3 || rope.scaling == kYarn;
+  if (needs_context && rope.original_context == 0) rope.original_context = context;
+  read = rope;
 }
 
-// Releases 4.48 to 4.57 of transformers take the quotient of both contexts for YaRN's factor, others the field.
-void note_other_factor(const Fields& fields, FoundModel& found) {
-  const Rope& rope = found.model.rope;
-  const double quotient = static_cast<double>(found.model.context) /
-                          static_cast<double>(std::max<int64_t>(rope.original_context, 1));
-  if (rope.scaling != kYarn || !fields.find_value("original_max_position_embeddings") ||
-      quotient == rope.factor)
-    return;
-  found.notices.push_back(
+// Some releases of transformers take the quotient of both contexts for YaRN's factor, 4.53 for one.
+std::vector<std::string> notices_of_factor(const Fields& fields, int64_t context, const Rope& rope) {
+  if (rope.scaling != kYarn || !fields.find_value("original_max_position_embeddings")) return {};
+  const double quotient = static_cast<double>(context) / static_cast<double>(rope.original_context);
+  if (quotient == rope.factor) return {};
+  return {
       fmt::format("{}: YaRN's factor is {}, as \"{}\" says; some releases of transformers use "
                   "max_position_embeddings / original_max_position_embeddings = {} instead",
-                  fields.file, rope.factor, fields.name_of("factor"), quotient));
+                  fields.file, rope.factor, fields.name_of("factor"), quotient)};
 }
 
 }  // namespace
@@ -136,7 +136,8 @@ bool is_rope_field(std::string_view field) {
   return field == kTheta || field == kScaling || field == kParameters;
 }
 
-void read_rope(const Fields& config, FoundModel& found) {
+FoundRope read_rope(const Fields& config, int64_t context) {
+  FoundRope found;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
   check(!parameters || !scaling || *parameters == *scaling,
         "{}: {} and {} are both there and differ. Remove one of them from a copy of the folder", config.file,
@@ -152,17 +153,18 @@ void read_rope(const Fields& config, FoundModel& found) {
   check(!inside || !outside || *inside == *outside,
         "{}: {} is {} and {} is {}, but both name the same setting", config.file, fields.name_of(kTheta),
         inside ? brief(*inside) : "", kTheta, outside ? brief(*outside) : "");
-  if (inside) fields.read(kTheta, *inside, found.model.rope.theta);
-  if (outside) config.read(kTheta, *outside, found.model.rope.theta);
-  check(found.model.rope.theta > 1, "{}: \"{}\" is {}; wanted a number above 1", config.file, kTheta,
-        found.model.rope.theta);
-  if (object) read_scaling(fields, parameters != nullptr, found);
-  note_other_factor(fields, found);
+  if (inside) fields.read(kTheta, *inside, found.rope.theta);
+  if (outside) config.read(kTheta, *outside, found.rope.theta);
+  check(found.rope.theta > 1, "{}: \"{}\" is {}; wanted a number above 1", config.file, kTheta,
+        found.rope.theta);
+  if (object) read_scaling(fields, parameters != nullptr, context, found.rope);
+  found.notices = notices_of_factor(fields, context, found.rope);
 
-  found.fields["model.rope.theta"] = inside ? fields.name_of(kTheta) : kTheta;
-  found.fields["model.rope.scaling"] = object ? fields.name_of(kType) : name;
+  found.fields.push_back({"model.rope.theta", inside ? fields.name_of(kTheta) : kTheta});
+  found.fields.push_back({"model.rope.scaling", object ? fields.name_of(kType) : name});
   for (const ScalingField& field : kFields)
-    found.fields[field.key] = object ? fields.name_of(field.name) : name;
+    found.fields.push_back({field.key, object ? fields.name_of(field.name) : name});
+  return found;
 }
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {

@@ -3,17 +3,27 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/formats/field_values.h"
-#include "model/formats/folder.h"
 
 namespace tessera {
 
 // Whether it is one of the fields above
 bool is_rope_field(std::string_view field);
 
-// Sets found.model.rope, and the names of the fields. Error: a type, or a field of one, that is not supported.
-void read_rope(const Fields& config, FoundModel& found);
+struct NamedField {
+  std::string key, field;  // "model.rope.factor", "rope_scaling.factor"
+};
+struct FoundRope {
+  Rope rope;
+  std::vector<NamedField> fields;
+  std::vector<std::string> notices;
+};
+// `context` is that of the model. Error: a type, or a field of one, that is not supported.
+FoundRope read_rope(const Fields& config, int64_t context);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

@@ -13,8 +13,8 @@ namespace tessera {
 
 struct Family;
 
-// Writes parameters with the names and layouts of the model's family. Every parameter is written once for each
-// prefix of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
+// Writes parameters with the names and layouts of the model's family. Every parameter is written once for
+// each prefix of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
 class WeightsWriter {
  public:
   // Values are rounded to `dtype`, to nearest even.

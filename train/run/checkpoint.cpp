@@ -59,7 +59,8 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
   return file.commit();
 }
 
-// What a rank other than the first does meanwhile: it sends its parts, in the order in which they are written.
+// What a rank other than the first does meanwhile: it sends its parts, in the order in which they are
+// written.
 void gather_params(TrainState& state, DType dtype) {
   const auto gather = [&](const Section& section) {
     for_each_value(state, section.kept, [](const ParamInfo&, const Tensor&) {});

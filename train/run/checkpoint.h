@@ -34,8 +34,8 @@ struct CheckpointOptions {
   CopiedFiles copied = {};    // files of the folder that the run started from
 };
 
-// Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full, no
-// permission, weights or moments that are not finite; no other checkpoint is touched.
+// Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,
+// no permission, weights or moments that are not finite; no other checkpoint is touched.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, TrainState& state,
                                       const RunState& run, const CheckpointOptions& options = {});
 
