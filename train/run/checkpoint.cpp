@@ -98,7 +98,9 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   files[kWeightsFile] = write_params(state, pending / kWeightsFile, {kWeights}, dtype);
   files[kOptimizerFile] =
       write_params(state, pending / kOptimizerFile, optimizer_sections(dtype), DType::kF32);
-  files[kModelFile] = write_json(pending / kModelFile, hugging_face_config(state.shape().model, dtype));
+  nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
+  for (const auto& [field, id] : options.token_ids.items()) model[field] = id;
+  files[kModelFile] = write_json(pending / kModelFile, model);
   files[kStateFile] = write_json(pending / kStateFile, json_of(run));
   if (!options.config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, options.config);
   for (const auto& [name, bytes] : options.copied) files[name] = write_file(pending / name, bytes);

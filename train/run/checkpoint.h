@@ -29,9 +29,10 @@
 namespace tessera {
 
 struct CheckpointOptions {
-  std::string config = "";    // the text of config.yaml; empty: none
-  DType dtype = DType::kF32;  // of the weights; equal on all ranks
-  CopiedFiles copied = {};    // files of the folder that the run started from
+  std::string config = "";                              // the text of config.yaml; empty: none
+  DType dtype = DType::kF32;                            // of the weights; equal on all ranks
+  CopiedFiles copied = {};                              // files of the folder that the run started from
+  nlohmann::json token_ids = nlohmann::json::object();  // of its config.json
 };
 
 // Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,

@@ -27,6 +27,16 @@ CopiedFiles read_copied_files(const fs::path& folder) {
   return files;
 }
 
+nlohmann::json read_token_ids(const fs::path& folder) {
+  const nlohmann::json config = read_json(folder / kModelFile);
+  nlohmann::json ids = nlohmann::json::object();
+  for (const char* field : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const auto found = config.find(field);
+    if (found != config.end() && (found->is_number_integer() || found->is_array())) ids[field] = *found;
+  }
+  return ids;
+}
+
 bool is_checkpoint_file(std::string_view name) {
   return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end() ||
          std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();

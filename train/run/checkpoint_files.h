@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,10 @@ using CopiedFiles = std::map<std::string, std::string>;  // their bytes, by name
 
 // Those that exist. Error: one cannot be read.
 CopiedFiles read_copied_files(const std::filesystem::path& folder);
+
+// The fields of config.json that say where texts begin and end: no run depends on them, but other programs
+// do. Those that the folder has. Error: no config.json
+nlohmann::json read_token_ids(const std::filesystem::path& folder);
 
 bool is_checkpoint_file(std::string_view name);  // one that a run may write
 

@@ -78,9 +78,11 @@ void TrainLoop::save() {
   set_stopping_point("this checkpoint");
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
-  const fs::path path = save_checkpoint(
-      run_.checkpoints, run_.state, run_.now,
-      {.config = print_config(run_.config), .dtype = run_.config.checkpoint.dtype, .copied = run_.copied});
+  const fs::path path = save_checkpoint(run_.checkpoints, run_.state, run_.now,
+                                        {.config = print_config(run_.config),
+                                         .dtype = run_.config.checkpoint.dtype,
+                                         .copied = run_.copied,
+                                         .token_ids = run_.token_ids});
   if (!run_.ranks.is_rank_0()) return;
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
   prune_checkpoints(run_.checkpoints,

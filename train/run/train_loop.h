@@ -34,6 +34,7 @@ struct OpenRun {
   std::filesystem::path profile;     // folder of the memory profile; empty: none
   std::filesystem::path resumed;     // the checkpoint; empty: a fresh run
   const CopiedFiles& copied;         // into every checkpoint
+  const nlohmann::json& token_ids;   // the same
   std::vector<std::string> notices;  // for rank 0 to print when the run starts
 };
 

@@ -39,6 +39,7 @@ class Trainer {
   }
   void obtain_memory(bool resuming);
   void load_weights(const fs::path* checkpoint);
+  void take_over(const fs::path& folder);
 
   const Config& config_;
   RankGroup& ranks_;
@@ -54,9 +55,10 @@ class Trainer {
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   RunLog log_;
-  std::vector<int32_t> tokens_, targets_;  // of this rank's sequences of the next step
-  fs::path resumed_;                       // the checkpoint; empty: a fresh run
-  CopiedFiles copied_;                     // into every checkpoint; on rank 0
+  std::vector<int32_t> tokens_, targets_;                // of this rank's sequences of the next step
+  fs::path resumed_;                                     // the checkpoint; empty: a fresh run
+  CopiedFiles copied_;                                   // into every checkpoint; on rank 0
+  nlohmann::json token_ids_ = nlohmann::json::object();  // the same
 };
 
 Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup& ranks)
@@ -161,13 +163,19 @@ void Trainer::obtain_memory(bool resuming) {
   }
 }
 
+// What belongs to the weights and is no part of the model
+void Trainer::take_over(const fs::path& folder) {
+  copied_ = read_copied_files(folder);
+  token_ids_ = read_token_ids(folder);
+}
+
 void Trainer::load_weights(const fs::path* checkpoint) {
   ranks_.enter_phase("the weights", Timeout::kNone);
   Arena::Phase phase(*arena_, "load weights");
   if (checkpoint) {
     if (ranks_.is_rank_0()) {
       check_undamaged(*checkpoint);
-      copied_ = read_copied_files(*checkpoint);
+      take_over(*checkpoint);
     }
     return load_checkpoint(*checkpoint, *state_);
   }
@@ -176,7 +184,7 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   const fs::path source = config_.train.init_from;
   if (ranks_.is_rank_0()) {
     check_undamaged(source, CheckpointPart::kWeights);
-    copied_ = read_copied_files(source);
+    take_over(source);
   }
   tessera::load_weights(source, *state_, config_.model.position_extension);
 }
@@ -199,6 +207,7 @@ void Trainer::run() {
              .profile = profile_,
              .resumed = resumed_,
              .copied = copied_,
+             .token_ids = token_ids_,
              .notices = notices_})
       .run();
 }

@@ -150,6 +150,9 @@ TEST_F(VariantRun, TheFilesOfTheFolderFollowTheWeights) {
   ASSERT_EQ(train(joined(llama, {"--set", "train.steps=1"})).status, 0);
   const fs::path source = folder / "out/checkpoints/step_00000001";
   write("out/checkpoints/step_00000001/tokenizer.json", "{\"kept\": true}");
+  nlohmann::json fields = nlohmann::json::parse(read_file(source / "config.json"));
+  fields.update({{"eos_token_id", {5, 7}}, {"bos_token_id", 3}, {"pad_token_id", nullptr}});
+  write("out/checkpoints/step_00000001/config.json", fields.dump());
   const std::vector<std::string> from{"--set", "train.init_from=" + source.string(), "--set",
                                       "train.folder=tuned"};
   write("small.yaml",
@@ -165,6 +168,10 @@ TEST_F(VariantRun, TheFilesOfTheFolderFollowTheWeights) {
   ASSERT_EQ(resumed.status, 0) << resumed.error;
   const fs::path last = folder / "tuned/checkpoints/step_00000004";
   EXPECT_EQ(read_file(last / "tokenizer.json"), "{\"kept\": true}");
+  const nlohmann::json kept = nlohmann::json::parse(read_file(last / "config.json"));
+  EXPECT_EQ(kept["eos_token_id"], (nlohmann::json{5, 7}));
+  EXPECT_EQ(kept["bos_token_id"], 3);
+  EXPECT_FALSE(kept.contains("pad_token_id"));
   EXPECT_EQ(std::distance(fs::directory_iterator(last.parent_path()), fs::directory_iterator{}), 1)
       << "earlier checkpoints are removed with the copied files";
 }
