@@ -26,8 +26,8 @@ class TokenStream {
   //   a text file          any other name               its bytes are the tokens of the tokenizer `bytes`
   // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
   // that mixes training and validation shards, or tokens of 16 and 32 bits, is an empty text file, is a
-  // .jsonl (which must be prepared first); a shard that is not valid; a manifest that is not valid or disagrees with
-  // the shards.
+  // .jsonl (which must be prepared first); a shard that is not valid; a manifest that is not valid or
+  // disagrees with the shards.
   static TokenStream open(const std::filesystem::path& path);
 
   int64_t size() const { return size_; }  // tokens; at least 1

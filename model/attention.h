@@ -1,6 +1,6 @@
-// Self-attention: one product for q, k and v, their rotation, attention in the way that the plan says, and the
-// projection W_O, which adds to the residual stream. Query heads share heads of k and v in groups (Ainslie et
-// al., arXiv:2305.13245).
+// Self-attention: one product for q, k and v, their rotation, attention in the way that the plan says, and
+// the projection W_O, which adds to the residual stream. Query heads share heads of k and v in groups
+// (Ainslie et al., arXiv:2305.13245).
 #pragma once
 
 #include "kernels/attention/choose.h"

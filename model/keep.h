@@ -1,5 +1,5 @@
-// Which tensors a forward keeps for its backward. Those that it does not keep share one place over all blocks:
-// the backward runs their stages again, with the same operations and the same bits.
+// Which tensors a forward keeps for its backward. Those that it does not keep share one place over all
+// blocks: the backward runs their stages again, with the same operations and the same bits.
 #pragma once
 
 #include <initializer_list>

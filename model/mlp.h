@@ -1,6 +1,6 @@
-// The MLP: expand, activate, contract, which adds to the residual stream. GELU and ReLU act on the hidden layer
-// itself; a gated MLP computes a gate and an up projection in one product and multiplies silu(gate) by up
-// (SwiGLU: Shazeer, arXiv:2002.05202).
+// The MLP: expand, activate, contract, which adds to the residual stream. GELU and ReLU act on the hidden
+// layer itself; a gated MLP computes a gate and an up projection in one product and multiplies silu(gate) by
+// up (SwiGLU: Shazeer, arXiv:2002.05202).
 #pragma once
 
 #include "model/part.h"

@@ -1,7 +1,7 @@
 // Params: the weights of a transformer. The same struct holds their gradients.
 //
-// for_each_param() is the single list of parameters: a walk over the parts' visits. Allocation, initial values,
-// weight decay, checkpoints and gradient checks go by it.
+// for_each_param() is the single list of parameters: a walk over the parts' visits. Allocation, initial
+// values, weight decay, checkpoints and gradient checks go by it.
 //
 // Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
 // blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with

@@ -1,10 +1,10 @@
 // Rotary positions: the pair (x[i], x[i + D/2]) of a head at position t is rotated by the angle t f_i.
 //
-//   none     f_i = theta^(-2 i / D)                                             Su et al., arXiv:2104.09864
-//   linear   f_i / factor                                                       Chen et al., arXiv:2306.15595
-//   llama3   f_i for waves much shorter than the original context, f_i / factor for longer ones, and a mean of
-//            both in between                                                    Llama 3, arXiv:2407.21783
-//   yarn     the same with a ramp over i; cos and sin are multiplied            Peng et al., arXiv:2309.00071
+//   none     f_i = theta^(-2 i / D)                                         Su et al., arXiv:2104.09864
+//   linear   f_i / factor                                                   Chen et al., arXiv:2306.15595
+//   llama3   f_i for waves much shorter than the original context,          Llama 3, arXiv:2407.21783
+//            f_i / factor for longer ones, a mean of both in between
+//   yarn     the same with a ramp over i; cos and sin are multiplied        Peng et al., arXiv:2309.00071
 //            by attention_factor
 #pragma once
 

@@ -1,6 +1,6 @@
-// A transformer made of parts: embeddings, L blocks of attention and MLP on a residual stream, a norm, logits by
-// the token table or a head of their own. By ModelConfig it computes what transformers' GPT2LMHeadModel (without
-// dropout), LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM compute.
+// A transformer made of parts: embeddings, L blocks of attention and MLP on a residual stream, a norm, logits
+// by the token table or a head of their own. By ModelConfig it computes what transformers' GPT2LMHeadModel
+// (without dropout), LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM compute.
 //
 // Allocation: every function allocates its memory in a Scope of its own and releases it, except
 // allocate_saved(), whose tensors live as long as the caller's Scope.

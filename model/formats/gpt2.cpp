@@ -27,14 +27,8 @@ constexpr MlpWord kMlps[] = {{"gelu_new", Mlp::kGelu},
 // Names of other heads, whose tensors are refused. reorder_and_upcast_attn computes the scores in fp32, which
 // Tessera always does.
 constexpr std::string_view kHarmless[] = {
-    "output_past",
-    "predict_special_tokens",
-    "reorder_and_upcast_attn",
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_proj_to_labels",
-    "summary_proj_to_logits",
-    "summary_type",
+    "output_past",           "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_proj_to_logits",  "summary_type",
     "summary_use_proj",
 };
 

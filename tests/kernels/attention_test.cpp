@@ -201,8 +201,10 @@ TEST_F(Attention, WorkedExample) {
 TEST(ChooseAttention, SaysWhichSizesItServes) {
   const DeviceTraits h200{.device = Device::kCuda, .arch = 90, .name = "NVIDIA H200"};
   try {
-    choose_attention(
-        {.kind = AttentionKind::kFlash, .shape = {1, 8, 1, 100, true}, .dtype = DType::kBF16, .device = h200});
+    choose_attention({.kind = AttentionKind::kFlash,
+                      .shape = {1, 8, 1, 100, true},
+                      .dtype = DType::kBF16,
+                      .device = h200});
     FAIL() << "head dim 100 was taken";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("multiples of 8 up to 256 in bf16"), std::string::npos)

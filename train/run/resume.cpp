@@ -1,6 +1,7 @@
 #include "train/run/resume.h"
 
 #include <fmt/ranges.h>
+
 #include <string_view>
 
 #include "kernels/base/check.h"

@@ -31,8 +31,8 @@ int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t 
   return best;
 }
 
-// Above this vocabulary, train.classifier_chunk=auto divides the logits of a micro-batch. That changes how the
-// gradient of the classifier is rounded, so GPT-2's stay whole.
+// Above this vocabulary, train.classifier_chunk=auto divides the logits of a micro-batch. That changes how
+// the gradient of the classifier is rounded, so GPT-2's stay whole.
 constexpr int64_t kLargeVocab = 65536;
 constexpr int64_t kMostLogitBytes = int64_t{1} << 30;
 

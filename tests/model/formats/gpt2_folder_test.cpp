@@ -1,9 +1,8 @@
 // The tensors of a folder: with either kind of names, in one file or several, and exactly those of the model.
-#include "tests/model/formats/folder_support.h"
-
 #include "model/formats/folder.h"
 #include "model/formats/weights.h"
 #include "tests/data/support.h"
+#include "tests/model/formats/folder_support.h"
 #include "tests/model_variants.h"
 #include "tests/support.h"
 #include "train/run/checkpoint.h"
