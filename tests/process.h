@@ -18,6 +18,14 @@
 
 namespace tessera::testing {
 
+// The address sanitizer reserves terabytes of addresses: a program built with it cannot start under
+// `ulimit -v`.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kAddressesCanBeLimited = false;
+#else
+inline constexpr bool kAddressesCanBeLimited = true;
+#endif
+
 struct ProcessResult {
   int status;  // of the exit, or -1 when a signal ended the program
   std::string out, error;

@@ -127,7 +127,7 @@ TEST_F(Dataset, AManifestWithBadChecksumsIsRefused) {
 
 TEST_F(Fingerprint, IsOfTheContentsAndNotOfThePath) {
   std::string text;
-  for (int i = 0; i < 100'000; ++i) text += static_cast<char>('a' + i * i % 26);
+  for (int64_t i = 0; i < 100'000; ++i) text += static_cast<char>('a' + i * i % 26);
   const auto of = [&](const char* name, const std::string& content) {
     return fingerprint_of(TokenStream::open(write(name, content)));
   };

@@ -8,6 +8,9 @@ namespace {
 
 struct ConfigAttack : TrainProgram {
   ConfigAttack() : TrainProgram("device: cpu\n") {}
+  void SetUp() override {
+    if (!kAddressesCanBeLimited) GTEST_SKIP() << "built with the address sanitizer: no limit on memory";
+  }
 
   // Under a limit of memory and time, as yaml-cpp has inputs that it reads without end.
   ProcessResult limited(const std::string& arguments) const {

@@ -126,7 +126,8 @@ TEST_F(PlanOfRanks, FitsAreCommandLinesToCopy) {
     const ProcessResult result = plan(with(eight, {"--fit", what}));
     EXPECT_NE(result.out.find(" --ranks 8\n"), std::string::npos) << result.out;
     Words copied;
-    for (const auto& set : figures().at("fit").at("set")) copied.push_back(set);
+    const auto found = figures();
+    for (const auto& set : found.at("fit").at("set")) copied.push_back(set);
     plan(with(eight, sets(copied)));
   }
 }
