@@ -76,6 +76,12 @@ void check_rope(const SourcedConfig& sourced) {
                   "model.rope.high_frequency");
   sourced.require(rope.beta_slow < rope.beta_fast, "model.rope.beta_slow", "is not below",
                   "model.rope.beta_fast");
+  // A scaling that someone asked for, and a factor that nobody set
+  const bool asked = sourced.place("model.rope.scaling").origin >= Origin::kFile;
+  sourced.require(rope.scaling == RopeScaling::kNone || rope.factor != 1 || !asked ||
+                      sourced.place("model.rope.factor").origin >= Origin::kFile,
+                  "model.rope.scaling", "changes nothing with", "model.rope.factor",
+                  "set the factor too, such as --set model.rope.factor=4");
 }
 
 // A model that no family has is refused at the key that was set last, of those to change.

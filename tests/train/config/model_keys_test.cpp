@@ -165,6 +165,10 @@ TEST_F(ModelKeys, OfRotaryPositions) {
   EXPECT_EQ(with({"model.rope.attention_factor=0"}),
             "--set model.rope.attention_factor=0: model.rope.attention_factor wants auto or a number above 0 "
             "and at most 1000000, found 0");
+  EXPECT_EQ(with({"model.rope.scaling=yarn"}),
+            "--set model.rope.scaling=yarn: model.rope.scaling yarn changes nothing with model.rope.factor 1 "
+            "(default); set the factor too, such as --set model.rope.factor=4");
+  EXPECT_EQ(load(kLlama, {"model.rope.scaling=yarn", "model.rope.factor=1"}).model.rope.factor, 1);
   EXPECT_EQ(with({"model.rope.scaling=yran"}),
             "--set model.rope.scaling=yran: model.rope.scaling wants none, linear, llama3 or yarn, found "
             "\"yran\"; did you mean yarn?");
