@@ -3,20 +3,15 @@
 namespace tessera {
 namespace {
 
-struct QkvHeads {
-  Heads q, k, v, qk;  // qk: q and k together
-};
-
-QkvHeads heads_of_qkv(const ModelConfig& config, const Tensor& qkv) {
-  const int64_t H = config.heads, K = config.kv_heads;
-  return {.q = {qkv, 0, H}, .k = {qkv, H, K}, .v = {qkv, H + K, K}, .qk = {qkv, 0, H + K}};
+// The heads of q and k in qkv, in what was rotated, or in their gradients: q before k in all of them
+Heads heads_to_rotate(const ModelConfig& config, const Tensor& tensor) {
+  return {tensor, 0, config.heads + config.kv_heads};
 }
 
-// As attention reads them
-QkvHeads heads_of(const ModelConfig& config, const AttentionSaved& s) {
-  QkvHeads heads = heads_of_qkv(config, s.qkv);
-  const int64_t H = config.heads, K = config.kv_heads;
-  if (s.rotated) heads.q = {s.rotated, 0, H}, heads.k = {s.rotated, H, K}, heads.qk = {s.rotated, 0, H + K};
+// q, k and v as attention reads them
+PackedHeads heads_of(const AttentionSettings& a, const AttentionSaved& s) {
+  PackedHeads heads(s.qkv, a.plan.shape);
+  if (s.rotated) heads.q.tensor = heads.k.tensor = s.rotated;
   return heads;
 }
 
@@ -30,8 +25,8 @@ void qkv_forward(const Stream& stream, const AttentionSettings& a, const Attenti
                  const AttentionSaved& s) {
   stream.run(LinearForward{.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
   if (!a.angles) return;
-  stream.run(RotaryForward{.x = heads_of_qkv(a.config, s.qkv).qk,
-                           .y = heads_of(a.config, s).qk,
+  stream.run(RotaryForward{.x = heads_to_rotate(a.config, s.qkv),
+                           .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),
                            .query_heads = a.config.heads,
                            .angles = a.angles,
                            .q_weight = w.q_norm,
@@ -42,7 +37,7 @@ void qkv_forward(const Stream& stream, const AttentionSettings& a, const Attenti
 
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace) {
-  const QkvHeads in = heads_of(a.config, s);
+  const PackedHeads in = heads_of(a, s);
   stream.run(AttentionForward{.plan = a.plan,
                               .q = in.q,
                               .k = in.k,
@@ -72,7 +67,8 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                             .dx = rows_of(d_output),
                             .dweight = gradients.out.weight,
                             .dbias = gradients.out.bias});
-  const QkvHeads in = heads_of(a.config, s), d = heads_of_qkv(a.config, d_qkv);
+  const PackedHeads in = heads_of(a, s), d(d_qkv, a.plan.shape);
+  const Heads d_qk = heads_to_rotate(a.config, d_qkv);
   stream.run(AttentionBackward{.plan = a.plan,
                                .q = in.q,
                                .k = in.k,
@@ -85,11 +81,11 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                                .dv = d.v,
                                .workspace = workspace});
   if (a.angles)
-    stream.run(RotaryBackward{.dy = d.qk,
-                              .dx = d.qk,
+    stream.run(RotaryBackward{.dy = d_qk,
+                              .dx = d_qk,
                               .query_heads = a.config.heads,
                               .angles = a.angles,
-                              .x = a.config.qk_norm ? heads_of_qkv(a.config, s.qkv).qk : Heads{},
+                              .x = a.config.qk_norm ? heads_to_rotate(a.config, s.qkv) : Heads{},
                               .q_weight = w.q_norm,
                               .k_weight = w.k_norm,
                               .rstd = s.head_rstd,
