@@ -91,7 +91,8 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
                   .channels = unit * pick(3, 9)};  // of one or two a norm cancels most
     do m.kv_heads = pick(1, m.heads);
     while (m.heads % m.kv_heads != 0);
-    m.head_dim = std::lcm<int64_t>(2, unit) * pick(1, 4);
+    const int64_t pair = std::lcm<int64_t>(2, unit);
+    m.head_dim = pair * pick(8 / pair, 32 / pair);
     m.mlp_width = unit * pick(1, 20);
     m.norm = NormKind::kRmsNorm;
     m.norm_epsilon = pick(0, 1) == 0 ? 1e-5f : 1e-6f;
