@@ -49,10 +49,13 @@ std::vector<std::string> describe(const RunDescription& run) {
       run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch()))
                            : "";
   std::vector<std::string> lines{
-      labelled("model",
-               fmt::format("{} parameters: {} layers, {} heads, {} channels, context {}, vocabulary {}",
-                           count(model.parameters()), model.layers, model.heads, model.channels,
-                           model.context, model.vocab_size)),
+      labelled(
+          "model",
+          fmt::format(
+              "{} parameters: {} layers, {} heads{}, {} channels, context {}, vocabulary {}",
+              count(model.parameters()), model.layers, model.heads,
+              model.kv_heads == model.heads ? "" : fmt::format(" ({} of keys and values)", model.kv_heads),
+              model.channels, model.context, model.vocab_size)),
       labelled("device", fmt::format("{}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s",
                                      run.device.traits.name, name_of(shape.dtype), name_of(shape.attention),
                                      run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
