@@ -8,11 +8,11 @@ int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit
 }  // namespace
 
 int64_t ModelConfig::parameters() const {
-  Params none;  // for_each_param() goes by its number of blocks
-  none.blocks.resize(static_cast<size_t>(layers));
+  Params none;
+  none.blocks.resize(1);  // all blocks are alike, and every step asks
   int64_t count = 0;
   for_each_param(none, *this, [&](const ParamInfo& info, const Tensor&) {
-    count += info.shape.numel() - info.padding * channels;
+    count += (info.shape.numel() - info.padding * channels) * (info.block < 0 ? 1 : layers);
   });
   return count;
 }
