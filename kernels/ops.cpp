@@ -62,15 +62,19 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
         "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
 }
 
+void check_range(const char* op, const char* name, const Heads& heads, int64_t count) {
+  if (heads.first >= 0 && heads.count == count && heads.first + count <= heads.tensor.shape[2]) return;
+  fail("{}: {} wants {} heads of {}, found {} from head {} on", op, name, count, heads.tensor.to_string(),
+       heads.count, heads.first);
+}
+
 // Heads of a tensor [B, T, any number, D], as large as those of the anchor.
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device) {
   const Tensor &t = heads.tensor, &wanted = anchor.tensor;
   const int64_t B = wanted.shape[0], T = wanted.shape[1], D = wanted.shape[3];
   check_fields(op, device,
                {{name, t, wanted.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
-  check(heads.first >= 0 && heads.count == anchor.count && heads.first + heads.count <= t.shape[2],
-        "{}: {} wants {} heads of {}, found {} from head {} on", op, name, anchor.count, t.to_string(),
-        heads.count, heads.first);
+  check_range(op, name, heads, anchor.count);
 }
 
 // Heads of one tensor may be the same ones or have none in common.
@@ -121,9 +125,7 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
     if (!fits || t.dtype != plan.dtype || t.device != device)
       fail("{}: {} wants {} [{}, {}, heads, {}] on {}, found {}", op, f.name, name_of(plan.dtype), s.batch,
            s.tokens, s.head_dim, name_of(device), t.to_string());
-    if (f.heads.count != f.count || f.heads.first < 0 || f.heads.first + f.count > t.shape[2])
-      fail("{}: {} wants {} heads of {}, found {} from head {} on", op, f.name, f.count, t.to_string(),
-           f.heads.count, f.heads.first);
+    check_range(op, f.name, f.heads, f.count);
   }
 }
 
