@@ -95,7 +95,7 @@ class Process {
   pid_t pid_ = -1;
 };
 
-// A process that is no more, or waits as a zombie for whoever adopted it.
+// Whether a process has ended; one that waits as a zombie for its parent has.
 inline bool is_gone(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::stringstream stat;

@@ -18,8 +18,7 @@ inline bool rights(long call, __user_cap_data_struct (&sets)[2]) {
   return syscall(call, &header, sets) == 0;
 }
 
-// While it lives, this thread meets permissions as everyone does. Whoever has no special rights loses
-// nothing.
+// While it lives, this thread has no right to read and write everywhere, as an ordinary user has none.
 class WithoutRightsOverFiles {
  public:
   WithoutRightsOverFiles() {

@@ -1,5 +1,5 @@
 // Runs of several ranks that are stopped, refused, or lose a rank: one message, an exit code that tells, no
-// process that stays, and a last checkpoint to go on from.
+// process left over, and a last checkpoint to resume from.
 #include "tests/train_ranks.h"
 #include "train/launch/connection.h"
 

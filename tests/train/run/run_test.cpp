@@ -60,7 +60,7 @@ TEST_F(Run, ResumesBitForBitWithMomentsInBf16) {
   const ProcessResult resumed = train({"--resume", "--set", "train.folder=cut", bf16[0], bf16[1]});
   ASSERT_EQ(resumed.status, 0) << resumed.error;
   EXPECT_EQ(losses("out"), losses("cut"));
-  // fp32 goes on from the same numbers, to others.
+  // fp32 starts from the same numbers and computes others.
   ASSERT_EQ(train({"--resume", "--set", "train.folder=fp32"}).status, 0);
   const std::vector<std::string> narrow = losses("cut"), wide = losses("fp32");
   ASSERT_EQ(narrow.size(), wide.size());
