@@ -181,8 +181,9 @@ struct AttentionForward {
   const AttentionPlan& plan;
   Heads q, k, v;          // H, K, K heads of [B, T, heads, D]: often of one tensor, see view.h
   Tensor y;               // [B, T, H, D]
-  Tensor saved;           // plan.saved_shape, for the backward
+  Tensor saved;           // plan.saved_shape, for the backward: without dropout
   Tensor workspace = {};  // plan.forward_workspace_bytes
+  Dropout dropout = {};   // of the probabilities; refused by a plan without it
 
   void check_on(Device device) const;
 };
@@ -194,6 +195,19 @@ struct AttentionBackward {
   Tensor dy;              // [B, T, H, D]
   Heads dq, dk, dv;       // like q, k, v; dk and dv are sums over the query heads that read a head
   Tensor workspace = {};  // plan.backward_workspace_bytes
+  Dropout dropout = {};   // the forward's
+
+  void check_on(Device device) const;
+};
+
+// y = x with some elements dropped, that is 0, and the others multiplied by dropout.scale(); with `add`,
+// y = add + that. The backward is the same operation on the gradient.
+struct ApplyDropout {
+  static constexpr const char* kName = "dropout";
+  Tensor x;         // [B, T, C]: batch b is sequence dropout.first_sequence + b, row t, columns are channels
+  Tensor y;         // [B, T, C]; may be x itself
+  Tensor add = {};  // [B, T, C]; may be y itself
+  Dropout dropout;
 
   void check_on(Device device) const;
 };

@@ -34,7 +34,9 @@ typedef enum {
   ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
   ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
   ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_backward_workspace() says */
-  ATTN_LAUNCH_FAILED   /* the CUDA runtime refused the launch; cudaGetLastError() says why */
+  ATTN_LAUNCH_FAILED,  /* the CUDA runtime refused the launch; cudaGetLastError() says why */
+  ATTN_BAD_DROPOUT     /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
+                          dropout here */
 } AttnStatus;
 
 typedef enum { ATTN_BF16 = 0, ATTN_F32 = 1 } AttnDtype;
@@ -43,6 +45,16 @@ typedef struct {
   void* data;
   int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
 } AttnTensor;
+
+/* Dropout of the probabilities: the row's sum is that of all of them, then some are dropped at random and the
+ * others multiplied by 256 / (256 - threshold). Which ones is a function of the fields below, batch, head,
+ * query and key (kernels/base/dropout.h): nothing is stored, and the backward needs the forward's fields. */
+typedef struct {
+  int threshold;           /* 0: no dropout. threshold / 256 of the probabilities are dropped; below 256 */
+  uint32_t place;          /* a multiple of 65536: another for each layer, say */
+  uint32_t first_sequence; /* what batch 0 counts as */
+  uint64_t key;            /* another for each step */
+} AttnDropout;
 
 typedef struct {
   AttnDtype dtype;   /* of q, k, v, out and their gradients */
@@ -53,6 +65,7 @@ typedef struct {
   int head_dim;      /* a multiple of 8, up to 256 */
   int causal;        /* 1: row i sees keys 0..i; 0: every key */
   float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+  AttnDropout dropout;
 } AttnProblem;
 
 typedef struct {

@@ -74,7 +74,7 @@ AttnDtype attn_dtype(DType dtype) {
   fail("attention computes in fp32 or bf16, found {}", name_of(dtype));
 }
 
-AttnProblem attn_problem(const AttentionPlan& plan) {
+AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
   return {.dtype = attn_dtype(plan.dtype),
           .batch = s.batch,
@@ -83,7 +83,11 @@ AttnProblem attn_problem(const AttentionPlan& plan) {
           .kv_heads = s.kv_heads,
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
-          .scale = plan.scale};
+          .scale = plan.scale,
+          .dropout = {.threshold = dropout.threshold,
+                      .place = dropout.place,
+                      .first_sequence = dropout.first_sequence,
+                      .key = dropout.key}};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {
@@ -105,6 +109,7 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   plan.dtype = request.dtype;
   plan.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   plan.deterministic = request.deterministic;
+  plan.dropout = request.dropout;
   plan.arch = request.device.arch;
   plan.saved_dtype = DType::kF32;
   plan.saved_shape = {s.batch, s.heads, s.tokens};

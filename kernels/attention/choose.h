@@ -9,6 +9,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kind.h"
+#include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/threads.h"
 #include "kernels/base/view.h"
@@ -44,6 +45,7 @@ struct AttentionPlan {
   DType dtype = DType::kF32;  // of qkv, the output and their gradients
   float scale = 1;            // 1 / sqrt(head_dim)
   bool deterministic = true;  // of the backward
+  bool dropout = false;       // whether operations of this plan may drop probabilities
   int arch = 0;               // 0 on the CPU
   int threads = 1;            // of the CPU's flash attention: each has a part of the workspace
 
@@ -60,12 +62,13 @@ struct AttentionRequest {
   DType dtype;
   DeviceTraits device;
   bool deterministic = true;
+  bool dropout = false;  // of the probabilities, in training
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 // The planned problem in the terms of attention.h
-AttnProblem attn_problem(const AttentionPlan& plan);
+AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {});
 AttnTensor attn_tensor(const Heads& heads);
 AttnTensor attn_tensor(const Tensor& tensor);  // [B, T, heads, D], all heads
 

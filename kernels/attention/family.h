@@ -47,6 +47,7 @@ struct Family {
   int64_t most_tokens, most_rows;
   int row_padding;
   bool by_name_only;  // attn_forward() and attn_backward() never choose it
+  bool dropout;       // whether it serves dropout
   TileRows (*tile_rows)(int head_dim, int arch);
   size_t (*backward_workspace)(const AttnProblem& problem);  // bytes; the most that either mode needs
   // Null in a build without these kernels. Arguments have been checked.

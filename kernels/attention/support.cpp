@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/attention/family.h"
+#include "kernels/base/dropout.h"
 
 namespace tessera::attention {
 namespace {
@@ -18,6 +19,11 @@ bool shape_served(const Family& family, const AttnProblem& p) {
   const int64_t padding = family.row_padding;
   const int64_t padded_tokens = (p.tokens + padding - 1) / padding * padding;
   return p.batch * p.heads <= family.most_rows / padded_tokens;
+}
+
+bool dropout_served(const Family& family, const AttnDropout& d) {
+  if (d.threshold < 0 || d.threshold >= Dropout::kResolution || d.place % Dropout::kHeads != 0) return false;
+  return d.threshold == 0 || family.dropout;
 }
 
 // "head dims that are multiples of 8 up to 256 in bf16, ..."
@@ -59,7 +65,8 @@ AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
-  return std::isfinite(p.scale) && p.scale >= 0 ? ATTN_OK : ATTN_BAD_SHAPE;
+  if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
+  return dropout_served(family, p.dropout) ? ATTN_OK : ATTN_BAD_DROPOUT;
 }
 
 std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
@@ -69,12 +76,12 @@ std::string what_is_served() { return served_head_dims() + ", on " + served_arch
 using namespace tessera::attention;
 
 extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
-  AttnStatus reason = ATTN_BAD_ARCH;  // of the family that comes closest: arch, then head dim, then shape
+  AttnStatus reason = ATTN_BAD_ARCH;  // of the family that comes closest: arch, then head dim, then the rest
   for (const Family* family : families()) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
-    if (reason == ATTN_BAD_ARCH || status == ATTN_BAD_SHAPE) reason = status;
+    if (reason == ATTN_BAD_ARCH || status == ATTN_BAD_SHAPE || status == ATTN_BAD_DROPOUT) reason = status;
   }
   return reason;
 }
@@ -109,6 +116,10 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "the workspace is missing or smaller than attn_backward_workspace() says";
     case ATTN_LAUNCH_FAILED:
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
+    case ATTN_BAD_DROPOUT:
+      return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, and no kernel "
+             "here "
+             "may serve dropout";
   }
   return "unknown status";
 }

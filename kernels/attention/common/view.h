@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/attention.h"
+#include "kernels/base/dropout.h"
 #include "kernels/base/view.h"
 
 namespace tessera::attention {
@@ -9,6 +10,13 @@ namespace tessera::attention {
 template <class T>
 View<T> view(const AttnTensor& t) {
   return {static_cast<T*>(t.data), t.batch, t.row, t.head};
+}
+
+inline Dropout dropout_of(const AttnProblem& p) {
+  return {.threshold = p.dropout.threshold,
+          .key = p.dropout.key,
+          .place = p.dropout.place,
+          .first_sequence = p.dropout.first_sequence};
 }
 
 inline constexpr float kLog2e = 1.4426950408889634f;

@@ -18,6 +18,7 @@ constinit const Family kFamily = {
     .most_rows = std::numeric_limits<int32_t>::max(),  // a CTA each
     .row_padding = 1,
     .by_name_only = true,
+    .dropout = false,
     .tile_rows = [](int, int) { return TileRows{1, 1}; },
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA

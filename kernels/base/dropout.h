@@ -1,0 +1,63 @@
+// Dropout (Srivastava et al., JMLR 15, 2014): which elements are dropped, as a function of where they stand.
+//
+// The mask is stored nowhere. The backward, a recomputed block, another tile shape, another split into
+// micro-batches or ranks and the CPU compute the same bits again, from
+//   (seed, step), the sequence in the step's global batch, the place in the model, head, row, column.
+// Rows are tokens; columns are channels, or for attention's probabilities keys.
+//
+// 16 columns from a multiple of 16 on are a unit. Philox draws 128 bits for it, eight planes of 16: bit j of
+// plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T, so
+// T / 256 of all elements are dropped. With the planes a whole unit is compared in eight logical operations.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/random.h"
+
+namespace tessera {
+
+struct Dropout {
+  static constexpr int kUnit = 16;             // columns
+  static constexpr int kResolution = 256;      // probabilities are multiples of 1 / kResolution
+  static constexpr int kRounds = 7;            // of Philox
+  static constexpr uint32_t kHeads = 1 << 16;  // `place` leaves its lower half to the head
+
+  int threshold = 0;            // T, below kResolution. 0: nothing is dropped
+  uint64_t key = 0;             // of the run's seed and the step
+  uint32_t place = 0;           // in the model, a multiple of kHeads
+  uint32_t first_sequence = 0;  // that of batch 0 in the step's global batch
+
+  TESSERA_HOST_DEVICE explicit operator bool() const { return threshold > 0; }
+  // What kept elements are multiplied by, so that the expectation stays
+  TESSERA_HOST_DEVICE float scale() const {
+    return static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
+  }
+
+  // The random bits of a unit of a row; `batch` counts from first_sequence.
+  TESSERA_HOST_DEVICE Philox::Words draw(uint32_t batch, uint32_t head, uint32_t row, uint32_t unit) const {
+    const Philox philox(key, uint64_t{place | head} << 32 | (first_sequence + batch));
+    return philox.bits<kRounds>(uint64_t{row} << 32 | unit);
+  }
+  // Two units compared: bit j tells whether column j of the first is kept, bit 16 + j of the second
+  TESSERA_HOST_DEVICE uint32_t kept(const Philox::Words& first, const Philox::Words& second) const {
+    uint32_t kept = ~0u;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t plane = i % 2 == 0 ? (first[i / 2] & 0xffff) | second[i / 2] << 16
+                                        : first[i / 2] >> 16 | (second[i / 2] & 0xffff0000);
+      // From the lowest bit up: where the threshold has a 1, a 0 makes the byte smaller; where it has a 0,
+      // a 1 makes it larger. That is the majority of (plane, kept, not the threshold's bit).
+      const uint32_t other = threshold >> i & 1 ? 0 : ~0u;
+      kept = (plane & kept) | (plane & other) | (kept & other);
+    }
+    return kept;
+  }
+  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept.
+  TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const {
+    return kept(draw(batch, head, row, 2 * block), draw(batch, head, row, 2 * block + 1));
+  }
+};
+
+}  // namespace tessera
