@@ -5,9 +5,9 @@
 //   (seed, step), the sequence in the step's global batch, the place in the model, head, row, column.
 // Rows are tokens; columns are channels, or for attention's probabilities keys.
 //
-// 16 columns from a multiple of 16 on are a unit. Philox draws 128 bits for it, eight planes of 16: bit j of
+// 16 columns from a multiple of 16 on are a unit. A unit has 128 random bits, eight planes of 16: bit j of
 // plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T, so
-// T / 256 of all elements are dropped. With the planes a whole unit is compared in eight logical operations.
+// T / 256 of all elements are dropped. With the planes two units are compared in eight logical operations.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,21 @@ struct Dropout {
     return static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
   }
 
+  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept. See DropoutMask.
+  TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const;
+};
+
+// A Dropout prepared for drawing: what is the same for all elements, as kernels are given it.
+class DropoutMask {
+ public:
+  TESSERA_HOST_DEVICE explicit DropoutMask(const Dropout& dropout)
+      : keys_(dropout.key), place_(dropout.place), first_sequence_(dropout.first_sequence) {
+    for (int i = 0; i < 8; ++i) zeros_[i] = dropout.threshold >> i & 1 ? 0 : ~0u;
+  }
+
   // The random bits of a unit of a row; `batch` counts from first_sequence.
   TESSERA_HOST_DEVICE Philox::Words draw(uint32_t batch, uint32_t head, uint32_t row, uint32_t unit) const {
-    const Philox philox(key, uint64_t{place | head} << 32 | (first_sequence + batch));
-    return philox.bits<kRounds>(uint64_t{row} << 32 | unit);
+    return keys_.bits({{unit, row, first_sequence_ + batch, place_ | head}});
   }
   // Two units compared: bit j tells whether column j of the first is kept, bit 16 + j of the second
   TESSERA_HOST_DEVICE uint32_t kept(const Philox::Words& first, const Philox::Words& second) const {
@@ -48,16 +59,22 @@ struct Dropout {
       const uint32_t plane = i % 2 == 0 ? (first[i / 2] & 0xffff) | second[i / 2] << 16
                                         : first[i / 2] >> 16 | (second[i / 2] & 0xffff0000);
       // From the lowest bit up: where the threshold has a 1, a 0 makes the byte smaller; where it has a 0,
-      // a 1 makes it larger. That is the majority of (plane, kept, not the threshold's bit).
-      const uint32_t other = threshold >> i & 1 ? 0 : ~0u;
-      kept = (plane & kept) | (plane & other) | (kept & other);
+      // a 1 makes it larger. That is the majority of three.
+      kept = (plane & kept) | (plane & zeros_[i]) | (kept & zeros_[i]);
     }
     return kept;
   }
-  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept.
-  TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const {
-    return kept(draw(batch, head, row, 2 * block), draw(batch, head, row, 2 * block + 1));
-  }
+
+ private:
+  Philox::Keys<Dropout::kRounds> keys_;
+  uint32_t zeros_[8];  // all bits set where the threshold has a 0
+  uint32_t place_, first_sequence_;
 };
+
+TESSERA_HOST_DEVICE inline uint32_t Dropout::kept(uint32_t batch, uint32_t head, uint32_t row,
+                                                  uint32_t block) const {
+  const DropoutMask mask(*this);
+  return mask.kept(mask.draw(batch, head, row, 2 * block), mask.draw(batch, head, row, 2 * block + 1));
+}
 
 }  // namespace tessera

@@ -20,22 +20,38 @@ class Philox {
 
   TESSERA_HOST_DEVICE Philox(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
 
-  template <int kRounds = 10>
-  TESSERA_HOST_DEVICE Words bits(uint64_t index) const {
-    Words c{{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream_),
-             static_cast<uint32_t>(stream_ >> 32)}};
-    uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
+  // The keys of the rounds
+  template <int kRounds>
+  struct Keys {
+    uint32_t keys[kRounds][2];
+
+    TESSERA_HOST_DEVICE explicit Keys(uint64_t seed) {
+      uint32_t first = static_cast<uint32_t>(seed), second = static_cast<uint32_t>(seed >> 32);
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
-    for (int round = 0; round < kRounds; ++round) {
-      const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
-      c = {{static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(b),
-            static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(a)}};
-      key0 += 0x9E3779B9;
-      key1 += 0xBB67AE85;
+      for (auto& key : keys) {
+        key[0] = first, key[1] = second;
+        first += 0x9E3779B9, second += 0xBB67AE85;
+      }
     }
-    return c;
+    TESSERA_HOST_DEVICE Words bits(Words counter) const {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+      for (const auto& key : keys) {
+        const Words c = counter;
+        const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
+        counter = {{static_cast<uint32_t>(b >> 32) ^ c[1] ^ key[0], static_cast<uint32_t>(b),
+                    static_cast<uint32_t>(a >> 32) ^ c[3] ^ key[1], static_cast<uint32_t>(a)}};
+      }
+      return counter;
+    }
+  };
+
+  TESSERA_HOST_DEVICE Words bits(uint64_t index) const {
+    return Keys<10>(seed_).bits({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                                  static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)}});
   }
 
   // Uniform in (0, 1), 53 bits.

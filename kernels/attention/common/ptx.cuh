@@ -19,6 +19,14 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
+// Bytes of {high, low}, chosen by the nibbles of `selector`; with its bit 3 set, a nibble repeats the sign of
+// the byte (9.7.9.7 prmt)
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+  return bytes;
+}
+
 // Loads by shared address (9.7.9.8 ld)
 __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   float2 v;

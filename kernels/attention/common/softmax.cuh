@@ -93,16 +93,16 @@ struct OnlineSoftmax {
     for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
   }
 
-  // Adds up the four lanes of each row and divides o by the sum.
+  // Adds up the four lanes of each row; o becomes `times` o / sum.
   template <int kCount>
-  __device__ __forceinline__ void finish(float (&o)[kCount]) {
+  __device__ __forceinline__ void finish(float (&o)[kCount], float times = 1) {
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       // Where all scores are -inf, the sum is 0 and so is O, which it must stay.
-      inverse[r] = 1 / fmaxf(sum[r], kSmallestNormal);
+      inverse[r] = times / fmaxf(sum[r], kSmallestNormal);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];

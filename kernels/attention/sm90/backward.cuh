@@ -39,6 +39,7 @@ struct BackwardConsumer {
   // What is known of a key block, and its sums
   struct Block {
     QueryWalk walk;
+    int batch;
     int first_k;      // the warpgroup's first key
     int mask_before;  // tiles that begin before this query have something to mask
     bool finish;      // dQ: this is its last adder
@@ -89,6 +90,7 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ void begin_block(Block& b, const Work& work) const {
     b.first_k = work.key_block * kBlockK + row;
+    b.batch = work.batch;
     b.walk = QueryWalk::of<Shape>(work, a);
     // Causal: keys past the end are after all queries, so that the diagonal's mask takes care of them.
     b.mask_before = a.causal                                ? b.first_k + kWarpgroupRows - 1
@@ -107,6 +109,12 @@ struct BackwardConsumer {
     ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
     begin_scores<kBefore>(b, x);
     const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
+    KeyMasks<kBlockQ> masks;
+    if constexpr (Shape::kDropout) {  // while the products are under way
+      masks.draw(a.dropout, b.batch, b.walk.head, b.walk.tile * kBlockQ,
+                 b.first_k + 16 * (threadIdx.x / 32 % kWarpsPerGroup));
+      ptx::hold(masks.words);
+    }
     ptx::wgmma_wait<(kBefore > 1)>();
     ptx::hold(x);
     if constexpr (kBefore > 0) {
@@ -119,6 +127,7 @@ struct BackwardConsumer {
     if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.tokens);
     scores_to_probabilities(x, log2_scale, log2_sum_exp);
     pack(b.p, x);
+    if constexpr (Shape::kDropout) masks.drop(b.p);
     ptx::hold(b.p);
     // The loops of these waits also keep the compiler from moving the powers behind what follows.
     memory.dout_ring().wait_full(at);
@@ -130,14 +139,15 @@ struct BackwardConsumer {
       release_ds(at.before().before());
     }
     begin_probability_gradients<kBefore>(b, x);
-    if constexpr (kBefore > 1) gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.scale);
+    if constexpr (kBefore > 1)
+      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.key_scale);
     const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
     ptx::wgmma_wait<0>();
     ptx::hold(x);
     ptx::hold(b.dv);
     ptx::hold(b.p);
     if (warp_leader) memory.dout_ring().release(at);
-    score_gradients(b.p, x, delta);
+    score_gradients<Shape::kDropout>(b.p, x, delta);
     if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
     ptx::hold(b.p);
 
@@ -189,7 +199,7 @@ struct BackwardConsumer {
       ptx::wgmma_wait<0>();
       ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.scale);
+      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.key_scale);
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());
@@ -202,7 +212,7 @@ struct BackwardConsumer {
     ptx::wgmma_wait<1>();
     ptx::hold(b.dq);
     release_ds(at.before());
-    gradient.put(b.dq, at.before(), b.finish, b.others, a.scale);
+    gradient.put(b.dq, at.before(), b.finish, b.others, a.key_scale);
     gradient.hand_over(at.before());
     ptx::wgmma_wait<0>();
     ptx::hold(b.dk);
@@ -228,10 +238,14 @@ struct BackwardConsumer {
       sync_warpgroups<Shape>();
     }
 #pragma unroll
-    for (float& x : b.dk) x *= a.scale;
+    for (float& x : b.dk) x *= a.key_scale;
     uint32_t packed[kHeadDim / 4];
     pack(packed, b.dk);
     store_fragment(dk_out, 0, 0, packed);
+    if constexpr (Shape::kDropout) {
+#pragma unroll
+      for (float& x : b.dv) x *= a.value_scale;
+    }
     pack(packed, b.dv);
     store_fragment(dv_out, 0, 0, packed);
     ptx::fence_shared_for_async();

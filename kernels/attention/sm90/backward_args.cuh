@@ -22,6 +22,8 @@ struct BackwardArgs {
   int heads_at_once;  // see Work
   int causal;
   float scale;
+  DropoutMask dropout;
+  float key_scale, value_scale;  // of dQ and dK; of dV
 };
 
 template <class Shape>

@@ -84,6 +84,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .query_tiles = query_tiles,
       .heads = static_cast<int>(p.heads),
       .head_dim = p.head_dim,
+      .delta_scale = 1 / dropout_of(p).scale(),
   };
   AttnStatus status = launch_row_statistics<Shape>(f, rows, stream);
   if (status != ATTN_OK) return status;
@@ -107,6 +108,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .heads_at_once = p.causal ? 1 : std::min(apart, kv_heads),
       .causal = p.causal,
       .scale = p.scale,
+      .dropout = DropoutMask(dropout_of(p)),
+      .key_scale = p.scale * dropout_of(p).scale(),
+      .value_scale = dropout_of(p).scale(),
   };
   status = make_tensor_maps<Shape>(&args, f);
   if (status != ATTN_OK) return status;

@@ -16,6 +16,7 @@ struct BackwardRowsArgs {
   uint32_t counter_count;
   int batch, tokens, query_tiles, heads;
   int head_dim;
+  float delta_scale;  // delta is multiplied by this
 };
 
 inline constexpr int kRowsThreads = 256;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
     const int t = first + slot * kLanes + lane % kLanes;
     float* to = a.row_statistics + (head * a.query_tiles + t / kBlockQ) * (2 * kBlockQ) + t % kBlockQ;
     to[0] = log2_sum_exp_of(lse[slot]);
-    to[kBlockQ] = delta[slot];
+    to[kBlockQ] = delta[slot] * a.delta_scale;
   }
 }
 

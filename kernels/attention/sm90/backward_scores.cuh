@@ -2,6 +2,7 @@
 // a warpgroup: 64 keys by kBlockQ queries.
 #pragma once
 
+#include "kernels/attention/common/dropout.cuh"
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/sm90/backward_args.cuh"
 
@@ -55,18 +56,22 @@ __device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], floa
   }
 }
 
-// p becomes dS = P (dP - delta), both packed.
-template <int kCount>
+// p becomes dS = P (dP - delta), both packed; with kDropout, of p after KeyMasks::drop().
+template <bool kDropout, int kCount>
 __device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
                                                 const ColumnStatistics& delta) {
+  const auto gradient = [](float p, float dp, float delta) {
+    if constexpr (kDropout) return fmaf(p, dp, -(before_drop(p) * delta));
+    return p * (dp - delta);
+  };
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
     const float2 d = delta[n];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       uint32_t& two = p[2 * n + r];
-      two = ptx::pack_bf16(__uint_as_float(two << 16) * (dp[4 * n + 2 * r] - d.x),
-                           __uint_as_float(two & 0xffff0000) * (dp[4 * n + 2 * r + 1] - d.y));
+      two = ptx::pack_bf16(gradient(__uint_as_float(two << 16), dp[4 * n + 2 * r], d.x),
+                           gradient(__uint_as_float(two & 0xffff0000), dp[4 * n + 2 * r + 1], d.y));
     }
   }
 }

@@ -9,12 +9,16 @@ namespace {
 
 #ifdef TESSERA_ATTENTION_SM90
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  if (f.problem.head_dim <= 64) return forward_64(f, stream);
-  return f.problem.head_dim == 128 ? forward_128(f, stream) : forward_128_narrow(f, stream);
+  const bool dropout = f.problem.dropout.threshold > 0;
+  if (f.problem.head_dim <= 64) return (dropout ? forward_64_dropout : forward_64)(f, stream);
+  if (f.problem.head_dim == 128) return (dropout ? forward_128_dropout : forward_128)(f, stream);
+  return (dropout ? forward_128_narrow_dropout : forward_128_narrow)(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  if (f.problem.head_dim <= 64) return backward_64(f, stream);
-  return f.problem.head_dim == 128 ? backward_128(f, stream) : backward_128_narrow(f, stream);
+  const bool dropout = f.problem.dropout.threshold > 0;
+  if (f.problem.head_dim <= 64) return (dropout ? backward_64_dropout : backward_64)(f, stream);
+  if (f.problem.head_dim == 128) return (dropout ? backward_128_dropout : backward_128)(f, stream);
+  return (dropout ? backward_128_narrow_dropout : backward_128_narrow)(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
@@ -36,7 +40,7 @@ constinit const Family kFamily = {.name = "sm90",
                                   .most_rows = kMostRows,
                                   .row_padding = BackwardWorkspace::kRowPadding,
                                   .by_name_only = false,
-                                  .dropout = false,
+                                  .dropout = true,
                                   .tile_rows = tile_rows,
                                   .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                   .forward = forward,

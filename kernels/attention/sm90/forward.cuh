@@ -17,6 +17,7 @@
 // - a slice that sees fewer keys than its tile's last one passes its turn and releases the key tile unread.
 #pragma once
 
+#include "kernels/attention/common/dropout.cuh"
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
@@ -64,6 +65,10 @@ struct ForwardConsumer {
   typename Memory::QRing::Place q_at, q_out, q_stored;
   typename Memory::KVRing::Place k_at, v_at;
 
+  // Of the slice's rows, the first that the thread has elements of; the other is 8 below.
+  static __device__ __forceinline__ int lane_row() {
+    return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
+  }
   static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
 
   __device__ __forceinline__ void take_turn() const {
@@ -103,7 +108,7 @@ struct ForwardConsumer {
 
   // O and LSE of a finished slice, over the slice of Q that it came from
   __device__ __forceinline__ void write(Softmax& finished) {
-    finished.finish(o);
+    finished.finish(o, Shape::kDropout ? a.out_scale : 1);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
     const auto out = memory.q(warpgroup, q_out.stage);
@@ -115,7 +120,7 @@ struct ForwardConsumer {
     float* lse = a.lse + static_cast<int64_t>(out_batch * a.schedule.heads() + out_head) * a.tokens;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int at = out_row + 16 * (threadIdx.x / 32 % kWarpsPerGroup) + 8 * r + threadIdx.x % 32 / 4;
+      const int at = out_row + lane_row() + 8 * r;
       if (threadIdx.x % 4 == 0 && at < a.tokens) lse[at] = finished.log_sum_exp(r);
     }
     if (leader()) {
@@ -175,6 +180,11 @@ struct ForwardConsumer {
       ptx::wgmma_commit();
       begin_product_v();  // the very first multiplies whatever lies there: O is cleared below
       pass_turn();
+      QueryMasks<kBlockK> masks;
+      if constexpr (Shape::kDropout) {  // while the products are under way
+        masks.draw(a.dropout, work.batch, work.head, work.row + lane_row(), j * kBlockK);
+        ptx::hold(masks.words);
+      }
       if constexpr (!Shape::kWaitLate) finish_store();
       ptx::wgmma_wait<1>();
       ptx::hold(s);
@@ -203,6 +213,7 @@ struct ForwardConsumer {
         softmax.rescale(o);
       }
       pack(p, s);
+      if constexpr (Shape::kDropout) masks.drop(p);
       pending = true;
     }
   }
@@ -241,7 +252,9 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   ForwardArgs args = {.schedule = ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
                       .lse = f.lse,
                       .tokens = static_cast<int>(p.tokens),
-                      .scale = p.scale};
+                      .scale = p.scale,
+                      .dropout = DropoutMask(dropout_of(p)),
+                      .out_scale = dropout_of(p).scale()};
   const auto map = [&](CUtensorMap* map, const AttnTensor& tensor, int64_t heads, int rows) {
     return make_tensor_map(map, tensor, p.batch, p.tokens, heads, box_of(p.head_dim, rows)) == ATTN_OK;
   };

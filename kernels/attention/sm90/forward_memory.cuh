@@ -13,6 +13,8 @@ struct ForwardArgs {
   float* lse;  // [B, H, N]
   int tokens;
   float scale;
+  DropoutMask dropout;
+  float out_scale;  // dropout.scale()
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O

@@ -9,10 +9,16 @@ namespace tessera::attention::sm90 {
 // Head dims up to 64
 AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
+AttnStatus forward_64_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_dropout(const AttnBackward& f, CUstream_st* stream);
 // 128, and narrow: between 64 and 128
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_narrow(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow(const AttnBackward& f, CUstream_st* stream);
+AttnStatus forward_128_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow_dropout(const AttnBackward& f, CUstream_st* stream);
 
 }  // namespace tessera::attention::sm90
