@@ -40,6 +40,11 @@ constexpr auto words_of(Schedule) {  // of optimizer.schedule
                     Word{"constant", Schedule::kConstant}, Word{"wsd", Schedule::kWsd}};
 }
 
+enum class Shift : uint8_t { kAuto, kOff, kOn };
+constexpr auto words_of(Shift) {  // of data.shift
+  return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
+}
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
 
@@ -69,7 +74,9 @@ struct Config {
     std::string validation = "";       // like train; empty: hold out a part of train
     double validation_fraction = 0.05;
     bool shuffle = true;
+    Shift shift = Shift::kAuto;
     bool operator==(const Data&) const = default;
+    bool shifts() const { return shift == Shift::kAuto ? shuffle : shift == Shift::kOn; }  // of a new run
   } data;
 
   struct Train {

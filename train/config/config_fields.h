@@ -90,6 +90,9 @@ void visit_data(Section& data, Visit& visit) {
         "The fraction of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
+  visit("data.shift", data.shift, OneOf<Shift>{},
+        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle, and a run that "
+        "resumes as before");
 }
 
 template <class Section, class Visit>

@@ -30,6 +30,7 @@ constexpr Meaning kMeanings[] = {
     {"model.attention", "the losses agree to rounding only"},
     {"model.position_extension", "no effect: the weights are the checkpoint's"},
     {"data.train", "the same tokens under another name"},
+    {"data.shift", "no effect: the sequences are cut as before"},
     {"data.validation", "validation losses before and after may not be comparable"},
     {"train.init_from", "no effect: the weights are the checkpoint's"},
     {"train.steps", "where the run ends"},
@@ -122,7 +123,13 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   same("train.seed", was.seed, now.seed);
   same("train.sequence_length", was.sequence_length, now.sequence_length);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
+  if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())
+    notices.push_back(
+        "the checkpoint's run cuts its training sequences at the same places in every epoch, and so does "
+        "this "
+        "one: data.shift is false");
   if (!was.fingerprint) {
     same("data.train", was.data, now.data);
     notices.push_back(

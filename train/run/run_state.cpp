@@ -79,7 +79,8 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"sequence_length", s.sequence_length},
                                    {"ranks", s.ranks},
                                    {"device", name_of(s.device)},
-                                   {"data", s.data}};
+                                   {"data", s.data},
+                                   {"shift", s.shift}};
   if (s.fingerprint) {
     nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
                                    {"train_range", json_of(s.fingerprint->train_range)}};
@@ -110,6 +111,11 @@ RunState read_run_state(const fs::path& checkpoint) {
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
                .device = read_device(object, name),
                .data = text_value(object, "data", name)};
+  if (object.contains("shift")) {
+    check(object["shift"].is_boolean(), "{}: \"shift\" is {}, wanted true or false", name,
+          brief(object["shift"]));
+    run.shift = object["shift"].get<bool>();
+  }
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);
   if (object.contains("best")) {
     const json& best = object["best"];

@@ -33,8 +33,9 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  Device device = Device::kCpu;                     // of the run that wrote it
-  std::string data;                                 // the training data, as the configuration named it
+  Device device = Device::kCpu;  // of the run that wrote it
+  std::string data;              // the training data, as the configuration named it
+  bool shift = false;            // of the training sequences; checkpoints without it: false
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
 };

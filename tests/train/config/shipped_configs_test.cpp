@@ -66,7 +66,8 @@ TEST(ShippedConfigs, DivideTheLogitsOfLargeVocabulariesAlone) {
 TEST(ShippedConfigs, FindSequencesEnoughInTheTextThatShips) {
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/configs")) {
     SCOPED_TRACE(entry.path().string());
-    EXPECT_NO_THROW(RunData(load_config(entry.path(), {})));
+    const Config config = load_config(entry.path(), {});
+    EXPECT_NO_THROW(RunData(config, config.data.shifts()));
   }
 }
 
