@@ -83,6 +83,7 @@ struct Config {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
     std::string init_from = "";  // a folder with weights and their model; empty: random
     int64_t steps = 1000;
+    int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")

@@ -104,6 +104,8 @@ void visit_train(Section& train, Visit& visit) {
       "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
       "\"\": random weights");
   visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
+  visit("train.patience", train.patience, Whole{},
+        "End the run after so many evaluations in a row without a new lowest validation loss; 0: never");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
         "Tokens of an optimizer step; a multiple of the sequence length");
   visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},

@@ -34,6 +34,7 @@ constexpr Meaning kMeanings[] = {
     {"data.validation", "validation losses before and after may not be comparable"},
     {"train.init_from", "no effect: the weights are the checkpoint's"},
     {"train.steps", "where the run ends"},
+    {"train.patience", "when the run ends early"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
@@ -198,11 +199,12 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
   return notices;
 }
 
-std::optional<BestEvaluation> best_so_far(const fs::path& checkpoint, const RunState& was,
-                                          const RunState& now, const Config& config) {
-  if (!was.best || !same_validation(was, now)) return std::nullopt;
-  const bool there = fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
-  return there || !config.checkpoint.keep_best ? was.best : std::nullopt;
+void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
+  if (!same_validation(was, now)) return;
+  const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
+  if (was.best && config.checkpoint.keep_best && !there) return;
+  now.best = was.best;
+  now.evaluations_since_best = was.evaluations_since_best;
 }
 
 }  // namespace tessera

@@ -18,9 +18,10 @@ namespace tessera {
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
                                                  const RunState& now, const Config& config);
 
-// The best evaluation up to the checkpoint. Nothing if its loss cannot be compared with those of this run,
-// or if the run keeps the best checkpoint and that one no longer exists.
-std::optional<BestEvaluation> best_so_far(const std::filesystem::path& checkpoint, const RunState& was,
-                                          const RunState& now, const Config& config);
+// Sets the best evaluation of `now`, and how many followed, to those up to the checkpoint. They begin anew if
+// losses of this run cannot be compared with them, or if it keeps the best checkpoint and that one no longer
+// exists.
+void take_best(const std::filesystem::path& checkpoint, const RunState& was, RunState& now,
+               const Config& config);
 
 }  // namespace tessera

@@ -143,7 +143,7 @@ void Trainer::take_data(const fs::path* checkpoint) {
                          .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
   add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_));
-  run_.best = best_so_far(*checkpoint, was_, run_, config_);
+  take_best(*checkpoint, was_, run_, config_);
 }
 
 void Trainer::obtain_memory(bool resuming) {

@@ -173,6 +173,7 @@ TEST_F(CheckpointFolder, NumbersOfTheStateHaveRanges) {
                                    Case{"device", 3},
                                    Case{"data", 7},
                                    Case{"shift", 1},
+                                   Case{"evaluations_since_best", 13},
                                    Case{"best", 3},
                                    Case{"best", {{"step", 13}, {"validation_loss", 1.0}}},
                                    Case{"data_fingerprint", {{"train", 1}}}}) {
