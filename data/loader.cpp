@@ -24,7 +24,7 @@ constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 constexpr int kRounds = 6;
 
 int64_t count_windows(const LoaderOptions& options) {
-  const auto& [stream, first_token, token_count, T, seed, shuffle] = options;
+  const auto& [stream, first_token, token_count, T, seed, shuffle, shift] = options;
   check(stream != nullptr, "a Loader needs a token stream");
   check(T >= 1, "the sequence length must be at least 1, found {}", T);
   check(first_token >= 0 && token_count >= 0 && first_token <= stream->size() - token_count,
@@ -75,7 +75,21 @@ uint64_t SequenceOrder::permute(uint64_t index, uint64_t epoch_key) const {
 Loader::Loader(const LoaderOptions& options)
     : options_(options),
       sequences_per_epoch_(count_windows(options)),
-      order_(sequences_per_epoch_, options.seed, options.shuffle) {}
+      order_(sequences_per_epoch_, options.seed, options.shuffle),
+      offsets_(options.sequence_length, mix(options.seed + kGolden), true) {}
+
+int64_t Loader::offset(int64_t epoch) const {
+  const int64_t T = options_.sequence_length;
+  return options_.shift ? (offsets_.at(epoch) - offsets_.at(0) + T) % T : 0;
+}
+
+void Loader::read(int64_t first, std::span<int32_t> out) const {
+  first %= options_.token_count;
+  const auto before_the_end =
+      static_cast<size_t>(std::min(options_.token_count - first, static_cast<int64_t>(out.size())));
+  options_.stream->read(options_.first_token + first, out.first(before_the_end));
+  if (before_the_end < out.size()) options_.stream->read(options_.first_token, out.subspan(before_the_end));
+}
 
 void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
                    std::span<int32_t> targets) const {
@@ -84,12 +98,12 @@ void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
         "{} sequences of length {} need {} tokens and as many targets, found space for {} and {}", count, T,
         count * T, tokens.size(), targets.size());
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = options_.first_token + order_.at(position + i) * T;
+    const int64_t first = offset((position + i) / sequences_per_epoch_) + order_.at(position + i) * T;
     const auto row = [&](std::span<int32_t> rows) {
       return rows.subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
     };
-    options_.stream->read(first, row(tokens));
-    options_.stream->read(first + 1, row(targets));
+    read(first, row(tokens));
+    read(first + 1, row(targets));
   }
 }
 

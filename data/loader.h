@@ -34,6 +34,7 @@ struct LoaderOptions {
   int64_t sequence_length = 0;  // T, tokens
   uint64_t seed = 0;
   bool shuffle = true;  // false for evaluation
+  bool shift = false;   // cut every epoch at another offset; false for evaluation
 };
 
 struct TokenRange {
@@ -41,9 +42,17 @@ struct TokenRange {
   int64_t token_count = 0;
 };
 
-// Splits a range of tokens into windows of T tokens. Window i has the tokens i*T to i*T + T: T inputs, and
-// the same shifted by one as targets. There are (token_count - 1) / T windows; the tokens after the last one
-// are never used.
+// Splits a range of N tokens into n = (N - 1) / T windows. Window i begins at token i*T + offset(epoch): it
+// has T inputs, and the same shifted by one as targets.
+//
+// Without `shift` the offset is 0. With it, the range is a ring: its first token follows its last one. In
+// both cases an epoch has every token once as an input, except the N - n*T tokens (1 to T) between its last
+// window and its first: without `shift` the last ones of the range, with it others in each epoch.
+//
+// Why a ring: n is the same in every epoch, and so is the meaning of a position, and a range of one window
+// can be shifted, too. Without the ring, most offsets would leave out a window more. The price is one window
+// in some epochs that joins the end of the range to its beginning. Its target there is false, as in any
+// window that joins two documents.
 class Loader {
  public:
   // Error: no stream, T < 1, a range outside the stream, a range too short for one window.
@@ -52,6 +61,11 @@ class Loader {
   int64_t sequences_per_epoch() const { return sequences_per_epoch_; }
   TokenRange range() const { return {options_.first_token, options_.token_count}; }
 
+  // Where an epoch's first window begins, 0 to T - 1 tokens after the range's beginning: a function of (T,
+  // seed, epoch) alone. Epoch 0 has 0, so it is the same with and without `shift`; of T epochs, from a
+  // multiple of T on, each has another one, in random order. Error: epoch < 0
+  int64_t offset(int64_t epoch) const;
+
   // Fills tokens and targets, [count, T] each, with the sequences at positions position .. position + count
   // - 1. Positions continue over epochs; within an epoch every window occurs exactly once. Safe to call from
   // several threads. Error: position < 0, spans of another size than count * T, and what
@@ -59,9 +73,12 @@ class Loader {
   void fetch(int64_t position, int64_t count, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
  private:
+  void read(int64_t first, std::span<int32_t> out) const;  // of the ring; at most token_count tokens
+
   LoaderOptions options_;
   int64_t sequences_per_epoch_;
   SequenceOrder order_;
+  SequenceOrder offsets_;  // of 0 .. T - 1
 };
 
 struct TrainValidationSplit {

@@ -187,8 +187,8 @@ void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
       file_.write(rows);
       continue;
     }
-    Arena staging = Arena::host();
-    const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+    const Arena::Scope scope(staging_);
+    const Tensor turned = staging_.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
     transpose(rows, piece.rows, piece.columns, turned.as<float>());
     file_.write({turned.as<float>(), rows.size()});
   }

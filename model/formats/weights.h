@@ -28,6 +28,7 @@ class WeightsWriter {
   const Family& family_;
   ModelConfig model_;
   SafetensorsWriter file_;
+  Arena staging_ = Arena::host();
 };
 
 // Reads a parameter from a file that WeightsWriter wrote with this prefix.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
+#include <span>
 
 #include "tests/data/support.h"
 
@@ -166,6 +168,147 @@ TEST_F(LoaderTest, TheSamePositionIsTheSameData) {
     EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(), whole.tokens.begin() + position * 4));
     EXPECT_TRUE(std::equal(one.targets.begin(), one.targets.end(), whole.targets.begin() + position * 4));
   }
+}
+
+class ShiftedWindows : public LoaderTest {
+ protected:
+  // Of the tokens 3 to 3 + count - 1 of a longer stream
+  Loader loader(int64_t count, int64_t T, uint64_t seed, bool shuffle, bool shift = true) const {
+    return Loader({.stream = &stream_,
+                   .first_token = kFirst,
+                   .token_count = count,
+                   .sequence_length = T,
+                   .seed = seed,
+                   .shuffle = shuffle,
+                   .shift = shift});
+  }
+
+  static constexpr int64_t kFirst = 3;
+  const TokenStream stream_ = stream_of(130);
+};
+
+TEST_F(ShiftedWindows, TheFirstEpochIsTheUnshiftedOne) {
+  for (const bool shuffle : {false, true})
+    for (const int64_t count : {6, 7, 10, 11, 100}) {
+      const Loader shifted = loader(count, 5, 8, shuffle), plain = loader(count, 5, 8, shuffle, false);
+      const int64_t n = plain.sequences_per_epoch();
+      ASSERT_EQ(shifted.sequences_per_epoch(), n) << count;
+      EXPECT_EQ(fetch(shifted, 0, n, 5), fetch(plain, 0, n, 5)) << count;
+      EXPECT_NE(fetch(shifted, n, 4 * n, 5), fetch(plain, n, 4 * n, 5)) << count;
+    }
+}
+
+// With every remainder of N - 1 by T, in every epoch: each token at most once as an input, but for those
+// between the last window and the first; and targets are the tokens that follow on the ring.
+TEST_F(ShiftedWindows, HaveEveryTokenOnceButThoseBetweenTheLastAndTheFirst) {
+  constexpr int64_t T = 5;
+  for (int64_t count = T + 1; count <= 3 * T + 1; ++count) {
+    const Loader shifted = loader(count, T, 2, true);
+    const int64_t n = shifted.sequences_per_epoch();
+    for (int64_t epoch = 0; epoch < 3 * T; ++epoch) {
+      SCOPED_TRACE(fmt::format("{} tokens, epoch {}", count, epoch));
+      Batch batch = fetch(shifted, epoch * n, n, T);
+      for (size_t i = 0; i < batch.tokens.size(); ++i)
+        ASSERT_EQ(batch.targets[i], (batch.tokens[i] - kFirst + 1) % count + kFirst);
+      std::vector<int32_t> wanted;
+      for (int64_t i = 0; i < n * T; ++i)
+        wanted.push_back(static_cast<int32_t>(kFirst + (shifted.offset(epoch) + i) % count));
+      std::ranges::sort(wanted);
+      std::ranges::sort(batch.tokens);
+      ASSERT_EQ(batch.tokens, wanted);
+      ASSERT_EQ(std::ranges::adjacent_find(wanted), wanted.end());
+    }
+  }
+}
+
+// The window that contains the seam, and the text as it is read around it
+TEST_F(ShiftedWindows, AnEpochIsTheRingFromItsOffsetOn) {
+  const Loader shifted = loader(12, 4, 7, false);  // two windows, and 4 tokens left out
+  const int64_t n = shifted.sequences_per_epoch();
+  ASSERT_EQ(n, 2);
+  for (int64_t epoch = 0; epoch < 8; ++epoch) {
+    const auto token = [&](int64_t i) {
+      return static_cast<int32_t>(kFirst + (shifted.offset(epoch) + i) % 12);
+    };
+    for (int64_t window = 0; window < n; ++window) {
+      Batch wanted;
+      for (int64_t t = 0; t < 4; ++t) {
+        wanted.tokens.push_back(token(4 * window + t));
+        wanted.targets.push_back(token(4 * window + t + 1));
+      }
+      EXPECT_EQ(fetch(shifted, epoch * n + window, 1, 4), wanted);
+    }
+  }
+}
+
+TEST_F(ShiftedWindows, OffsetsDependOnSeedAndEpochAlone) {
+  const Loader shifted = loader(100, 8, 4, true), other_seed = loader(100, 8, 5, true);
+  std::vector<int64_t> mine, others;
+  for (int64_t epoch = 0; epoch < 40; ++epoch) {
+    mine.push_back(shifted.offset(epoch));
+    others.push_back(other_seed.offset(epoch));
+    EXPECT_EQ(loader(57, 8, 4, false).offset(epoch), mine.back());  // of any range, in any order
+    EXPECT_EQ(loader(100, 8, 4, true, false).offset(epoch), 0);
+  }
+  EXPECT_NE(mine, others);
+  expect_error([&] { shifted.offset(-1); }, {"negative", "-1"});
+}
+
+// Each offset once in T epochs; and which offset an epoch has is uniform over the seeds.
+TEST_F(ShiftedWindows, OffsetsAreUniform) {
+  constexpr int64_t T = 16, kSeeds = 4000;
+  std::map<int64_t, std::map<int64_t, int>> times;  // [epoch][offset]
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Loader shifted = loader(100, T, seed, true);
+    EXPECT_EQ(shifted.offset(0), 0);
+    for (const int64_t block : {0, 5}) {
+      std::vector<int64_t> offsets;
+      for (int64_t i = 0; i < T; ++i) offsets.push_back(shifted.offset(block * T + i));
+      std::ranges::sort(offsets);
+      ASSERT_EQ(offsets, counting(T)) << "seed " << seed << ", block " << block;
+    }
+    for (const int64_t epoch : {1, 2, 15, 16, 1000}) ++times[epoch][shifted.offset(epoch)];
+  }
+  for (const auto& [epoch, of_offset] : times) {
+    // Epoch 0 has 0, so the others of its block have one of T - 1 offsets.
+    const int64_t kinds = epoch < T ? T - 1 : T;
+    double chi_square = 0;
+    for (const auto& [offset, count] : of_offset) {
+      const double expected = static_cast<double>(kSeeds) / static_cast<double>(kinds);
+      chi_square += (count - expected) * (count - expected) / expected;
+    }
+    EXPECT_EQ(std::ssize(of_offset), kinds) << "epoch " << epoch;
+    EXPECT_LT(chi_square, 44.3) << "epoch " << epoch;  // one in 10,000 of 15 degrees of freedom is above
+  }
+}
+
+// What ranks and a resumed run rely on, across epochs and the seam
+TEST_F(ShiftedWindows, TheSamePositionIsTheSameData) {
+  const Batch whole = fetch(loader(23, 4, 9, true), 0, 60, 4);
+  const Loader resumed = loader(23, 4, 9, true);
+  for (int64_t position = 58; position >= 0; position -= 2) {
+    const Batch two = fetch(resumed, position, 2, 4);
+    EXPECT_TRUE(std::ranges::equal(two.tokens, std::span(whole.tokens).subspan(position * 4, 8)));
+    EXPECT_TRUE(std::ranges::equal(two.targets, std::span(whole.targets).subspan(position * 4, 8)));
+  }
+}
+
+TEST_F(ShiftedWindows, OfOneWindowAreTheRingTurned) {
+  const Loader shifted = loader(6, 5, 1, true);
+  ASSERT_EQ(shifted.sequences_per_epoch(), 1);
+  std::set<std::vector<int32_t>> seen;
+  for (int64_t epoch = 0; epoch < 5; ++epoch) seen.insert(fetch(shifted, epoch, 1, 5).tokens);
+  EXPECT_EQ(seen, (std::set<std::vector<int32_t>>{
+                      {3, 4, 5, 6, 7}, {4, 5, 6, 7, 8}, {5, 6, 7, 8, 3}, {6, 7, 8, 3, 4}, {7, 8, 3, 4, 5}}));
+}
+
+// These offsets are what resumed runs rely on: a change here breaks the reproduction of every earlier run.
+TEST_F(ShiftedWindows, AreTheSameForever) {
+  const Loader shifted = loader(100, 16, 42, true);
+  std::vector<int64_t> offsets;
+  for (int64_t epoch = 0; epoch < 8; ++epoch) offsets.push_back(shifted.offset(epoch));
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 5, 9, 13, 2, 10, 12, 8}));
+  EXPECT_EQ(shifted.offset(1'000'000'008), 13);
 }
 
 TEST_F(LoaderTest, RefusesWhatCannotBeLoaded) {

@@ -251,7 +251,8 @@ Target checkpoint_state() {
                 R"({"format":"tessera checkpoint 2","step":5,"data_position":20,"seed":1,"micro_batch":4,)"
                 R"("sequence_length":32,"ranks":2,"device":"cuda","data":"a","data_fingerprint":{"train":)"
                 R"({"tokens":100,"tokenizer":"bytes","sources":[{"file":"a","bytes":100,"start":"0"}],)"
-                R"("sample":"1"},"train_range":[0,90]},"best":{"step":4,"validation_loss":2.5}})"},
+                R"("sample":"1"},"train_range":[0,90]},"shift":true,"evaluations_since_best":1,)"
+                R"("best":{"step":4,"validation_loss":2.5}})"},
       .words = {"\"train_range\":[",
                 "\"best\":", "\"validation_loss\":", "\"data_fingerprint\":", "\"ranks\":"}};
 }

@@ -140,6 +140,12 @@ void check_across(const SourcedConfig& sourced) {
   if (checkpoint.keep_best)
     sourced.require(sourced.config.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but",
                     "evaluation.every");
+  const auto& patience = sourced.config.train.patience;
+  sourced.require(patience == 0 || sourced.config.evaluation.every > 0, "train.patience",
+                  "needs evaluations, but", "evaluation.every");
+  sourced.require(patience == 0 || checkpoint.keep_best, "train.patience",
+                  "ends a run after its best step, but", "checkpoint.keep_best",
+                  "set checkpoint.keep_best=true, to have that step's weights");
 }
 
 }  // namespace tessera

@@ -40,6 +40,11 @@ constexpr auto words_of(Schedule) {  // of optimizer.schedule
                     Word{"constant", Schedule::kConstant}, Word{"wsd", Schedule::kWsd}};
 }
 
+enum class Shift : uint8_t { kAuto, kOff, kOn };
+constexpr auto words_of(Shift) {  // of data.shift
+  return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
+}
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
 
@@ -69,13 +74,16 @@ struct Config {
     std::string validation = "";       // like train; empty: hold out a part of train
     double validation_fraction = 0.05;
     bool shuffle = true;
+    Shift shift = Shift::kAuto;
     bool operator==(const Data&) const = default;
+    bool shifts() const { return shift == Shift::kAuto ? shuffle : shift == Shift::kOn; }  // of a new run
   } data;
 
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
     std::string init_from = "";  // a folder with weights and their model; empty: random
     int64_t steps = 1000;
+    int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")

@@ -90,6 +90,9 @@ void visit_data(Section& data, Visit& visit) {
         "The fraction of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
+  visit("data.shift", data.shift, OneOf<Shift>{},
+        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle, and a run that "
+        "resumes as before");
 }
 
 template <class Section, class Visit>
@@ -101,6 +104,8 @@ void visit_train(Section& train, Visit& visit) {
       "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
       "\"\": random weights");
   visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
+  visit("train.patience", train.patience, Whole{},
+        "End the run after so many evaluations in a row without a new lowest validation loss; 0: never");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
         "Tokens of an optimizer step; a multiple of the sequence length");
   visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},

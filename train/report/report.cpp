@@ -18,10 +18,14 @@ int main(int argc, char** argv) {
                  "The page to write; default: of one run its report.html, of several compare.html")
       ->type_name("FILE");
   app.add_option("--svg", options.svg, "Also draw the curves into this file")->type_name("FILE");
+  app.add_option("--validation-svg", options.validation_svg,
+                 "Also draw the validation losses alone, close to the lowest, into this file")
+      ->type_name("FILE");
   app.footer(
       "Examples:\n"
       "  ./report runs/a runs/b --output compare.html\n"
-      "  ./report runs/a --svg a.svg\n\n"
+      "  ./report runs/a --svg a.svg\n"
+      "  ./report runs/a runs/b --validation-svg losses.svg\n\n"
       "Exit code 1: the command line is wrong, a run cannot be read, or a file cannot be written.");
   if (const auto exit_code = tessera::parse_command_line({app, argc, argv})) return *exit_code;
   try {

@@ -57,9 +57,16 @@ void report_command(const ReportOptions& options) {
   // A running run overwrites this page soon; until then it shows the present state.
   const ReportPage page{.runs = runs, .written = utc_time()};
   write_output(output.string(), report_page(page));
-  if (!options.svg.empty()) write_output(options.svg, report_svg(runs));
+  std::string written = output.string();
+  const auto draw = [&](const std::string& file, std::string (*svg)(std::span<const RunRecord>)) {
+    if (file.empty()) return;
+    write_output(file, svg(runs));
+    written += ", " + file;
+  };
+  draw(options.svg, report_svg);
+  draw(options.validation_svg, validation_svg);
   print_table(runs);
-  fmt::print("written: {}{}{}\n", output.string(), options.svg.empty() ? "" : ", ", options.svg);
+  fmt::print("written: {}\n", written);
 }
 
 }  // namespace tessera

@@ -9,7 +9,8 @@ namespace tessera {
 struct ReportOptions {
   std::vector<std::string> runs;  // folders, or the metrics.jsonl in them
   std::string output;             // the page; "": of one run its report.html, of several compare.html
-  std::string svg;                // a picture; "": none
+  std::string svg;                // a picture of all curves; "": none
+  std::string validation_svg;     // of the validation losses alone; "": none
 };
 
 // Writes them and prints a table of the runs. Error: a run cannot be read, a file cannot be written.

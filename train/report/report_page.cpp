@@ -1,7 +1,8 @@
 #include "train/report/report_page.h"
 
-#include <cmath>
 #include <fmt/format.h>
+
+#include <cmath>
 #include <iterator>
 
 #include "kernels/base/check.h"

@@ -142,8 +142,8 @@ function describe_run(run) {
   $("about").textContent = said.join(" · ");
   const goes_on = report.reload_seconds > 0 && run.state === "running", pill = $("state");
   pill.hidden = false;
-  pill.textContent = goes_on ? "running" : { running: "no end recorded", signal: "stopped by a signal", error: "stopped by an error" }[run.state] ?? run.state;
-  pill.classList.add(goes_on || run.state === "finished" ? "good" : "warn");
+  pill.textContent = goes_on ? "running" : { running: "no end recorded", patience: "stopped early", signal: "stopped by a signal", error: "stopped by an error" }[run.state] ?? run.state;
+  pill.classList.add(goes_on || ["finished", "patience"].includes(run.state) ? "good" : "warn");
   if (known(facts.steps) && facts.steps > 0) {
     const share = Math.min(1, run.last.step / facts.steps);
     $("progress").hidden = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/base/check.h"
 #include "train/plot/svg_plot.h"
@@ -87,6 +88,16 @@ void add_curve(SvgPlot::Panel& panel, const std::string& name, const RunRecord& 
   if (smooth) line(smoothed(run.steps(), curve, std::max(1.0, span)), 2, 1);
 }
 
+Points validation_losses(const RunRecord& run) {
+  Points points;
+  for (const auto& [index, bucket] : run.evaluations().buckets())
+    if (bucket.values[0].count > 0)
+      points.push_back({static_cast<double>(bucket.last.step), bucket.values[0].mean()});
+  return points;
+}
+
+constexpr size_t kMostDots = 60;  // of a line with more evaluations they would touch
+
 }  // namespace
 
 std::string report_svg(std::span<const RunRecord> runs) {
@@ -100,12 +111,8 @@ std::string report_svg(std::span<const RunRecord> runs) {
   losses.wide = losses.around = true;
   for (const RunRecord& run : runs) {
     add_curve(losses, single ? "training" : run.name, run, "loss", true);
-    Points validation;
-    for (const auto& [index, bucket] : run.evaluations().buckets())
-      if (bucket.values[0].count > 0)
-        validation.push_back({static_cast<double>(bucket.last.step), bucket.values[0].mean()});
+    Points validation = validation_losses(run);
     if (validation.empty()) continue;
-    constexpr size_t kMostDots = 60;
     const bool dots = validation.size() <= kMostDots;
     losses.lines.push_back({.name = single ? "validation" : run.name,
                             .points = std::move(validation),
@@ -124,6 +131,28 @@ std::string report_svg(std::span<const RunRecord> runs) {
   panel("Tokens per second", "tokens_per_second", true);
   panel("MFU: share of the GEMM peak", "mfu", true);
   return plot.draw();
+}
+
+std::string validation_svg(std::span<const RunRecord> runs) {
+  constexpr double kMost = 1.3;  // times the lowest loss
+  double lowest = std::numeric_limits<double>::infinity();
+  for (const RunRecord& run : runs)
+    if (run.best_validation()) lowest = std::min(lowest, run.best_validation()->value);
+  check(std::isfinite(lowest), "there is no validation loss to draw: these runs did not evaluate");
+  SvgPlot::Panel panel{.title = "", .lines = {}};
+  panel.wide = panel.around = true;
+  for (const RunRecord& run : runs) {
+    Points points = validation_losses(run);
+    const bool dots = points.size() <= kMostDots;
+    std::erase_if(points, [&](const auto& point) { return point.second > kMost * lowest; });
+    if (!points.empty()) panel.lines.push_back({.name = run.name, .points = std::move(points), .dots = dots});
+  }
+  return SvgPlot{.title = "Validation loss",
+                 .x_label = "step",
+                 .y_label = "",
+                 .panels = {std::move(panel)},
+                 .x_axis = SvgPlot::XAxis::kLinear}
+      .draw();
 }
 
 }  // namespace tessera

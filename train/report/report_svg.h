@@ -12,4 +12,8 @@ namespace tessera {
 // training and one for validation; several runs have one colour each.
 std::string report_svg(std::span<const RunRecord> runs);
 
+// The validation losses alone, up to 1.3 times the lowest of them, so that runs that end close together can
+// be told apart. Error: no run has one.
+std::string validation_svg(std::span<const RunRecord> runs);
+
 }  // namespace tessera

@@ -149,7 +149,7 @@ void RunRecord::add_event(const Json& line, const std::string& type) {
   } else if (type == "stop") {
     state_ = text(line, "reason").empty() ? "finished" : text(line, "reason");
     message_ = cut(text(line, "message"), kMostSampleBytes);
-    event.text = state_ == "error" ? "error: " + message_ : state_;
+    event.text = state_ == "error" || state_ == "patience" ? state_ + ": " + message_ : state_;
   } else {
     return;  // a type of a later version: ignored
   }

@@ -58,7 +58,7 @@ class RunRecord {
   double tokens_per_second() const;    // of the steps alone, over the whole run; NaN: unknown
   double fact(const char* key) const;  // a number of the newest start or resume; NaN: none
   const nlohmann::json& facts() const { return facts_; }  // that whole line
-  // "running" if no end is recorded, else "finished", "signal" or "error"
+  // "running" if no end is recorded, else "finished", "patience", "signal" or "error"
   const std::string& state() const { return state_; }
   const std::string& message() const { return message_; }
   const std::string& started() const { return started_; }  // UTC, as in the file; "": unknown

@@ -48,9 +48,10 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
   std::vector<std::string> prefixes;
   for (const Section& section : sections) prefixes.emplace_back(section.prefix);
   WeightsWriter file(path, state.shape().model, prefixes, dtype);
+  Arena staging = Arena::host();
   for (const Section& section : sections)
     for_each_value(state, section.kept, [&](const ParamInfo& info, const Tensor& tensor) {
-      Arena staging = Arena::host();
+      const Arena::Scope scope(staging);
       const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
       state.stream().run(Copy{tensor, host});
       state.stream().synchronize();

@@ -30,9 +30,11 @@ constexpr Meaning kMeanings[] = {
     {"model.attention", "the losses agree to rounding only"},
     {"model.position_extension", "no effect: the weights are the checkpoint's"},
     {"data.train", "the same tokens under another name"},
+    {"data.shift", "no effect: the sequences are cut as before"},
     {"data.validation", "validation losses before and after may not be comparable"},
     {"train.init_from", "no effect: the weights are the checkpoint's"},
     {"train.steps", "where the run ends"},
+    {"train.patience", "when the run ends early"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
@@ -122,7 +124,13 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   same("train.seed", was.seed, now.seed);
   same("train.sequence_length", was.sequence_length, now.sequence_length);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
+  if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())
+    notices.push_back(
+        "the checkpoint's run cuts its training sequences at the same places in every epoch, and so does "
+        "this "
+        "one: data.shift is false");
   if (!was.fingerprint) {
     same("data.train", was.data, now.data);
     notices.push_back(
@@ -191,11 +199,12 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
   return notices;
 }
 
-std::optional<BestEvaluation> best_so_far(const fs::path& checkpoint, const RunState& was,
-                                          const RunState& now, const Config& config) {
-  if (!was.best || !same_validation(was, now)) return std::nullopt;
-  const bool there = fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
-  return there || !config.checkpoint.keep_best ? was.best : std::nullopt;
+void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
+  if (!same_validation(was, now)) return;
+  const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
+  if (was.best && config.checkpoint.keep_best && !there) return;
+  now.best = was.best;
+  now.evaluations_since_best = was.evaluations_since_best;
 }
 
 }  // namespace tessera

@@ -17,16 +17,18 @@ TokenStream open(const std::string& name, int64_t vocab_size) {
 
 }  // namespace
 
-RunData::RunData(const Config& config) : train_stream_(open(config.data.train, config.model.vocab_size)) {
+RunData::RunData(const Config& config, bool shift)
+    : train_stream_(open(config.data.train, config.model.vocab_size)) {
   const int64_t T = config.sequence_length();
   const bool evaluates = config.evaluation.every > 0;
-  const auto loader = [&](const TokenStream& stream, TokenRange range, bool shuffle) {
+  const auto loader = [&](const TokenStream& stream, TokenRange range, bool trains) {
     return Loader({.stream = &stream,
                    .first_token = range.first_token,
                    .token_count = range.token_count,
                    .sequence_length = T,
                    .seed = static_cast<uint64_t>(config.train.seed),
-                   .shuffle = shuffle});
+                   .shuffle = trains && config.data.shuffle,
+                   .shift = trains && shift});
   };
   TokenRange train_range{0, train_stream_.size()};
   if (config.data.validation.empty()) {
@@ -42,7 +44,7 @@ RunData::RunData(const Config& config) : train_stream_(open(config.data.train, c
     validation_stream_ = open(config.data.validation, config.model.vocab_size);
     validation_.emplace(loader(*validation_stream_, {0, validation_stream_->size()}, false));
   }
-  train_.emplace(loader(train_stream_, train_range, config.data.shuffle));
+  train_.emplace(loader(train_stream_, train_range, true));
   if (!train_stream_.tokenizer().empty()) tokenizer_ = make_tokenizer(train_stream_.tokenizer());
 }
 

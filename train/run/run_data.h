@@ -17,7 +17,8 @@ class RunData {
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
   // evaluates, one to hold out. A run that never evaluates (evaluation.every: 0) opens no validation data. It
   // trains on the same tokens as one that does, or on all tokens if there are too few to hold any out.
-  explicit RunData(const Config& config);
+  // `shift`: of the training sequences, as Loader says; data.shift may leave it to a checkpoint.
+  RunData(const Config& config, bool shift);
   RunData(const RunData&) = delete;  // the loaders point into it
   RunData& operator=(const RunData&) = delete;
 

@@ -63,11 +63,12 @@ json read_known(const fs::path& checkpoint) {
 }  // namespace
 
 bool note_evaluation(RunState& run, double validation_loss) {
-  // There is no checkpoint before the first step.
-  if (run.step == 0 || !std::isfinite(validation_loss)) return false;
-  if (run.best && validation_loss >= run.best->validation_loss) return false;
-  run.best = {.step = run.step, .validation_loss = validation_loss};
-  return true;
+  if (run.step == 0) return false;
+  const bool is_best =
+      std::isfinite(validation_loss) && (!run.best || validation_loss < run.best->validation_loss);
+  if (is_best) run.best = {.step = run.step, .validation_loss = validation_loss};
+  run.evaluations_since_best = is_best ? 0 : run.evaluations_since_best + 1;
+  return is_best;
 }
 
 nlohmann::ordered_json json_of(const RunState& s) {
@@ -79,7 +80,9 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"sequence_length", s.sequence_length},
                                    {"ranks", s.ranks},
                                    {"device", name_of(s.device)},
-                                   {"data", s.data}};
+                                   {"data", s.data},
+                                   {"shift", s.shift},
+                                   {"evaluations_since_best", s.evaluations_since_best}};
   if (s.fingerprint) {
     nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
                                    {"train_range", json_of(s.fingerprint->train_range)}};
@@ -110,6 +113,13 @@ RunState read_run_state(const fs::path& checkpoint) {
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
                .device = read_device(object, name),
                .data = text_value(object, "data", name)};
+  if (object.contains("shift")) {
+    check(object["shift"].is_boolean(), "{}: \"shift\" is {}, wanted true or false", name,
+          brief(object["shift"]));
+    run.shift = object["shift"].get<bool>();
+  }
+  if (object.contains("evaluations_since_best"))
+    run.evaluations_since_best = whole("evaluations_since_best", 0, step);
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);
   if (object.contains("best")) {
     const json& best = object["best"];

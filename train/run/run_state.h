@@ -33,17 +33,20 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  Device device = Device::kCpu;                     // of the run that wrote it
-  std::string data;                                 // the training data, as the configuration named it
+  Device device = Device::kCpu;  // of the run that wrote it
+  std::string data;              // the training data, as the configuration named it
+  bool shift = false;            // of the training sequences; checkpoints without it: false
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
+  int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best
 };
 
 inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateFormat = "tessera checkpoint 2";
 inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  // is read as well
 
-// Records an evaluation after run.step. Returns whether its loss is the lowest so far.
+// Records an evaluation after run.step. Returns whether its loss is the lowest so far. A loss that is not
+// finite is not; nor is that of step 0, which is not counted either: it has no checkpoint.
 bool note_evaluation(RunState& run, double validation_loss);
 
 nlohmann::ordered_json json_of(const RunState& run);

@@ -7,6 +7,7 @@
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
+#include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
@@ -150,6 +151,11 @@ bool TrainLoop::train_step(int64_t step) {
   return true;
 }
 
+bool TrainLoop::is_out_of_patience() const {
+  const int64_t patience = run_.config.train.patience;
+  return patience > 0 && run_.now.evaluations_since_best >= patience;
+}
+
 TrainLoop::Due TrainLoop::due_after(int64_t step) const {
   const auto due = [&](int64_t every) {
     return every > 0 && (step % every == 0 || step == run_.config.train.steps);
@@ -159,13 +165,27 @@ TrainLoop::Due TrainLoop::due_after(int64_t step) const {
           .checkpoint = due(run_.config.checkpoint.every)};
 }
 
+std::string TrainLoop::patience_text() const {
+  return fmt::format("{} evaluations in a row had no new lowest validation loss, and train.patience is {}",
+                     run_.now.evaluations_since_best, run_.config.train.patience);
+}
+
+// Whether a run ends early, with a sample
+bool TrainLoop::has_last_sample() const {
+  return is_out_of_patience() && run_.config.sampling.every > 0 && run_.data.tokenizer();
+}
+
 void TrainLoop::work(const Due& due) {
-  bool best = false;
+  bool samples = due.sample, saves = due.checkpoint && run_.now.step > saved_;
   if (due.evaluation)
-    if (const std::optional<double> loss = evaluate()) best = note_evaluation(run_.now, *loss);
-  if (due.sample) sample();
-  // The best is saved even if its step was saved already: its state.json has to say that it is the best.
-  if ((due.checkpoint && run_.now.step > saved_) || (best && run_.config.checkpoint.keep_best)) save();
+    if (const std::optional<double> loss = evaluate()) {
+      const bool is_best = note_evaluation(run_.now, *loss);
+      // The evaluation of a step that a signal had saved goes into that checkpoint's state.json.
+      saves |= run_.config.checkpoint.keep_best && run_.now.step > 0 && (is_best || run_.now.step == saved_);
+      samples |= has_last_sample();
+    }
+  if (samples) sample();
+  if (saves) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.agreed();  // these tasks may have taken long
 }
 
@@ -177,13 +197,21 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   const std::vector<double> had =
       run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
-  const Due due{.evaluation = all.evaluation && had[0] == 0, .sample = all.sample && had[1] == 0};
-  if (run_.now.step == run_.config.train.steps && !due.evaluation && !due.sample)
+  const Due due{.evaluation = all.evaluation && had[0] == 0,
+                .sample = (all.sample || has_last_sample()) && had[1] == 0};
+  if (due.evaluation || due.sample) return due;
+  if (run_.now.step == run_.config.train.steps)
     run_.log.line().print_wrapped(
         fmt::format(
             "nothing is left to do: the run is at step {}, and train.steps is {}. To continue, set a larger "
             "one with --set train.steps=N",
             run_.now.step, run_.config.train.steps),
+        2);
+  else if (is_out_of_patience())
+    run_.log.line().print_wrapped(
+        fmt::format(
+            "nothing is left to do: train.patience is {}. To continue, set a larger one, or 0 for none",
+            run_.config.train.patience),
         2);
   return due;
 }
@@ -204,7 +232,8 @@ void TrainLoop::train_all() {
   if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
   bool dropped = false;
-  for (int64_t step = first; step <= run_.config.train.steps && stopping_.signal() == 0; ++step) {
+  for (int64_t step = first;
+       step <= run_.config.train.steps && stopping_.signal() == 0 && !is_out_of_patience(); ++step) {
     stopping_.expect_step(shape().micro_steps, step_seconds_);
     dropped = !train_step(step);
     if (dropped) break;
@@ -221,10 +250,39 @@ void TrainLoop::train_all() {
   end();
 }
 
+// Which step was the best, where its checkpoint is, and how to use it
+void TrainLoop::tell_best() {
+  const auto& best = run_.now.best;
+  if (!best) return;
+  const fs::path kept = run_.checkpoints / checkpoint_name(best->step);
+  const bool is_kept = fs::exists(kept);
+  run_.log.line().print_wrapped(
+      fmt::format("the lowest validation loss was {:.4f}, after step {}{}", best->validation_loss, best->step,
+                  is_kept ? ": " + kept.string() : "; checkpoint.keep_best=true keeps such a checkpoint"),
+      2);
+  if (!is_kept) return;
+  const Config::Data& data = run_.config.data;
+  const auto path = [](const char* key, const std::string& text) {  // in a shell, and there in YAML
+    return fmt::format("{}={}", key, in_shell(text) == text ? text : in_quotes(text));
+  };
+  const std::string held_out = data.validation.empty()
+                                   ? fmt::format("data.validation_fraction={}", data.validation_fraction)
+                                   : path("data.validation", data.validation);
+  run_.log.line().print_wrapped(
+      fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
+                  set_switches({path("train.init_from", kept.string())}),
+                  set_switches({path("data.train", data.train), held_out}),
+                  set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
+      2);
+}
+
 void TrainLoop::end() {
-  if (run_.now.best)
-    run_.log.line().print(fmt::format("the lowest validation loss was {:.4f}, after step {}",
-                                      run_.now.best->validation_loss, run_.now.best->step));
+  const int signal = stopping_.signal();
+  const bool is_early = signal == 0 && run_.now.step < run_.config.train.steps;
+  if (is_early)
+    run_.log.line().print_wrapped(fmt::format("stopped after step {}: {}", run_.now.step, patience_text()),
+                                  2);
+  tell_best();
   run_.log.line().print(memory_table(run_.arena.ledger(), run_.arena.reserved_bytes(), run_.device.traits));
   report_ranks();
   if (!run_.profile.empty()) {
@@ -233,7 +291,7 @@ void TrainLoop::end() {
                                       run_.ranks.size() > 1 ? ", and one for each other rank" : ""));
   }
   run_.ranks.finish();
-  const int signal = stopping_.signal();
+  if (is_early) return run_.log.stop("patience", patience_text());
   if (signal == 0) return run_.log.stop("finished", fmt::format("step {} is done", run_.now.step));
   const std::string message = fmt::format(
       "stopped by a signal ({}); {}", name_of_signal(signal),

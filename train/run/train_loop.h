@@ -55,6 +55,9 @@ class TrainLoop {
 
   const RunShape& shape() const { return run_.plan.shape; }
   void train_all();
+  bool is_out_of_patience() const;  // the same on all ranks
+  bool has_last_sample() const;
+  std::string patience_text() const;
   Due due_before_steps();
   Due due_after(int64_t step) const;
   void work(const Due& due);
@@ -63,6 +66,7 @@ class TrainLoop {
   void sample();
   void save();
   void end();
+  void tell_best();
   void report_ranks();
   void write_profile();
 

@@ -118,7 +118,8 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .sequence_length = shape().sequence_length,
           .ranks = config_.ranks,
           .device = device_.traits.device,
-          .data = config_.data.train};
+          .data = config_.data.train,
+          .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts()};
   if (!checkpoint) return;
   check(was.step <= config_.train.steps,
         "{} is at step {}, and train.steps is {}: nothing is left to do. To continue, set a larger one with "
@@ -129,7 +130,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
   ranks_.enter_phase("the data", Timeout::kNone);
-  data_.emplace(config_);
+  data_.emplace(config_, run_.shift);
   run_.fingerprint = data_->fingerprint();
   ranks_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
@@ -142,7 +143,7 @@ void Trainer::take_data(const fs::path* checkpoint) {
                          .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
   add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_));
-  run_.best = best_so_far(*checkpoint, was_, run_, config_);
+  take_best(*checkpoint, was_, run_, config_);
 }
 
 void Trainer::obtain_memory(bool resuming) {

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "tests/data/support.h"
 #include "train/config/config.h"
@@ -86,13 +88,11 @@ void make_valid(Random& random, Config::Model& model) {
   if (rope.scaling != RopeScaling::kNone) rope.factor = random_rope.factor;
   if (rope.scaling == RopeScaling::kLlama3 || rope.scaling == RopeScaling::kYarn)
     rope.original_context = random_rope.original_context;
-  if (rope.scaling == RopeScaling::kLlama3) {
-    rope.low_frequency = random_rope.low_frequency;
-    rope.high_frequency = random_rope.low_frequency + random_rope.high_frequency;
-  }
+  if (rope.scaling == RopeScaling::kLlama3)
+    std::tie(rope.low_frequency, rope.high_frequency) =
+        std::minmax(random_rope.low_frequency, random_rope.high_frequency);
   if (rope.scaling == RopeScaling::kYarn) {
-    rope.beta_fast = random_rope.beta_slow + random_rope.beta_fast;
-    rope.beta_slow = random_rope.beta_slow;
+    std::tie(rope.beta_slow, rope.beta_fast) = std::minmax(random_rope.beta_slow, random_rope.beta_fast);
     rope.attention_factor = random_rope.attention_factor;
   }
 }
@@ -117,6 +117,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
     config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);
+    if (!config.checkpoint.keep_best) config.train.patience = 0;
     config.checkpoint.every = random_whole(random, 1, 1'000'000);
     config.checkpoint.keep_every = config.checkpoint.every * random_whole(random, 0, 99);
     const std::string yaml = print_config(config);

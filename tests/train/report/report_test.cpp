@@ -252,6 +252,47 @@ TEST_F(ReportProgram, WritesWhatItIsTold) {
   EXPECT_TRUE(fs::exists(folder / "compare.html"));
 }
 
+// Of losses 5, 1.31, 1.2, 1 and 4, and of 1.4, 1.25 and 2: those up to 1.3 are drawn.
+TEST_F(ReportProgram, DrawsValidationLossesCloseToTheLowest) {
+  const auto run_of = [&](const std::string& name, const std::vector<double>& losses) {
+    fs::create_directories(folder / name);
+    std::string lines = "{\"type\":\"step\",\"step\":1,\"loss\":9}\n";
+    for (size_t i = 0; i < losses.size(); ++i)
+      lines +=
+          fmt::format("{{\"type\":\"evaluation\",\"step\":{},\"validation_loss\":{}}}\n", i + 1, losses[i]);
+    write(name + "/metrics.jsonl", lines);
+  };
+  run_of("low", {5, 1.31, 1.2, 1, 4});
+  run_of("high", {1.4, 1.25, 2});
+  run_of("none", {});
+  const ProcessResult drawn = report({"low", "high", "none", "--validation-svg", "v.svg"});
+  ASSERT_EQ(drawn.status, 0) << drawn.error;
+  EXPECT_NE(drawn.out.find("written: compare.html, v.svg"), std::string::npos) << drawn.out;
+  const std::string svg = text("v.svg");
+  expect_sound_svg(svg);
+  for (const char* part : {">Validation loss<", ">low<", ">high<"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  size_t dots = 0;
+  for (size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++dots;
+  EXPECT_EQ(dots, 3u) << svg;
+  const ProcessResult nothing = report({"none", "--validation-svg", "n.svg"});
+  EXPECT_EQ(nothing.status, 1);
+  EXPECT_NE(nothing.error.find("these runs did not evaluate"), std::string::npos) << nothing.error;
+}
+
+// The page and the terminal of a run that ended early
+TEST_F(ReportProgram, TellsThatARunEndedEarly) {
+  write("b/metrics.jsonl",
+        R"({"type":"step","step":1,"loss":2})"
+        "\n"
+        R"({"type":"stop","step":1,"reason":"patience","message":"3 evaluations in a row"})"
+        "\n");
+  ASSERT_EQ(report({"b"}).status, 0);
+  const json run = data_of("b/report.html")["runs"][0];
+  EXPECT_EQ(run["state"], "patience");
+  EXPECT_EQ(run["events"].back()["text"], "patience: 3 evaluations in a row");
+}
+
 TEST_F(ReportProgram, TellsRunsOfTheSameNameApart) {
   ASSERT_EQ(report({"x/a", "y/a"}).status, 0);
   const json page = data_of("compare.html");

@@ -156,12 +156,27 @@ TEST_F(CheckpointFolder, NumbersOfTheStateHaveRanges) {
     const char* key;
     nlohmann::json value;
   };
-  for (const auto& [key, value] :
-       {Case{"step", 0}, Case{"step", -1}, Case{"step", 12.0}, Case{"step", "12"}, Case{"data_position", 4},
-        Case{"data_position", -48}, Case{"data_position", 1e30}, Case{"seed", -1}, Case{"seed", nullptr},
-        Case{"micro_batch", 0}, Case{"sequence_length", 0}, Case{"ranks", 0}, Case{"ranks", 1 << 30},
-        Case{"device", "tpu"}, Case{"device", 3}, Case{"data", 7}, Case{"best", 3},
-        Case{"best", {{"step", 13}, {"validation_loss", 1.0}}}, Case{"data_fingerprint", {{"train", 1}}}}) {
+  for (const auto& [key, value] : {Case{"step", 0},
+                                   Case{"step", -1},
+                                   Case{"step", 12.0},
+                                   Case{"step", "12"},
+                                   Case{"data_position", 4},
+                                   Case{"data_position", -48},
+                                   Case{"data_position", 1e30},
+                                   Case{"seed", -1},
+                                   Case{"seed", nullptr},
+                                   Case{"micro_batch", 0},
+                                   Case{"sequence_length", 0},
+                                   Case{"ranks", 0},
+                                   Case{"ranks", 1 << 30},
+                                   Case{"device", "tpu"},
+                                   Case{"device", 3},
+                                   Case{"data", 7},
+                                   Case{"shift", 1},
+                                   Case{"evaluations_since_best", 13},
+                                   Case{"best", 3},
+                                   Case{"best", {{"step", 13}, {"validation_loss", 1.0}}},
+                                   Case{"data_fingerprint", {{"train", 1}}}}) {
     edit_state(path, key, value);
     expect_error([&] { read_run_state(path); }, {"state.json"});
     std::ofstream(path / "state.json") << whole;

@@ -108,7 +108,7 @@ class RunThatSpeaks : public InTempFolder {
             .sequence_length = config.sequence_length()};
   }
   std::vector<std::string> notices(const Config& config, double peak_flops) const {
-    const RunData data(config);
+    const RunData data(config, config.data.shifts());
     const DeviceChoice device;
     return slowness_notices({.config = config,
                              .shape = shape_of(config),
@@ -144,7 +144,7 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
 
 TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
   const Config c = config();
-  const RunData data(c);
+  const RunData data(c, c.data.shifts());
   const DeviceChoice device;
   const RunShape shape = shape_of(c);
   RunState run;

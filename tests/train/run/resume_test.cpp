@@ -59,8 +59,59 @@ TEST_F(Resume, ComparesTheDataAndNotItsPath) {
   refused(with({"--set", "data.validation_fraction=0.2"}), {"held out would become training text"});
   refused(with({"--set", "data.validation=elsewhere.txt"}), {"held out would become training text"});
   refused(with({"--set", "data.shuffle=false"}), {"data.shuffle", "order of the data would change"});
+  refused(with({"--set", "data.shift=false"}), {"data.shift true", "order of the data would change"});
   expect_parts(trains(with({"--set", "data.train=elsewhere.txt"})),
                {"data.train: \"text.txt\", now \"elsewhere.txt\"; the same tokens"});
+}
+
+// Epochs of about 8 steps: a run of 30 cuts four epochs, and stops in the middle of one.
+TEST_F(Resume, ShiftedWindowsContinueInAnyEpoch) {
+  write("text.txt", text().substr(0, 600));
+  const auto with = [&](std::vector<std::string> more) {
+    for (const char* key : {"train.steps=30", "evaluation.every=10"}) more.insert(more.end(), {"--set", key});
+    return more;
+  };
+  trains(with({"--set", "train.folder=whole"}));
+  trains(with({"--set", "train.folder=plain", "--set", "data.shift=false"}));
+  const auto at_step = [&](const char* run, int64_t step) {
+    const std::string prefix = std::to_string(step) + " ";
+    std::vector<std::string> found = losses(run);
+    std::erase_if(found, [&](const std::string& line) { return !line.starts_with(prefix); });
+    return found;
+  };
+  for (const int64_t step : {1, 8}) EXPECT_EQ(at_step("whole", step), at_step("plain", step)) << step;
+  EXPECT_NE(at_step("whole", 10), at_step("plain", 10));
+
+  // Stopped in epoch 1, and resumed; the checkpoint tells whether it shifts
+  trains(with({}));
+  for (int64_t step = 14; step <= 30; step += 2)
+    fs::remove_all(folder / fmt::format("out/checkpoints/step_{:08}", step));
+  trains(with({"--resume"}));
+  EXPECT_EQ(losses("out"), losses("whole"));
+
+  // An earlier version shifted nothing and said nothing about it.
+  const fs::path old = folder / "plain/checkpoints/step_00000012";
+  for (int64_t step = 14; step <= 30; step += 2)
+    fs::remove_all(folder / fmt::format("plain/checkpoints/step_{:08}", step));
+  const std::vector<std::string> unshifted = losses("plain");
+  auto state = nlohmann::json::parse(read_file(old / "state.json"));
+  EXPECT_EQ(state["shift"], false);
+  state.erase("shift");
+  write("plain/checkpoints/step_00000012/state.json", state.dump());
+  std::string config = read_file(old / "config.yaml");
+  const size_t key = config.find("  shift: false\n");
+  ASSERT_NE(key, std::string::npos);
+  write("plain/checkpoints/step_00000012/config.yaml", config.erase(key, 15));
+  fs::remove(old / "checksums.json");
+  state["format"] = "tessera checkpoint 1";
+  write("plain/checkpoints/step_00000012/state.json", state.dump());
+  const auto resumed = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--resume", "--set", "train.folder=plain"});
+    return with(more);
+  };
+  refused(resumed({"--set", "data.shift=true"}), {"data.shift false, this run has true"});
+  expect_parts(trains(resumed({})), {"at the same places in every epoch", "data.shift is false"});
+  EXPECT_EQ(losses("plain"), unshifted);
 }
 
 TEST_F(Resume, TellsWhatChangedAndWhatItMeans) {
