@@ -333,6 +333,15 @@ void AttentionBackward::check_on(Device device) const {
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
 }
 
+void ApplyDropout::check_on(Device device) const {
+  check_anchor(kName, "x", x, 3, device);
+  check_fields(kName, device, {{"y", y, x.dtype, x.shape}, {"add", add, x.dtype, x.shape, true}});
+  check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
+        "{}: the threshold wants 0 to {}, found {}", kName, Dropout::kResolution - 1, dropout.threshold);
+  check(dropout.place % Dropout::kHeads == 0, "{}: the place wants a multiple of {}, found {}", kName,
+        Dropout::kHeads, dropout.place);
+}
+
 void CrossEntropy::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t N = logits.shape[0];
