@@ -129,11 +129,14 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
   }
 }
 
-void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
+void check_dropout(const char* op, const Dropout& dropout) {
   check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
         "{}: dropout.threshold wants 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
   check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place wants a multiple of {}, found {}", op,
         Dropout::kHeads, dropout.place);
+}
+void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
+  check_dropout(op, dropout);
   check(!dropout || plan.dropout, "{}: dropout wants a plan with dropout: set AttentionRequest::dropout", op);
   check(!dropout || plan.shape.heads <= Dropout::kHeads, "{}: dropout wants at most {} heads, found {}", op,
         Dropout::kHeads, plan.shape.heads);
@@ -348,10 +351,7 @@ void AttentionBackward::check_on(Device device) const {
 void ApplyDropout::check_on(Device device) const {
   check_anchor(kName, "x", x, 3, device);
   check_fields(kName, device, {{"y", y, x.dtype, x.shape}, {"add", add, x.dtype, x.shape, true}});
-  check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
-        "{}: the threshold wants 0 to {}, found {}", kName, Dropout::kResolution - 1, dropout.threshold);
-  check(dropout.place % Dropout::kHeads == 0, "{}: the place wants a multiple of {}, found {}", kName,
-        Dropout::kHeads, dropout.place);
+  check_dropout(kName, dropout);
 }
 
 void CrossEntropy::check_on(Device device) const {
