@@ -83,6 +83,13 @@ AttnDtype attn_dtype(DType dtype) {
   fail("attention computes in fp32 or bf16, found {}", name_of(dtype));
 }
 
+AttnDropout attn_dropout(const Dropout& dropout) {
+  return {.threshold = dropout.threshold,
+          .place = dropout.place,
+          .first_sequence = dropout.first_sequence,
+          .key = dropout.key};
+}
+
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
   return {.dtype = attn_dtype(plan.dtype),
@@ -93,10 +100,7 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
           .scale = plan.scale,
-          .dropout = {.threshold = dropout.threshold,
-                      .place = dropout.place,
-                      .first_sequence = dropout.first_sequence,
-                      .key = dropout.key}};
+          .dropout = attn_dropout(dropout)};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {

@@ -233,5 +233,23 @@ TEST(ChooseAttentionDropout, CudnnRefusesAndSaysWhatToDo) {
   EXPECT_NE(message.find("dropout"), std::string::npos) << message;
 }
 
+// The plans of GPUs need no GPU.
+TEST(ChooseAttentionDropout, FlashServesEveryHeadDimOnEveryGpu) {
+  for (const int arch : {80, 86, 89, 90, 100, 120})
+    for (const DType dtype : {DType::kBF16, DType::kF32})
+      for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+        AttentionRequest request{.kind = AttentionKind::kFlash,
+                                 .shape = {2, 128, 3, head_dim, true},
+                                 .dtype = dtype,
+                                 .device = {.device = Device::kCuda, .arch = arch, .name = "a GPU"}};
+        const AttentionPlan without = choose_attention(request);
+        request.dropout = true;
+        const AttentionPlan with = choose_attention(request);
+        EXPECT_TRUE(with.dropout);
+        EXPECT_GE(with.backward_workspace_bytes, without.backward_workspace_bytes);
+        EXPECT_EQ(with.saved_shape, without.saved_shape);
+      }
+}
+
 }  // namespace
 }  // namespace tessera::testing
