@@ -143,8 +143,8 @@ TEST_F(ModelKeys, OfDropout) {
       "run.yaml:2:12: model.dropout is a section, whose keys (model.dropout.embedding, "
       "model.dropout.residual, model.dropout.attention) stand indented below it, or takes one value for "
       "all; found a list");
-  EXPECT_EQ(refusal("model:\n  dropout:\n    mlp: 0.1\n"),
-            "run.yaml:3:5: unknown key \"model.dropout.mlp\"; known: model.dropout.embedding, "
+  EXPECT_EQ(refusal("model:\n  dropout:\n    branches: 0.1\n"),
+            "run.yaml:3:5: unknown key \"model.dropout.branches\"; known: model.dropout.embedding, "
             "model.dropout.residual, model.dropout.attention");
   EXPECT_EQ(refused_override("model.dropuot=0.1"),
             "--set model.dropuot=0.1: unknown key \"model.dropuot\"; did you mean \"model.dropout\"?");
