@@ -1,7 +1,4 @@
-// Dropout on the CPU: its mask from Philox's words as kernels/base/dropout.h defines it, and what it does to
-// a tensor.
-#include "kernels/base/dropout.h"
-
+// Dropout of a tensor on the CPU: its mask is that of tests/base/dropout_test.cpp.
 #include "tests/kernels/formula.h"
 
 namespace tessera::testing {
@@ -13,30 +10,6 @@ struct DropoutTest : ::testing::Test {
   HostTensors make;
   CpuStream cpu;
 };
-
-// The random byte of a column, bit by bit from its unit's eight planes.
-int byte_of(const Dropout& dropout, uint32_t batch, uint32_t head, uint32_t row, uint32_t column) {
-  const Philox::Words words = dropout.draw(batch, head, row, column / Dropout::kUnit);
-  int byte = 0;
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t plane = words[i / 2] >> (i % 2 == 0 ? 0 : 16);
-    byte |= static_cast<int>(plane >> column % Dropout::kUnit & 1) << i;
-  }
-  return byte;
-}
-bool is_kept(const Dropout& dropout, uint32_t batch, uint32_t head, uint32_t row, uint32_t column) {
-  return dropout.kept(batch, head, row, column / 32) >> column % 32 & 1;
-}
-
-TEST_F(DropoutTest, KeepsTheColumnsWhoseByteReachesTheThreshold) {
-  for (int threshold = 0; threshold < Dropout::kResolution; ++threshold) {
-    Dropout dropout = kDropout;
-    dropout.threshold = threshold;
-    for (uint32_t column = 0; column < 96; ++column)
-      ASSERT_EQ(is_kept(dropout, 2, 3, 7, column), byte_of(dropout, 2, 3, 7, column) >= threshold)
-          << threshold << " " << column;
-  }
-}
 
 TEST_F(DropoutTest, IsItsFormula) {
   struct Size {
@@ -55,7 +28,7 @@ TEST_F(DropoutTest, IsItsFormula) {
       const auto column = static_cast<uint32_t>(i % C), row = static_cast<uint32_t>(i / C % T),
                  batch = static_cast<uint32_t>(i / C / T);
       const size_t at = static_cast<size_t>(i);
-      const bool kept = byte_of(dropout, batch, 0, row, column) >= dropout.threshold;
+      const bool kept = dropout.kept(batch, 0, row, column / 32) >> column % 32 & 1;
       want.push_back(kept ? floats(x)[at] * 256.0 / (256 - 26) : 0);
       want_sum.push_back(floats(add)[at] + want.back());
     }
@@ -99,45 +72,6 @@ TEST_F(DropoutTest, WhatIsDroppedIsZeroWhateverItWas) {
   for (const float value : floats(y)) zeros += value == 0;
   EXPECT_GT(zeros, 0);
   for (const float value : floats(y)) EXPECT_TRUE(value == 0 || std::isnan(value));
-}
-
-// Two masks that stand for different places agree as often as independent ones do: with a share q kept, in
-// q^2 + (1 - q)^2 of all elements. Five standard deviations.
-TEST_F(DropoutTest, MasksOfOtherPlacesAreIndependent) {
-  constexpr uint32_t kRows = 512, kColumns = 512;
-  constexpr double kElements = double{kRows} * kColumns;
-  for (const int threshold : {26, 51, 128, 230}) {
-    Dropout a = kDropout;
-    a.threshold = threshold;
-    const double kept = 1 - threshold / 256.0, same = kept * kept + (1 - kept) * (1 - kept);
-    const auto compare = [&](const char* what, const auto& other) {
-      int64_t count = 0, equal = 0;
-      for (uint32_t row = 0; row < kRows; ++row)
-        for (uint32_t column = 0; column < kColumns; ++column) {
-          const bool one = is_kept(a, 1, 0, row, column);
-          count += one;
-          equal += one == other(row, column);
-        }
-      EXPECT_NEAR(count / kElements, kept, 5 * std::sqrt(kept * (1 - kept) / kElements)) << what;
-      EXPECT_NEAR(equal / kElements, same, 5 * std::sqrt(same * (1 - same) / kElements))
-          << what << " at " << threshold;
-    };
-    const auto with = [&](const auto& change) {
-      Dropout b = a;
-      change(b);
-      return [b](uint32_t row, uint32_t column) { return is_kept(b, 1, 0, row, column); };
-    };
-    compare("the next step's key", with([](Dropout& b) { b.key += 1; }));
-    compare("the next place", with([](Dropout& b) { b.place += Dropout::kHeads; }));
-    compare("the next sequence", with([](Dropout& b) { b.first_sequence += 1; }));
-    compare("the next head", [&](uint32_t row, uint32_t column) { return is_kept(a, 1, 1, row, column); });
-    compare("the next row", [&](uint32_t row, uint32_t column) { return is_kept(a, 1, 0, row + 1, column); });
-    for (const uint32_t shift : {1u, 15u, 16u, 17u, 32u})
-      compare("a column to the right",
-              [&](uint32_t row, uint32_t column) { return is_kept(a, 1, 0, row, column + shift); });
-    compare("row and column exchanged",
-            [&](uint32_t row, uint32_t column) { return is_kept(a, 1, 0, column + kRows, row); });
-  }
 }
 
 TEST_F(DropoutTest, RefusesWhatDoesNotFit) {
