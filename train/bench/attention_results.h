@@ -48,8 +48,8 @@ struct MeanRatio {
 };
 std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 
-// What dropout adds to a rung's time, as a share of its time without; by geometric means over the problems that
-// were measured with and without.
+// What dropout adds to a rung's time, as a share of its time without; by geometric means over the problems
+// that were measured with and without.
 struct DropoutPrice {
   double forward = 0, backward = 0, both = 0;
   int64_t problems = 0;
