@@ -57,10 +57,7 @@ void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
 void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
   check(device.device == Device::kCuda,
         "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
-  check(!plan.dropout,
-        "cudnn attention cannot drop probabilities as our kernels do: its random numbers are its own. Set "
-        "model.attention=flash, or model.dropout.attention=0");
-  const AttnProblem problem = attn_problem(plan);
+  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout});
   const char* refusal = attention::cudnn_refusal(problem, device.arch);
   check(refusal == nullptr, "cudnn attention cannot run with {}: {}. model.attention=flash needs no cuDNN",
         request_text(plan, device), refusal != nullptr ? refusal : "");

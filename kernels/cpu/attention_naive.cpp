@@ -12,9 +12,8 @@
 namespace tessera::cpu {
 namespace {
 
-// To `kept` [T, T]: the saved probabilities of a query head, of AttentionForward or AttentionBackward, that are
-// not dropped.
-template <class Attention>
+// To `kept` [T, T]: the saved probabilities of a query head that are not dropped, else 0.
+template <class Attention>  // AttentionForward or AttentionBackward
 void keep_probabilities(const Attention& a, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens;

@@ -19,8 +19,8 @@ struct DropoutRow {
   const Dropout& dropout;
   int64_t batch, head, query;
 
-  // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key first_key +
-  // from + j.
+  // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key
+  // first_key + from + j.
   template <class F>
   void for_keys(int64_t first_key, int64_t keys, F&& f) const {
     for (int64_t from = 0; from < keys;) {

@@ -1,5 +1,5 @@
-// attention.h under dropout: every family that serves it against fp64 with the same mask, the mask itself read
-// from outputs and gradients, the same bits every time.
+// attention.h under dropout: every family that serves it against fp64 with the same mask; the mask itself,
+// read from outputs and gradients; the same bits every time.
 #include "tests/cuda/attention_problem.h"
 
 namespace tessera::test {
@@ -79,8 +79,9 @@ TEST_F(AttentionDropout, LongSequencesAgreeWithFp32) {
     }
 }
 
-// All keys that a query sees weigh the same. V has a 1 in column d of key first + d, and dO in column d of query
-// first + d: so out shows which of these keys each query keeps, and dV which keys each of these queries keeps.
+// All keys that a query sees weigh the same. V has a 1 in column d of key first + d, and dO in column d of
+// query first + d: so out shows which of these keys each query keeps, and dV which keys each of these queries
+// keeps.
 Inputs inputs_that_show(const AttentionCase& c, int64_t first) {
   Inputs inputs(c, true, 0);
   for (std::vector<double>* x : {&inputs.v, &inputs.dout}) {

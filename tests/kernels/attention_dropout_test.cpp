@@ -1,4 +1,4 @@
-// CPU attention under dropout: naive and flash against fp64 with the same mask, and the mask itself to the bit,
+// CPU attention under dropout: naive and flash against fp64 with the same mask; the mask itself to the bit,
 // read from outputs; refusals.
 #include <omp.h>
 

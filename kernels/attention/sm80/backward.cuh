@@ -79,6 +79,17 @@ __device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key,
   }
 }
 
+// What dropout keeps of a pass, kM keys x kN queries from (key, query) on; dq_tile is counted over all heads.
+template <bool kDropout, int kM, int kN>
+__device__ __forceinline__ uint32_t kept_of_pass(const BackwardArgs& a, int b, int dq_tile, int query,
+                                                 int key) {
+  if constexpr (kDropout) {
+    const int h = dq_tile / a.query_blocks - b * a.heads;
+    return kept_of_transposed<kM, kN>(a.dropout, b, h, query, key);
+  }
+  return ~0u;
+}
+
 // Scores become probabilities, P = 2^(c s - L), and with them dP becomes dS = P (dP - delta). L and delta of
 // the columns' queries are at these shared addresses. With dropout, what is dropped of P is then 0, and dP is
 // `dropout_scale` of it, or 0; `kept` as of kept_of_transposed().
@@ -183,12 +194,13 @@ template <class Tile>
 using KeyGradient = Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim / Tile::kSplitD>;
 
 // After the last step: K is no longer read, so its tile can take dK. `part` tells the warp's columns.
-template <class Tile>
+template <bool kDropout, class Tile>
 __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
                                                     const KeyBlock& block, int warp_row, int part,
-                                                    KeyGradient<Tile>& dk, const KeyGradient<Tile>& dv) {
+                                                    KeyGradient<Tile>& dk, KeyGradient<Tile>& dv) {
   constexpr int kSplitD = Tile::kSplitD;
   dk.scale(a.scale);
+  if (kDropout) dv.scale(a.dropout.scale());
   const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
   const int cols = a.head_dim - first_col;
   store_rows<Tile::kWhole>(dk, columns_of<kSplitD>(memory.k(), part), warp_row,
@@ -276,16 +288,11 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         Accumulator<kWarpK, kPassQ> p, ds;
         p.clear();
         multiply_rows_rows(p, memory.k(), warp_row, memory.q(stage), pass);
-        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1)) {
+        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1))
           mask_transposed<kCausal>(p, first_k, first_q + pass, a.tokens);
-        }
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
-        uint32_t kept = ~0u;
-        if constexpr (kDropout) {
-          const int h = dq_tile / a.query_blocks - b * a.heads;
-          kept = kept_of_transposed<kWarpK, kPassQ>(a.dropout, b, h, first_q + pass, first_k);
-        }
+        const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
         scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
                                       memory.delta(stage) + pass * 4, kept, a.dropout.scale());
         const auto ds_packed = operand_a(ds);
@@ -332,8 +339,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
   if (kDeterministic) pass_last_turn<Tile>(a, done);
-  if (kDropout) dv.scale(a.dropout.scale());
-  write_key_gradients(a, memory, done, warp_row, part, dk, dv);
+  write_key_gradients<kDropout>(a, memory, done, warp_row, part, dk, dv);
 }
 
 }  // namespace tessera::attention::sm80
