@@ -129,6 +129,19 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
   }
 }
 
+void check_dropout(const char* op, const Dropout& dropout) {
+  check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
+        "{}: dropout.threshold wants 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
+  check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place wants a multiple of {}, found {}", op,
+        Dropout::kHeads, dropout.place);
+}
+void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
+  check_dropout(op, dropout);
+  check(!dropout || plan.dropout, "{}: dropout wants a plan with dropout: set AttentionRequest::dropout", op);
+  check(!dropout || plan.shape.heads <= Dropout::kHeads, "{}: dropout wants at most {} heads, found {}", op,
+        Dropout::kHeads, plan.shape.heads);
+}
+
 // No element is written twice.
 void check_written_apart(const char* op, std::initializer_list<HeadsField> written) {
   for (const HeadsField* a = written.begin(); a != written.end(); ++a)
@@ -316,6 +329,7 @@ void AttentionForward::check_on(Device device) const {
                {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
   check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
+  check_attention_dropout(kName, plan, dropout);
 }
 
 void AttentionBackward::check_on(Device device) const {
@@ -331,6 +345,13 @@ void AttentionBackward::check_on(Device device) const {
   check_attention_heads(kName, plan, device, gradients);
   check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
+  check_attention_dropout(kName, plan, dropout);
+}
+
+void ApplyDropout::check_on(Device device) const {
+  check_anchor(kName, "x", x, 3, device);
+  check_fields(kName, device, {{"y", y, x.dtype, x.shape}, {"add", add, x.dtype, x.shape, true}});
+  check_dropout(kName, dropout);
 }
 
 void CrossEntropy::check_on(Device device) const {

@@ -262,12 +262,12 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp =
-    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const AttentionForward*,
-                 const AttentionBackward*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                           const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                           const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
+                           const SwigluForward*, const SwigluBackward*, const LinearForward*,
+                           const LinearBackward*, const AttentionForward*, const AttentionBackward*,
+                           const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

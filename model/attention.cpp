@@ -44,7 +44,8 @@ void attention_forward(const Stream& stream, const AttentionSettings& a, const A
                               .v = in.v,
                               .y = s.output,
                               .saved = s.row_state,
-                              .workspace = workspace});
+                              .workspace = workspace,
+                              .dropout = a.dropout});
 }
 
 void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
@@ -79,7 +80,8 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                                .dq = d.q,
                                .dk = d.k,
                                .dv = d.v,
-                               .workspace = workspace});
+                               .workspace = workspace,
+                               .dropout = a.dropout});
   if (a.angles)
     stream.run(RotaryBackward{.dy = d_qk,
                               .dx = d_qk,

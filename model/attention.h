@@ -55,14 +55,15 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
 struct AttentionSettings {
   const ModelConfig& config;
   AttentionPlan plan;
-  Tensor angles;  // [>= T, D / 2, 2], see rope.h; only with rotary positions
+  Tensor angles;         // [>= T, D / 2, 2], see rope.h; only with rotary positions
+  Dropout dropout = {};  // of the probabilities
 };
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
                  const AttentionSaved& s);
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace);
-// y = add + W_O output
+// y = add + W_O output; without `add`, that alone
 void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
                  const Tensor& y);
 

@@ -53,6 +53,17 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
+// The probabilities with which elements are dropped in training, each 0 or as dropout_threshold() takes it:
+// model/dropout.h
+struct DropoutConfig {
+  double embedding = 0;  // the sum of token and position embeddings
+  double residual = 0;   // what attention and MLP add to the residual stream
+  double attention = 0;  // attention's probabilities
+
+  bool operator==(const DropoutConfig&) const = default;
+  explicit operator bool() const { return *this != DropoutConfig{}; }
+};
+
 struct ModelConfig {
   int64_t vocab_size;        // V: tokens 0 .. V - 1
   int64_t context;           // the longest sequence; learned positions: rows of their table
@@ -72,6 +83,7 @@ struct ModelConfig {
   bool tied = true;                       // the logits use the token table
   bool scale_attention = true;            // scores are divided by sqrt(D)
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
+  DropoutConfig dropout = {};             // of training alone
 
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
@@ -86,6 +98,7 @@ struct ModelConfig {
 };
 
 // Calls visit(key, member) for every key of a configuration that describes the model, but for model.preset.
+// Dropout does not: it is how a model is trained.
 template <class M, class Visit>
 void for_each_model_key(M& model, Visit&& visit) {
   visit("model.vocab_size", model.vocab_size);
@@ -114,6 +127,12 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.tied", model.tied);
   visit("model.scale_attention", model.scale_attention);
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer);
+}
+template <class D, class Visit>
+void for_each_dropout_key(D& dropout, Visit&& visit) {
+  visit("model.dropout.embedding", dropout.embedding);
+  visit("model.dropout.residual", dropout.residual);
+  visit("model.dropout.attention", dropout.attention);
 }
 
 }  // namespace tessera

@@ -43,7 +43,7 @@ void visit_mlp_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, 
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
                     const MlpSaved& s);
 void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s);
-// y = add + contract(hidden)
+// y = add + contract(hidden); without `add`, that alone
 void contract_forward(const Stream& stream, const MlpWeights& w, const MlpSaved& s, const Tensor& add,
                       const Tensor& y);
 

@@ -9,46 +9,77 @@ namespace {
 
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
-// One stage of a block: Stage has them in their order.
-void run_stage(const Stream& stream, const Model& model, size_t layer, Stage stage, const Tensor& x,
-               const BlockSaved& s, const Tensor& attention_workspace) {
+// [N, C] as [B, T, C]
+Tensor by_sequence(const Model& model, const Tensor& rows) {
+  const AttentionShape& shape = model.plan.shape;
+  return rows.view({shape.batch, shape.tokens, rows.shape[1]});
+}
+
+// y = dropout(x); nothing without dropout
+void drop(const Stream& stream, const Model& model, const Dropout& dropout, const Tensor& x, const Tensor& y,
+          const Tensor& add = {}) {
+  if (!dropout) return;
+  stream.run(ApplyDropout{.x = by_sequence(model, x),
+                          .y = by_sequence(model, y),
+                          .add = add ? by_sequence(model, add) : Tensor{},
+                          .dropout = dropout});
+}
+
+// One stage of a block: Stage has them in their order. A branch that is dropped adds to the residual stream
+// after that, otherwise in its last product.
+void run_stage(const Stream& stream, const Model& model, const ActiveDropout& dropout, size_t layer,
+               Stage stage, const Tensor& x, const BlockSaved& s, const Tensor& attention_workspace) {
   const BlockParams& p = model.params.blocks[layer];
   const ModelConfig& config = model.config;
   switch (stage) {
     case Stage::kNorm1:
       return norm_forward(stream, config, p.norm1, x, s.norm1);
     case Stage::kQkv:
-      return qkv_forward(stream, model.attention_of(layer), p.attention, s.norm1.y, s.attention);
+      return qkv_forward(stream, model.attention_of(layer, dropout), p.attention, s.norm1.y, s.attention);
     case Stage::kAttention:
-      return attention_forward(stream, model.attention_of(layer), s.attention, attention_workspace);
-    case Stage::kOut:
-      return out_forward(stream, p.attention, s.attention, x, s.residual_mid);
+      return attention_forward(stream, model.attention_of(layer, dropout), s.attention, attention_workspace);
+    case Stage::kOut: {
+      const Dropout own = dropout.at(DropoutKind::kAttentionBranch, layer);
+      out_forward(stream, p.attention, s.attention, own ? Tensor{} : x, s.residual_mid);
+      return drop(stream, model, own, s.residual_mid, s.residual_mid, x);
+    }
     case Stage::kNorm2:
       return norm_forward(stream, config, p.norm2, s.residual_mid, s.norm2);
     case Stage::kExpand:
       return expand_forward(stream, config, p.mlp, s.norm2.y, s.mlp);
     case Stage::kActivation:
       return activation_forward(stream, config, s.mlp);
-    case Stage::kContract:
-      return contract_forward(stream, p.mlp, s.mlp, s.residual_mid, s.residual_out);
+    case Stage::kContract: {
+      const Dropout own = dropout.at(DropoutKind::kMlpBranch, layer);
+      contract_forward(stream, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out);
+      return drop(stream, model, own, s.residual_out, s.residual_out, s.residual_mid);
+    }
   }
 }
 
-void block_forward(const Stream& stream, const Model& model, size_t layer, const Tensor& x,
-                   const BlockSaved& s, const Tensor& attention_workspace) {
-  for (const Stage stage : kStages) run_stage(stream, model, layer, stage, x, s, attention_workspace);
+void block_forward(const Stream& stream, const Model& model, const ActiveDropout& dropout, size_t layer,
+                   const Tensor& x, const BlockSaved& s, const Tensor& attention_workspace) {
+  for (const Stage stage : kStages)
+    run_stage(stream, model, dropout, layer, stage, x, s, attention_workspace);
 }
 
 // The forward's stages in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. An input of a linear layer that is not read again is overwritten by its gradient.
-void block_backward(const Stream& stream, Arena& arena, const Model& model, size_t layer, const Tensor& x,
-                    const BlockSaved& s, const Tensor& d, const BlockParams& g) {
+void block_backward(const Stream& stream, Arena& arena, const Model& model, const ActiveDropout& dropout,
+                    size_t layer, const Tensor& x, const BlockSaved& s, const Tensor& d,
+                    const BlockParams& g) {
   Arena::Scope scope(arena);
   const BlockParams& p = model.params.blocks[layer];
-  mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp, d, s.norm2.y);
+  const Dropout of_mlp = dropout.at(DropoutKind::kMlpBranch, layer),
+                of_attention = dropout.at(DropoutKind::kAttentionBranch, layer);
+  const Tensor branch =
+      of_mlp ? arena.alloc(MemoryTag::kActivations, "gradient of a residual branch", d.dtype, d.shape) : d;
+  drop(stream, model, of_mlp, d, branch);
+  mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp, branch, s.norm2.y);
   norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d);
-  attention_backward(stream, arena, model.attention_of(layer), p.attention, s.attention, g.attention, d,
-                     s.norm1.y);
+  drop(stream, model, of_attention, d, branch);
+  attention_backward(stream, arena, model.attention_of(layer, dropout), p.attention, s.attention, g.attention,
+                     branch, s.norm1.y);
   norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d);
 }
 
@@ -57,10 +88,11 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
 }
 
 // Runs the stages of a block again whose results the forward did not keep.
-void recompute(const Stream& stream, const Model& model, const Saved& saved, size_t layer) {
+void recompute(const Stream& stream, const Model& model, const ActiveDropout& dropout, const Saved& saved,
+               size_t layer) {
   for (const Stage stage : kStages)
     if (!model.keep.keeps(stage))
-      run_stage(stream, model, layer, stage, block_input(saved, layer), saved.blocks[layer],
+      run_stage(stream, model, dropout, layer, stage, block_input(saved, layer), saved.blocks[layer],
                 saved.attention_workspace);
 }
 
@@ -97,8 +129,11 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
 
 }  // namespace
 
-AttentionSettings Model::attention_of(size_t layer) const {
-  AttentionSettings own{.config = config, .plan = plan, .angles = angles};
+AttentionSettings Model::attention_of(size_t layer, const ActiveDropout& dropout) const {
+  AttentionSettings own{.config = config,
+                        .plan = plan,
+                        .angles = angles,
+                        .dropout = dropout.at(DropoutKind::kAttention, layer)};
   if (!config.scale_attention) own.plan.scale = 1;
   if (config.scale_attention_by_layer) own.plan.scale /= static_cast<float>(layer + 1);
   return own;
@@ -141,7 +176,7 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
 }
 
 void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
-             const OnLayer& before_layer) {
+             const ActiveDropout& dropout, const OnLayer& before_layer) {
   const Params& p = model.params;
   const int64_t B = tokens.shape[0], T = tokens.shape[1];
   const auto before = [&](int64_t layer) {
@@ -152,9 +187,11 @@ void forward(const Stream& stream, const Model& model, const Tensor& tokens, con
                               .token_table = p.token_table,
                               .position_table = p.position_table,
                               .y = saved.embedded.view({B, T, model.config.channels})});
+  drop(stream, model, dropout.at(DropoutKind::kEmbedding), saved.embedded, saved.embedded);
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     before(static_cast<int64_t>(l));
-    block_forward(stream, model, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
+    block_forward(stream, model, dropout, l, block_input(saved, l), saved.blocks[l],
+                  saved.attention_workspace);
   }
   before(model.config.layers);
   norm_forward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm);
@@ -175,14 +212,15 @@ void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, cons
 }
 
 void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
-                 float gradient_scale, const Tensor& losses, const Grads& grads, const LayerHooks& hooks) {
+                 float gradient_scale, const Tensor& losses, const Grads& grads, const ActiveDropout& dropout,
+                 const LayerHooks& hooks) {
   Arena::Scope scope(arena);
   const auto done = [&](int64_t layer) {
     if (hooks.after_backward) hooks.after_backward(layer);
   };
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
-  forward(stream, model, batch.tokens, saved, hooks.before_forward);
+  forward(stream, model, batch.tokens, saved, dropout, hooks.before_forward);
 
   phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
@@ -195,12 +233,13 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
     // Shared tensors still hold the values of the last block.
-    if (l < model.config.layers - 1) recompute(stream, model, saved, static_cast<size_t>(l));
-    block_backward(stream, arena, model, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
-                   grads.blocks[l]);
+    if (l < model.config.layers - 1) recompute(stream, model, dropout, saved, static_cast<size_t>(l));
+    block_backward(stream, arena, model, dropout, static_cast<size_t>(l), block_input(saved, l),
+                   saved.blocks[l], d, grads.blocks[l]);
     done(l);
   }
   const int64_t B = batch.tokens.shape[0], T = batch.tokens.shape[1];
+  drop(stream, model, dropout.at(DropoutKind::kEmbedding), d, d);
   stream.run(EmbeddingBackward{.tokens = batch.tokens,
                                .dy = d.view({B, T, model.config.channels}),
                                .d_token_table = grads.token_table,

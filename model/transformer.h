@@ -1,6 +1,6 @@
 // A transformer made of parts: embeddings, L blocks of attention and MLP on a residual stream, a norm, logits
-// by the token table or a head of their own. By ModelConfig it computes what transformers' GPT2LMHeadModel
-// (without dropout), LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM compute.
+// by the token table or a head of their own. By ModelConfig it computes what transformers' GPT2LMHeadModel,
+// LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM compute.
 //
 // Allocation: every function allocates its memory in a Scope of its own and releases it, except
 // allocate_saved(), whose tensors live as long as the caller's Scope.
@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "kernels/stream.h"
+#include "model/dropout.h"
 #include "model/params.h"
 #include "model/saved.h"
 
@@ -23,7 +24,8 @@ struct Model {
   Keep keep = {};
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
 
-  AttentionSettings attention_of(size_t layer) const;  // with the scale of this block's scores
+  // With the scale of this block's scores
+  AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout) const;
 };
 
 // One batch: rows of T tokens and, for each, the token that follows.
@@ -41,18 +43,19 @@ struct LayerHooks {
 
 // Fills `saved`; saved.norm.y [N, C] is what the logits are computed from.
 void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
-             const OnLayer& before_layer = {});
+             const ActiveDropout& dropout = {}, const OnLayer& before_layer = {});
 
 // Logits [rows, padded V] of some rows of saved.norm.y.
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits);
 
-// Losses [N] fp32 of a batch. Computes no gradient.
+// Losses [N] fp32 of a batch. Computes no gradient, drops nothing.
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                     const Tensor& losses);
 
 // Forward and backward of one micro-batch: losses [N], and gradients, times gradient_scale, added to `grads`.
+// With dropout, the losses are those of what it keeps.
 void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                  float gradient_scale, const Tensor& losses, const Grads& grads,
-                 const LayerHooks& hooks = {});
+                 const ActiveDropout& dropout = {}, const LayerHooks& hooks = {});
 
 }  // namespace tessera

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/dropout.h"
+
 namespace tessera::test {
 
 struct AttentionCase {
@@ -13,9 +15,18 @@ struct AttentionCase {
   int head_dim;
   bool causal;
   double scale;
+  Dropout dropout = {};
 
   int64_t rows() const { return batch * heads * tokens; }        // of q, out and their gradients
   int64_t kv_rows() const { return batch * kv_heads * tokens; }  // of k, v and theirs
+
+  // What dropout multiplies a probability by
+  double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
+    if (!dropout) return 1;
+    const uint32_t kept = dropout.kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
+                                       static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+    return kept >> key % 32 & 1 ? 256.0 / (256 - dropout.threshold) : 0.0;
+  }
 };
 
 // out, dq [batch, heads, tokens, head_dim]; dk, dv [batch, kv_heads,
@@ -34,7 +45,7 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
   for (auto* x : {&r.out, &r.dq}) x->assign(c.rows() * d, 0.0);
   for (auto* x : {&r.dk, &r.dv}) x->assign(c.kv_rows() * d, 0.0);
   r.lse.assign(c.rows(), 0.0);
-  std::vector<double> p(n * n), ds(n * n);
+  std::vector<double> p(n * n), weights(n * n), ds(n * n);  // weights: p after dropout
   for (int64_t head = 0; head < c.batch * c.heads;
        ++head) {  // b heads + h, of which group share a head of keys
     const int64_t base = head * n, kv_base = head / group * n;
@@ -60,9 +71,11 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       r.lse[base + i] = max + std::log(sum);
       for (int64_t j = 0; j < keys; ++j) {
         if (!empty) pi[j] /= sum;
-        dsi[j] = dot(&dout[(base + i) * d], &v[(kv_base + j) * d]);  // dP
+        const double factor = c.factor(head / c.heads, head % c.heads, i, j);
+        const double weight = weights[i * n + j] = factor * pi[j];
+        dsi[j] = factor * dot(&dout[(base + i) * d], &v[(kv_base + j) * d]);  // dP
         delta += pi[j] * dsi[j];
-        for (int64_t e = 0; e < d; ++e) r.out[(base + i) * d + e] += pi[j] * v[(kv_base + j) * d + e];
+        for (int64_t e = 0; e < d; ++e) r.out[(base + i) * d + e] += weight * v[(kv_base + j) * d + e];
       }
       for (int64_t j = 0; j < keys; ++j) {
         dsi[j] = pi[j] * (dsi[j] - delta) * c.scale;
@@ -74,7 +87,7 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t i = c.causal ? j : 0; i < n; ++i) {
         for (int64_t e = 0; e < d; ++e) {
           r.dk[(kv_base + j) * d + e] += ds[i * n + j] * q[(base + i) * d + e];
-          r.dv[(kv_base + j) * d + e] += p[i * n + j] * dout[(base + i) * d + e];
+          r.dv[(kv_base + j) * d + e] += weights[i * n + j] * dout[(base + i) * d + e];
         }
       }
     }

@@ -38,7 +38,8 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   return all;
 }
 
-// Each part of other families alone, and the families. `plain` has an even number of heads.
+// Each part of other families alone, each place of dropout, and the families. `plain` has an even number of
+// heads.
 inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   std::vector<Variant> all;
   const auto add = [&](const char* name, const ModelConfig& base, const auto& how) {
@@ -52,6 +53,10 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
+  add("dropout of embeddings", plain, [](ModelConfig& m) { m.dropout.embedding = 0.1; });
+  add("dropout of branches", plain, [](ModelConfig& m) { m.dropout.residual = 0.25; });
+  add("dropout of attention", plain, [](ModelConfig& m) { m.dropout.attention = 0.2; });
+  add("dropout", plain, [](ModelConfig& m) { m.dropout = {0.1, 0.1, 0.1}; });
   const ModelConfig llama = add("llama", plain, [](ModelConfig& m) {
     m.norm = NormKind::kRmsNorm;
     m.positions = Positions::kRope;
@@ -62,6 +67,7 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   });
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
   add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });
+  add("llama with dropout", llama, [](ModelConfig& m) { m.dropout = {0.2, 0.1, 0.3}; });
   add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
   return all;
 }
@@ -75,7 +81,7 @@ inline std::vector<Variant> families_of(const ModelConfig& plain) {
 }
 
 // Llama-shaped models of random sizes: 1 to 32 heads that share any number of key and value heads. Widths are
-// multiples of `unit`, head dims of 2 and of `unit`.
+// multiples of `unit`, head dims of 2 and of `unit`. About half of them drop something.
 inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t most_heads = 32) {
   std::vector<Variant> all;
   for (int i = 0; i < count; ++i) {
@@ -102,8 +108,11 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
     m.bias = pick(0, 1) == 0 ? Bias::kNone : Bias::kQkv;
     m.qk_norm = pick(0, 1) == 0;
     m.tied = pick(0, 1) == 0;
-    all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}", i, m.heads,
-                               m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : ""),
+    for_each_dropout_key(m.dropout,
+                         [&](const char*, double& p) { p = std::max<int64_t>(0, pick(-9, 3)) / 10.0; });
+    all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}{}", i, m.heads,
+                               m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : "",
+                               m.dropout ? ", dropout" : ""),
                    m});
   }
   return all;

@@ -21,10 +21,17 @@ class Tensor(ctypes.Structure):  # the structures of attention.h, field by field
     _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "row", "head"))]
 
 
+class Dropout(ctypes.Structure):
+    """Of the probabilities: threshold / 256 of them are dropped. `key` is another for each step, `place` (a multiple of
+    65536) for each layer; batch 0 counts as sequence `first_sequence`. The backward wants the forward's."""
+    _fields_ = [("threshold", ctypes.c_int), ("place", ctypes.c_uint32), ("first_sequence", ctypes.c_uint32),
+                ("key", ctypes.c_uint64)]
+
+
 class Problem(ctypes.Structure):
     _fields_ = [("dtype", ctypes.c_int),
                 *((name, ctypes.c_int64) for name in ("batch", "tokens", "heads", "kv_heads")),
-                ("head_dim", ctypes.c_int), ("causal", ctypes.c_int), ("scale", ctypes.c_float)]
+                ("head_dim", ctypes.c_int), ("causal", ctypes.c_int), ("scale", ctypes.c_float), ("dropout", Dropout)]
 
 
 class Forward(ctypes.Structure):
@@ -53,14 +60,14 @@ class Library:
         major, minor = torch.cuda.get_device_capability()
         self.arch = arch or 10 * major + minor
 
-    def forward(self, q, k, v, causal, scale=None):
+    def forward(self, q, k, v, causal, scale=None, dropout=Dropout()):
         out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
-        args = Forward(self._problem(q, k, causal, scale), *map(tensor, (q, k, v, out)), lse.data_ptr())
+        args = Forward(self._problem(q, k, causal, scale, dropout), *map(tensor, (q, k, v, out)), lse.data_ptr())
         self._call(self.functions.attn_forward, args)
         return out, lse
 
-    def backward(self, q, k, v, out, lse, dout, causal, scale=None, deterministic=True):
-        problem, (dq, dk, dv) = self._problem(q, k, causal, scale), map(torch.empty_like, (q, k, v))
+    def backward(self, q, k, v, out, lse, dout, causal, scale=None, deterministic=True, dropout=Dropout()):
+        problem, (dq, dk, dv) = self._problem(q, k, causal, scale, dropout), map(torch.empty_like, (q, k, v))
         size = self.functions.attn_backward_workspace(ctypes.byref(problem), self.arch, int(deterministic))
         workspace = torch.empty(size, dtype=torch.uint8, device=q.device)  # PyTorch aligns to 512 bytes
         args = Backward(problem, *map(tensor, (q, k, v, out, dout)), lse.data_ptr(), *map(tensor, (dq, dk, dv)),
@@ -69,11 +76,11 @@ class Library:
         return dq, dk, dv
 
     @staticmethod
-    def _problem(q, k, causal, scale):
+    def _problem(q, k, causal, scale, dropout):
         dtype = {torch.bfloat16: 0, torch.float32: 1}[q.dtype]
         batch, tokens, heads, head_dim = q.shape
         scale = 1 / math.sqrt(head_dim) if scale is None else scale
-        return Problem(dtype, batch, tokens, heads, k.shape[2], head_dim, int(causal), scale)
+        return Problem(dtype, batch, tokens, heads, k.shape[2], head_dim, int(causal), scale, dropout)
 
     def _call(self, function, args):  # enqueues on PyTorch's stream, and does not wait
         status = function(ctypes.byref(args), self.arch, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))

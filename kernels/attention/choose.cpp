@@ -1,5 +1,6 @@
 #include "kernels/attention/choose.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/cpu_workspace.h"
@@ -23,8 +24,10 @@ void plan_naive(AttentionPlan& plan) {
   plan.saved_dtype = plan.dtype;
   plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
   plan.saved_name = "probabilities";
-  // The backward needs the gradient of the probabilities for one sequence at a time.
+  // The backward needs the gradient of the probabilities for one sequence at a time, and before it, with
+  // dropout, those that are kept. So does the forward.
   plan.backward_workspace_bytes = s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(plan.dtype));
+  if (plan.dropout) plan.forward_workspace_bytes = plan.backward_workspace_bytes;
 }
 
 void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
@@ -38,20 +41,23 @@ void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
 }
 
 void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
-  const AttnProblem problem = attn_problem(plan);
-  const AttnStatus status = attn_supports(&problem, device.arch);
+  // A plan with dropout also runs without it, possibly by another family.
+  const AttnProblem problem = attn_problem(plan), dropping = attn_problem(plan, {.threshold = plan.dropout});
+  const AttnStatus status = attn_supports(&dropping, device.arch);
   check(status == ATTN_OK,
         "flash attention cannot run with {}: {}. It serves {}; head dim = channels / heads. "
         "model.attention=naive serves every size",
         request_text(plan, device), attn_status_text(status), attention::what_is_served());
-  plan.backward_workspace_bytes =
-      static_cast<int64_t>(attn_backward_workspace(&problem, device.arch, plan.deterministic));
+  for (const AttnProblem& p : {problem, dropping})
+    plan.backward_workspace_bytes =
+        std::max(plan.backward_workspace_bytes,
+                 static_cast<int64_t>(attn_backward_workspace(&p, device.arch, plan.deterministic)));
 }
 
 void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
   check(device.device == Device::kCuda,
         "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
-  const AttnProblem problem = attn_problem(plan);
+  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout});
   const char* refusal = attention::cudnn_refusal(problem, device.arch);
   check(refusal == nullptr, "cudnn attention cannot run with {}: {}. model.attention=flash needs no cuDNN",
         request_text(plan, device), refusal != nullptr ? refusal : "");
@@ -74,6 +80,13 @@ AttnDtype attn_dtype(DType dtype) {
   fail("attention computes in fp32 or bf16, found {}", name_of(dtype));
 }
 
+AttnDropout attn_dropout(const Dropout& dropout) {
+  return {.threshold = dropout.threshold,
+          .place = dropout.place,
+          .first_sequence = dropout.first_sequence,
+          .key = dropout.key};
+}
+
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
   return {.dtype = attn_dtype(plan.dtype),
@@ -84,10 +97,7 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
           .head_dim = static_cast<int>(s.head_dim),
           .causal = s.causal,
           .scale = plan.scale,
-          .dropout = {.threshold = dropout.threshold,
-                      .place = dropout.place,
-                      .first_sequence = dropout.first_sequence,
-                      .key = dropout.key}};
+          .dropout = attn_dropout(dropout)};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {

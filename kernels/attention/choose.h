@@ -67,6 +67,7 @@ struct AttentionRequest {
 AttentionPlan choose_attention(const AttentionRequest& request);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
+AttnDropout attn_dropout(const Dropout& dropout);
 // The planned problem in the terms of attention.h
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {});
 AttnTensor attn_tensor(const Heads& heads);

@@ -117,9 +117,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_LAUNCH_FAILED:
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
     case ATTN_BAD_DROPOUT:
-      return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, and no kernel "
-             "here "
-             "may serve dropout";
+      return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, or no kernel "
+             "serves dropout with this problem";
   }
   return "unknown status";
 }

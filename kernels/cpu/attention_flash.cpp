@@ -5,8 +5,10 @@
 // Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
 //   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V
 //   at the end  y = O / sum
+// With dropout, P V is of the kept probabilities, and y of scale() times them; the sum is that of all.
 // Backward, for a query head, a key tile and all query tiles from its diagonal on; delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
+// With dropout, dV is of the kept probabilities, and dP of the kept keys, both times scale().
 // dK and dV of a key/value head are summed over the query heads that read it.
 // Method: Dao, "FlashAttention-2", arXiv:2307.08691, algorithms 1 and 2.
 #include <cblas.h>
@@ -18,6 +20,7 @@
 
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/dropped_keys.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
@@ -41,8 +44,10 @@ void score_tile(const View<float>& q, int64_t first_query, int64_t queries, cons
 struct HeadBackward {
   View<float> q, k, v, y, dy, dq, dk, dv;
   const float* lse;  // [T]
+  const Dropout& dropout;
+  int64_t batch, index;
 
-  HeadBackward(const AttentionBackward& a, int64_t b, int64_t h) {
+  HeadBackward(const AttentionBackward& a, int64_t b, int64_t h) : dropout(a.dropout), batch(b), index(h) {
     const AttentionShape& s = a.plan.shape;
     const int64_t kv_head = h / s.group();
     q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
@@ -79,13 +84,25 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
       for (int64_t i = 0; i < queries; ++i) {
         const float row_lse = h.lse[first_query + i], row_delta = delta[first_query + i];
         float *p = &P[i * keys], *ds = &dS[i * keys];
+        const auto to_gradients = [&](int64_t from, int64_t to) {
 #pragma omp simd
-        for (int64_t j = 0; j < keys; ++j) {
-          p[j] = exp(p[j] - row_lse);
-          ds[j] = plan.scale * p[j] * (ds[j] - row_delta);
+          for (int64_t j = from; j < to; ++j) {
+            p[j] = exp(p[j] - row_lse);
+            ds[j] = plan.scale * p[j] * (ds[j] - row_delta);
+          }
+        };
+        if (!h.dropout) {
+          to_gradients(0, keys);
+          continue;
         }
+        const DropoutRow row{h.dropout, h.batch, h.index, first_query + i};
+        row.for_keys(first_key, keys, [&](int64_t from, int64_t to, uint32_t kept) {
+          keep(ds + from, to - from, kept, h.dropout.scale());
+          to_gradients(from, to);
+          keep(p + from, to - from, kept);
+        });
       }
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, P, keys,
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, h.dropout.scale(), P, keys,
                   h.dy.row_begin(first_query), h.dy.row, 1.0f, h.dv.row_begin(first_key), h.dv.row);
       cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, queries, 1.0f, dS, keys,
                   h.q.row_begin(first_query), h.q.row, 1.0f, h.dk.row_begin(first_key), h.dk.row);
@@ -122,6 +139,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
             score_tile(q, first_query, queries, k, first_key, keys, a.plan, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
+              if (a.dropout) DropoutRow{a.dropout, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
               for (int64_t d = 0; d < D; ++d) O[i * D + d] *= rescale;
             }
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, S, keys,
@@ -129,7 +147,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
           }
           const View<float> y = heads_of<float>(a.y).one_head(b, h);
           for (int64_t i = 0; i < queries; ++i) {
-            const float inverse = softmax[i].inverse_sum();
+            const float inverse = a.dropout.scale() * softmax[i].inverse_sum();
             for (int64_t d = 0; d < D; ++d) y.row_begin(first_query + i)[d] = O[i * D + d] * inverse;
             a.saved.as<float>()[(b * H + h) * T + first_query + i] = softmax[i].log_sum_exp();
           }

@@ -6,9 +6,31 @@
 
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/dropped_keys.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
+namespace {
+
+// To `kept` [T, T]: the saved probabilities of a query head that are not dropped, else 0.
+template <class Attention>  // AttentionForward or AttentionBackward
+void keep_probabilities(const Attention& a, int64_t b, int64_t h, float* kept) {
+  const AttentionShape& s = a.plan.shape;
+  const int64_t T = s.tokens;
+  std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * T * T, T * T, kept);
+  for (int64_t i = 0; i < T; ++i) DropoutRow{a.dropout, b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
+}
+
+// y = scale() P V of a query head, with scale() = 1 without dropout
+void weigh_values(const AttentionForward& a, int64_t b, int64_t h, const float* P) {
+  const AttentionShape& s = a.plan.shape;
+  const View<float> v = heads_of<float>(a.v).one_head(b, h / s.group()),
+                    y = heads_of<float>(a.y).one_head(b, h);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.tokens, s.head_dim, s.tokens, a.dropout.scale(), P,
+              s.tokens, v.data, v.row, 0.0f, y.data, y.row);
+}
+
+}  // namespace
 
 void naive_attention_forward(const AttentionForward& a) {
   const auto [B, T, H, D, causal, K] = a.plan.shape;
@@ -17,9 +39,7 @@ void naive_attention_forward(const AttentionForward& a) {
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
       const View<float> q = heads_of<float>(a.q).one_head(b, h),
-                        k = heads_of<float>(a.k).one_head(b, h / group),
-                        v = heads_of<float>(a.v).one_head(b, h / group);
-      const View<float> y = heads_of<float>(a.y).one_head(b, h);
+                        k = heads_of<float>(a.k).one_head(b, h / group);
       float* P = a.saved.as<float>() + (b * H + h) * T * T;
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.row, k.data,
                   k.row, 0.0f, P, T);
@@ -30,14 +50,23 @@ void naive_attention_forward(const AttentionForward& a) {
         for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
         std::fill(P + i * T + keys, P + (i + 1) * T, 0.0f);
       }
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, 1.0f, P, T, v.data, v.row, 0.0f, y.data,
-                  y.row);
+      if (!a.dropout) weigh_values(a, b, h, P);
+    }
+  }
+  if (!a.dropout) return;
+  for (int64_t b = 0; b < B; ++b) {  // the workspace has room for one sequence
+#pragma omp parallel for
+    for (int64_t h = 0; h < H; ++h) {
+      float* kept = a.workspace.as<float>() + h * T * T;
+      keep_probabilities(a, b, h, kept);
+      weigh_values(a, b, h, kept);
     }
   }
 }
 
 // For every query head h of a key/value head, in turn, with P and dS of its own:
 //   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
+// With dropout, P of the first product is without what is dropped, and so is dP; both times scale().
 void naive_attention_backward(const AttentionBackward& a) {
   const auto [B, T, H, D, causal, K] = a.plan.shape;
   const int64_t group = H / K;
@@ -53,14 +82,19 @@ void naive_attention_backward(const AttentionBackward& a) {
         const View<float> q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
         const float* P = a.saved.as<float>() + (b * H + h) * T * T;
-        float* dS = a.workspace.as<float>() + h * T * T;
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, 1.0f, P, T, dy.data, dy.row, beta,
-                    dv.data, dv.row);
+        float* dS = a.workspace.as<float>() + h * T * T;  // before it, with dropout, the probabilities kept
+        if (a.dropout) keep_probabilities(a, b, h, dS);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.dropout.scale(), a.dropout ? dS : P,
+                    T, dy.data, dy.row, beta, dv.data, dv.row);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
                     0.0f, dS, T);
         for (int64_t i = 0; i < T; ++i) {
           const float* p = P + i * T;
           float* ds = dS + i * T;
+          if (a.dropout)
+            DropoutRow{a.dropout, b, h, i}.for_keys(0, T, [&](int64_t from, int64_t to, uint32_t kept) {
+              keep(ds + from, to - from, kept, a.dropout.scale());
+            });
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];

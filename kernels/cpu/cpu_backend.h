@@ -26,6 +26,7 @@ void run(const LinearForward& a, const Launch& on);
 void run(const LinearBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);
+void run(const ApplyDropout& a, const Launch& on);
 void run(const CrossEntropy& a, const Launch& on);
 void run(const GlobalNorm& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);

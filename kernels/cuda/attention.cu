@@ -5,6 +5,8 @@
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
+// With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale(). What is
+// kept of P lies in the workspace, for one sequence, and in the backward where dP will be.
 // Where G query heads share a head of keys and values, a product is G launches: launch g takes the g-th query
 // head of every group, as one batch of K products. dK and dV are added to by one launch after the other, in
 // fixed order, and rounded by each.
@@ -89,6 +91,37 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
   }
 }
 
+// `to` = what is kept of the matrices `from` [H, T, T] of sequence b, else 0; `to` may be `from`. A warp takes
+// a row: a lane draws for 32 columns, and all lanes then take these together.
+template <class T>
+__global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t Tokens,
+                                                        Dropout dropout, uint32_t b) {
+  const int64_t row = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
+  if (row >= rows) return;
+  const uint32_t head = static_cast<uint32_t>(row / Tokens), query = static_cast<uint32_t>(row % Tokens);
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t first = 0; first < Tokens; first += kWarp * 32) {
+    const uint32_t drawn = dropout.kept(b, head, query, static_cast<uint32_t>(first / 32) + lane);
+    for (int block = 0; block < kWarp; ++block) {
+      const uint32_t kept = __shfl_sync(kWholeWarp, drawn, block);
+      const int64_t column = first + 32 * block + lane;
+      if (column < Tokens)
+        to[row * Tokens + column] = kept >> lane & 1 ? from[row * Tokens + column] : T(0.0f);
+    }
+  }
+}
+
+void drop(DType dtype, const void* from, void* to, const AttentionShape& s, const Dropout& dropout, int64_t b,
+          cudaStream_t stream) {
+  const int64_t rows = s.heads * s.tokens;
+  constexpr int kRows = kThreads / kWarp;
+  with_real_type(dtype, [&]<class T>() {
+    drop_kernel<T><<<(rows + kRows - 1) / kRows, kThreads, 0, stream>>>(
+        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, dropout, static_cast<uint32_t>(b));
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
 // f with the type and the step that rows of T elements allow.
 template <class F>
 void with_row_step(DType dtype, int64_t Tokens, F&& f) {
@@ -140,7 +173,7 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
 
 void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a, on);
-  const AttnForward args{.problem = attn_problem(a.plan),
+  const AttnForward args{.problem = attn_problem(a.plan, a.dropout),
                          .q = attn_tensor(a.q),
                          .k = attn_tensor(a.k),
                          .v = attn_tensor(a.v),
@@ -153,7 +186,7 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
 
 void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a, on);
-  const AttnBackward args{.problem = attn_problem(a.plan),
+  const AttnBackward args{.problem = attn_problem(a.plan, a.dropout),
                           .q = attn_tensor(a.q),
                           .k = attn_tensor(a.k),
                           .v = attn_tensor(a.v),
@@ -193,17 +226,22 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
   });
   TESSERA_CUDA_LAUNCHED();
-  for (int64_t b = 0; b < s.batch; ++b)
+  for (int64_t b = 0; b < s.batch; ++b) {
+    if (a.dropout)
+      drop(dtype, scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, s, a.dropout, b, on.stream);
     for (int64_t g = 0; g < s.group(); ++g)
       gemm({.dtype = dtype,
             .m = T,
             .n = D,
             .k = T,
-            .a = scores_of(a.saved.data, dtype, s, b, g),
+            .a = a.dropout ? scores_of(a.workspace.data, dtype, s, 0, g)
+                           : scores_of(a.saved.data, dtype, s, b, g),
             .b = matrices_of(a.v, b),
             .d = queries_of(a.y, b, g, s),
+            .alpha = a.dropout.scale(),
             .batch = kv_heads},
            on);
+  }
 }
 
 void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Launch& on) {
@@ -216,9 +254,12 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
     const cuda::GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
     const auto scores = [&](int64_t g) {
       return scores_of(a.workspace.data, dtype, s, 0, g);
-    };  // dP, then dS
+    };  // with dropout what is kept of P; dP, then dS
+    if (a.dropout)
+      drop(dtype, scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, s, a.dropout, b, on.stream);
     for (int64_t g = 0; g < s.group(); ++g) {
-      const cuda::GemmMatrix P = scores_of(a.saved.data, dtype, s, b, g), dy = queries_of(a.dy, b, g, s);
+      const cuda::GemmMatrix P = a.dropout ? scores(g) : scores_of(a.saved.data, dtype, s, b, g),
+                             dy = queries_of(a.dy, b, g, s);
       const float beta = g == 0 ? 0 : 1;
       gemm({.dtype = dtype,
             .m = T,
@@ -227,6 +268,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
             .a = transpose(P),
             .b = dy,
             .d = dv,
+            .alpha = a.dropout.scale(),
             .beta = beta,
             .batch = batch},
            on);
@@ -237,9 +279,11 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
             .a = dy,
             .b = transpose(v),
             .d = scores(g),
+            .alpha = a.dropout.scale(),
             .batch = batch},
            on);
     }
+    if (a.dropout) drop(dtype, a.workspace.data, a.workspace.data, s, a.dropout, b, on.stream);
     with_row_step(dtype, T, [&]<class E, int kStep>() {
       softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
           a.saved.as<E>() + b * s.heads * T * T, a.workspace.as<E>(), T, s.causal, a.plan.scale);

@@ -2,8 +2,8 @@
 //
 // Every result has the same bits each time: no floating-point atomics, fixed partial sums, algorithms chosen
 // by shape alone. Rows are read in packs of 16 bytes: channels, MLP widths and padded vocabularies must be
-// multiples of 8 in bf16 and of 4 in fp32, except for LinearForward and LinearBackward, which support all
-// sizes, and RotaryForward and RotaryBackward, which support even head dims up to 256.
+// multiples of 8 in bf16 and of 4 in fp32, except for LinearForward, LinearBackward and ApplyDropout, which
+// support all sizes, and RotaryForward and RotaryBackward, which support even head dims up to 256.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -52,6 +52,7 @@ class CudaBackend final : public Backend {
   void run_op(const LinearBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
+  void run_op(const ApplyDropout& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);
   void run_op(const GlobalNorm& a, const Launch& on);
   void run_op(const AdamW& a, const Launch& on);

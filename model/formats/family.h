@@ -22,6 +22,12 @@ struct Field {
   bool is_read = true;            // false: written for other programs
 };
 
+// A field of config.json that sets a member of DropoutConfig
+struct DropoutField {
+  const char* name;
+  const char* key;  // as in for_each_dropout_key()
+};
+
 // The words of the field of model.mlp; the first of each Mlp is written.
 struct MlpWord {
   std::string_view word;
@@ -64,10 +70,10 @@ struct Family {
   std::span<const MlpWord> mlps;
   std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
   std::span<const RefusedField> refused;       // besides those of every family
-  std::span<const char* const> dropouts;       // fields
-  double default_dropout;                      // where config.json names none
-  std::string_view lead;                       // of tensor names; files of the bare model lack it
-  std::string_view block;                      // "h.{}.": follows the lead, with the number of the block
+  std::span<const DropoutField> dropouts;
+  double default_dropout;  // where config.json names none
+  std::string_view lead;   // of tensor names; files of the bare model lack it
+  std::string_view block;  // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };

@@ -1,6 +1,7 @@
 #include "model/formats/folder.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
@@ -57,7 +58,7 @@ bool is_known(const Family& family, std::string_view field) {
   const bool is_rope = family.defaults.positions == Positions::kRope && is_rope_field(field);
   return is_rope || std::ranges::find(kHarmless, field) != std::end(kHarmless) ||
          std::ranges::find(family.harmless, field) != family.harmless.end() ||
-         std::ranges::find(family.dropouts, field) != family.dropouts.end() ||
+         std::ranges::any_of(family.dropouts, [&](const DropoutField& one) { return field == one.name; }) ||
          std::ranges::any_of(family.fields, [&](const Field& one) {
            return field == one.name || (one.synonym && field == one.synonym);
          });
@@ -99,17 +100,36 @@ void read_fields(const Family& family, const Fields& config, FoundModel& found) 
   }
 }
 
-std::vector<std::string> notices_of_dropout(const Family& family, const Fields& config) {
-  std::string asked;
-  for (const char* field : family.dropouts) {
-    const json* value = config.find(field);
-    check(!value || value->is_number(), "{}: \"{}\" wants a number, found {}", config.file, field,
+// Where config.json lacks the field, transformers drops with the family's default.
+void read_dropout(const Family& family, const Fields& config, FoundModel& found) {
+  for (const auto& [name, key] : family.dropouts) {
+    found.fields[key] = name;
+    const json* value = config.find(name);
+    const double probability = !value               ? family.default_dropout
+                               : value->is_number() ? value->get<double>()
+                                                    : NAN;
+    check(probability >= 0 && probability < 1,
+          "{}: \"{}\" wants a number of at least 0 and below 1, found {}", config.file, name,
           value ? brief(*value) : "");
-    const double share = value ? value->get<double>() : family.default_dropout;
-    if (share != 0) asked += fmt::format("{}{} {}", asked.empty() ? "" : ", ", field, share);
+    for_each_dropout_key(found.model.dropout, [&](std::string_view one, double& member) {
+      if (one == key) member = probability;
+    });
   }
-  if (asked.empty()) return {};
-  return {fmt::format("{} has dropout ({}); Tessera trains without dropout", config.file, asked)};
+}
+
+// `wanted`: of a run that starts from these weights
+std::vector<std::string> notices_of_dropout(const fs::path& folder, const FoundModel& found,
+                                            const DropoutConfig& wanted) {
+  std::string taken;
+  for_each_dropout_key(found.model.dropout, [&](std::string_view key, double theirs) {
+    for_each_dropout_key(wanted, [&](std::string_view other, double ours) {
+      if (key != other || theirs == 0 || theirs != ours) return;
+      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", found.field_of(key), theirs);
+    });
+  });
+  if (taken.empty()) return {};
+  return {fmt::format("{} has dropout ({}), which this run takes over; --set model.dropout=0 trains without",
+                      (folder / "config.json").string(), taken)};
 }
 
 // Heads are slices of the channels unless a head has a size of its own.
@@ -165,7 +185,7 @@ FoundModel read_model_config(const fs::path& folder) {
   read_fields(family, config, found);
   check_divides(config, found);
   fill_computed(found.model);
-  found.notices = notices_of_dropout(family, config);
+  read_dropout(family, config, found);
   if (found.model.positions == Positions::kRope) {
     const FoundRope rope = read_rope(config, found.model.context);
     found.model.rope = rope.rope;
@@ -189,7 +209,10 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
         config[field.name] = field_value(member);
     });
   if (model.positions == Positions::kRope) write_rope(model, config);
-  for (const char* dropout : family.dropouts) config[dropout] = 0.0;
+  for (const auto& [name, key] : family.dropouts)
+    for_each_dropout_key(model.dropout, [&](std::string_view one, double probability) {
+      if (one == key) config[name] = probability;
+    });
   // transformers' default ids may be outside a small vocabulary
   config["bos_token_id"] = model.vocab_size - 1;
   config["eos_token_id"] = model.vocab_size - 1;
@@ -216,6 +239,8 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, P
         "{} is of another model: {}. Use its own configuration (config.yaml in the folder of its run), or "
         "start a new run with another --set train.folder=NAME",
         folder.string(), differences);
+  const std::vector<std::string> of_dropout = notices_of_dropout(folder, found, wanted.dropout);
+  found.notices.insert(found.notices.begin(), of_dropout.begin(), of_dropout.end());
   return found;
 }
 

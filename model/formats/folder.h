@@ -20,7 +20,7 @@ namespace tessera {
 struct FoundModel {
   ModelConfig model;
   std::string family;                                      // its model_type, such as "llama"
-  std::vector<std::string> notices = {};                   // settings of the folder that a run ignores
+  std::vector<std::string> notices = {};                   // settings of the folder that a run should know
   std::map<std::string, std::string, std::less<>> fields;  // of config.json, by the key that each sets
 
   // "num_key_value_heads" for "model.kv_heads"; "model_type" for a key that no field of this family sets.
@@ -40,7 +40,8 @@ const char* family_of(const ModelConfig& model);
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
 
 // Error: the config.json in `folder` is of another model, with all differences. Its context may be another
-// one if positions are rotary, and a smaller one if `extension` extends them. Returns the model found.
+// one if positions are rotary, and a smaller one if `extension` extends them, and its dropout any. Returns
+// the model found, with a notice of the dropout that `wanted` shares with it.
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& wanted,
                             PositionExtension extension = PositionExtension::kNone);
 

@@ -32,7 +32,9 @@ constexpr std::string_view kHarmless[] = {
     "summary_use_proj",
 };
 
-constexpr const char* kDropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+constexpr DropoutField kDropouts[] = {{"attn_pdrop", "model.dropout.attention"},
+                                      {"embd_pdrop", "model.dropout.embedding"},
+                                      {"resid_pdrop", "model.dropout.residual"}};
 
 constexpr TensorNames kTensors[] = {
     {.ours = "token_table", .theirs = {{{"transformer.wte.weight"}}}},

@@ -21,7 +21,7 @@ inline constexpr Field kLlamaFields[] = {
 
 inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
 
-inline constexpr const char* kLlamaDropouts[] = {"attention_dropout"};
+inline constexpr DropoutField kLlamaDropouts[] = {{"attention_dropout", "model.dropout.attention"}};
 
 // q, k and v are one matrix of ours, and so are gate and up. Rotary positions of transformers are those of
 // RotaryForward: no rows change places.

@@ -57,7 +57,8 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
                                .kv_heads = c.kv_heads,
                                .head_dim = head_dim,
                                .causal = causal,
-                               .scale = static_cast<float>(c.scale)};
+                               .scale = static_cast<float>(c.scale),
+                               .dropout = {}};
         const std::string why_not = rung.why_not(p, device);
         if (!rung.family || !why_not.empty()) continue;  // naive is an operation of the Backend: ops_test.cpp
         for (bool deterministic : {true, false}) {

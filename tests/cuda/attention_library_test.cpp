@@ -55,7 +55,7 @@ TEST_F(AttentionLibrary, LoadsAndAnswersWithoutADevice) {
   EXPECT_EQ(dlsym(library, "cudaMalloc"), nullptr)
       << "symbols of the CUDA runtime are the library's own affair";
   const auto supports = reinterpret_cast<decltype(&attn_supports)>(dlsym(library, "attn_supports"));
-  const AttnProblem problem = {ATTN_BF16, 1, 1024, 12, 12, 64, 1, 0.125f};
+  const AttnProblem problem = {ATTN_BF16, 1, 1024, 12, 12, 64, 1, 0.125f, {}};
   EXPECT_EQ(supports(&problem, 90), ATTN_OK);
   dlclose(library);
 }

@@ -34,18 +34,25 @@ class CudaAttention : public CudaTest {
     return {s, {of_heads(s.heads), of_heads(s.kv_heads), of_heads(s.kv_heads)}};
   }
 
-  void compare(AttentionKind kind, DType dtype, const AttentionShape& s, Layout layout = Layout::kPacked) {
+  void compare(AttentionKind kind, DType dtype, const AttentionShape& s, Layout layout = Layout::kPacked,
+               const Dropout& dropout = {}) {
     // Single elements: naive rounds the scores, of a size up to 5, before
     // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
-    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} K {} D {} {} {}", name_of(kind), name_of(dtype), s.batch,
-                             s.tokens, s.heads, s.kv_heads, s.head_dim, s.causal ? "causal" : "full",
-                             layout == Layout::kPacked ? "packed" : "apart"));
+    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} K {} D {} {} {} dropout {}", name_of(kind), name_of(dtype),
+                             s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim, s.causal ? "causal" : "full",
+                             layout == Layout::kPacked ? "packed" : "apart", dropout.threshold));
     const bool naive = kind == AttentionKind::kNaive;
-    const AttentionPlan on_cpu = choose_attention(
-        {.kind = naive ? kind : AttentionKind::kFlash, .shape = s, .dtype = DType::kF32, .device = {}});
-    const AttentionPlan on_cuda =
-        choose_attention({.kind = kind, .shape = s, .dtype = dtype, .device = cuda().backend().traits()});
+    const AttentionPlan on_cpu = choose_attention({.kind = naive ? kind : AttentionKind::kFlash,
+                                                   .shape = s,
+                                                   .dtype = DType::kF32,
+                                                   .device = {},
+                                                   .dropout = static_cast<bool>(dropout)});
+    const AttentionPlan on_cuda = choose_attention({.kind = kind,
+                                                    .shape = s,
+                                                    .dtype = dtype,
+                                                    .device = cuda().backend().traits(),
+                                                    .dropout = static_cast<bool>(dropout)});
     const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
     const Projections qkv = projections(s, layout, [&](Shape shape) { return input(dtype, shape); });
     const Twin y = output(dtype, heads);
@@ -63,7 +70,8 @@ class CudaAttention : public CudaTest {
                               .v = in.v,
                               .y = on(y),
                               .saved = on(saved),
-                              .workspace = on(forward_scratch)};
+                              .workspace = on(forward_scratch),
+                              .dropout = dropout};
     });
     expect_same(y, "y", slack);
     expect_same_norm(y, "y");
@@ -84,7 +92,8 @@ class CudaAttention : public CudaTest {
                                .dq = out.q,
                                .dk = out.k,
                                .dv = out.v,
-                               .workspace = on(scratch)};
+                               .workspace = on(scratch),
+                               .dropout = dropout};
     });
     for (const Twin& gradient : gradients.tensors) {
       if (!naive && dtype == DType::kBF16) {
@@ -136,6 +145,19 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
         AttentionForward{.plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y.cuda, .saved = saved.cuda});
     for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
   }
+}
+
+TEST_F(CudaAttention, DropsWhatTheCpuDrops) {
+  const Dropout dropout{
+      .threshold = 26, .key = 0x123456789abcdef, .place = 3 * Dropout::kHeads, .first_sequence = 77};
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const DType dtype : kReal)
+      for (const bool causal : {true, false}) {
+        for (const int64_t T : {1, 17, 129, 193})
+          compare(kind, dtype, {2, T, 6, 64, causal, 3}, Layout::kPacked, dropout);
+        compare(kind, dtype, {3, 200, 4, 16, causal, 1}, Layout::kApart, dropout);
+        compare(kind, dtype, {1, 1100, 2, 32, causal}, Layout::kPacked, dropout);
+      }
 }
 
 // The kernels have tests of their own; this one is for the strides of the packed projections.

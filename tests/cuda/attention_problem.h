@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "kernels/attention/choose.h"
 #include "tests/cuda/attention_fixture.h"
 #include "tests/tolerances.h"
 
@@ -58,7 +59,8 @@ class Problem {
             .kv_heads = case_.kv_heads,
             .head_dim = case_.head_dim,
             .causal = case_.causal,
-            .scale = static_cast<float>(case_.scale)};
+            .scale = static_cast<float>(case_.scale),
+            .dropout = attn_dropout(case_.dropout)};
   }
   AttnForward forward() const {
     return {.problem = problem(),
@@ -182,7 +184,8 @@ double largest_difference(const std::vector<T>& x, const std::vector<double>& y)
 // of two equal terms, and what rounding O for delta does to it is relative to those: a row of
 // dQ or dK, of terms about as large as this.
 inline double cancelled_terms(const AttentionCase& c, const Inputs& inputs) {
-  return c.scale * std::sqrt(c.head_dim) * std::fmax(largest(inputs.q), largest(inputs.k));
+  return c.scale * std::sqrt(c.head_dim) * std::fmax(largest(inputs.q), largest(inputs.k)) *
+         c.dropout.scale();
 }
 
 // Relative to the largest element of each tensor; LSE to the largest finite one, or to 1

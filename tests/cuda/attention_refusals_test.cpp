@@ -20,7 +20,8 @@ class AttentionRefusals : public ::testing::TestWithParam<int> {
                                            .kv_heads = 2,
                                            .head_dim = 64,
                                            .causal = 1,
-                                           .scale = 0.125f};
+                                           .scale = 0.125f,
+                                           .dropout = {}};
   static AttnTensor tensor(uintptr_t address) {
     return {reinterpret_cast<void*>(address), 64 * 512, 512, 64};
   }
@@ -91,6 +92,9 @@ TEST_P(AttentionRefusals, OfProblems) {
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_heads = kv_heads; });
   for (float scale : {NAN, INFINITY, -1.0f})
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.scale = scale; });
+  for (int threshold : {-1, 256, 1000})
+    expect_refused(ATTN_BAD_DROPOUT, [&](AttnProblem& p) { p.dropout.threshold = threshold; });
+  expect_refused(ATTN_BAD_DROPOUT, [](AttnProblem& p) { p.dropout.threshold = 26, p.dropout.place = 7; });
 }
 
 TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
@@ -101,6 +105,8 @@ TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
       p.head_dim = head_dim;
       EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim;
       EXPECT_GT(attn_backward_workspace(&p, GetParam(), 1), 0u) << head_dim;
+      p.dropout.threshold = 255;
+      EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim << " with dropout";
     }
   }
 }
@@ -136,13 +142,13 @@ TEST_P(AttentionRefusals, OfArguments) {
 }
 
 TEST(AttentionStatus, OfOldDevicesAndInWords) {
-  const AttnProblem p = {ATTN_F32, 1, 64, 8, 2, 16, 1, 0.25f};
+  const AttnProblem p = {ATTN_F32, 1, 64, 8, 2, 16, 1, 0.25f, {}};
   for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
   for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
   std::set<std::string> texts;
-  for (int status = ATTN_OK; status <= ATTN_LAUNCH_FAILED; ++status)
+  for (int status = ATTN_OK; status <= ATTN_BAD_DROPOUT; ++status)
     texts.insert(attn_status_text(static_cast<AttnStatus>(status)));
-  EXPECT_EQ(texts.size(), static_cast<size_t>(ATTN_LAUNCH_FAILED) + 1) << "one text for each";
+  EXPECT_EQ(texts.size(), static_cast<size_t>(ATTN_BAD_DROPOUT) + 1) << "one text for each";
 }
 
 }  // namespace

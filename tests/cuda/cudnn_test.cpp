@@ -65,7 +65,8 @@ class CudnnKernels : public CudaTest {
             .kv_heads = kv_heads,
             .head_dim = head_dim,
             .causal = causal,
-            .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+            .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+            .dropout = {}};
   }
   static Shape packed_shape(const AttnProblem& p) {
     return {p.batch, p.tokens, p.heads + 2 * p.kv_heads, p.head_dim};

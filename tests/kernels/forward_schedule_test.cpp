@@ -19,7 +19,8 @@ AttnProblem problem(int64_t batch, int64_t tokens, int64_t heads, int64_t kv_hea
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .causal = 0,
-          .scale = 1};
+          .scale = 1,
+          .dropout = {}};
 }
 
 // Counts what the CTAs do; returns the work of the busiest over the mean, a slice of keys of a tile being 1.

@@ -3,128 +3,12 @@
 // where the sums are the same ones.
 #include <omp.h>
 
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/base/check.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "tests/attention_reference.h"
-#include "tests/support.h"
-#include "tests/tolerances.h"
+#include "tests/kernels/attention_heads.h"
 
 namespace tessera::testing {
 namespace {
 
-constexpr AttentionKind kKinds[] = {AttentionKind::kNaive, AttentionKind::kFlash};
-
-AttentionPlan plan_for(AttentionKind kind, AttentionShape shape, int threads = 3) {
-  return choose_attention(
-      {.kind = kind, .shape = shape, .dtype = DType::kF32, .device = {.threads = threads}});
-}
-
-struct Inputs {
-  Heads q, k, v;
-  Tensor dy;
-};
-struct Result {
-  Tensor y, saved;
-  Heads dq, dk, dv;
-};
-
-// Elements [B, heads, T, D], in the order of attention_reference.h
-std::vector<float> values_of(const Heads& heads) {
-  const Shape& s = heads.tensor.shape;
-  std::vector<float> values;
-  for (int64_t b = 0; b < s[0]; ++b)
-    for (int64_t h = 0; h < heads.count; ++h) {
-      const View<float> head = heads_of<float>(heads).one_head(b, h);
-      for (int64_t t = 0; t < s[1]; ++t)
-        values.insert(values.end(), head.row_begin(t), head.row_begin(t) + s[3]);
-    }
-  return values;
-}
-std::vector<float> values_of(const Tensor& t) { return values_of(Heads{t, 0, t.shape[2]}); }
-std::vector<double> doubles_of(const std::vector<float>& values) { return {values.begin(), values.end()}; }
-
-void copy_heads(const Heads& from, const Heads& to) {
-  const Shape& s = from.tensor.shape;
-  for (int64_t b = 0; b < s[0]; ++b)
-    for (int64_t h = 0; h < to.count; ++h) {
-      const View<float> source = heads_of<float>(from).one_head(b, h * from.count / to.count),
-                        target = heads_of<float>(to).one_head(b, h);
-      for (int64_t t = 0; t < s[1]; ++t) std::copy_n(source.row_begin(t), s[3], target.row_begin(t));
-    }
-}
-
-// The largest |got - want| over the largest |want|; NaN stays
-double error_of(const std::vector<float>& got, const std::vector<double>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double worst = 0, largest = 1e-30;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double off = std::abs(got[i] - want[i]);
-    if (!(off <= worst)) worst = off;
-    largest = std::max(largest, std::abs(want[i]));
-    if (std::isnan(worst)) break;
-  }
-  return worst / largest;
-}
-
-struct GroupedAttention : ::testing::Test {
-  HostTensors make;
-  CpuStream cpu;
-
-  Inputs packed_inputs(const AttentionShape& s) {
-    const PackedHeads in(make.normal({s.batch, s.tokens, s.heads + 2 * s.kv_heads, s.head_dim}), s);
-    return {in.q, in.k, in.v, make.normal({s.batch, s.tokens, s.heads, s.head_dim})};
-  }
-  Heads poisoned_heads(const AttentionShape& s, int64_t count) {
-    return {make.poisoned({s.batch, s.tokens, count, s.head_dim}), 0, count};
-  }
-  // The same values in tensors of their own
-  Inputs apart(const AttentionShape& s, const Inputs& in) {
-    const Inputs own{poisoned_heads(s, s.heads), poisoned_heads(s, s.kv_heads), poisoned_heads(s, s.kv_heads),
-                     in.dy};
-    copy_heads(in.q, own.q), copy_heads(in.k, own.k), copy_heads(in.v, own.v);
-    return own;
-  }
-
-  Result run(const AttentionPlan& plan, const Inputs& in) {
-    const AttentionShape& s = plan.shape;
-    const PackedHeads out(make.poisoned({s.batch, s.tokens, s.heads + 2 * s.kv_heads, s.head_dim}), s);
-    const Result r{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), out.q, out.k, out.v};
-    run(plan, in, r);
-    return r;
-  }
-  void run(const AttentionPlan& plan, const Inputs& in, const Result& r) {
-    const Tensor workspace =
-        make.poisoned({std::max(plan.forward_workspace_bytes, plan.backward_workspace_bytes) / 4});
-    cpu.run(AttentionForward{
-        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = r.y, .saved = r.saved, .workspace = workspace});
-    cpu.run(backward(plan, in, r, workspace));
-  }
-  static AttentionBackward backward(const AttentionPlan& plan, const Inputs& in, const Result& r,
-                                    const Tensor& workspace) {
-    return {.plan = plan,
-            .q = in.q,
-            .k = in.k,
-            .v = in.v,
-            .y = r.y,
-            .saved = r.saved,
-            .dy = in.dy,
-            .dq = r.dq,
-            .dk = r.dk,
-            .dv = r.dv,
-            .workspace = workspace};
-  }
-
-  static void expect_same_bits(const Result& a, const Result& b) {
-    EXPECT_EQ(values_of(a.y), values_of(b.y));
-    EXPECT_EQ(std::memcmp(a.saved.data, b.saved.data, a.saved.bytes()), 0);
-    EXPECT_EQ(values_of(a.dq), values_of(b.dq));
-    EXPECT_EQ(values_of(a.dk), values_of(b.dk));
-    EXPECT_EQ(values_of(a.dv), values_of(b.dv));
-  }
-};
+struct GroupedAttention : AttentionHeads {};
 
 struct HeadCounts {
   int64_t heads, kv_heads;
@@ -139,16 +23,7 @@ TEST_F(GroupedAttention, MatchesFp64) {
           if (H == 32 && T * D > 65 * 16) continue;  // the other counts leave nothing for these sizes to find
           const AttentionShape s{2, T, H, D, causal, K};
           const Inputs in = packed_inputs(s);
-          const test::AttentionCase problem{.batch = 2,
-                                            .tokens = T,
-                                            .heads = H,
-                                            .kv_heads = K,
-                                            .head_dim = static_cast<int>(D),
-                                            .causal = causal,
-                                            .scale = 1 / std::sqrt(static_cast<double>(D))};
-          const test::AttentionReference want =
-              test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
-                                        doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
+          const test::AttentionReference want = reference_of(s, in);
           for (const AttentionKind kind : kKinds) {
             SCOPED_TRACE(fmt::format("{} H {} K {} T {} D {} {}", name_of(kind), H, K, T, D,
                                      causal ? "causal" : "full"));
@@ -238,16 +113,6 @@ TEST_F(GroupedAttention, ThePlanTellsTheKernels) {
   EXPECT_EQ(attn_problem(plan_for(AttentionKind::kFlash, plain)).kv_heads, 6);
   EXPECT_EQ(plan_for(AttentionKind::kNaive, grouped).saved_shape, (Shape{2, 6, 16, 16}));
   EXPECT_EQ(plan_for(AttentionKind::kFlash, grouped).saved_shape, (Shape{2, 6, 16}));
-}
-
-template <class Refused>
-std::string message_of(const Refused& refused) {
-  try {
-    refused();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "was not refused";
 }
 
 TEST_F(GroupedAttention, RefusesHeadsThatDoNotDivide) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/dropout.h"
 #include "tests/support.h"
 
 namespace tessera::testing {
@@ -19,18 +19,32 @@ class ReferenceModel {
 
   // By their names in ParamInfo; matrices are [out, in], tables without padding matter in their first V rows.
   std::map<std::string, Values> weights;
+  ActiveDropout dropout;
 
   // Mean loss of sequences of T tokens.
   double loss(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t T) const {
     double sum = 0;
     for (size_t first = 0; first < tokens.size(); first += static_cast<size_t>(T))
       sum += loss_of_one(tokens.subspan(first, static_cast<size_t>(T)),
-                         targets.subspan(first, static_cast<size_t>(T)));
+                         targets.subspan(first, static_cast<size_t>(T)),
+                         static_cast<uint32_t>(first / static_cast<size_t>(T)));
     return sum / static_cast<double>(tokens.size());
   }
 
  private:
   const Values& of(const std::string& name) const { return weights.at(name); }
+
+  // What an element is multiplied by
+  static double factor(const Dropout& drop, uint32_t batch, uint32_t head, uint32_t row, uint32_t column) {
+    if (!drop) return 1;
+    const bool kept = drop.kept(batch, head, row, column / 32) >> column % 32 & 1;
+    return kept ? 256.0 / (256 - drop.threshold) : 0;
+  }
+  void drop(Values& x, const Dropout& drop, uint32_t batch) const {
+    const size_t C = static_cast<size_t>(config_.channels);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] *= factor(drop, batch, 0, static_cast<uint32_t>(i / C), static_cast<uint32_t>(i % C));
+  }
 
   // Rows of `width`, each by its own mean (LayerNorm alone) and mean square; the weights repeat.
   Values norm(const Values& x, const std::string& name, size_t width, bool centred) const {
@@ -127,7 +141,9 @@ class ReferenceModel {
     return x;
   }
 
-  Values attention(const Values& qkv, int64_t T, int64_t layer, const std::string& name) const {
+  Values attention(const Values& qkv, int64_t T, int64_t layer, const std::string& name,
+                   uint32_t batch) const {
+    const Dropout drop = dropout.at(DropoutKind::kAttention, static_cast<size_t>(layer));
     const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
     const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(D)) : 1) /
                          (config_.scale_attention_by_layer ? static_cast<double>(layer + 1) : 1);
@@ -146,9 +162,12 @@ class ReferenceModel {
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           sum += p[static_cast<size_t>(s)] = std::exp(scale * score);
         }
-        for (int64_t s = 0; s <= t; ++s)
-          for (int64_t d = 0; d < D; ++d)
-            y[static_cast<size_t>((t * H + h) * D + d)] += p[static_cast<size_t>(s)] / sum * v[at(s, d)];
+        for (int64_t s = 0; s <= t; ++s) {
+          const double kept = p[static_cast<size_t>(s)] / sum *
+                              factor(drop, batch, static_cast<uint32_t>(h), static_cast<uint32_t>(t),
+                                     static_cast<uint32_t>(s));
+          for (int64_t d = 0; d < D; ++d) y[static_cast<size_t>((t * H + h) * D + d)] += kept * v[at(s, d)];
+        }
       }
     }
     return y;
@@ -158,7 +177,8 @@ class ReferenceModel {
     for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
 
-  double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets) const {
+  double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                     uint32_t batch) const {
     const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, V = config_.vocab_size,
                   wide = config_.head_dim * config_.heads;
     const Values& table = of("token_table");
@@ -169,13 +189,20 @@ class ReferenceModel {
             table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
             (config_.positions == Positions::kLearned ? of("position_table")[static_cast<size_t>(t * C + c)]
                                                       : 0);
+    drop(x, dropout.at(DropoutKind::kEmbedding), batch);
     for (int64_t l = 0; l < config_.layers; ++l) {
+      const auto add_branch = [&](Values branch, DropoutKind kind) {
+        drop(branch, dropout.at(kind, static_cast<size_t>(l)), batch);
+        add(x, branch);
+      };
       const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
       const Values qkv =
           linear(norm(x, block + "norm1"), inside + "qkv", C,
                  (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.bias != Bias::kNone);
-      add(x, linear(attention(qkv, T, l, inside), inside + "out", wide, C, config_.bias == Bias::kAll));
-      add(x, mlp(norm(x, block + "norm2"), block + "mlp."));
+      add_branch(
+          linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C, config_.bias == Bias::kAll),
+          DropoutKind::kAttentionBranch);
+      add_branch(mlp(norm(x, block + "norm2"), block + "mlp."), DropoutKind::kMlpBranch);
     }
     const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
                                        : product(norm(x, "norm"), of("head.weight"), C, V);

@@ -36,10 +36,12 @@ struct LoudModel {
                                                   .head_dim = config.head_dim,
                                                   .kv_heads = config.kv_heads},
                                         .dtype = DType::kF32,
-                                        .device = {}}),
+                                        .device = {},
+                                        .dropout = config.dropout.attention > 0}),
               .angles = allocate_angles(cpu, arena, config, kTokens)},
         grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
         reference(config) {
+    reference.dropout = {.probabilities = config.dropout, .key = dropout_key(1337, 4), .first_sequence = 6};
     for (const Params* params : {&model.params, &grads})
       for (const Tensor& bucket : params->buckets) cpu.run(FillZero{bucket});
     for_each_param(model.params, config, [&](const ParamInfo& info, const Tensor& tensor) {
@@ -52,7 +54,8 @@ struct LoudModel {
 
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
-    train_batch(cpu, arena, model, {tokens, targets}, 1.0f / (kBatch * kTokens), losses, grads);
+    train_batch(cpu, arena, model, {tokens, targets}, 1.0f / (kBatch * kTokens), losses, grads,
+                reference.dropout);
     double sum = 0;
     for (const float loss : floats(losses)) sum += static_cast<double>(loss);
     return sum / (kBatch * kTokens);

@@ -16,9 +16,9 @@ inline constexpr const char* kYardstick = "cudnn";  // what ratios compare with
 // One way to attend on one problem.
 struct AttentionCell {
   std::string rung;
-  AttnProblem problem{};
-  bool in_sweep = true;  // of sequence lengths: plotted
-  std::string why_not;   // in a word or two why it was not measured; empty: it was
+  AttnProblem problem{};  // with dropout where this rung drops: beside the same without
+  bool in_sweep = true;   // of sequence lengths: plotted
+  std::string why_not;    // in a word or two why it was not measured; empty: it was
   double forward_ms = 0, backward_ms = 0;
   int64_t saved_bytes = 0;               // for the backward, beside q, k, v and out
   int64_t workspace_bytes = 0;           // of the larger of the two calls
@@ -37,7 +37,7 @@ struct AttentionResults {
 // Arithmetic of a call: 4 B H N^2 D forward, 2.5 times as much backward, half of it under a causal mask.
 double attention_flops(const AttnProblem& problem, bool backward);
 
-bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes
+bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes and dropout
 std::string to_string(const AttnProblem& problem);              // "64 x 1024 tokens, 12 heads of 64, causal"
 
 // How many times faster than the yardstick, by the geometric mean over
@@ -47,6 +47,14 @@ struct MeanRatio {
   int64_t problems = 0;
 };
 std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
+
+// What dropout adds to a rung's time, as a share of its time without; by geometric means over the problems
+// that were measured with and without.
+struct DropoutPrice {
+  double forward = 0, backward = 0, both = 0;
+  int64_t problems = 0;
+};
+std::map<std::string, DropoutPrice> dropout_prices(const AttentionResults& results);
 
 // A table of the cells of one problem; `cudnn` as in AttentionResults.
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn);

@@ -36,7 +36,9 @@ class BackendRun final : public AttentionRun {
                               .shape = shape_of(p),
                               .dtype = inputs.qkv.dtype,
                               .device = stream.backend().traits(),
-                              .deterministic = deterministic});
+                              .deterministic = deterministic,
+                              .dropout = static_cast<bool>(inputs.dropout)});
+    dropout_ = inputs.dropout;
     qkv_ = inputs.qkv;
     dout_ = inputs.dout;
     out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
@@ -49,8 +51,14 @@ class BackendRun final : public AttentionRun {
   }
   void forward() override {
     const PackedHeads in(qkv_, plan_.shape);
-    stream_.run(AttentionForward{
-        .plan = plan_, .q = in.q, .k = in.k, .v = in.v, .y = out_, .saved = saved_, .workspace = workspace_});
+    stream_.run(AttentionForward{.plan = plan_,
+                                 .q = in.q,
+                                 .k = in.k,
+                                 .v = in.v,
+                                 .y = out_,
+                                 .saved = saved_,
+                                 .workspace = workspace_,
+                                 .dropout = dropout_});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -64,13 +72,15 @@ class BackendRun final : public AttentionRun {
                                   .dq = out.q,
                                   .dk = out.k,
                                   .dv = out.v,
-                                  .workspace = workspace_});
+                                  .workspace = workspace_,
+                                  .dropout = dropout_});
   }
 
  private:
   Stream stream_;
   Arena arena_;
   AttentionPlan plan_;
+  Dropout dropout_;
   Tensor qkv_, dout_, out_, dqkv_, saved_, workspace_;
 };
 
@@ -81,7 +91,8 @@ class FusedRun final : public AttentionRun {
   FusedRun(const Contender& contender, const Stream& stream, const AttentionInputs& inputs,
            bool deterministic)
       : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
-    const AttnProblem& p = inputs.problem;
+    AttnProblem p = inputs.problem;
+    p.dropout = attn_dropout(inputs.dropout);
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
       workspace_bytes_ =

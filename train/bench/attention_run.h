@@ -15,6 +15,7 @@ namespace tessera {
 struct Contender {
   std::string name;
   const attention::Rung* rung = nullptr;  // none: cuDNN, or a kind of the CPU's
+  bool drops = false;                     // whether it drops probabilities
 
   DType dtype(Device device) const;
   // Empty, or in a word or two why it cannot run.
@@ -28,6 +29,7 @@ std::vector<Contender> all_contenders(Device device);
 struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout;
+  Dropout dropout = {};
 };
 AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& problem);
 

@@ -37,7 +37,8 @@ AttnProblem make_problem(int64_t batch, int64_t tokens, int64_t heads, int64_t h
           .kv_heads = heads / group,
           .head_dim = static_cast<int>(head_dim),
           .causal = causal,
-          .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+          .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+          .dropout = {}};
 }
 
 }  // namespace
@@ -62,6 +63,25 @@ std::vector<Contender> contenders_of(const std::vector<std::string>& names, cons
     chosen.push_back(*found);
   }
   return chosen;
+}
+
+std::vector<Contender> with_dropout(const std::vector<Contender>& contenders) {
+  std::vector<Contender> all;
+  for (const Contender& contender : contenders) {
+    all.push_back(contender);
+    if (contender.name == kYardstick) continue;
+    all.push_back(contender);
+    all.back().drops = true;
+  }
+  return all;
+}
+
+Dropout dropout_of(const BenchAttentionOptions& options) {
+  const double threshold = std::round(options.dropout * Dropout::kResolution);
+  check(options.dropout == 0 || (threshold >= 1 && threshold < Dropout::kResolution),
+        "--dropout wants a share of the probabilities, 0 or from 1/{0} to {1}/{0}, found {2}",
+        Dropout::kResolution, Dropout::kResolution - 1, options.dropout);
+  return {.threshold = static_cast<int>(threshold), .key = 1, .place = Dropout::kHeads};
 }
 
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device) {

@@ -15,6 +15,9 @@ struct PlannedProblem {
 
 // Error: a name that is unknown on this device, a mask, shape or group that cannot be.
 std::vector<Contender> contenders_of(const std::vector<std::string>& names, const DeviceTraits& device);
+// With --dropout, each but cuDNN, whose random numbers are its own, is followed by itself that drops.
+std::vector<Contender> with_dropout(const std::vector<Contender>& contenders);
+Dropout dropout_of(const BenchAttentionOptions& options);  // Error: a share that is none
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device);
 std::vector<int64_t> parse_attention_shape(const std::string& text);  // "B,N,H,D"; Error: anything else
 

@@ -50,6 +50,11 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--dropout", o.dropout,
+          "Also measure each of ours with this share of the probabilities dropped, and what it costs")
+      ->type_name("P");
   command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -154,7 +159,8 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
   attention->footer(
       "Examples:\n"
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
-      "  ./bench attention --shape 64,1024,12,64 --json attention.json");
+      "  ./bench attention --shape 64,1024,12,64 --json attention.json\n"
+      "  ./bench attention --dropout 0.1 --head-dims 64 --seq-lens 1024");
   return attention;
 }
 

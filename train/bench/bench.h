@@ -38,6 +38,7 @@ struct BenchAttentionOptions {
   int64_t tokens = 0, channels = 0;  // batch x N, heads x head dim; 0: what suits the device
   int64_t group = 1;                 // query heads that share a head of keys and values
   std::vector<std::string> shapes;   // further problems: "B,N,H,D"
+  double dropout = 0;                // above 0: each of ours also drops this share of its probabilities
   int64_t repeats = 11;
   bool deterministic = true;         // of our backward
   bool cudnn_deterministic = false;  // of cuDNN's, which pays more for it

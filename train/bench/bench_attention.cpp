@@ -3,7 +3,8 @@
 // The protocol of a time: inputs are random and larger than, or driven out of, the L2 cache; each contender
 // is warmed up; then the contenders take turns, call by call, so that a drift of the clock hits all alike; a
 // call's time is that between two events around it, enqueued while the device is busy with something else, so
-// that the host's launches are hidden where they can be; the median is reported.
+// that the host's launches are hidden where they can be; the median is reported. With --dropout, a contender
+// that drops takes its turns behind the same one that does not.
 #include <algorithm>
 #include <map>
 
@@ -42,13 +43,15 @@ class Bench {
   Bench(const BenchAttentionOptions& options, const DeviceTraits& device)
       : options_(options),
         device_(device),
+        dropout_(dropout_of(options)),
         backend_(make_backend(device)),
         arena_(make_arena(device)),
         stream_(*backend_, arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
                                         {workspace_bytes(device.device, 1, 1, 1) / 4})) {}
 
   AttentionResults run() {
-    const std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
+    std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
+    if (dropout_) contenders = with_dropout(contenders);
     const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
     AttentionResults results{.device = device_.name,
                              .cudnn = has_yardstick(contenders) ? attention::cudnn_version() : "",
@@ -85,7 +88,7 @@ class Bench {
     return attention_flops(p, backward) / speed * 1e3;
   }
   static std::string series(const Contender& contender, const AttnProblem& p, bool backward) {
-    return fmt::format("{} {} {} {}", contender.name, p.head_dim, p.causal, backward);
+    return fmt::format("{} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.causal, backward);
   }
 
   std::vector<AttentionCell> measure(const PlannedProblem& planned,
@@ -99,6 +102,7 @@ class Bench {
       cell.rung = contender.name;
       cell.problem = planned.problem;
       cell.problem.dtype = attn_dtype(contender.dtype(device_.device));
+      if (contender.drops) cell.problem.dropout = attn_dropout(dropout_);
       cell.in_sweep = planned.in_sweep;
       cell.why_not = contender.why_not(cell.problem, device_);
       if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),
@@ -110,10 +114,12 @@ class Bench {
         if (!input.qkv) input = random_inputs(stream_, arena, cell.problem);
         const bool deterministic =
             contender.name == kYardstick ? options_.cudnn_deterministic : options_.deterministic;
-        entries[i].run = make_attention_run(contender, stream_, input, deterministic);
+        AttentionInputs own = input;
+        if (contender.drops) own.dropout = dropout_;
+        entries[i].run = make_attention_run(contender, stream_, own, deterministic);
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
-        if (contender.rung) {
+        if (contender.rung && !contender.drops) {
           cell.forward = contender.rung->forward_traffic(cell.problem, device_.arch);
           cell.backward =
               contender.rung->backward_traffic(cell.problem, device_.arch, options_.deterministic);
@@ -173,6 +179,7 @@ class Bench {
 
   const BenchAttentionOptions& options_;
   DeviceTraits device_;
+  Dropout dropout_;
   std::unique_ptr<Backend> backend_;
   Arena arena_;
   Stream stream_;
@@ -193,6 +200,11 @@ void bench_attention(const BenchAttentionOptions& options) {
   for (const auto& [rung, mean] : means)
     fmt::print("  {:<13}{:>8.3f}{:>8.3f}   over {} problems\n", rung, mean.forward, mean.backward,
                mean.problems);
+  const auto prices = dropout_prices(results);
+  if (!prices.empty()) fmt::print("\nwhat dropout adds, geometric means: forward, backward, both\n");
+  for (const auto& [rung, price] : prices)
+    fmt::print("  {:<13}{:>+7.1f}%{:>+7.1f}%{:>+7.1f}%   over {} problems\n", rung, 100 * price.forward,
+               100 * price.backward, 100 * price.both, price.problems);
   write_output(options.json, to_json(results).dump(2) + "\n");
   write_output(options.svg, to_svg(results));
 }

@@ -56,6 +56,8 @@ std::string refusal(const Family& family, const AttnProblem& p, int arch) {
       return "head dim";
     case ATTN_BAD_SHAPE:
       return p.tokens > family.most_tokens ? "too long" : "shape";
+    case ATTN_BAD_DROPOUT:
+      return "dropout";
     case ATTN_BAD_ALIGNMENT:
     case ATTN_NO_WORKSPACE:
     case ATTN_LAUNCH_FAILED:

@@ -81,6 +81,16 @@ void visit_rope(Section& rope, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_dropout(Section& dropout, Visit& visit) {
+  visit("model.dropout.embedding", dropout.embedding, Probability{},
+        "Training drops this part of the embeddings' elements; model.dropout=P sets all three");
+  visit("model.dropout.residual", dropout.residual, Probability{},
+        "The same of what attention and the MLP of each block add to the residual stream");
+  visit("model.dropout.attention", dropout.attention, Probability{},
+        "The same of attention's probabilities; not with model.attention=cudnn");
+}
+
+template <class Section, class Visit>
 void visit_data(Section& data, Visit& visit) {
   visit("data.train", data.train, Text{.may_be_empty = false},
         "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin");
@@ -209,6 +219,7 @@ void for_each_field(C& config, Visit&& visit) {
         "Where to compute; auto: a GPU if there is one, else the CPU");
   fields::visit_model(config.model, visit);
   fields::visit_rope(config.model.rope, visit);
+  fields::visit_dropout(config.model.dropout, visit);
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
   fields::visit_optimizer(config.optimizer, visit);

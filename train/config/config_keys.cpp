@@ -53,6 +53,8 @@ bool is_section(std::string_view name) {
   return std::find(sections.begin(), sections.end(), name) != sections.end();
 }
 
+bool takes_one_value(std::string_view section) { return section == "model.dropout"; }
+
 std::vector<std::string_view> keys_in(std::string_view section) {
   std::vector<std::string_view> keys = all_keys();
   std::erase_if(keys, [&](std::string_view key) {
@@ -80,7 +82,10 @@ std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known = keys_in(is_section(wanted.section) ? wanted.section : "");
   if (!is_section(wanted.section))
     for (const std::string_view section : all_sections()) known.push_back(section);
-  return unknown_word("key", key, nearest(all_keys(), wanted.leaf.size(), distance_to), known);
+  std::vector<std::string_view> candidates = all_keys();
+  for (const std::string_view section : all_sections())
+    if (takes_one_value(section)) candidates.push_back(section);
+  return unknown_word("key", key, nearest(candidates, wanted.leaf.size(), distance_to), known);
 }
 
 std::string unknown_section(std::string_view name) {

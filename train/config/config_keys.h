@@ -15,6 +15,9 @@ SplitKey split_key(std::string_view key);
 bool is_key(std::string_view key);       // dotted: "model.layers"
 bool is_section(std::string_view name);  // "model", "model.rope"
 
+// Whether one value may stand for the section, and be that of each of its keys
+bool takes_one_value(std::string_view section);
+
 std::vector<std::string_view> keys_in(std::string_view section);  // dotted; "": those in no section
 
 // How a file nests a dotted key or section: "model:" and, indented below it, "layers: ..."

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "model/dropout.h"
 
 namespace tessera {
 namespace {
@@ -117,6 +118,21 @@ std::string Number::write(double value) const {
 std::string Number::write(float value) const {
   return value == 0 && !zero.empty() ? std::string(zero) : shortest(value);
 }
+
+double Probability::read(const Written& value) const {
+  double number = 0;
+  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{} || number < 0 ||
+      number >= 1)
+    refuse(value, wants());
+  try {
+    dropout_threshold(number);
+  } catch (const Error& error) {
+    fail("{}: {}: {}", value.where, value.key, error.what());
+  }
+  return number;
+}
+
+std::string Probability::write(double value) const { return shortest(value); }
 
 size_t read_word(const Written& value, const std::vector<std::string_view>& words) {
   if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted)

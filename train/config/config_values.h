@@ -47,6 +47,13 @@ struct Number {  // finite
   std::string write(float value) const;
 };
 
+// A probability that dropout_threshold() takes
+struct Probability {
+  std::string wants() const { return "a number of at least 0 and below 1"; }
+  double read(const Written& value) const;
+  std::string write(double value) const;
+};
+
 // The place of a value among the words that its key accepts. Error: it is none of them.
 size_t read_word(const Written& value, const std::vector<std::string_view>& words);
 

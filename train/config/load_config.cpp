@@ -50,12 +50,23 @@ class Reader {
   void read_file(const fs::path& file);
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
+  void set(const Written& value, Origin origin);
   void take_preset();
   void take_model_of(const fs::path& weights, bool resume);
   void keep_original_context(const ModelConfig& found, const std::string& file);
 
   SourcedConfig sourced_;
 };
+
+// Of a key, or of all keys of a section that takes one value
+void Reader::set(const Written& value, Origin origin) {
+  if (is_key(value.key)) return sourced_.set(value, origin);
+  for (const std::string_view key : keys_in(value.key)) {
+    Written own = value;
+    own.key = key;
+    sourced_.set(own, origin);
+  }
+}
 
 void Reader::read_file(const fs::path& file) {
   const YamlSource source{file.string()};
@@ -83,13 +94,15 @@ void Reader::read_map(const std::string& section, const YAML::Node& map, const Y
           value.IsMap() ? unknown_section(key) : unknown_key(key));
     check(leaf.find('.') == std::string::npos, "{}: in a file, {} is written as {}", where, in_quotes(key),
           nested(key));
-    if (is_key(key)) {
-      sourced_.set(found, Origin::kFile);
+    const bool has_value = found.kind == Written::Kind::kPlain || found.kind == Written::Kind::kQuoted;
+    if (is_key(key) || (takes_one_value(key) && has_value)) {
+      set(found, Origin::kFile);
       continue;
     }
     check(value.IsMap() || value.IsNull(),
-          "{}: {} is a section, whose keys ({}) stand indented below it; found {}", found.where, key,
-          fmt::join(keys_in(key), ", "), found.describe());
+          "{}: {} is a section, whose keys ({}) stand indented below it{}; found {}", found.where, key,
+          fmt::join(keys_in(key), ", "), takes_one_value(key) ? ", or takes one value for all" : "",
+          found.describe());
     if (value.IsMap()) read_map(key, value, source);
   }
 }
@@ -100,15 +113,15 @@ void Reader::apply_override(const std::string& text) {
   check(equals != std::string::npos,
         "{}: no \"=\" found; write it as --set key=value, such as --set train.steps=100", source.name);
   const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
-  check(!is_section(key), "{}: {} is a section; set one of its keys: {}", source.name, key,
-        fmt::join(keys_in(key), ", "));
-  check(is_key(key), "{}: {}", source.name, unknown_key(key));
+  check(!is_section(key) || takes_one_value(key), "{}: {} is a section; set one of its keys: {}", source.name,
+        key, fmt::join(keys_in(key), ", "));
+  check(is_key(key) || is_section(key), "{}: {}", source.name, unknown_key(key));
   // In YAML, a line break in a plain scalar is a space.
   check(value.find('\n') == std::string::npos,
         "{}: a line break in a value is written \\n within double quotes", source.name);
   Written found = written(key, parse_yaml(value, source), source);
   if (value.empty()) found.kind = Written::Kind::kQuoted;  // `key=` sets an empty text
-  sourced_.set(found, Origin::kOverride);
+  set(found, Origin::kOverride);
 }
 
 // Sets the keys of the model that nobody has set. A scaling of rotary positions is taken whole or not at all.
@@ -158,7 +171,7 @@ struct Contradiction {
 };
 
 // train.init_from sets the keys that describe the model; a key that was set has to agree with it. Learned
-// positions may be extended; with rotary ones, the context is free.
+// positions may be extended; with rotary ones, the context is free. Dropout may be any.
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
@@ -174,6 +187,13 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   const Config theirs_resolved = without_auto(theirs, found.model);
   const bool rotary = found.model.positions == Positions::kRope;
   const int64_t context = asked.model.context;
+  const auto take = [&](const char* key) {
+    sourced_.set({.key = key,
+                  .where = fmt::format("{}: {}", file, found.field_of(key)),
+                  .kind = Written::Kind::kPlain,
+                  .text = value_of(theirs, key)},
+                 Origin::kDefault);
+  };
   Contradiction contradiction;
   for_each_model_key(found.model, [&](const char* key, const auto&) {
     const Place place = sourced_.place(key);
@@ -181,12 +201,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     const bool is_context = key == std::string_view("model.context");
     if (resume && place.origin != Origin::kDefault) return;
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {
-      sourced_.set({.key = key,
-                    .where = fmt::format("{}: {}", file, field),
-                    .kind = Written::Kind::kPlain,
-                    .text = value_of(theirs, key)},
-                   Origin::kDefault);
-      return;
+      return take(key);
     }
     const std::string ours = value_of(asked, key), wanted = value_of(theirs_resolved, key);
     const bool extended =
@@ -196,6 +211,9 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     contradiction.add(place, key, ours,
                       is_of_family ? fmt::format("model_type {} has {}", in_quotes(found.family), wanted)
                                    : fmt::format("{} is {}", field, wanted));
+  });
+  for_each_dropout_key(found.model.dropout, [&](const char* key, const auto&) {
+    if (sourced_.place(key).origin == Origin::kDefault && found.fields.contains(key)) take(key);
   });
   if (!contradiction.keys.empty()) {
     const char* advice =

@@ -5,6 +5,7 @@
 
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
+#include "model/dropout.h"
 
 namespace tessera {
 namespace {
@@ -63,6 +64,7 @@ std::vector<std::string> describe(const RunDescription& run) {
                fmt::format("{}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
                            count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out))};
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
+  if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   if (run.config.data.train == kBuiltinData)
     lines.push_back(
         labelled("notice",

@@ -29,6 +29,7 @@ constexpr Meaning kMeanings[] = {
     {"model.preset", "no effect: the model is the checkpoint's"},
     {"model.attention", "the losses agree to rounding only"},
     {"model.position_extension", "no effect: the weights are the checkpoint's"},
+    {"model.dropout.", "from the next step on"},
     {"data.train", "the same tokens under another name"},
     {"data.shift", "no effect: the sequences are cut as before"},
     {"data.validation", "validation losses before and after may not be comparable"},

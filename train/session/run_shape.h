@@ -35,6 +35,7 @@ struct RunShape {
   Keep keep = {};                // train.recompute
   int64_t classifier_chunk = 0;  // see Model
   int64_t sample_tokens = 0;     // see SessionShape
+  uint64_t seed = 0;             // of the masks of model.dropout
 
   int64_t ranks = 1;            // that share the sequences of a step
   bool shard_optimizer = true;  // train.zero: 1; where there are several ranks

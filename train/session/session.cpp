@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch,
-                             int64_t tokens) {
+AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch, int64_t tokens,
+                             bool dropout = false) {
   return choose_attention({.kind = s.attention,
                            .shape = {.batch = batch,
                                      .tokens = tokens,
@@ -21,7 +21,8 @@ AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, 
                                      .kv_heads = s.model.kv_heads},
                            .dtype = s.dtype,
                            .device = device,
-                           .deterministic = s.deterministic});
+                           .deterministic = s.deterministic,
+                           .dropout = dropout});
 }
 
 // What the kernels of any batch need, those of a backward too
@@ -57,6 +58,15 @@ ParamSink Session::writer() {
     stream_.run(Copy{values, layout_.view(model_.params.buckets, place)});
     stream_.synchronize();
   };
+}
+
+Model Session::training_model(Keep keep) const {
+  Model model = model_;
+  model.keep = keep;
+  if (shape_.model.dropout.attention > 0)
+    model.plan =
+        plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length, true);
+  return model;
 }
 
 Model Session::model_at(int64_t batch, int64_t tokens) const {

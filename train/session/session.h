@@ -31,6 +31,7 @@ class Session {
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
+  Model training_model(Keep keep) const;                 // at the largest batch, with its dropout
   const ParamLayout& layout() const { return layout_; }  // of the weights
   const Stream& stream() const { return stream_; }       // with the workspace that all operations share
 

@@ -8,23 +8,13 @@
 #include "train/session/token_ids.h"
 
 namespace tessera {
-namespace {
-
-Model training_model(const Session& session, Keep keep) {
-  Model model = session.model();
-  model.keep = keep;
-  return model;
-}
-
-}  // namespace
-
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : arena_(arena),
       shape_(shape),
       alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
       comm_(comm ? comm : alone_.get()),
       session_(be, arena, shape.session(), shape.parts()),
-      model_(training_model(session_, shape.keep)),
+      model_(session_.training_model(shape.keep)),
       grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
                              shape.parts())),
       optimizer_(arena, shape.model, model_.params, shape.moments,
@@ -94,12 +84,16 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const OnLayer reduce = [&](int64_t layer) {
     if (layer < shape_.model.layers) reduce_gradients(bucket_of(layer));
   };
+  const int64_t first = rank() * shape_.sequences_per_rank();  // of this rank's sequences in the step
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
     const bool last = m + 1 == micro_steps;
     train_batch(stream(), arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
                 grads_,
+                {.probabilities = shape_.model.dropout,
+                 .key = dropout_key(shape_.seed, step),
+                 .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)},
                 {.before_forward = m == 0 ? await_weights : OnLayer(),
                  .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
     if (continues && !continues(m + 1) && !last) return false;

@@ -8,6 +8,7 @@
 //   queries kernel   for a tile of queries Q_i, dO_i [T, D], over the key tiles j that it sees:
 //                      P and dS as above, untransposed;  dQ += dS K_j;   at the end dQ *= scale
 //
+// With dropout, dV is of what is kept of P, and V_j dO_i^T is 0 where P is dropped; both times its scale.
 // Computing the scores twice costs two products of seven; sums over CTAs would cost an order of additions.
 #include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
@@ -21,6 +22,7 @@ struct Args : BackwardTensors<float>, Sizes {
   const float* lse;  // [B, H, N]
   float* delta;      // [B, H, N]
   int head_dim;
+  Dropout dropout;
 };
 
 template <int kHeadDim>
@@ -63,22 +65,26 @@ __device__ RowStatistics statistics_of(const Args& a, int head_index, int query)
   return {real ? log2_sum_exp_of(a.lse[row]) : 0, real ? a.delta[row] : 0};
 }
 
-// An element of P and of dS from the products that they are made of; 0 where the query does not see the key.
+// An element of P (what is kept of it) and of dS from the products that they are made of; 0 where the query
+// does not see the key.
 struct Gradient {
   float p, ds;
 };
+template <bool kDropout>
 __device__ __forceinline__ Gradient gradient_of(const Args& a, int query, int key, float score, float dp,
-                                                RowStatistics row) {
+                                                RowStatistics row, bool kept) {
   const bool seen = query < a.tokens && key < a.tokens && (!a.causal || key <= query);
+  if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
   const float p = exp2f(fmaf(score, a.scale * kLog2e, -row.log2_sum_exp)), ds = p * (dp - row.delta);
-  return {seen ? p : 0, seen ? ds : 0};
+  return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
 }
 
-template <int kHeadDim, bool kWhole>
+template <int kHeadDim, bool kWhole, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
+  __shared__ KeptScores<kT> kept;
   const Place at;
   const int tile = blockIdx.x % a.tiles;  // causal: the longest first
   const int b = blockIdx.x / a.tiles / a.kv_heads, kv_head = blockIdx.x / a.tiles % a.kv_heads;
@@ -93,6 +99,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       __syncthreads();  // other warps may still be reading the last Q, dO
       load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
       load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
+      if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
       __syncthreads();  // the tiles were written by all threads, and are read by all
 
       Accumulator<kT, kT> p, ds;
@@ -105,7 +112,8 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
 #pragma unroll
         for (int r = 0; r < kPart; ++r) {
           const int key = first_k + at.ty + kSide * r;
-          const Gradient g = gradient_of(a, query, key, p.at[r][c], ds.at[r][c], row);
+          const bool is_kept = kDropout && kept.at(at.tx + kSide * c, r, at.ty);
+          const Gradient g = gradient_of<kDropout>(a, query, key, p.at[r][c], ds.at[r][c], row, is_kept);
           m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = g.p;
           ds.at[r][c] = g.ds;
         }
@@ -123,14 +131,16 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
     }
   }
   store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.head_dim, a.scale);
-  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens, a.head_dim);
+  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens, a.head_dim,
+                kDropout ? a.dropout.scale() : 1);
 }
 
-template <int kHeadDim, bool kWhole>
+template <int kHeadDim, bool kWhole, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
+  __shared__ KeptScores<kT> kept;
   const Place at;
   const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
   const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
@@ -148,6 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     __syncthreads();  // other warps may still be reading the last K, V
     load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens, a.head_dim);
     load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens, a.head_dim);
+    if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
     Accumulator<kT, kT> p, ds;
@@ -155,11 +166,14 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     multiply_rows_rows(ds, m.dout, m.v);
 #pragma unroll
     for (int r = 0; r < kPart; ++r) {
+      // Read again rather than kept: with dropout this loop is short of registers.
+      if (kDropout) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
         const int query = first_q + at.ty + kSide * r, key = first_k + at.tx + kSide * c;
+        const bool is_kept = kDropout && kept.at(at.ty + kSide * r, c, at.tx);
         m.scores.at(at.ty + kSide * r, at.tx + kSide * c) =
-            gradient_of(a, query, key, p.at[r][c], ds.at[r][c], rows[r]).ds;
+            gradient_of<kDropout>(a, query, key, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
       }
     }
     __syncwarp();  // a row of scores is written and read by the same half warp
@@ -168,25 +182,31 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   store<kWhole>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim, a.scale);
 }
 
+template <int kHeadDim, bool kWhole, bool kDropout>
+AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  const DeltaWorkspace workspace(f.workspace, p);
+  const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse,
+                     workspace.delta,      p.head_dim,  dropout_of(p)};
+  const int64_t rows = p.batch * p.heads * p.tokens;
+  constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
+  const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
+  const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.tiles),
+             query_ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
+  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
+  if (status == ATTN_OK)
+    status = launch(keys_kernel<kHeadDim, kWhole, kDropout>, key_ctas, kThreads, kBytes, stream, args);
+  if (status == ATTN_OK)
+    status = launch(queries_kernel<kHeadDim, kWhole, kDropout>, query_ctas, kThreads, kBytes, stream, args);
+  return status;
+}
+
 }  // namespace
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  const AttnProblem& p = f.problem;
-  return with_head_dim(p.head_dim, [&]<int kHeadDim, bool kWhole>() {
-    const DeltaWorkspace workspace(f.workspace, p);
-    const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse,
-                       workspace.delta,      p.head_dim};
-    const int64_t rows = p.batch * p.heads * p.tokens;
-    constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
-    const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
-    const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.tiles),
-               query_ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
-    AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
-    if (status == ATTN_OK)
-      status = launch(keys_kernel<kHeadDim, kWhole>, key_ctas, kThreads, kBytes, stream, args);
-    if (status == ATTN_OK)
-      status = launch(queries_kernel<kHeadDim, kWhole>, query_ctas, kThreads, kBytes, stream, args);
-    return status;
+  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
+    return f.problem.dropout.threshold > 0 ? launch_backward<kHeadDim, kWhole, true>(f, stream)
+                                           : launch_backward<kHeadDim, kWhole, false>(f, stream);
   });
 }
 

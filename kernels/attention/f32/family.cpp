@@ -18,7 +18,7 @@ constinit const Family kFamily = {
     .most_rows = kMostRows,
     .row_padding = 1,
     .by_name_only = false,
-    .dropout = false,
+    .dropout = true,
     .tile_rows = [](int head_dim, int) { return TileRows{tile_rows(head_dim), tile_rows(head_dim)}; },
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA

@@ -4,6 +4,7 @@
 //     for every key tile j that a query sees:
 //       S = Q_i K_j^T [T, T];  m, P, sum, O = online softmax of S;  O += P V_j
 //     O /= sum, LSE = scale m + ln(sum)
+// With dropout, P is 0 where it drops, after the sum; O is multiplied by its scale.
 #include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
 
@@ -14,6 +15,7 @@ struct Args : ForwardTensors<float>, Sizes {
   int tiles;
   float* lse;  // [B, H, N]
   int head_dim;
+  Dropout dropout;
 };
 
 template <int kHeadDim>
@@ -35,13 +37,14 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-template <int kHeadDim, bool kWhole>
+template <int kHeadDim, bool kWhole, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   using M = Memory<kHeadDim>;
   constexpr int kT = M::kT, kRows = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const typename M::Rows q{memory}, k{q.data + q.kFloats}, v{k.data + k.kFloats};
   const typename M::Scores p{v.data + v.kFloats};
+  __shared__ KeptScores<kT> kept;
   const Place at;
 
   const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
@@ -59,6 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
     __syncthreads();  // other warps may still be reading the last K, V
     load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, j * kT, a.tokens, a.head_dim);
     load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, j * kT, a.tokens, a.head_dim);
+    if (kDropout) kept.draw(a.dropout, b, h, first_q, j * kT);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;
@@ -83,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
       for (int c = 0; c < kRows; ++c) {
         const float x = exp2f(fmaf(s.at[i][c], log2_scale, -offset));
         sum[i] += x;
-        p.at(row, at.tx + kSide * c) = x;
+        p.at(row, at.tx + kSide * c) = !kDropout || kept.at(row, c, at.tx) ? x : 0;
       }
 #pragma unroll
       for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] *= rescale;
@@ -102,17 +106,20 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 #pragma unroll
     for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total == 0 ? 1 : total;  // 0: scores are -inf
   }
-  store<kWhole>(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens, a.head_dim);
+  store<kWhole>(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens, a.head_dim,
+                kDropout ? a.dropout.scale() : 1);
 }
 
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
-    const Args args = {tensors_of<float>(f), sizes_of(f.problem), tiles_of<kHeadDim>(f.problem), f.lse,
-                       f.problem.head_dim};
+    const Args args = {tensors_of<float>(f), sizes_of(f.problem),  tiles_of<kHeadDim>(f.problem), f.lse,
+                       f.problem.head_dim,   dropout_of(f.problem)};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    return launch(forward_kernel<kHeadDim, kWhole>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
+    const auto kernel =
+        args.dropout ? forward_kernel<kHeadDim, kWhole, true> : forward_kernel<kHeadDim, kWhole, false>;
+    return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }
 

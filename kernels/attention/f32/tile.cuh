@@ -76,6 +76,23 @@ struct Place {
   int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
 };
 
+// Which scores of a tile, queries by keys, dropout keeps; in shared memory. Each thread draws at most a unit.
+template <int kT>
+struct KeptScores {
+  static constexpr int kUnits = kT / Dropout::kUnit;  // of a query
+  static_assert(Dropout::kUnit == kSide);             // so a unit's column is a thread's place
+  static_assert(kT * kUnits <= kThreads);
+  uint16_t of_unit[kT][kUnits];
+
+  __device__ void draw(const Dropout& dropout, int b, int h, int first_query, int first_key) {
+    const int query = threadIdx.x / kUnits, unit = threadIdx.x % kUnits;
+    if (query >= kT) return;
+    const Philox::Words words = dropout.draw(b, h, first_query + query, first_key / Dropout::kUnit + unit);
+    of_unit[query][unit] = static_cast<uint16_t>(dropout.kept(words, words));
+  }
+  __device__ bool at(int query, int unit, int column) const { return of_unit[query][unit] >> column & 1; }
+};
+
 // c += A B^T
 template <int kM, int kN, int kK>
 __device__ __forceinline__ void multiply_rows_rows(Accumulator<kM, kN>& c, SharedTile<kM, kK> a,

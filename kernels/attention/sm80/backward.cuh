@@ -15,11 +15,14 @@
 // Only dS passes through shared memory, since dQ sums over all keys of the block. Step i loads tile i + 1,
 // which may be the next head's first.
 //
+// With dropout, dV is of what is kept of P^T, and V_j dO_i^T is 0 where P^T is dropped; both times its scale.
+//
 // D = 256: kSplitD = 2 warps share their keys. Both compute P^T and dS^T, seven products instead of five, and
 // each has half the columns of dV and dK.
 #pragma once
 
 #include "kernels/attention/sm80/backward_args.cuh"
+#include "kernels/attention/sm80/dropout.cuh"
 #include "kernels/attention/sm80/key_block.cuh"
 #include "kernels/attention/sm80/query_gradient.cuh"
 #include "kernels/attention/sm80/shape.h"
@@ -76,12 +79,24 @@ __device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key,
   }
 }
 
+// What dropout keeps of a pass, kM keys x kN queries from (key, query) on; dq_tile is counted over all heads.
+template <bool kDropout, int kM, int kN>
+__device__ __forceinline__ uint32_t kept_of_pass(const BackwardArgs& a, int b, int dq_tile, int query,
+                                                 int key) {
+  if constexpr (kDropout) {
+    const int h = dq_tile / a.query_blocks - b * a.heads;
+    return kept_of_transposed<kM, kN>(a.dropout, b, h, query, key);
+  }
+  return ~0u;
+}
+
 // Scores become probabilities, P = 2^(c s - L), and with them dP becomes dS = P (dP - delta). L and delta of
-// the columns' queries are at these shared addresses.
-template <int kM, int kN>
+// the columns' queries are at these shared addresses. With dropout, what is dropped of P is then 0, and dP is
+// `dropout_scale` of it, or 0; `kept` as of kept_of_transposed().
+template <bool kDropout, int kM, int kN>
 __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accumulator<kM, kN>& ds,
                                                     float log2_scale, uint32_t log2_sum_exp_at,
-                                                    uint32_t delta_at) {
+                                                    uint32_t delta_at, uint32_t kept, float dropout_scale) {
 #pragma unroll
   for (int n = 0; n < kN / 8; ++n) {
     const uint32_t column = (8 * n + threadIdx.x % 4 * 2) * sizeof(float);
@@ -94,7 +109,14 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
         const bool odd = e % 2;
         float& x = p.at[m][n][e];
         x = ptx::exp2(fmaf(x, log2_scale, odd ? -log2_sum_exp.y : -log2_sum_exp.x));
-        ds.at[m][n][e] = x * (ds.at[m][n][e] - (odd ? delta.y : delta.x));
+        float& gradient = ds.at[m][n][e];
+        if (kDropout) {
+          const bool is_kept = kept >> (4 * (m * (kN / 8) + n) + e) & 1;
+          gradient = x * ((is_kept ? gradient * dropout_scale : 0) - (odd ? delta.y : delta.x));
+          if (!is_kept) x = 0;
+        } else {
+          gradient = x * (gradient - (odd ? delta.y : delta.x));
+        }
       }
     }
   }
@@ -172,12 +194,13 @@ template <class Tile>
 using KeyGradient = Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim / Tile::kSplitD>;
 
 // After the last step: K is no longer read, so its tile can take dK. `part` tells the warp's columns.
-template <class Tile>
+template <bool kDropout, class Tile>
 __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
                                                     const KeyBlock& block, int warp_row, int part,
-                                                    KeyGradient<Tile>& dk, const KeyGradient<Tile>& dv) {
+                                                    KeyGradient<Tile>& dk, KeyGradient<Tile>& dv) {
   constexpr int kSplitD = Tile::kSplitD;
   dk.scale(a.scale);
+  if (kDropout) dv.scale(a.dropout.scale());
   const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
   const int cols = a.head_dim - first_col;
   store_rows<Tile::kWhole>(dk, columns_of<kSplitD>(memory.k(), part), warp_row,
@@ -218,7 +241,7 @@ __device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyB
   ptx::red_add_release(a.counters + heads_done * a.query_blocks, 1);
 }
 
-template <class Tile, bool kCausal, bool kDeterministic>
+template <class Tile, bool kCausal, bool kDeterministic, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
@@ -265,13 +288,13 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         Accumulator<kWarpK, kPassQ> p, ds;
         p.clear();
         multiply_rows_rows(p, memory.k(), warp_row, memory.q(stage), pass);
-        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1)) {
+        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1))
           mask_transposed<kCausal>(p, first_k, first_q + pass, a.tokens);
-        }
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
-        scores_to_gradients(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
-                            memory.delta(stage) + pass * 4);
+        const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
+        scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
+                                      memory.delta(stage) + pass * 4, kept, a.dropout.scale());
         const auto ds_packed = operand_a(ds);
         if (part == 0) store_scores(memory.ds(stage), warp_row, pass, ds_packed);
         multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(stage), part), pass);
@@ -316,7 +339,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
   if (kDeterministic) pass_last_turn<Tile>(a, done);
-  write_key_gradients(a, memory, done, warp_row, part, dk, dv);
+  write_key_gradients<kDropout>(a, memory, done, warp_row, part, dk, dv);
 }
 
 }  // namespace tessera::attention::sm80

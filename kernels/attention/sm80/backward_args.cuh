@@ -17,6 +17,7 @@ struct BackwardArgs : BackwardTensors<bf16> {
   int heads, kv_heads, group;  // as in Sizes, whose order costs these kernels registers
   float scale;
   int head_dim;
+  Dropout dropout;
 };
 
 }  // namespace tessera::attention::sm80

@@ -30,10 +30,11 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.group = sizes.group;
   args.scale = sizes.scale;
   args.head_dim = p.head_dim;
+  args.dropout = dropout_of(p);
   return args;
 }
 
-template <class Tile, bool kDeterministic>
+template <class Tile, bool kDropout, bool kDeterministic>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardArgs args = backward_args<Tile>(f);
@@ -47,8 +48,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                              stream, args, rows);
   if (status != ATTN_OK) return status;
 
-  const auto kernel =
-      p.causal ? backward_kernel<Tile, true, kDeterministic> : backward_kernel<Tile, false, kDeterministic>;
+  const auto kernel = p.causal ? backward_kernel<Tile, true, kDeterministic, kDropout>
+                               : backward_kernel<Tile, false, kDeterministic, kDropout>;
   status = launch(kernel, kv_heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream,
                   args);
   if (status != ATTN_OK || kDeterministic) return status;
@@ -58,7 +59,14 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
 template <class Tile>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
-  return f.deterministic ? launch_backward<Tile, true>(f, stream) : launch_backward<Tile, false>(f, stream);
+  return f.deterministic ? launch_backward<Tile, false, true>(f, stream)
+                         : launch_backward<Tile, false, false>(f, stream);
+}
+
+// With dropout there is one mode, of the same bits: half as many kernels to compile.
+template <class Tile>
+AttnStatus launch_backward_dropout(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward<Tile, true, true>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

@@ -13,14 +13,25 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
+  if (f.problem.dropout.threshold > 0) {
+    if (head_dim <= 64) return forward_64_dropout(f, stream);
+    return head_dim <= 128 ? forward_128_dropout(f, stream) : forward_256_dropout(f, stream);
+  }
   if (head_dim <= 64) return head_dim == 64 ? forward_64(f, stream) : forward_64_narrow(f, stream);
   if (head_dim <= 128) return head_dim == 128 ? forward_128(f, stream) : forward_128_narrow(f, stream);
   return forward_256(f, stream);
 }
+AttnStatus backward_dropout(const AttnBackward& f, bool large, CUstream_st* stream) {
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return backward_64_dropout(f, stream);
+  if (head_dim > 128) return large ? backward_256_dropout(f, stream) : backward_256_small_dropout(f, stream);
+  return large ? backward_128_dropout(f, stream) : backward_128_small_dropout(f, stream);
+}
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
-  if (head_dim <= 64) return head_dim == 64 ? backward_64(f, stream) : backward_64_narrow(f, stream);
   const bool large = large_shared_memory(arch);
+  if (f.problem.dropout.threshold > 0) return backward_dropout(f, large, stream);
+  if (head_dim <= 64) return head_dim == 64 ? backward_64(f, stream) : backward_64_narrow(f, stream);
   if (head_dim > 128) return large ? backward_256(f, stream) : backward_256_small(f, stream);
   if (head_dim == 128) return large ? backward_128(f, stream) : backward_128_small(f, stream);
   return large ? backward_128_narrow(f, stream) : backward_128_small_narrow(f, stream);
@@ -49,7 +60,7 @@ constinit const Family kFamily = {.name = "sm80",
                                   .most_rows = kMostRows,
                                   .row_padding = BackwardWorkspace::kRowPadding,
                                   .by_name_only = false,
-                                  .dropout = false,
+                                  .dropout = true,
                                   .tile_rows = tile_rows,
                                   .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                   .forward = forward,

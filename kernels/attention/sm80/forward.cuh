@@ -8,12 +8,14 @@
 //       O += P V_j                                                             [Bq, D]
 //     O /= sum, LSE = (m + log2(sum)) ln(2)
 //
+// With dropout, P V is of what is kept of P, and O is multiplied by its scale.
 // P stays in registers: an accumulator of S is, packed, the A operand of P V. Loads of K_{j-1}, V_{j-1} run
 // during step j. CTAs with the most key tiles come first in the grid: the last to start are the shortest.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/tensors.h"
+#include "kernels/attention/sm80/dropout.cuh"
 #include "kernels/attention/sm80/shape.h"
 #include "kernels/attention/sm80/softmax.cuh"
 #include "kernels/attention/sm80/tile_io.cuh"
@@ -23,6 +25,7 @@ namespace tessera::attention::sm80 {
 struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
+  Dropout dropout;
 };
 
 template <class Tile>
@@ -59,7 +62,7 @@ __device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int row, int
   }
 }
 
-template <class Tile, bool kCausal>
+template <class Tile, bool kCausal, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
@@ -114,11 +117,13 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
                crosses_diagonal = kCausal && first_k + kBlockK > first_q + 1;
     if (crosses_end || crosses_diagonal) mask_scores<kCausal>(s, first_q, first_k, a.tokens);
     softmax.update(s.at, o.at);
+    if (kDropout) drop(s, a.dropout, b, h, first_q, first_k);
     const auto p = operand_a(s);
     multiply_registers_rows(o, p, memory.v(stage), 0);
   }
 
   softmax.finish(o.at);
+  if (kDropout) o.scale(a.dropout.scale());
   float* lse = a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens;
 #pragma unroll
   for (int m = 0; m < kWarpQ / 16; ++m) {
@@ -133,12 +138,12 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
                      a.head_dim);
 }
 
-template <class Tile>
+template <class Tile, bool kDropout = false>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim};
+  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, dropout_of(p)};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
-  const auto kernel = p.causal ? forward_kernel<Tile, true> : forward_kernel<Tile, false>;
+  const auto kernel = p.causal ? forward_kernel<Tile, true, kDropout> : forward_kernel<Tile, false, kDropout>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
   return launch(kernel, grid, Tile::kWarps * 32, ForwardMemory<Tile>::kBytes, stream, args);

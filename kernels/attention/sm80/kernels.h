@@ -21,4 +21,14 @@ AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_narrow(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_256_small(const AttnBackward& f, CUstream_st* stream);
 
+// With dropout, for all head dims that these tiles hold
+AttnStatus forward_64_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_dropout(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_dropout(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_dropout(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_small_dropout(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_small_dropout(const AttnBackward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm80

@@ -29,6 +29,19 @@ struct Narrow<ForwardTile<128>> : ForwardTile<128> {
   static constexpr int kBlockK = 48;
 };
 
+// A tile for dropout, whose random numbers need registers too: less at a time than with Narrow.
+template <class Tile>
+struct Dropping : Narrow<Tile> {};
+
+template <>
+struct Dropping<ForwardTile<64>> : Narrow<ForwardTile<64>> {
+  static constexpr int kBlockK = 64;
+};
+template <>
+struct Dropping<ForwardTile<128>> : Narrow<ForwardTile<128>> {
+  static constexpr int kBlockK = 32;
+};
+
 // With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
 template <>
 struct ForwardTile<256> {
@@ -69,6 +82,11 @@ struct BackwardTile<128> : BackwardTileBase {
   static constexpr int kBlockK = 128, kBlockQ = 64;
   static constexpr int kWarps = 8, kKeysPerWarp = kBlockK / kWarps, kPassQ = 64;
   static constexpr int kCtasPerSm = 1;
+};
+
+template <>
+struct Dropping<BackwardTile<128>> : Narrow<BackwardTile<128>> {
+  static constexpr int kPassQ = 32;
 };
 
 // For chips with 99 KB of shared memory a CTA (compute capability 8.6, 8.9, 12.0).

@@ -262,12 +262,17 @@ TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
   EXPECT_NE(notices()[0].find("= 2 instead"), std::string::npos);
 }
 
-TEST_F(FamilyConfig, DropoutIsNoticed) {
-  json fields = json::parse(kLlama32);
-  fields["attention_dropout"] = 0.1;
-  const std::vector<std::string> notices = found(fields).notices;
-  ASSERT_EQ(notices.size(), 1u);
-  EXPECT_NE(notices[0].find("has dropout (attention_dropout 0.1)"), std::string::npos);
+TEST_F(FamilyConfig, DropoutOfAttentionIsReadAndNoticed) {
+  for (const char* family : {kLlama32, kQwen25, kQwen3}) {
+    json fields = json::parse(family);
+    fields["attention_dropout"] = 0.1;
+    const ModelConfig model = read(fields);
+    EXPECT_EQ(model.dropout, DropoutConfig{.attention = 0.1});
+    EXPECT_EQ(found(fields).field_of("model.dropout.attention"), "attention_dropout");
+    EXPECT_NE(check_same_model(folder_, model).notices.at(0).find("has dropout (attention_dropout 0.1)"),
+              std::string::npos);
+    EXPECT_EQ(json::parse(hugging_face_config(model, DType::kF32).dump())["attention_dropout"], 0.1);
+  }
 }
 
 TEST_F(FamilyConfig, HeadsDivideTheChannelsUnlessTheyHaveASize) {

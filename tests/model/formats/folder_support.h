@@ -49,8 +49,15 @@ inline void write_tensors(const std::filesystem::path& path, const std::vector<F
 
 // The fields that say of what size it is; GPT2Config's defaults serve for the rest.
 inline nlohmann::json gpt2_fields(const ModelConfig& model) {
-  return {{"model_type", "gpt2"},    {"vocab_size", model.vocab_size}, {"n_positions", model.context},
-          {"n_layer", model.layers}, {"n_head", model.heads},          {"n_embd", model.channels}};
+  return {{"model_type", "gpt2"},
+          {"vocab_size", model.vocab_size},
+          {"n_positions", model.context},
+          {"n_layer", model.layers},
+          {"n_head", model.heads},
+          {"n_embd", model.channels},
+          {"attn_pdrop", model.dropout.attention},
+          {"embd_pdrop", model.dropout.embedding},
+          {"resid_pdrop", model.dropout.residual}};
 }
 
 inline void write_fields(const std::filesystem::path& folder, const nlohmann::json& fields) {

@@ -16,6 +16,8 @@ using nlohmann::json;
 
 constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
 
+constexpr DropoutConfig kTransformersDefault{0.1, 0.1, 0.1};
+
 struct GPT2Config : InTempFolder {
   ModelConfig read(const json& fields) const {
     write_fields(folder_, fields);
@@ -42,7 +44,8 @@ TEST_F(GPT2Config, AbsentFieldsAreTransformersDefaults) {
                                                          .mlp = Mlp::kGelu,
                                                          .tied = true,
                                                          .scale_attention = true,
-                                                         .scale_attention_by_layer = false}));
+                                                         .scale_attention_by_layer = false,
+                                                         .dropout = kTransformersDefault}));
 }
 
 TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
@@ -79,7 +82,10 @@ TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
                   {"max_position_embeddings", 16},
                   {"num_hidden_layers", 2},
                   {"num_attention_heads", 2},
-                  {"hidden_size", 24}}),
+                  {"hidden_size", 24},
+                  {"attn_pdrop", 0.0},
+                  {"embd_pdrop", 0},
+                  {"resid_pdrop", 0.0}}),
             kTiny);
   EXPECT_EQ(read_with({{"hidden_size", 24}, {"n_ctx", 1024}}), kTiny);
   refused({{"hidden_size", 32}}, {"config.json: n_embd is 24 and hidden_size is 32"});
@@ -122,9 +128,9 @@ TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
   // What transformers 4 and 5 save for a GPT-2, and what the model hub's gpt2 has
   EXPECT_EQ(read_with(json::parse(R"({
     "_name_or_path": "gpt2", "_commit_hash": "ab", "architectures": ["GPT2LMHeadModel"],
-    "add_cross_attention": false, "attn_pdrop": 0.1, "bos_token_id": 50256, "dtype": "float32",
-    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "n_ctx": 16, "pad_token_id": null,
-    "pruned_heads": {}, "quantization_config": null, "reorder_and_upcast_attn": true, "resid_pdrop": 0.1,
+    "add_cross_attention": false, "bos_token_id": 50256, "dtype": "float32",
+    "eos_token_id": 50256, "initializer_range": 0.02, "n_ctx": 16, "pad_token_id": null,
+    "pruned_heads": {}, "quantization_config": null, "reorder_and_upcast_attn": true,
     "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
     "summary_type": "cls_index", "summary_use_proj": true, "task_specific_params":
     {"text-generation": {"do_sample": true, "max_length": 50}}, "torch_dtype": "float32",
@@ -134,20 +140,39 @@ TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
   EXPECT_NO_THROW(read_model_config(TESSERA_SOURCE_DIR "/tests/fixtures/gpt2_reference"));
 }
 
-TEST_F(GPT2Config, DropoutIsNoticed) {
-  const auto notices = [&](const json& more) {
-    read_with(more);
-    return read_model_config(folder_).notices;
+TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
+  const auto notices = [&](const DropoutConfig& wanted) {
+    ModelConfig model = kTiny;
+    model.dropout = wanted;
+    return check_same_model(folder_, model).notices;
   };
-  const json none{{"attn_pdrop", 0.0}, {"embd_pdrop", 0}, {"resid_pdrop", 0.0}};
-  EXPECT_TRUE(notices(none).empty());
-  json one = none;
-  one["resid_pdrop"] = 0.25;
-  ASSERT_EQ(notices(one).size(), 1u);
-  EXPECT_NE(notices(one)[0].find("has dropout (resid_pdrop 0.25); Tessera trains without"),
+  EXPECT_EQ(read_with({{"attn_pdrop", 0.1}, {"embd_pdrop", 0.2}, {"resid_pdrop", 0.3}}).dropout,
+            (DropoutConfig{.embedding = 0.2, .residual = 0.3, .attention = 0.1}));
+  EXPECT_TRUE(notices({}).empty());  // the run drops nothing
+  EXPECT_EQ(
+      notices({.embedding = 0.2, .residual = 0.3}).at(0),
+      folder_.string() +
+          "/config.json has dropout (embd_pdrop 0.2, resid_pdrop 0.3), which this run takes over; --set "
+          "model.dropout=0 trains without");
+  json fields = gpt2_fields(kTiny);
+  for (const char* field : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) fields.erase(field);
+  EXPECT_EQ(read(fields).dropout, kTransformersDefault);
+  EXPECT_NE(notices(kTransformersDefault).at(0).find("(embd_pdrop 0.1, resid_pdrop 0.1, attn_pdrop 0.1)"),
             std::string::npos);
-  EXPECT_NE(notices(json::object()).at(0).find("attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1"),
-            std::string::npos);
+  EXPECT_EQ(read_with({}).dropout, DropoutConfig{});
+  EXPECT_TRUE(notices({}).empty());
+  for (const json& value : {json(-0.1), json(1), json("x"), json(true)})
+    refused({{"attn_pdrop", value}}, {"\"attn_pdrop\" wants a number of at least 0 and below 1, found"});
+}
+
+TEST_F(GPT2Config, DropoutIsWritten) {
+  ModelConfig model = kTiny;
+  model.dropout = {.embedding = 0.25, .residual = 0.1, .attention = 0.5};
+  const json fields = json::parse(hugging_face_config(model, DType::kF32).dump());
+  EXPECT_EQ(fields["embd_pdrop"], 0.25);
+  EXPECT_EQ(fields["resid_pdrop"], 0.1);
+  EXPECT_EQ(fields["attn_pdrop"], 0.5);
+  EXPECT_EQ(read(fields), model);
 }
 
 TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
@@ -203,6 +228,31 @@ struct InitFrom : InTempFolder {
     expect_error([&] { load(yaml, overrides); }, words);
   }
 };
+
+// The folder's dropout is a default: any key may change it, and it is no contradiction.
+TEST_F(InitFrom, DropoutIsThatOfTheFolderUnlessItIsSet) {
+  ModelConfig model = kTiny;
+  model.dropout = {.embedding = 0.25, .residual = 0.1, .attention = 0.5};
+  write_fields(folder, json::parse(hugging_face_config(model, DType::kF32).dump()));
+  const std::string step = "train.tokens_per_step=64";
+  const auto dropout = [&](const std::string& yaml, std::vector<std::string> more, bool resume = false) {
+    more.insert(more.end(), {set, step});
+    return load(yaml, more, resume).model.dropout;
+  };
+  EXPECT_EQ(dropout("", {}), model.dropout);
+  EXPECT_EQ(dropout("", {}, true), model.dropout);
+  EXPECT_EQ(dropout("", {"model.dropout=0"}), DropoutConfig{});
+  EXPECT_EQ(dropout("model: {dropout: {attention: 0}}\n", {}),
+            (DropoutConfig{.embedding = 0.25, .residual = 0.1}));
+  EXPECT_EQ(load(print_config(load("", {set, step})), {}).model.dropout, model.dropout);
+  // Only a run needs a multiple of 1 / 256.
+  json fields = json::parse(hugging_face_config(kTiny, DType::kF32).dump());
+  fields["attn_pdrop"] = 0.001;
+  write_fields(folder, fields);
+  refused("", {set, step},
+          {folder + "/config.json: attn_pdrop: model.dropout.attention: a dropout probability"});
+  EXPECT_EQ(dropout("", {"model.dropout.attention=0"}), DropoutConfig{});
+}
 
 TEST_F(InitFrom, AloneSetsTheModel) {
   const ModelConfig wanted = variants_of(kTiny).back().model;

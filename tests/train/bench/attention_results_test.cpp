@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "kernels/base/check.h"
@@ -25,7 +26,8 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
                   .kv_heads = 8,
                   .head_dim = 64,
                   .causal = 1,
-                  .scale = 0.125f};
+                  .scale = 0.125f,
+                  .dropout = {}};
   made.forward_ms = forward_ms;
   made.backward_ms = backward_ms;
   made.saved_bytes = 1 << 20;
@@ -96,6 +98,31 @@ TEST(AttentionResults, JsonHoldsEveryCell) {
   EXPECT_EQ(json["cells"][4]["not_measured"], "too long");
   EXPECT_FALSE(json["cells"][4].contains("forward"));
   EXPECT_EQ(json["geometric_mean_of_ratios_to_cudnn"]["hopper"]["problems"], 2);
+}
+
+TEST(AttentionResults, PricesOfDropoutCompareWithTheSameWithout) {
+  AttentionResults results = made_up();
+  results.cells.push_back(cell("hopper", 1024, 1.1, 4.4));
+  results.cells.push_back(cell("hopper", 2048, 2.2, 5.6));
+  results.cells.push_back(cell("row", 4096, 3, 3));  // which was not measured without
+  for (AttentionCell& with : std::span(results.cells).last(3)) with.problem.dropout.threshold = 64;
+  const auto prices = dropout_prices(results);
+  ASSERT_EQ(prices.size(), 1u);
+  EXPECT_NEAR(prices.at("hopper").forward, 0.1, 1e-12);
+  EXPECT_NEAR(prices.at("hopper").backward, std::sqrt(1.1 * 1.4) - 1, 1e-12);
+  EXPECT_NEAR(prices.at("hopper").both, std::sqrt(1.1 * 1.3) - 1, 1e-12);
+  EXPECT_EQ(prices.at("hopper").problems, 2);
+  EXPECT_EQ(mean_ratios(results).at("hopper").problems, 2) << "the yardstick drops nothing";
+
+  const std::vector<AttentionCell> cells{results.cells[0], results.cells[1], results.cells[5]};
+  const std::string table = problem_table(cells, results.gemm_peak, results.cudnn);
+  EXPECT_NE(table.find("drops 0.25"), std::string::npos) << table;
+  EXPECT_NE(table.find("adds +10.0% +10.0%\n"), std::string::npos) << table;
+  const auto json = nlohmann::json::parse(to_json(results).dump());
+  EXPECT_DOUBLE_EQ(json["cells"][5]["dropout"], 0.25);
+  EXPECT_NEAR(json["cells"][5]["dropout_adds"]["forward"], 0.1, 1e-12);
+  EXPECT_FALSE(json["cells"][5]["forward"].contains("ratio_to_cudnn"));
+  EXPECT_FALSE(json["cells"][0].contains("dropout"));
 }
 
 TEST(AttentionResults, SvgHasAPanelForEachDirectionAndEscapes) {
@@ -171,6 +198,22 @@ TEST_F(BenchAttention, MeasuresBothKindsOnTheCpu) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "a.svg"));
 }
 
+TEST_F(BenchAttention, TellsWhatDropoutAdds) {
+  const ProcessResult result =
+      bench({"--device", "cpu", "--seq-lens", "64", "--head-dims", "16", "--channels", "32", "--tokens", "64",
+             "--masks", "causal", "--repeats", "1", "--dropout", "0.1", "--json", "a.json"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  for (const char* part : {"drops 0.102", "what dropout adds, geometric means: forward, backward, both"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+  std::ifstream file(folder_ / "a.json");
+  const auto json = nlohmann::json::parse(file);
+  ASSERT_EQ(json["cells"].size(), 4u) << "naive and flash, each with and without";
+  for (const int with : {1, 3}) {
+    EXPECT_DOUBLE_EQ(json["cells"][with]["dropout"], 26 / 256.0);
+    EXPECT_TRUE(json["cells"][with].contains("dropout_adds"));
+  }
+}
+
 TEST_F(BenchAttention, SkipsWhatWouldTakeTooLong) {
   const ProcessResult result = bench({"--device", "cpu", "--seq-lens", "4096", "--tokens", "4096", "--masks",
                                       "full", "--head-dims", "64", "--longest-ms", "1"});
@@ -192,6 +235,8 @@ TEST_F(BenchAttention, RefusesLoudly) {
   refused({"--shape", "1,2,3"}, "B,N,H,D");
   refused({"--head-dims", "60"}, "no multiple of head dim 60");
   refused({"--group", "3"}, "--group 3 does not divide");
+  for (const char* share : {"1", "-0.1", "0.999", "1e-9", "nan"})
+    refused({"--dropout", share}, "--dropout wants");
   for (const char* lengths : {"0", ""}) refused({"--seq-lens", lengths}, "--seq-lens");
   refused({"--seq-lens", "16", "--repeats", "1", "--head-dims", "64", "--json", "no/such/folder/a.json"},
           "cannot write");
@@ -202,7 +247,7 @@ TEST_F(BenchAttention, HelpNamesEveryOption) {
   EXPECT_EQ(help.status, 0);
   for (const char* part :
        {"--rungs", "--head-dims", "--masks", "--seq-lens", "--tokens", "--channels", "--group", "--shape",
-        "--repeats", "--deterministic", "--longest-ms", "--json", "--svg"})
+        "--dropout", "--repeats", "--deterministic", "--longest-ms", "--json", "--svg"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 

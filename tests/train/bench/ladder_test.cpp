@@ -16,7 +16,8 @@ AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, in
           .kv_heads = kv_heads,
           .head_dim = 64,
           .causal = causal,
-          .scale = 0.125f};
+          .scale = 0.125f,
+          .dropout = {}};
 }
 constexpr double kQ = 2 * 4 * 64 * 2;  // bytes a token of Q in problem()
 

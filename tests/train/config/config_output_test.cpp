@@ -38,6 +38,9 @@ void randomize(Random& random, T& member, const Number& kind) {
                                        static_cast<int>(random_whole(random, -40, 40))));
   } while (!fits(member));
 }
+void randomize(Random& random, double& member, const Probability&) {
+  member = random() % 4 == 0 ? 0 : std::uniform_real_distribution<double>(1 / 512.0, 511 / 512.0)(random);
+}
 template <class Set, class E>
 void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
   for (const E part : values_with_words<E>())

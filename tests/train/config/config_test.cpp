@@ -83,13 +83,13 @@ TEST_F(ConfigFile, UnknownKeys) {
             "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
   EXPECT_EQ(refusal("\nmodle:\n  layers: 1\n"),
             "run.yaml:2:1: unknown section \"modle\"; did you mean \"model\"?");
-  EXPECT_EQ(refusal("network:\n  layers: 1\n"),
-            "run.yaml:1:1: unknown section \"network\"; known: model, model.rope, data, train, optimizer, "
-            "evaluation, "
-            "sampling, checkpoint");
+  EXPECT_EQ(
+      refusal("network:\n  layers: 1\n"),
+      "run.yaml:1:1: unknown section \"network\"; known: model, model.rope, model.dropout, data, train, "
+      "optimizer, evaluation, sampling, checkpoint");
   EXPECT_EQ(refusal("batch: 1\n"),
-            "run.yaml:1:1: unknown key \"batch\"; known: device, model, model.rope, data, train, optimizer, "
-            "evaluation, sampling, checkpoint");
+            "run.yaml:1:1: unknown key \"batch\"; known: device, model, model.rope, model.dropout, data, "
+            "train, optimizer, evaluation, sampling, checkpoint");
   EXPECT_EQ(refusal("model.layers: 1\n"),
             "run.yaml:1:1: in a file, \"model.layers\" is written as \"model:\" and, indented below it, "
             "\"layers: ...\"");

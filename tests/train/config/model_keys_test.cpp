@@ -40,7 +40,7 @@ TEST_F(ModelKeys, NestedSectionsArePrintedAndRead) {
   const std::string yaml = print_config(config);
   EXPECT_NE(yaml.find("\n  rope:\n    # "), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("\n    scaling: yarn\n"), std::string::npos) << yaml;
-  EXPECT_NE(yaml.find("\n    attention_factor: auto\n\ndata:\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("\n    attention_factor: auto\n  dropout:\n    # "), std::string::npos) << yaml;
   EXPECT_EQ(load(yaml), config);
   EXPECT_NE(config_lines(config).find("model.rope.factor: 4\n"), std::string::npos);
 }
@@ -104,11 +104,50 @@ TEST_F(ModelKeys, EveryKeyOfAModelIsAKey) {
   for_each_field(config, [&](std::string_view key, const auto&...) { fields.emplace(key); });
   for_each_model_key(config.model, [&](const char* key, const auto&) { members.emplace(key); });
   for (const std::string& key : members) EXPECT_TRUE(fields.contains(key)) << key;
-  const std::set<std::string> others{"model.preset", "model.attention", "model.position_extension"};
+  std::set<std::string> others{"model.preset", "model.attention", "model.position_extension"};
+  for_each_dropout_key(config.model.dropout, [&](const char* key, const auto&) { others.emplace(key); });
   for (const std::string& key : fields) {
     const bool is_of_model = key.starts_with("model.") && !others.contains(key);
     EXPECT_EQ(members.contains(key), is_of_model) << key;
   }
+}
+
+// One value for the section, or its keys; on the command line the last one wins.
+TEST_F(ModelKeys, OfDropout) {
+  const auto dropout = [&](const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+    return load(yaml, overrides).model.dropout;
+  };
+  EXPECT_EQ(dropout(""), DropoutConfig{});
+  EXPECT_EQ(dropout("model: {dropout: 0.1}\n"), (DropoutConfig{0.1, 0.1, 0.1}));
+  EXPECT_EQ(dropout("model:\n  dropout: {embedding: 0.1, residual: 0.2, attention: 0}\n"),
+            (DropoutConfig{.embedding = 0.1, .residual = 0.2}));
+  EXPECT_EQ(dropout("model:\n  dropout:\n"), DropoutConfig{});
+  EXPECT_EQ(dropout("", {"model.dropout=0.1", "model.dropout.attention=0"}),
+            (DropoutConfig{.embedding = 0.1, .residual = 0.1}));
+  EXPECT_EQ(dropout("model: {dropout: 0.1}\n", {"model.dropout.residual=0.5", "model.dropout=0.25"}),
+            (DropoutConfig{0.25, 0.25, 0.25}));
+  EXPECT_EQ(dropout("model: {preset: llama3.2_1b, dropout: 0.1}\ntrain: {tokens_per_step: 131072}\n"),
+            (DropoutConfig{0.1, 0.1, 0.1}));  // no family has all three: it is no part of the model
+
+  const std::string wants = "model.dropout.embedding wants a number of at least 0 and below 1, found ";
+  EXPECT_EQ(refused_override("model.dropout=1"), "--set model.dropout=1: " + wants + "1");
+  EXPECT_EQ(refused_override("model.dropout=-0.1"), "--set model.dropout=-0.1: " + wants + "-0.1");
+  EXPECT_EQ(refused_override("model.dropout="), "--set model.dropout=: " + wants + "the text \"\"");
+  EXPECT_EQ(refusal("model:\n  dropout: some\n"), "run.yaml:2:12: " + wants + "\"some\"");
+  EXPECT_EQ(refused_override("model.dropout.attention=0.001"),
+            "--set model.dropout.attention=0.001: model.dropout.attention: a dropout probability is rounded "
+            "to a multiple of 1/256, and 0.001 would be 0: set 0 for none, or 0.00390625 to 0.99609375");
+  EXPECT_NE(refused_override("model.dropout.attention=0.9999").find("0.9999 would be 1"), std::string::npos);
+  EXPECT_EQ(
+      refusal("model:\n  dropout: [0.1]\n"),
+      "run.yaml:2:12: model.dropout is a section, whose keys (model.dropout.embedding, "
+      "model.dropout.residual, model.dropout.attention) stand indented below it, or takes one value for "
+      "all; found a list");
+  EXPECT_EQ(refusal("model:\n  dropout:\n    branches: 0.1\n"),
+            "run.yaml:3:5: unknown key \"model.dropout.branches\"; known: model.dropout.embedding, "
+            "model.dropout.residual, model.dropout.attention");
+  EXPECT_EQ(refused_override("model.dropuot=0.1"),
+            "--set model.dropuot=0.1: unknown key \"model.dropuot\"; did you mean \"model.dropout\"?");
 }
 
 TEST_F(ModelKeys, OfAttention) {

@@ -86,17 +86,19 @@ TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
   EXPECT_NE(fit("repeat").find("model.context="), std::string::npos) << fit("repeat");
 }
 
-TEST_F(InitFromRun, DropoutIsNoticed) {
-  write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.0}, {"resid_pdrop", 0.0}});
+TEST_F(InitFromRun, DropoutIsTakenOverWithANotice) {
+  write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}});
   std::vector<FileTensor> tensors = tensors_of(kSmall);
   for (FileTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.01f);
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});
   ASSERT_EQ(result.status, 0) << result.error;
-  EXPECT_NE(
-      result.out.find("notice   weights/config.json has dropout (attn_pdrop 0.1); Tessera trains without"),
-      std::string::npos)
-      << result.out;
+  for (const char* part : {"notice   weights/config.json has dropout (attn_pdrop 0.1), which this run takes",
+                           "dropout  0.1016 (26/256) on attention\n"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
+  const ProcessResult without = train({"--overwrite", "--set", "model.dropout=0"});
+  ASSERT_EQ(without.status, 0) << without.error;
+  EXPECT_EQ(without.out.find("dropout"), std::string::npos) << without.out;
 }
 
 }  // namespace

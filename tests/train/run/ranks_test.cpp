@@ -54,6 +54,14 @@ TEST_F(RanksOfARun, AnyNumberLearnsTheSame) {
   }
 }
 
+TEST_F(RanksOfARun, AnyNumberDropsTheSame) {
+  const Words drops{"model.dropout=0.1", "train.steps=10"};
+  trains(by(1, "one", drops));
+  trains(by(1, "small", with(drops, {"train.micro_batch=4"})));
+  trains(by(2, "two", with(drops, {"train.micro_batch=3", "train.recompute=block"})));
+  for (const char* run : {"small", "two"}) expect_the_losses_of("one", run);
+}
+
 TEST_F(RanksOfARun, TwiceTheSameBits) {
   for (const Words& settings : {Words{"train.zero=1"}, Words{"train.zero=0"}}) {
     const Words anew = with(settings, {"train.steps=12"});

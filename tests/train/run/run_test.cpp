@@ -51,6 +51,33 @@ TEST_F(Run, ResumesBitForBit) {
   EXPECT_EQ(losses("out"), losses("cut"));
 }
 
+// The masks of a step are those of its number, whoever computes it.
+TEST_F(Run, ResumesBitForBitWithDropout) {
+  const std::vector<std::string> drops{"--set", "model.dropout=0.1"};
+  const ProcessResult first = train(drops);
+  ASSERT_EQ(first.status, 0) << first.error;
+  EXPECT_NE(first.out.find("dropout  0.1016 (26/256) on embeddings, residual branches and attention\n"),
+            std::string::npos)
+      << first.out;
+  fs::copy(folder / "out", folder / "cut", fs::copy_options::recursive);
+  fs::remove_all(folder / "cut/checkpoints/step_00000012");
+  fs::copy(folder / "cut", folder / "changed", fs::copy_options::recursive);
+  const ProcessResult resumed = train({"--resume", "--set", "train.folder=cut", drops[0], drops[1]});
+  ASSERT_EQ(resumed.status, 0) << resumed.error;
+  EXPECT_EQ(losses("out"), losses("cut"));
+
+  const ProcessResult changed = train({"--resume", "--set", "train.folder=changed", drops[0],
+                                       "model.dropout=0.1", drops[0], "model.dropout.attention=0"});
+  ASSERT_EQ(changed.status, 0) << changed.error;
+  EXPECT_NE(changed.out.find("changed: model.dropout.attention: 0.1, now 0; from the next step on"),
+            std::string::npos)
+      << changed.out;
+  EXPECT_NE(losses("out"), losses("changed"));
+
+  ASSERT_EQ(train({"--overwrite"}).status, 0);
+  EXPECT_NE(losses("out"), losses("cut"));
+}
+
 TEST_F(Run, ResumesBitForBitWithMomentsInBf16) {
   const std::vector<std::string> bf16{"--set", "optimizer.moments=bf16"};
   ASSERT_EQ(train(bf16).status, 0);
