@@ -159,7 +159,7 @@ TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
   EXPECT_EQ(read(fields).dropout, kTransformersDefault);
   EXPECT_NE(notices(kTransformersDefault).at(0).find("(embd_pdrop 0.1, resid_pdrop 0.1, attn_pdrop 0.1)"),
             std::string::npos);
-  EXPECT_EQ(read_with({}).dropout, DropoutConfig{});
+  EXPECT_EQ(read_with(json::object()).dropout, DropoutConfig{});
   EXPECT_TRUE(notices({}).empty());
   for (const json& value : {json(-0.1), json(1), json("x"), json(true)})
     refused({{"attn_pdrop", value}}, {"\"attn_pdrop\" wants a number of at least 0 and below 1, found"});
