@@ -23,8 +23,9 @@ struct AttentionCase {
   // What dropout multiplies a probability by
   double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (!dropout) return 1;
-    const uint32_t kept = dropout.kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
-                                       static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+    const uint32_t kept =
+        DropoutMask(dropout).kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
+                                  static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
     return kept >> key % 32 & 1 ? 256.0 / (256 - dropout.threshold) : 0.0;
   }
 };

@@ -32,19 +32,20 @@ struct Dropout {
   TESSERA_HOST_DEVICE float scale() const {
     return static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
   }
-
-  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept. See DropoutMask.
-  TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const;
 };
 
 // A Dropout prepared for drawing: what is the same for all elements, as kernels are given it.
 class DropoutMask {
  public:
   TESSERA_HOST_DEVICE explicit DropoutMask(const Dropout& dropout)
-      : keys_(dropout.key), place_(dropout.place), first_sequence_(dropout.first_sequence) {
+      : keys_(dropout.key),
+        place_(dropout.place),
+        first_sequence_(dropout.first_sequence),
+        scale_(dropout.scale()) {
     for (int i = 0; i < 8; ++i) zeros_[i] = dropout.threshold >> i & 1 ? 0 : ~0u;
   }
 
+  TESSERA_HOST_DEVICE float scale() const { return scale_; }
   // The random bits of a unit of a row; `batch` counts from first_sequence.
   TESSERA_HOST_DEVICE Philox::Words draw(uint32_t batch, uint32_t head, uint32_t row, uint32_t unit) const {
     return keys_.bits({{unit, row, first_sequence_ + batch, place_ | head}});
@@ -64,17 +65,16 @@ class DropoutMask {
     }
     return kept;
   }
+  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept.
+  TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const {
+    return kept(draw(batch, head, row, 2 * block), draw(batch, head, row, 2 * block + 1));
+  }
 
  private:
   Philox::Keys<Dropout::kRounds> keys_;
   uint32_t zeros_[8];  // all bits set where the threshold has a 0
   uint32_t place_, first_sequence_;
+  float scale_;
 };
-
-TESSERA_HOST_DEVICE inline uint32_t Dropout::kept(uint32_t batch, uint32_t head, uint32_t row,
-                                                  uint32_t block) const {
-  const DropoutMask mask(*this);
-  return mask.kept(mask.draw(batch, head, row, 2 * block), mask.draw(batch, head, row, 2 * block + 1));
-}
 
 }  // namespace tessera

@@ -95,7 +95,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
           to_gradients(0, keys);
           continue;
         }
-        const DropoutRow row{h.dropout, h.batch, h.index, first_query + i};
+        const DropoutRow row{DropoutMask(h.dropout), h.batch, h.index, first_query + i};
         row.for_keys(first_key, keys, [&](int64_t from, int64_t to, uint32_t kept) {
           keep(ds + from, to - from, kept, h.dropout.scale());
           to_gradients(from, to);
@@ -139,7 +139,8 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
             score_tile(q, first_query, queries, k, first_key, keys, a.plan, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
-              if (a.dropout) DropoutRow{a.dropout, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
+              if (a.dropout)
+                DropoutRow{DropoutMask(a.dropout), b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
               for (int64_t d = 0; d < D; ++d) O[i * D + d] *= rescale;
             }
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, S, keys,

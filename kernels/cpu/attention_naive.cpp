@@ -18,7 +18,8 @@ void keep_probabilities(const Attention& a, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens;
   std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * T * T, T * T, kept);
-  for (int64_t i = 0; i < T; ++i) DropoutRow{a.dropout, b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
+  for (int64_t i = 0; i < T; ++i)
+    DropoutRow{DropoutMask(a.dropout), b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
 }
 
 // y = scale() P V of a query head, with scale() = 1 without dropout
@@ -92,9 +93,10 @@ void naive_attention_backward(const AttentionBackward& a) {
           const float* p = P + i * T;
           float* ds = dS + i * T;
           if (a.dropout)
-            DropoutRow{a.dropout, b, h, i}.for_keys(0, T, [&](int64_t from, int64_t to, uint32_t kept) {
-              keep(ds + from, to - from, kept, a.dropout.scale());
-            });
+            DropoutRow{DropoutMask(a.dropout), b, h, i}.for_keys(
+                0, T, [&](int64_t from, int64_t to, uint32_t kept) {
+                  keep(ds + from, to - from, kept, a.dropout.scale());
+                });
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];

@@ -7,7 +7,7 @@ namespace tessera::cpu {
 void run(const ApplyDropout& a, const Launch& /*on*/) {
   const int64_t B = a.x.shape[0], T = a.x.shape[1], C = a.x.shape[2];
   constexpr int64_t kBlock = 2 * Dropout::kUnit;  // channels compared at a time
-  const Dropout dropout = a.dropout;
+  const DropoutMask dropout(a.dropout);
   const float scale = dropout.scale();
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {

@@ -16,7 +16,7 @@ inline void keep(float* x, int64_t count, uint32_t kept, float factor = 1) {
 
 // The probabilities of one query
 struct DropoutRow {
-  const Dropout& dropout;
+  DropoutMask dropout;
   int64_t batch, head, query;
 
   // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key

@@ -95,7 +95,7 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
 // a row: a lane draws for 32 columns, and all lanes then take these together.
 template <class T>
 __global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t Tokens,
-                                                        Dropout dropout, uint32_t b) {
+                                                        DropoutMask dropout, uint32_t b) {
   const int64_t row = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (row >= rows) return;
   const uint32_t head = static_cast<uint32_t>(row / Tokens), query = static_cast<uint32_t>(row % Tokens);
@@ -117,7 +117,8 @@ void drop(DType dtype, const void* from, void* to, const AttentionShape& s, cons
   constexpr int kRows = kThreads / kWarp;
   with_real_type(dtype, [&]<class T>() {
     drop_kernel<T><<<(rows + kRows - 1) / kRows, kThreads, 0, stream>>>(
-        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, dropout, static_cast<uint32_t>(b));
+        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, DropoutMask(dropout),
+        static_cast<uint32_t>(b));
   });
   TESSERA_CUDA_LAUNCHED();
 }

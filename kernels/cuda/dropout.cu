@@ -18,7 +18,7 @@ struct Sizes {
 
 template <class T, int kStep, bool kAdd>
 __global__ __launch_bounds__(kThreads) void apply_dropout_kernel(const T* x, const T* add, T* y,
-                                                                 Dropout dropout, Sizes sizes) {
+                                                                 DropoutMask dropout, Sizes sizes) {
   constexpr int kSteps = Dropout::kUnit / kStep;
   const uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= sizes.units) return;
@@ -55,7 +55,8 @@ template <class T, int kStep>
 void launch(const ApplyDropout& a, const Sizes& sizes, cudaStream_t stream) {
   const auto kernel = a.add ? apply_dropout_kernel<T, kStep, true> : apply_dropout_kernel<T, kStep, false>;
   const auto blocks = static_cast<uint32_t>(cuda::divide_up(int64_t{sizes.units}, kThreads));
-  kernel<<<blocks, kThreads, 0, stream>>>(a.x.as<T>(), a.add.as<T>(), a.y.as<T>(), a.dropout, sizes);
+  kernel<<<blocks, kThreads, 0, stream>>>(a.x.as<T>(), a.add.as<T>(), a.y.as<T>(), DropoutMask(a.dropout),
+                                          sizes);
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -50,7 +50,7 @@ int random_byte(const Dropout& d, uint32_t batch, uint32_t head, uint32_t row, u
 }
 
 bool kept(const Dropout& d, uint32_t batch, uint32_t head, uint32_t row, uint32_t column) {
-  return d.kept(batch, head, row, column / 32) >> column % 32 & 1;
+  return DropoutMask(d).kept(batch, head, row, column / 32) >> column % 32 & 1;
 }
 
 TEST(Dropout, KeepsAColumnWhoseByteIsAtLeastTheThreshold) {
@@ -72,7 +72,7 @@ TEST(Dropout, KeepsAColumnWhoseByteIsAtLeastTheThreshold) {
 TEST(Dropout, AThresholdOfZeroIsNone) {
   EXPECT_FALSE(Dropout{});
   EXPECT_EQ(Dropout{}.scale(), 1);
-  EXPECT_EQ(Dropout{}.kept(1, 2, 3, 4), ~0u);
+  EXPECT_EQ(DropoutMask(Dropout{}).kept(1, 2, 3, 4), ~0u);
   EXPECT_TRUE(Dropout{.threshold = 1});
   EXPECT_EQ(Dropout{.threshold = 128}.scale(), 2);
   EXPECT_EQ(Dropout{.threshold = 255}.scale(), 256);
@@ -105,7 +105,7 @@ TEST(Dropout, DropsTheShareThatItSays) {
     for (uint32_t place = 0; place < kCells; ++place) {
       const Dropout d{.threshold = threshold, .key = 7, .place = place * Dropout::kHeads};
       for (uint32_t i = 0; i < kDraws; ++i) {
-        const uint32_t dropped = ~d.kept(i % 8, i / 8 % 16, i / 128, i % 3);
+        const uint32_t dropped = ~DropoutMask(d).kept(i % 8, i / 8 % 16, i / 128, i % 3);
         for (uint32_t column = 0; column < kCells; ++column) {
           columns[column] += dropped >> column & 1;
           places[place] += dropped >> column & 1;
@@ -184,7 +184,7 @@ TEST(Dropout, SequencesCountAcrossBatches) {
   later.first_sequence += 5;
   for (uint32_t batch = 0; batch < 4; ++batch)
     for (uint32_t block = 0; block < 4; ++block)
-      EXPECT_EQ(later.kept(batch, 2, 9, block), d.kept(batch + 5, 2, 9, block));
+      EXPECT_EQ(DropoutMask(later).kept(batch, 2, 9, block), DropoutMask(d).kept(batch + 5, 2, 9, block));
 }
 
 }  // namespace

@@ -75,8 +75,9 @@ std::vector<int> mask_of(const AttentionShape& s, const Dropout& dropout) {
     for (int64_t h = 0; h < s.heads; ++h)
       for (int64_t query = 0; query < s.tokens; ++query)
         for (int64_t key = 0; key < s.tokens; ++key) {
-          const uint32_t kept = dropout.kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
-                                             static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+          const uint32_t kept =
+              DropoutMask(dropout).kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
+                                        static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
           mask.push_back((!s.causal || key <= query) && (kept >> key % 32 & 1));
         }
   return mask;

@@ -28,7 +28,7 @@ TEST_F(DropoutTest, IsItsFormula) {
       const auto column = static_cast<uint32_t>(i % C), row = static_cast<uint32_t>(i / C % T),
                  batch = static_cast<uint32_t>(i / C / T);
       const size_t at = static_cast<size_t>(i);
-      const bool kept = dropout.kept(batch, 0, row, column / 32) >> column % 32 & 1;
+      const bool kept = DropoutMask(dropout).kept(batch, 0, row, column / 32) >> column % 32 & 1;
       want.push_back(kept ? floats(x)[at] * 256.0 / (256 - 26) : 0);
       want_sum.push_back(floats(add)[at] + want.back());
     }

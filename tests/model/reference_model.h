@@ -37,7 +37,7 @@ class ReferenceModel {
   // What an element is multiplied by
   static double factor(const Dropout& drop, uint32_t batch, uint32_t head, uint32_t row, uint32_t column) {
     if (!drop) return 1;
-    const bool kept = drop.kept(batch, head, row, column / 32) >> column % 32 & 1;
+    const bool kept = DropoutMask(drop).kept(batch, head, row, column / 32) >> column % 32 & 1;
     return kept ? 256.0 / (256 - drop.threshold) : 0;
   }
   void drop(Values& x, const Dropout& drop, uint32_t batch) const {

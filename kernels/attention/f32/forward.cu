@@ -15,7 +15,7 @@ struct Args : ForwardTensors<float>, Sizes {
   int tiles;
   float* lse;  // [B, H, N]
   int head_dim;
-  Dropout dropout;
+  DropoutMask dropout;
 };
 
 template <int kHeadDim>
@@ -114,11 +114,15 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
-    const Args args = {tensors_of<float>(f), sizes_of(f.problem),  tiles_of<kHeadDim>(f.problem), f.lse,
-                       f.problem.head_dim,   dropout_of(f.problem)};
+    const Args args = {tensors_of<float>(f),
+                       sizes_of(f.problem),
+                       tiles_of<kHeadDim>(f.problem),
+                       f.lse,
+                       f.problem.head_dim,
+                       DropoutMask(dropout_of(f.problem))};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    const auto kernel =
-        args.dropout ? forward_kernel<kHeadDim, kWhole, true> : forward_kernel<kHeadDim, kWhole, false>;
+    const auto kernel = f.problem.dropout.threshold > 0 ? forward_kernel<kHeadDim, kWhole, true>
+                                                        : forward_kernel<kHeadDim, kWhole, false>;
     return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }

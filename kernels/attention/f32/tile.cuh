@@ -84,7 +84,7 @@ struct KeptScores {
   static_assert(kT * kUnits <= kThreads);
   uint16_t of_unit[kT][kUnits];
 
-  __device__ void draw(const Dropout& dropout, int b, int h, int first_query, int first_key) {
+  __device__ void draw(const DropoutMask& dropout, int b, int h, int first_query, int first_key) {
     const int query = threadIdx.x / kUnits, unit = threadIdx.x % kUnits;
     if (query >= kT) return;
     const Philox::Words words = dropout.draw(b, h, first_query + query, first_key / Dropout::kUnit + unit);

@@ -17,8 +17,7 @@ struct BackwardArgs : BackwardTensors<bf16> {
   int heads, kv_heads, group;  // as in Sizes, whose order costs these kernels registers
   float scale;
   int head_dim;
-  Dropout dropout;
-  float dropout_scale;  // dropout.scale(): no kernel divides
+  DropoutMask dropout = DropoutMask({});
 };
 
 }  // namespace tessera::attention::sm80

@@ -30,8 +30,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.group = sizes.group;
   args.scale = sizes.scale;
   args.head_dim = p.head_dim;
-  args.dropout = dropout_of(p);
-  args.dropout_scale = args.dropout.scale();
+  args.dropout = DropoutMask(dropout_of(p));
   return args;
 }
 

@@ -11,8 +11,8 @@ namespace tessera::attention::sm80 {
 // Rows are queries, columns keys: the four lanes of a row share its units. `query` and `key` are those of
 // element (0, 0); multiples of 16.
 template <int kM, int kN>
-__device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const Dropout& dropout, int b, int h, int query,
-                                     int key) {
+__device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const DropoutMask& dropout, int b, int h,
+                                     int query, int key) {
   constexpr int kUnits = kN / Dropout::kUnit, kItems = kM / 8 * kUnits;  // an item: a unit of a row
   const int lane = threadIdx.x % 32, member = lane % 4;
   const auto draw = [&](int item) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const Dropout& drop
 // Rows are keys, columns queries: the eight lanes of a column share its units. Bit
 // (m kN / 8 + n) 4 + i tells whether element i of tile (m, n) is kept.
 template <int kM, int kN>
-__device__ __forceinline__ uint32_t kept_of_transposed(const Dropout& dropout, int b, int h, int query,
+__device__ __forceinline__ uint32_t kept_of_transposed(const DropoutMask& dropout, int b, int h, int query,
                                                        int key) {
   constexpr int kColumns = kN / 4, kItems = kM / Dropout::kUnit * kColumns;  // an item: a unit of a column
   static_assert(kItems * 2 <= 32);

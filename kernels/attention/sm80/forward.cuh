@@ -25,7 +25,7 @@ namespace tessera::attention::sm80 {
 struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
-  Dropout dropout;
+  DropoutMask dropout;
 };
 
 template <class Tile>
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout = false>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, dropout_of(p)};
+  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, DropoutMask(dropout_of(p))};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto kernel = p.causal ? forward_kernel<Tile, true, kDropout> : forward_kernel<Tile, false, kDropout>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);

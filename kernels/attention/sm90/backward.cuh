@@ -244,7 +244,7 @@ struct BackwardConsumer {
     store_fragment(dk_out, 0, 0, packed);
     if constexpr (Shape::kDropout) {
 #pragma unroll
-      for (float& x : b.dv) x *= a.value_scale;
+      for (float& x : b.dv) x *= a.dropout.scale();
     }
     pack(packed, b.dv);
     store_fragment(dv_out, 0, 0, packed);

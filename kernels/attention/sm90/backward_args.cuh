@@ -23,7 +23,7 @@ struct BackwardArgs {
   int causal;
   float scale;
   DropoutMask dropout;
-  float key_scale, value_scale;  // of dQ and dK; of dV
+  float key_scale;  // of dQ and dK: scale dropout.scale()
 };
 
 template <class Shape>

@@ -110,7 +110,6 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
       .key_scale = p.scale * dropout_of(p).scale(),
-      .value_scale = dropout_of(p).scale(),
   };
   status = make_tensor_maps<Shape>(&args, f);
   if (status != ATTN_OK) return status;

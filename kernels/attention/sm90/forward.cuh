@@ -108,7 +108,7 @@ struct ForwardConsumer {
 
   // O and LSE of a finished slice, over the slice of Q that it came from
   __device__ __forceinline__ void write(Softmax& finished) {
-    finished.finish(o, Shape::kDropout ? a.out_scale : 1);
+    finished.finish(o, Shape::kDropout ? a.dropout.scale() : 1);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
     const auto out = memory.q(warpgroup, q_out.stage);
@@ -253,8 +253,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .lse = f.lse,
                       .tokens = static_cast<int>(p.tokens),
                       .scale = p.scale,
-                      .dropout = DropoutMask(dropout_of(p)),
-                      .out_scale = dropout_of(p).scale()};
+                      .dropout = DropoutMask(dropout_of(p))};
   const auto map = [&](CUtensorMap* map, const AttnTensor& tensor, int64_t heads, int rows) {
     return make_tensor_map(map, tensor, p.batch, p.tokens, heads, box_of(p.head_dim, rows)) == ATTN_OK;
   };

@@ -14,7 +14,6 @@ struct ForwardArgs {
   int tokens;
   float scale;
   DropoutMask dropout;
-  float out_scale;  // dropout.scale()
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O
