@@ -23,6 +23,7 @@ struct Args : BackwardTensors<float>, Sizes {
   float* delta;      // [B, H, N]
   int head_dim;
   Dropout dropout;
+  float dropout_scale;  // dropout.scale(): no kernel divides
 };
 
 template <int kHeadDim>
@@ -74,7 +75,7 @@ template <bool kDropout>
 __device__ __forceinline__ Gradient gradient_of(const Args& a, int query, int key, float score, float dp,
                                                 RowStatistics row, bool kept) {
   const bool seen = query < a.tokens && key < a.tokens && (!a.causal || key <= query);
-  if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
+  if (kDropout) dp = kept ? dp * a.dropout_scale : 0;
   const float p = exp2f(fmaf(score, a.scale * kLog2e, -row.log2_sum_exp)), ds = p * (dp - row.delta);
   return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
 }
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   }
   store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.head_dim, a.scale);
   store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens, a.head_dim,
-                kDropout ? a.dropout.scale() : 1);
+                kDropout ? a.dropout_scale : 1);
 }
 
 template <int kHeadDim, bool kWhole, bool kDropout>
@@ -187,7 +188,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const DeltaWorkspace workspace(f.workspace, p);
   const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p), f.lse,
-                     workspace.delta,      p.head_dim,  dropout_of(p)};
+                     workspace.delta,      p.head_dim,  dropout_of(p),         dropout_of(p).scale()};
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);

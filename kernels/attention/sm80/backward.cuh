@@ -200,7 +200,7 @@ __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const
                                                     KeyGradient<Tile>& dk, KeyGradient<Tile>& dv) {
   constexpr int kSplitD = Tile::kSplitD;
   dk.scale(a.scale);
-  if (kDropout) dv.scale(a.dropout.scale());
+  if (kDropout) dv.scale(a.dropout_scale);
   const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
   const int cols = a.head_dim - first_col;
   store_rows<Tile::kWhole>(dk, columns_of<kSplitD>(memory.k(), part), warp_row,
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
         const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
         scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
-                                      memory.delta(stage) + pass * 4, kept, a.dropout.scale());
+                                      memory.delta(stage) + pass * 4, kept, a.dropout_scale);
         const auto ds_packed = operand_a(ds);
         if (part == 0) store_scores(memory.ds(stage), warp_row, pass, ds_packed);
         multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(stage), part), pass);

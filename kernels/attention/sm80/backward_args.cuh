@@ -18,6 +18,7 @@ struct BackwardArgs : BackwardTensors<bf16> {
   float scale;
   int head_dim;
   Dropout dropout;
+  float dropout_scale;  // dropout.scale(): no kernel divides
 };
 
 }  // namespace tessera::attention::sm80

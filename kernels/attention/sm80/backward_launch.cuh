@@ -31,6 +31,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.scale = sizes.scale;
   args.head_dim = p.head_dim;
   args.dropout = dropout_of(p);
+  args.dropout_scale = args.dropout.scale();
   return args;
 }
 
