@@ -91,8 +91,8 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
   }
 }
 
-// `to` = what is kept of the matrices `from` [H, T, T] of sequence b, else 0; `to` may be `from`. A warp takes
-// a row: a lane draws for 32 columns, and all lanes then take these together.
+// `to` = what is kept of the matrices `from` [H, T, T] of sequence b, else 0; `to` may be `from`. A warp
+// takes a row: a lane draws for 32 columns, and all lanes then take these together.
 template <class T>
 __global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t Tokens,
                                                         DropoutMask dropout, uint32_t b) {

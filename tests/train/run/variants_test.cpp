@@ -40,6 +40,9 @@ struct VariantRun : TrainProgram {
     for_each_model_key_of(model, kSmall, [&](std::string_view key, const auto& wanted, const auto& plain) {
       if (wanted != plain) set(fmt::format("{}={}", key, setting_of(wanted)));
     });
+    for_each_dropout_key(model.dropout, [&](const char* key, double probability) {
+      if (probability > 0) set(fmt::format("{}={}", key, probability));
+    });
     return all;
   }
   static std::vector<Variant> variants_and_families() {
