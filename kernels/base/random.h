@@ -49,9 +49,11 @@ class Philox {
     }
   };
 
+  template <int kRounds = 10>
   TESSERA_HOST_DEVICE Words bits(uint64_t index) const {
-    return Keys<10>(seed_).bits({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                                  static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)}});
+    return Keys<kRounds>(seed_).bits(
+        {{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream_),
+          static_cast<uint32_t>(stream_ >> 32)}});
   }
 
   // Uniform in (0, 1), 53 bits.
