@@ -70,6 +70,17 @@ TEST_F(AttentionDropout, AgreesWithFp64InF32) {
       }
 }
 
+// Scores so far apart that many probabilities are too small to matter, down to 0
+TEST_F(AttentionDropout, SharpProbabilitiesAgreeWithFp64) {
+  for (int head_dim : {64, 96, 128})
+    for (bool causal : {true, false}) {
+      AttentionCase sharp = shape(1, 193, 2, 1, head_dim, causal, 51);
+      sharp.scale = 1;
+      expect_fp64(sharp, true);
+      expect_fp64(sharp, false);
+    }
+}
+
 TEST_F(AttentionDropout, LongSequencesAgreeWithFp32) {
   for (int head_dim : {64, 80, 128})
     for (bool causal : {true, false}) {

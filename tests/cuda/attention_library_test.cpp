@@ -67,8 +67,9 @@ TEST_F(AttentionLibrary, HeaderIsC) {
   EXPECT_EQ(result.status, 0) << result.error;
 }
 
-// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper.
-constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24;
+// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper; with dropout, which needs more
+// of them, any ptxas does, outside the loops over tiles.
+constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithDropout = 24;
 
 // A spilled register, or an array that is indexed at run time, costs more than any tuning gains.
 TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
@@ -85,7 +86,8 @@ TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
     ++kernels;
     const size_t stack = line.find(" STACK:");
     ASSERT_NE(stack, std::string::npos) << line;
-    EXPECT_LE(std::stoi(line.substr(stack + 7)), kMostStackBytes) << arch << function << "\n" << line;
+    const int most = function.find("Dropout") == std::string::npos ? kMostStackBytes : kMostWithDropout;
+    EXPECT_LE(std::stoi(line.substr(stack + 7)), most) << arch << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << arch << function << "\n" << line;
   }
   EXPECT_GT(kernels, 30);

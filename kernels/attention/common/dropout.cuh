@@ -60,8 +60,11 @@ struct QueryMasks {
 };
 
 // Dropping a probability in bf16 so that it can be brought back: the second highest bit of the exponent is
-// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones may come back as up to 2^-62.
+// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones count as 2^-63, since their bit is
+// not set.
 inline constexpr uint32_t kDropBit = 0x2000;
+inline constexpr uint32_t kDropBits =
+    kDropBit << 16 | kDropBit;  // of a pair, which as numbers are both 2^-63
 __device__ __forceinline__ float before_drop(float p) {
   return __uint_as_float(__float_as_uint(p) | kDropBit << 16);
 }
@@ -101,8 +104,9 @@ struct KeyMasks {
       const int h = n / 4 % 2, bit = n % 4 * 2;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        p[2 * n + r] &=
-            pair_mask(word << (7 - bit), word << (6 - bit), 2 * h + r) | ~(kDropBit | kDropBit << 16);
+        uint32_t& two = p[2 * n + r];
+        two = ptx::max_bf16(two, kDropBits) &
+              (pair_mask(word << (7 - bit), word << (6 - bit), 2 * h + r) | ~kDropBits);
       }
     }
   }

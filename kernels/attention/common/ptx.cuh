@@ -27,6 +27,13 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, u
   return bytes;
 }
 
+// The larger of two bf16, in each half; NaN if one is (9.7.4.8 max)
+__device__ __forceinline__ uint32_t max_bf16(uint32_t x, uint32_t y) {
+  uint32_t larger;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y));
+  return larger;
+}
+
 // Loads by shared address (9.7.9.8 ld)
 __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   float2 v;

@@ -39,7 +39,6 @@ struct BackwardConsumer {
   // What is known of a key block, and its sums
   struct Block {
     QueryWalk walk;
-    int batch;
     int first_k;      // the warpgroup's first key
     int mask_before;  // tiles that begin before this query have something to mask
     bool finish;      // dQ: this is its last adder
@@ -90,7 +89,6 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ void begin_block(Block& b, const Work& work) const {
     b.first_k = work.key_block * kBlockK + row;
-    b.batch = work.batch;
     b.walk = QueryWalk::of<Shape>(work, a);
     // Causal: keys past the end are after all queries, so that the diagonal's mask takes care of them.
     b.mask_before = a.causal                                ? b.first_k + kWarpgroupRows - 1
@@ -110,8 +108,9 @@ struct BackwardConsumer {
     begin_scores<kBefore>(b, x);
     const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
     KeyMasks<kBlockQ> masks;
-    if constexpr (Shape::kDropout) {  // while the products are under way
-      masks.draw(a.dropout, b.batch, b.walk.head, b.walk.tile * kBlockQ,
+    if constexpr (Shape::kDropout) {                           // while the products are under way
+      const int batch = Work::published(memory.work()).batch;  // read again: registers are short
+      masks.draw(a.dropout, batch, b.walk.head, b.walk.tile * kBlockQ,
                  b.first_k + 16 * (threadIdx.x / 32 % kWarpsPerGroup));
       ptx::hold(masks.words);
     }
