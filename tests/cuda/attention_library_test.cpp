@@ -86,7 +86,7 @@ TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
     ++kernels;
     const size_t stack = line.find(" STACK:");
     ASSERT_NE(stack, std::string::npos) << line;
-    const int most = function.find("Dropout") == std::string::npos ? kMostStackBytes : kMostWithDropout;
+    const int most = function.find("Drop") == std::string::npos ? kMostStackBytes : kMostWithDropout;
     EXPECT_LE(std::stoi(line.substr(stack + 7)), most) << arch << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << arch << function << "\n" << line;
   }
