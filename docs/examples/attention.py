@@ -7,6 +7,7 @@
     dq, dk, dv = attention.backward(q, k, v, out, lse, dout, causal=True)
 
     python3 attention.py build/libtessera_attention.so             # compares it with PyTorch, on the first GPU
+    python3 attention.py build/libtessera_attention.so --dropout 0.1  # what dropout costs, beside PyTorch's kernels
 """
 
 import argparse
@@ -155,16 +156,75 @@ def compare(attention, tokens, head_dim, causal, group):
     return worst
 
 
+# ---- what dropout costs ----
+
+def milliseconds(calls, rounds=15):
+    """The median of each of several calls, which take turns."""
+    times = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, of_call in zip(calls, times):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            of_call.append(begin.elapsed_time(end))
+    return [sorted(of_call)[rounds // 2] for of_call in times]
+
+
+def pytorch_calls(backend, q, k, v, dout, causal, probability):
+    """Forward and backward of one of PyTorch's kernels for attention, on tensors [batch, heads, tokens, head_dim]."""
+    def forward():
+        with torch.nn.attention.sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=probability, is_causal=causal)
+    out = forward()
+    return forward, lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+
+def our_calls(attention, q, k, v, dout, causal, probability):
+    dropout = Dropout(threshold=round(256 * probability), key=1)
+    out, lse = attention.forward(q, k, v, causal, dropout=dropout)
+    return (lambda: attention.forward(q, k, v, causal, dropout=dropout),
+            lambda: attention.backward(q, k, v, out, lse, dout, causal, dropout=dropout))
+
+
+def price(attention, probability):
+    backends = {"FlashAttention-2": torch.nn.attention.SDPBackend.FLASH_ATTENTION,
+                "cuDNN": torch.nn.attention.SDPBackend.CUDNN_ATTENTION}
+    print(f"Dropout {probability} on {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN "
+          f"{torch.backends.cudnn.version()}; milliseconds without, and what dropout adds\n"
+          "    N, head dim, mask                         forward           backward               both")
+    for tokens, head_dim, causal in itertools.product((1024, 4096), (64, 128), (True, False)):
+        shape = 32768 // tokens, tokens, 2048 // head_dim, head_dim
+        q, k, v, dout = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+        contenders = {"ours": lambda p: our_calls(attention, q, k, v, dout, causal, p)}
+        heads_first = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
+        for name, backend in backends.items():
+            contenders[name] = lambda p, backend=backend: pytorch_calls(backend, *heads_first, dout.transpose(1, 2), causal, p)
+        for name, calls_of in contenders.items():
+            try:
+                without, dropped = calls_of(0.0), calls_of(probability)
+            except RuntimeError as error:  # a kernel that this PyTorch does not have
+                print(f"{tokens:5} {head_dim:8}   {'causal' if causal else 'full  '}  {name:18} {str(error).splitlines()[0]}")
+                continue
+            f, b, fd, bd = milliseconds([*without, *dropped])
+            print(f"{tokens:5} {head_dim:8}   {'causal' if causal else 'full  '}  {name:18} {f:7.3f} {fd / f - 1:+7.0%}    "
+                  f"{b:7.3f} {bd / b - 1:+7.0%}    {f + b:7.3f} {(fd + bd) / (f + b) - 1:+7.0%}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Compares libtessera_attention.so with PyTorch.")
     parser.add_argument("library")
     parser.add_argument("--arch", type=int, help="compute capability times ten, to choose other kernels than the device's own")
     parser.add_argument("--most-tokens", type=int, default=LENGTHS[-1])
+    parser.add_argument("--dropout", type=float, help="instead: time it with and without this share dropped")
     options = parser.parse_args()
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # else "math" computes in fp32, whatever its inputs are
     attention = Library(options.library, options.arch)
+    if options.dropout:
+        return price(attention, options.dropout)
     print(f"Kernels for arch {attention.arch} on {torch.cuda.get_device_name()}. Errors as a share of what is allowed:\n"
           f"out, dq, dk, dv of {MOST_ERROR_RATIO} times the error of PyTorch's bf16 attention, lse of {MOST_LSE_ERROR}; "
           "the worst over H / K = 1, 2, 4, 8 and both modes.\n"

@@ -67,8 +67,8 @@ TEST_F(AttentionLibrary, HeaderIsC) {
   EXPECT_EQ(result.status, 0) << result.error;
 }
 
-// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper; with dropout, which needs more
-// of them, any ptxas does, outside the loops over tiles.
+// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout, which needs
+// more of them, so does any ptxas.
 constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithDropout = 24;
 
 // A spilled register, or an array that is indexed at run time, costs more than any tuning gains.

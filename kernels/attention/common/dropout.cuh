@@ -1,5 +1,5 @@
-// Dropout on accumulators of mma and wgmma, packed in pairs: a thread holds columns 8n + 2 (lane % 4) + {0, 1}
-// of rows lane / 4 + 8r of 16, as pair 2n + r. The lanes of a warp share the drawing, a unit each
+// Dropout on accumulators of wgmma, packed in pairs: a thread holds columns 8n + 2 (lane % 4) + {0, 1} of rows
+// lane / 4 + 8r of 16, as pair 2n + r. The lanes of a warp share the drawing, a unit each
 // (kernels/base/dropout.h), and exchange words that have a bit an element.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tessera::attention {
 
-// 0xffff in each half whose element is kept. `low` and `high` have the bit of the first and the second element
-// in the highest place of byte `byte`.
+// 0xffff in each half whose element is kept. `low` and `high` have the bit of the first and of the second
+// element in the highest place of byte `byte`.
 __device__ __forceinline__ uint32_t pair_mask(uint32_t low, uint32_t high, uint32_t byte) {
   const uint32_t first = 8 | byte, second = 8 | 4 | byte;
   return ptx::permute_bytes(low, high, first | first << 4 | second << 8 | second << 12);
@@ -60,8 +60,8 @@ struct QueryMasks {
 };
 
 // Dropping a probability in bf16 so that it can be brought back: the second highest bit of the exponent is
-// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones count as 2^-63, since their bit is
-// not set.
+// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones have to be raised to 2^-63 first,
+// or they would come back as others.
 inline constexpr uint32_t kDropBit = 0x2000;
 inline constexpr uint32_t kDropBits =
     kDropBit << 16 | kDropBit;  // of a pair, which as numbers are both 2^-63
