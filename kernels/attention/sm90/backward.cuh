@@ -62,6 +62,10 @@ struct BackwardConsumer {
   __device__ __forceinline__ BackwardConsumer(const BackwardArgs& args, int warpgroup)
       : a(args), group(warpgroup) {}
 
+  // Of dQ and dK
+  __device__ __forceinline__ float gradient_scale() const {
+    return Shape::kDropout ? a.scale * a.dropout.scale() : a.scale;
+  }
   __device__ __forceinline__ void wait_ds(RingPlace<2> of) const {
     ptx::mbarrier_wait(memory.ds_full(of.stage), of.turn);
   }
@@ -139,7 +143,7 @@ struct BackwardConsumer {
     }
     begin_probability_gradients<kBefore>(b, x);
     if constexpr (kBefore > 1)
-      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.key_scale);
+      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, gradient_scale());
     const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
     ptx::wgmma_wait<0>();
     ptx::hold(x);
@@ -198,7 +202,7 @@ struct BackwardConsumer {
       ptx::wgmma_wait<0>();
       ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, a.key_scale);
+      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, gradient_scale());
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());
@@ -211,7 +215,7 @@ struct BackwardConsumer {
     ptx::wgmma_wait<1>();
     ptx::hold(b.dq);
     release_ds(at.before());
-    gradient.put(b.dq, at.before(), b.finish, b.others, a.key_scale);
+    gradient.put(b.dq, at.before(), b.finish, b.others, gradient_scale());
     gradient.hand_over(at.before());
     ptx::wgmma_wait<0>();
     ptx::hold(b.dk);
@@ -237,7 +241,7 @@ struct BackwardConsumer {
       sync_warpgroups<Shape>();
     }
 #pragma unroll
-    for (float& x : b.dk) x *= a.key_scale;
+    for (float& x : b.dk) x *= gradient_scale();
     uint32_t packed[kHeadDim / 4];
     pack(packed, b.dk);
     store_fragment(dk_out, 0, 0, packed);

@@ -23,7 +23,6 @@ struct BackwardArgs {
   int causal;
   float scale;
   DropoutMask dropout;
-  float key_scale;  // of dQ and dK: scale dropout.scale()
 };
 
 template <class Shape>

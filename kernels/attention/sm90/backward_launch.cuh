@@ -56,8 +56,8 @@ AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& 
                         (rows.query_tiles * Shape::kBlockQ / Rows::kTokens);
   const auto ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
   const auto kernel = f.problem.head_dim == Shape::kHeadDim
-                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true>
-                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false>;
+                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true, Shape::kDropout>
+                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false, Shape::kDropout>;
   return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 
@@ -109,7 +109,6 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .causal = p.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
-      .key_scale = p.scale * dropout_of(p).scale(),
   };
   status = make_tensor_maps<Shape>(&args, f);
   if (status != ATTN_OK) return status;

@@ -16,7 +16,7 @@ struct BackwardRowsArgs {
   uint32_t counter_count;
   int batch, tokens, query_tiles, heads;
   int head_dim;
-  float delta_scale;  // delta is multiplied by this
+  float delta_scale;  // with dropout, delta is multiplied by this
 };
 
 inline constexpr int kRowsThreads = 256;
@@ -30,7 +30,7 @@ struct RowsShape {
 };
 
 // kWhole: heads have kHeadDim columns, else fewer, and the last lanes of each have none.
-template <int kHeadDim, int kBlockQ, bool kWhole>
+template <int kHeadDim, int kBlockQ, bool kWhole, bool kDropout>
 __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const BackwardRowsArgs a) {
   using Shape = RowsShape<kHeadDim>;
   constexpr int kLanes = Shape::kLanes, kSlots = Shape::kTokens / kLanes, kTokensUnderWay = 4;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
     const int t = first + slot * kLanes + lane % kLanes;
     float* to = a.row_statistics + (head * a.query_tiles + t / kBlockQ) * (2 * kBlockQ) + t % kBlockQ;
     to[0] = log2_sum_exp_of(lse[slot]);
-    to[kBlockQ] = delta[slot] * a.delta_scale;
+    to[kBlockQ] = kDropout ? delta[slot] * a.delta_scale : delta[slot];
   }
 }
 
