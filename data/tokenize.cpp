@@ -40,7 +40,7 @@ struct Command {
   fs::path output;
   std::string text_field = "text";
   bool force = false;
-  BpeTrainerOptions train{.vocab_size = 0, .special = {"<|endoftext|>"}, .on_merge = {}};
+  BpeTrainerOptions train{.vocab_size = 0, .special = {"<|endoftext|>"}};
 };
 
 double seconds_since(Clock::time_point start) {

@@ -27,10 +27,10 @@ class PieceCounts {
 
 struct BpeTrainerOptions {
   PreTokenizerKind kind = PreTokenizerKind::kGpt2;
-  int64_t vocab_size = 0;                 // of everything: special tokens, 256 bytes, merges
-  int64_t min_count = 2;                  // pairs that occur more seldom are not merged
-  std::vector<std::string> special;       // the first ids, in this order
-  std::function<void(int64_t)> on_merge;  // called with the number of tokens there are
+  int64_t vocab_size = 0;                      // of everything: special tokens, 256 bytes, merges
+  int64_t min_count = 2;                       // pairs that occur more seldom are not merged
+  std::vector<std::string> special = {};       // the first ids, in this order
+  std::function<void(int64_t)> on_merge = {};  // called with the number of tokens there are
 };
 
 // Repeatedly merges the pair of neighbours that occurs most often; of several the one with the smallest ids.

@@ -22,7 +22,9 @@ bool is_id(const json& value) {
 // A value within the file, and where it is.
 class Node {
  public:
-  Node(const json& value, std::string where) : value_(value), where_(std::move(where)) {}
+  Node(const json& value, std::string where, const char* separator = ".")
+      : value_(value), where_(std::move(where)), separator_(separator) {}
+  static Node file(const json& value, const std::string& name) { return {value, name, ": "}; }
 
   const json& value() const { return value_; }
   const std::string& where() const { return where_; }
@@ -36,7 +38,7 @@ class Node {
     if (!value_.is_object()) refuse("an object");
     for (const auto& [key, value] : value_.items())
       if (std::ranges::find(known, key) == known.end())
-        Node(value, where_ + "." + key).refuse("one of the keys " + join_words({known.begin(), known.end()}));
+        Node(value, where_ + separator_ + key).refuse("one of the keys " + join_words({known.begin(), known.end()}));
     return *this;
   }
   bool has(const std::string& key) const {
@@ -46,7 +48,7 @@ class Node {
   Node at(const std::string& key) const {
     if (!value_.is_object() || !value_.contains(key))
       fail("{} has no \"{}\"; found {}", where_, key, brief(value_));
-    return {value_.at(key), where_ + "." + key};
+    return {value_.at(key), where_ + separator_ + key};
   }
   std::vector<Node> items() const {
     if (!value_.is_array()) refuse("a list");
@@ -78,13 +80,9 @@ class Node {
 
  private:
   const json& value_;
-  std::string where_;  // "tokenizer.json: model.merges[7]"
+  std::string where_;      // "tokenizer.json: model.merges[7]"
+  const char* separator_;  // before the name of a part
 };
-
-// A file's top level has no path of its own.
-Node child(const Node& file, const std::string& name, const std::string& key) {
-  return {file.at(key).value(), name + ": " + key};
-}
 
 // Calls `read` with the type and the node of each part of a normalizer, pre_tokenizer or other, in a
 // Sequence or alone.
@@ -313,12 +311,12 @@ Merge merge_of(const TokenIds& ids, std::string_view left, std::string_view righ
 
 TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string& name) {
   const json parsed = parse_json(text, name);
-  const Node file(parsed, name);
+  const Node file = Node::file(parsed, name);
   file.with_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});
   const auto part = [&](const char* key) {
     static const json none;
-    return file.has(key) ? child(file, name, key) : Node(none, name + ": " + key);
+    return file.has(key) ? file.at(key) : Node(none, name + ": " + key);
   };
   file.must_be("version", {"1.0"});
   file.must_be("truncation", {});
@@ -332,7 +330,7 @@ TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string
   read_pre_tokenizer(part("pre_tokenizer"), definition);
   read_post_processor(part("post_processor"), definition);
   read_decoder(part("decoder"));
-  read_model(child(file, name, "model"), definition);
+  read_model(file.at("model"), definition);
   check_ids(definition, name);
   return definition;
 }

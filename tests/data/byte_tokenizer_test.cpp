@@ -36,9 +36,5 @@ TEST(ByteTokenizer, RefusesForeignIds) {
   }
 }
 
-TEST(MakeTokenizer, AnUnknownNameListsTheKnown) {
-  expect_error([] { load_tokenizer("word"); }, {"unknown tokenizer 'word'", "known: 'bytes'"});
-}
-
 }  // namespace
 }  // namespace tessera

@@ -76,13 +76,15 @@ void check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices)
   try {
     own = load_tokenizer(folder);
   } catch (const Error& error) {
-    notices.push_back(fmt::format("the tokenizer of train.init_from is not compared with that of the data: {}", error.what()));
+    notices.push_back(fmt::format(
+        "the tokenizer of train.init_from is not compared with that of the data: {}", error.what()));
     return;
   }
-  check(own->name() == run.tokenizer->name(),
-        "data.train, {}, is encoded by {}, and train.init_from, {}, has {}: its weights would be given ids of "
-        "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
-        run.config.data.train, ids_of(*run.tokenizer), folder, ids_of(*own), folder);
+  check(
+      own->name() == run.tokenizer->name(),
+      "data.train, {}, is encoded by {}, and train.init_from, {}, has {}: its weights would be given ids of "
+      "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
+      run.config.data.train, ids_of(*run.tokenizer), folder, ids_of(*own), folder);
 }
 
 void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
