@@ -38,7 +38,8 @@ class Node {
     if (!value_.is_object()) refuse("an object");
     for (const auto& [key, value] : value_.items())
       if (std::ranges::find(known, key) == known.end())
-        Node(value, where_ + separator_ + key).refuse("one of the keys " + join_words({known.begin(), known.end()}));
+        Node(value, where_ + separator_ + key)
+            .refuse("one of the keys " + join_words({known.begin(), known.end()}));
     return *this;
   }
   bool has(const std::string& key) const {

@@ -16,8 +16,8 @@ namespace tessera {
 // temperature 0 takes the largest. `uniform` in (0, 1) decides. Ties go to the lower index.
 int32_t draw_token(std::span<const float> logits, double temperature, int64_t top_k, double uniform);
 
-// The ids of config.prompt: what the tokenizer's template puts before a text, then the text, in which names of
-// special tokens are these tokens.
+// The ids of config.prompt: what the tokenizer's template puts before a text, then the text, in which names
+// of special tokens are these tokens.
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sampling& config);
 
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,

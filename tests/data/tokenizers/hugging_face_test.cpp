@@ -56,7 +56,8 @@ class HuggingFace : public InTempFolder {
     for (const fs::path& file : files)
       for (const fs::path& text : texts())
         for (const bool special : {false, true}) {
-          if (special && text.filename() != "hard.txt") continue;  // no other text has names of special tokens
+          if (special && text.filename() != "hard.txt")
+            continue;  // which has them all
           jobs.push_back({{"tokenizer", file.string()},
                           {"text", text.string()},
                           {"special", special},

@@ -126,7 +126,8 @@ TEST(Regex, WhatIsNotKnownIsRefusedByName) {
 TEST(Regex, TooMuchWorkIsAnError) {
   const Regex nested("(a+)+[bc]", "t.json");
   Regex::Scratch scratch;
-  expect_error([&] { nested.find(std::string(5'000, 'a'), 0, scratch); }, {"t.json", "(a+)+[bc]", "5000 bytes"});
+  expect_error([&] { nested.find(std::string(5'000, 'a'), 0, scratch); },
+               {"t.json", "(a+)+[bc]", "5000 bytes"});
 }
 
 Strings found_in(const std::vector<AddedToken>& tokens, std::string_view text,
