@@ -1,4 +1,7 @@
 // tokenize: text to token ids and back, what a tokenizer is made of, and the training of one.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -8,7 +11,11 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "data/documents.h"
@@ -234,32 +241,45 @@ void info(const Command& c) {
   line("speed", fmt::format("{:.1f} MB/s on one core, the best of 3 times", best));
 }
 
-// The pieces of all inputs, counted on all cores
-PieceCounts count_pieces(const Command& c, StatusLine& status) {
-  PieceCounts all(c.train.kind);
-  std::deque<std::future<PieceCounts>> counting;
-  const auto take_first = [&] {
-    all.add(counting.front().get());
-    counting.pop_front();
-  };
-  int64_t bytes = 0;
-  const auto on_text = [&](std::string_view text) {
-    if (counting.size() >= std::thread::hardware_concurrency()) take_first();
-    counting.push_back(std::async(std::launch::async, [&c, part = std::string(text)] {
-      PieceCounts counts(c.train.kind);
-      counts.add(part);
+// Counts the pieces of documents on all cores.
+class PieceCounter {
+ public:
+  explicit PieceCounter(PreTokenizerKind kind) : kind_(kind), all_(kind) {}
+
+  void add(std::string_view text) {
+    batch_.emplace_back(text);
+    batch_bytes_ += text.size();
+    if (batch_bytes_ >= kBatchBytes) start();
+  }
+  const PieceCounts& finish() {
+    start();
+    while (!running_.empty()) take_first();
+    return all_;
+  }
+
+ private:
+  static constexpr size_t kBatchBytes = 1 << 20;
+
+  void start() {
+    if (running_.size() >= std::max(1u, std::thread::hardware_concurrency())) take_first();
+    running_.push_back(std::async(std::launch::async, [kind = kind_, batch = std::exchange(batch_, {})] {
+      PieceCounts counts(kind);
+      for (const std::string& text : batch) counts.add(text);
       return counts;
     }));
-    bytes += std::ssize(text);
-    if (status.due())
-      status.show({{fmt::format("tokenize: read {:.1f} MB", static_cast<double>(bytes) / 1e6), 1}});
-  };
-  for (const fs::path& input : c.inputs)
-    read_documents(input, c.text_field,
-                   {.on_text = on_text, .on_end = [] {}, .cut = last_blank_between_words});
-  while (!counting.empty()) take_first();
-  return all;
-}
+    batch_bytes_ = 0;
+  }
+  void take_first() {
+    all_.add(running_.front().get());
+    running_.pop_front();
+  }
+
+  PreTokenizerKind kind_;
+  PieceCounts all_;
+  std::vector<std::string> batch_;  // of documents, or of parts of them
+  size_t batch_bytes_ = 0;
+  std::deque<std::future<PieceCounts>> running_;
+};
 
 void train(Command& c) {
   const auto start = Clock::now();
@@ -268,7 +288,18 @@ void train(Command& c) {
   check(c.force || !fs::exists(path), "{} exists: choose another folder, or replace it with --force",
         path.string());
   StatusLine status(STDERR_FILENO, 5);
-  const PieceCounts pieces = count_pieces(c, status);
+  PieceCounter counter(c.train.kind);
+  int64_t bytes = 0;
+  const auto on_text = [&](std::string_view text) {
+    counter.add(text);
+    bytes += std::ssize(text);
+    if (status.due())
+      status.show({{fmt::format("tokenize: read {:.1f} MB", static_cast<double>(bytes) / 1e6), 1}});
+  };
+  for (const fs::path& input : c.inputs)
+    read_documents(input, c.text_field,
+                   {.on_text = on_text, .on_end = [] {}, .cut = last_blank_between_words});
+  const PieceCounts& pieces = counter.finish();
   c.train.on_merge = [&](int64_t tokens) {
     if (status.due())
       status.show({{fmt::format("tokenize: {} of {} tokens", tokens, c.train.vocab_size), 1}});

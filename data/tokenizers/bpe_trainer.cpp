@@ -8,7 +8,6 @@
 
 #include "data/tokenizers/byte_alphabet.h"
 #include "data/tokenizers/nfc.h"
-#include "data/tokenizers/pre_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
 
@@ -180,19 +179,17 @@ class Trainer {
 
 }  // namespace
 
-PieceCounts::PieceCounts(PreTokenizerKind kind) : kind_(kind) {}
+PieceCounts::PieceCounts(PreTokenizerKind kind)
+    : compose_(definition_of(kind).compose), pre_tokenizer_(definition_of(kind).splits, name_of(kind)) {}
 
 void PieceCounts::add(std::string_view text) {
-  const TokenizerDefinition definition = definition_of(kind_);
-  const PreTokenizer pre_tokenizer(definition.splits, name_of(kind_));
-  Regex::Scratch scratch;
   const auto count = [&](std::string_view piece) { ++counts_[std::string(piece)]; };
   for_each_utf8_run(
       text,
       [&](std::string_view run) {
-        const bool is_composed = !definition.compose || looks_composed(run);
+        const bool is_composed = !compose_ || looks_composed(run);
         const std::string composed = is_composed ? "" : compose(run);
-        pre_tokenizer.split(is_composed ? run : composed, scratch, count);
+        pre_tokenizer_.split(is_composed ? run : composed, scratch_, count);
       },
       count);
 }

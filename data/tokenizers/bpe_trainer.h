@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/tokenizers/definition.h"
+#include "data/tokenizers/pre_tokenizer.h"
 
 namespace tessera {
 
@@ -21,7 +22,9 @@ class PieceCounts {
   const std::unordered_map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  PreTokenizerKind kind_;
+  bool compose_;
+  PreTokenizer pre_tokenizer_;
+  Regex::Scratch scratch_;
   std::unordered_map<std::string, int64_t> counts_;
 };
 

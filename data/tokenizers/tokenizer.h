@@ -9,8 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/words.h"
-
 namespace tessera {
 
 // What "<|endoftext|>" in a text is: eleven characters like others, or the token that ends texts. Where a

@@ -263,7 +263,7 @@ Target tokenizer() {
                     R"("model":{"vocab":{"a":0,"b":1,"ab":2,"c":3,"d":4,"cd":5,"abcd":6,"\u0120":7},)"
                     R"("merges":["a b",["c","d"],"ab cd"]}})",
                     R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Split",)"
-                    R"("pattern":{"Regex":"[a-c]+|\\s+(?!\\S)"},"behavior":"MergedWithNext","invert":true},)"
+                    R"x("pattern":{"Regex":"[a-c]+|\\s+(?!\\S)"},"behavior":"MergedWithNext","invert":true},)x"
                     R"({"type":"ByteLevel","add_prefix_space":false}]},"model":{"vocab":{"a":0},"merges":[]}})"},
           .words = {"\"merges\":[", "\"vocab\":{", "\"type\":\"Split\"", "\"Regex\":\"", "\\\\p{L}", "(?=",
                     "(a+)+", "\"behavior\":\"Contiguous\"", "\"ignore_merges\":true", "\"Sequence\"",

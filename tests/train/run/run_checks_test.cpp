@@ -116,9 +116,11 @@ TEST_F(RunChecks, TheTokenizerOfTheDataGoesIntoSamplesAndCheckpoints) {
               {"--set", "train.init_from=out/checkpoints/step_00000001", "--set", "train.folder=next"});
   EXPECT_EQ(notices(from), "");
   from[1] = "data.train=llama3";
+  from.back() = "train.folder=refused";
   refused(from, {"data.train, llama3, is encoded by the tokenizer `bpe-", "train.init_from, out/checkpoints",
                  "./prepare --tokenizer out/checkpoints/step_00000001"});
-  refused({"--set", "data.train=gpt2", "--set", "model.vocab_size=704", "--set", "data.validation=llama3"},
+  refused({"--set", "data.train=gpt2", "--set", "model.vocab_size=704", "--set", "data.validation=llama3",
+           "--set", "train.folder=refused"},
           {"data.validation, llama3, is encoded by the tokenizer `bpe-"});
 }
 
