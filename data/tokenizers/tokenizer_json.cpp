@@ -192,7 +192,7 @@ void read_merges(const Node& list, const TokenIds& ids, TokenizerDefinition& def
                                            value[1].get_ref<const std::string&>(), merge.where()));
       continue;
     }
-    const std::string_view text = value.is_string() ? merge.text() : "";
+    const std::string_view text = value.is_string() ? std::string_view(merge.text()) : "";
     const size_t blank = text.find(' ');
     if (blank == text.npos || text.find(' ', blank + 1) != text.npos)
       merge.refuse("a pair of tokens: [\"a\", \"b\"] or \"a b\"");
