@@ -56,8 +56,7 @@ class HuggingFace : public InTempFolder {
     for (const fs::path& file : files)
       for (const fs::path& text : texts())
         for (const bool special : {false, true}) {
-          if (special && text.filename() != "hard.txt")
-            continue;  // which has them all
+          if (special && text.filename() != "hard.txt") continue;  // which has them all
           jobs.push_back({{"tokenizer", file.string()},
                           {"text", text.string()},
                           {"special", special},

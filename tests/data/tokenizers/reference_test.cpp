@@ -1,5 +1,6 @@
 // The ids that Hugging Face's `tokenizers` gave (tests/fixtures/make_tokenizer_reference.py).
 #include <chrono>
+#include <future>
 
 #include "data/tokenizers/nfc.h"
 #include "tests/data/tokenizers/support.h"
@@ -63,6 +64,22 @@ TEST(TokenizerReference, AnyBytesComeBack) {
   }
 }
 
+TEST(TokenizerReference, ThreadsShareATokenizer) {
+  const auto tokenizer = load_tokenizer(tokenizer_fixture("qwen2.json").string());
+  std::string text;
+  for (int i = 0; i < 20; ++i)
+    for (const std::string part : fixture_json("strings.json")) text += part;
+  const auto wanted = tokenizer->encode(text, SpecialTokens::kMatched);
+  std::vector<std::future<bool>> running;
+  for (int thread = 0; thread < 8; ++thread)
+    running.push_back(std::async(std::launch::async, [&] {
+      bool same = true;
+      for (int i = 0; i < 10; ++i) same = same && tokenizer->encode(text, SpecialTokens::kMatched) == wanted;
+      return same;
+    }));
+  for (auto& result : running) EXPECT_TRUE(result.get());
+}
+
 TEST(TokenizerReference, NoTextIsQuadratic) {
   // Each would take minutes if the time grew with the square of the length.
   const std::string marks = [] {
@@ -71,7 +88,7 @@ TEST(TokenizerReference, NoTextIsQuadratic) {
     return text;
   }();
   std::string pairs;
-  for (int i = 0; pairs.size() < 1'000'000; ++i) pairs += static_cast<char>('a' + i * i % 7);
+  for (int64_t i = 0; pairs.size() < 1'000'000; ++i) pairs += static_cast<char>('a' + i * i % 7);
   for (const std::string& text :
        {std::string(1'000'000, 'a'), std::string(1'000'000, ' ') + "x", std::string(1'000'000, '\n'),
         std::string(1'000'000, '\xff'), std::string(1'000'000, '!'), pairs, marks})

@@ -61,7 +61,7 @@ TEST_F(Tokenize, SaysWhatATokenizerIsMadeOf) {
 
 TEST_F(Tokenize, TrainsTheSameFileAgain) {
   std::string text;
-  for (int i = 0; text.size() < 3'000'000; ++i)
+  for (int64_t i = 0; text.size() < 3'000'000; ++i)
     text += fmt::format("the number {} and {}\n", i % 1000, i * i % 977);
   write("a.txt", text);  // more than one piece
   write("b.jsonl", "{\"text\": \"the last words\"}\n");
