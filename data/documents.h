@@ -11,10 +11,12 @@ namespace tessera {
 
 struct DocumentSink {
   // The next piece of the current document, at least one byte. A JSON document is one piece; a text file has
-  // pieces of about a MiB, which end at a line break if they contain one, so that no word is split.
+  // pieces of a MiB or more, which end where `cut` says.
   std::function<void(std::string_view)> on_text;
   std::function<void()> on_end;               // the document is complete
   std::function<void(int64_t)> on_read = {};  // the number of further bytes of the input that were processed
+  // The last place where a text that goes on may be cut; 0: nowhere yet. By default anywhere.
+  std::function<size_t(std::string_view)> cut = {};
 };
 
 // Error: `input` does not exist, is a folder, is not readable, or is a .json file. Reads nothing: a

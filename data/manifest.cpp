@@ -7,10 +7,14 @@
 namespace tessera {
 
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  const nlohmann::json json = {{"format", manifest.format},         {"tokenizer", manifest.tokenizer},
-                               {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
-                               {"documents", manifest.documents},   {"shards", manifest.shards},
-                               {"files", json_of(manifest.files)}};
+  nlohmann::json json = {{"format", manifest.format},         {"tokenizer", manifest.tokenizer},
+                         {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
+                         {"documents", manifest.documents},   {"shards", manifest.shards},
+                         {"files", json_of(manifest.files)}};
+  if (!manifest.tokenizer_from.empty()) {
+    json["tokenizer_from"] = manifest.tokenizer_from;
+    json["end_of_text"] = manifest.end_of_text;
+  }
   write_json(folder / kManifestName, json);
 }
 
@@ -23,8 +27,11 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   Manifest manifest;
   try {
     const nlohmann::json json = parse_json(text, kManifestName);
+    const bool has_files = json.is_object() && json.contains("tokenizer_from");
     manifest = {.format = text_value(json, "format", kManifestName),
                 .tokenizer = text_value(json, "tokenizer", kManifestName),
+                .tokenizer_from = has_files ? text_value(json, "tokenizer_from", kManifestName) : "",
+                .end_of_text = has_files ? whole_number(json, "end_of_text", kManifestName) : 0,
                 .vocab_size = whole_number(json, "vocab_size", kManifestName),
                 .tokens = whole_number(json, "tokens", kManifestName),
                 .documents = whole_number(json, "documents", kManifestName),

@@ -16,9 +16,11 @@ inline constexpr const char* kManifestWithoutChecksums = "tessera-dataset-1";  /
 
 struct Manifest {
   std::string format = kManifestFormat;
-  std::string tokenizer;   // a name that make_tokenizer knows
-  int64_t vocab_size = 0;  // of that tokenizer
-  int64_t tokens = 0;      // in all shards, the end-of-text tokens included
+  std::string tokenizer;            // its name: see Tokenizer::name()
+  std::string tokenizer_from = "";  // where its files were; "" for `bytes`, which has none
+  int64_t end_of_text = 0;          // the id that follows every document
+  int64_t vocab_size = 0;           // of that tokenizer
+  int64_t tokens = 0;               // in all shards, the end-of-text tokens included
   int64_t documents = 0;
   int64_t shards = 0;
   FileChecksums files = {};  // of every shard; none in a manifest without checksums

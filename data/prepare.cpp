@@ -5,16 +5,20 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "data/documents.h"
 #include "data/manifest.h"
 #include "data/pending_folder.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
@@ -29,6 +33,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::vector<fs::path> inputs;
   std::string tokenizer{kBytesTokenizer};
+  std::string end_of_text;
   fs::path output;
   int64_t shard_tokens = ShardWriterOptions{}.tokens_per_shard;
   std::string text_field = "text";
@@ -42,21 +47,27 @@ void declare_options(CLI::App& app, Options& options) {
   app.footer(
       "Inputs:   *.jsonl        one JSON object a line; each is a document\n"
       "          anything else  plain text; each file is a document\n"
-      "Output:   train_000000.bin, train_000001.bin, ... and dataset.json\n"
+      "Output:   train_000000.bin, train_000001.bin, ..., dataset.json, and the tokenizer's tokenizer.json\n"
       "\n"
       "Examples:\n"
       "  ./prepare book.txt articles.jsonl --output data/mine\n"
-      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n\n"
+      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n"
+      "  ./prepare book.txt --tokenizer models/gpt2 --output data/mine\n\n"
       "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
       "or was interrupted, and the message says why.");
   app.add_option("input,--input", options.inputs, "Files to read, in this order")
       ->required()
       ->type_name("FILE");
   app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "bytes: ids 0 to 255 are the bytes, 256 is the end of text")
+  app.add_option(
+         "--tokenizer", options.tokenizer,
+         "A folder with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe; one of "
+         "these files; or bytes: ids 0 to 255 are the bytes, 256 is the end of text")
       ->capture_default_str()
-      ->type_name("NAME");
+      ->type_name("PATH");
+  app.add_option("--end-of-text", options.end_of_text,
+                 "Token that ends documents, if it is not the usual one")
+      ->type_name("TOKEN");
   app.add_option("--shard-tokens", options.shard_tokens,
                  "Tokens in one shard, at most; 100M is 100000000 (also K, G)")
       ->capture_default_str()
@@ -116,35 +127,117 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
+// Encodes documents on all cores, and hands their ids on in the order of the documents.
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, ShardWriter& shards) : tokenizer_(tokenizer), shards_(shards) {}
+
+  void add_text(std::string_view text) {
+    begin_document();
+    batch_.text += text;
+    batch_.parts.back().bytes += text.size();
+    if (batch_.text.size() >= kBatchBytes) start();
+  }
+  void end_document() {
+    begin_document();
+    batch_.parts.back().ends = true;
+    is_open_ = false;
+  }
+  void finish() {
+    start();
+    while (!running_.empty()) take_first();
+  }
+
+ private:
+  static constexpr size_t kBatchBytes = 1 << 20;
+  struct Part {  // of a document
+    size_t bytes = 0;
+    bool begins = false, ends = false;  // the document
+  };
+  struct Batch {
+    std::string text;
+    std::vector<Part> parts;
+  };
+
+  void begin_document() {
+    if (!is_open_ || batch_.parts.empty()) batch_.parts.push_back({.begins = !is_open_});
+    is_open_ = true;
+  }
+
+  void start() {
+    if (running_.size() >= std::max(1u, std::thread::hardware_concurrency())) take_first();
+    const auto encode = [this, batch = std::exchange(batch_, {})] { return ids_of(batch); };
+    running_.push_back(std::async(std::launch::async, encode));
+  }
+
+  void take_first() {
+    shards_.append(running_.front().get());
+    running_.pop_front();
+  }
+
+  std::vector<int32_t> ids_of(const Batch& batch) const {
+    std::vector<int32_t> ids;
+    const auto append = [&](std::span<const int32_t> more) {
+      ids.insert(ids.end(), more.begin(), more.end());
+    };
+    const auto after = tokenizer_.after_text();
+    std::string_view rest = batch.text;
+    for (const Part& part : batch.parts) {
+      if (part.begins) append(tokenizer_.before_text());
+      tokenizer_.encode(rest.substr(0, part.bytes), SpecialTokens::kAsText, ids);
+      rest.remove_prefix(part.bytes);
+      if (!part.ends) continue;
+      append(after);
+      if (after.empty() || after.back() != tokenizer_.end_of_text()) ids.push_back(tokenizer_.end_of_text());
+    }
+    return ids;
+  }
+
+  const Tokenizer& tokenizer_;
+  ShardWriter& shards_;
+  Batch batch_;
+  bool is_open_ = false;                                   // a document has begun
+  std::deque<std::future<std::vector<int32_t>>> running_;  // waits for its threads when it is destroyed
+};
+
 void prepare(const Options& options) {
   const auto start = Clock::now();
-  const auto tokenizer = make_tokenizer(options.tokenizer);
+  const auto tokenizer = load_tokenizer(options.tokenizer, {.content = options.end_of_text});
+  check(tokenizer->end_of_text() >= 0,
+        "the tokenizer {} does not say which token ends a text: name one with --end-of-text TOKEN",
+        options.tokenizer);
   for (const fs::path& input : options.inputs) check_input(input);
 
   PendingFolder folder(options.output, options.force);
   ShardWriter shards({.folder = folder.path(),
                       .tokens_per_shard = options.shard_tokens,
                       .bits = bits_for(tokenizer->vocab_size())});
-  const int32_t end_of_text = tokenizer->end_of_text();
+  Encoder encoder(*tokenizer, shards);
   Progress progress(options.inputs);
   int64_t read_bytes = 0, documents = 0;
   for (const fs::path& input : options.inputs) {
     const auto on_text = [&](std::string_view text) {
       check(!interrupted, "interrupted");
-      shards.append(tokenizer->encode(text));
+      encoder.add_text(text);
     };
     const auto on_end = [&] {
-      shards.append({&end_of_text, 1});
+      encoder.end_document();
       ++documents;
     };
     const auto on_read = [&](int64_t bytes) {
       read_bytes += bytes;
       progress.update(input, read_bytes, documents);
     };
-    read_documents(input, options.text_field, {.on_text = on_text, .on_end = on_end, .on_read = on_read});
+    const auto cut = [&](std::string_view text) { return tokenizer->last_cut(text); };
+    read_documents(input, options.text_field,
+                   {.on_text = on_text, .on_end = on_end, .on_read = on_read, .cut = cut});
   }
+  encoder.finish();
   shards.finish();
-  write_manifest(folder.path(), {.tokenizer = options.tokenizer,
+  if (!tokenizer->json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer->json());
+  write_manifest(folder.path(), {.tokenizer = std::string(tokenizer->name()),
+                                 .tokenizer_from = tokenizer->json().empty() ? "" : options.tokenizer,
+                                 .end_of_text = tokenizer->end_of_text(),
                                  .vocab_size = tokenizer->vocab_size(),
                                  .tokens = shards.token_count(),
                                  .documents = documents,

@@ -6,7 +6,7 @@
 
 #include "data/manifest.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -110,6 +110,23 @@ void TokenStream::check_against_manifest() {
         (path_ / kManifestName).string(), manifest->vocab_size,
         static_cast<int>(bits_for(manifest->vocab_size)), bits_of(sources_.front().tokens));
   tokenizer_ = manifest->tokenizer;
+  if (!manifest->tokenizer_from.empty()) end_of_text_ = manifest->end_of_text;
+}
+
+std::unique_ptr<Tokenizer> TokenStream::load_tokenizer() const {
+  if (tokenizer_.empty()) return nullptr;
+  if (tokenizer_ == kBytesTokenizer) return tessera::load_tokenizer(tokenizer_);
+  const fs::path file = path_ / kTokenizerFile;
+  check(fs::exists(file),
+        "{} names the tokenizer {}, which is not beside it: copy its {} there, or prepare the dataset again "
+        "with "
+        "./prepare",
+        (path_ / kManifestName).string(), tokenizer_, kTokenizerFile);
+  auto tokenizer = tessera::load_tokenizer(file.string(), EndOfText{.id = end_of_text_});
+  check(tokenizer->name() == tokenizer_,
+        "{} is the tokenizer {}, and {} names {}: copy the folder again or prepare it again with ./prepare",
+        file.string(), tokenizer->name(), kManifestName, tokenizer_);
+  return tokenizer;
 }
 
 void TokenStream::require_tokens_below(int64_t vocab_size) {

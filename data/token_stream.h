@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "data/tokenizers/tokenizer.h"
 #include "kernels/base/file.h"
 
 namespace tessera {
@@ -41,8 +43,11 @@ class TokenStream {
   // vocab_size < 1, or above 2^31.
   void require_tokens_below(int64_t vocab_size);
 
-  // The tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
+  // The name of the tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
   const std::string& tokenizer() const { return tokenizer_; }
+  // That tokenizer, from the tokenizer.json beside the shards; null when unknown. Error: that file is missing
+  // or not valid, or is another tokenizer than dataset.json names.
+  std::unique_ptr<Tokenizer> load_tokenizer() const;
 
   const std::filesystem::path& path() const { return path_; }  // as given to open()
   std::vector<const MappedFile*> files() const;                // in the order of their tokens
@@ -72,6 +77,7 @@ class TokenStream {
   int64_t size_ = 0;
   int64_t vocab_size_ = int64_t{std::numeric_limits<int32_t>::max()} + 1;  // ids are int32
   std::string tokenizer_;
+  int64_t end_of_text_ = -1;  // of a tokenizer with files; else -1
 };
 
 }  // namespace tessera

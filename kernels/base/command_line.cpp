@@ -62,9 +62,10 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   }
   std::string text = fmt::format("{} is one argument too many", in_quotes(name));
   if (is_option) text = fmt::format("there is no option {}", name);
-  if (!is_option && !known.empty()) text = fmt::format("there is no benchmark {}", in_quotes(name));
+  if (!is_option && !known.empty()) text = fmt::format("there is no {} {}", line.subcommand, in_quotes(name));
   if (!elsewhere.empty())
-    return fmt::format("{} here; it follows the name of a benchmark, as in {}", text, elsewhere.front());
+    return fmt::format("{} here; it follows the name of a {}, as in {}", text, line.subcommand,
+                       elsewhere.front());
   const std::string advice = line.advice ? line.advice(word) : "";
   if (!advice.empty()) return fmt::format("{}; {}", text, advice);
   const std::vector<std::string_view> candidates(known.begin(), known.end());
@@ -93,7 +94,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
     case CLI::ExitCodes::RequiredError:
       if (text.find("subcommand") == text.npos) return text;
-      text = "name what to measure:";
+      text = fmt::format("{}:", line.request);
       for (const CLI::App* subcommand : subcommands_of(line.app))
         text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.app.get_name(),
                             subcommand->get_name());

@@ -77,17 +77,18 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {
     using Event = json::parse_event_t;
+    // place() reads all of the text before it, so it is only called for a message.
     if (event == Event::object_start || event == Event::array_start) {
-      check(++depth <= limits.depth, "{}: lists and objects are nested more than {} deep", place(furthest),
-            limits.depth);
+      if (++depth > limits.depth)
+        fail("{}: lists and objects are nested more than {} deep", place(furthest), limits.depth);
       if (event == Event::object_start) keys.emplace_back();
     } else if (event == Event::object_end || event == Event::array_end) {
       --depth;
       if (event == Event::object_end) keys.pop_back();
     } else if (event == Event::key && !limits.repeated_keys) {
       const auto& key = parsed.get_ref<const std::string&>();
-      check(keys.back().insert(key).second, "{}: the key {} is given twice in one object", place(furthest),
-            brief(parsed));
+      if (!keys.back().insert(key).second)
+        fail("{}: the key {} is given twice in one object", place(furthest), brief(parsed));
     }
     return true;
   };

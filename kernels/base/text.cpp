@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <numeric>
 
@@ -30,8 +31,26 @@ std::optional<CodePoint> first_code_point(std::string_view text) {
 
 size_t utf8_prefix(std::string_view text) {
   size_t end = 0;
-  while (const std::optional<CodePoint> next = first_code_point(text.substr(end))) end += next->bytes;
-  return end;
+  while (true) {
+    uint64_t eight = 0;
+    for (; end + sizeof eight <= text.size(); end += sizeof eight) {  // as long as all are ASCII
+      std::memcpy(&eight, text.data() + end, sizeof eight);
+      if (eight & 0x8080808080808080) break;
+    }
+    const std::optional<CodePoint> next = first_code_point(text.substr(end));
+    if (!next) return end;
+    end += next->bytes;
+  }
+}
+
+void append_utf8(std::string& out, uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+    return;
+  }
+  const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;  // bytes after the first
+  out += static_cast<char>((0xFF00u >> (more + 1) & 0xFF) | code >> (6 * more));
+  for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (code >> (6 * i) & 0x3F));
 }
 
 std::string printable(std::string_view text) {

@@ -21,6 +21,9 @@ std::optional<CodePoint> first_code_point(std::string_view text);
 // The number of bytes before the first that is not part of well-formed UTF-8.
 size_t utf8_prefix(std::string_view text);
 
+// Appends the UTF-8 of a code point.
+void append_utf8(std::string& out, uint32_t code);
+
 // For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs
 // stay.
 std::string printable(std::string_view text);

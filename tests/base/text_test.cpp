@@ -14,6 +14,26 @@ TEST(Text, Utf8PrefixEndsBeforeWhatIsNotWellFormed) {
     EXPECT_EQ(utf8_prefix(good + std::string(bad) + "b"), good.size());
 }
 
+// It reads eight ASCII bytes at a time.
+TEST(Text, Utf8PrefixFindsTheFirstBadByteAnywhere) {
+  for (size_t length = 0; length < 40; ++length)
+    for (size_t bad = 0; bad < length; ++bad) {
+      std::string text(length, 'a');
+      text[bad] = '\xff';
+      EXPECT_EQ(utf8_prefix(text), bad);
+    }
+}
+
+TEST(Text, EveryCodePointIsWrittenAndRead) {
+  for (uint32_t code = 0; code < 0x110000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    std::string text;
+    append_utf8(text, code);
+    const auto read = first_code_point(text);
+    ASSERT_TRUE(read && read->code == code && read->bytes == text.size()) << code;
+  }
+}
+
 TEST(Text, FirstCodePoint) {
   EXPECT_FALSE(first_code_point(""));
   EXPECT_EQ(first_code_point("\u4e16x")->code, 0x4E16u);

@@ -145,7 +145,7 @@ TEST_F(Prepare, RefusesWrongOptions) {
   expect_refusal({"--input", "a.txt"}, {"--output is required"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--focre"}, {"--focre"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--tokenizer", "word"},
-                 {"unknown tokenizer 'word'", "'bytes'"});
+                 {"the tokenizer 'word' does not exist", "'bytes'"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "0"},
                  {"1 to 2147483647", "asked for 0"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "many"}, {"--shard-tokens"});
@@ -155,7 +155,7 @@ TEST_F(Prepare, HelpNamesEveryOption) {
   const Result result = run({"--help"});
   EXPECT_EQ(result.status, 0);
   for (const char* option :
-       {"--input", "--output", "--tokenizer", "--shard-tokens", "--text-field", "--force"}) {
+       {"--input", "--output", "--tokenizer", "--end-of-text", "--shard-tokens", "--text-field", "--force"}) {
     EXPECT_NE(result.out.find(option), std::string::npos) << option;
   }
 }

@@ -12,6 +12,7 @@
 #include "data/documents.h"
 #include "data/manifest.h"
 #include "data/token_stream.h"
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/json_text.h"
@@ -237,6 +238,78 @@ Target documents() {
       .words = {"\"text\":", "{\"text\":\"", "\"}\n", "\r\n", "\\ud83d\\ude00", std::string(1, '\0')}};
 }
 
+// A tokenizer that was read gives ids that it decodes, and writes a file that it reads as itself.
+void use_tokenizer(const std::string& source, const fs::path& folder) {
+  const auto tokenizer = load_tokenizer(source);
+  try {
+    for (const SpecialTokens special : {SpecialTokens::kAsText, SpecialTokens::kMatched})
+      tokenizer->decode(tokenizer->encode("It's  a\n\n\u00e9 e\u0301 123 ab abcd<|endoftext|> \xff", special),
+                        true);
+  } catch (const Error&) {  // a byte without a token, an expression that takes too long
+  }
+  const fs::path again = write(folder / "again.json", tokenizer->json());
+  require(load_tokenizer(again.string())->name() == tokenizer->name(),
+          "a tokenizer changes when written and read");
+}
+
+Target tokenizer() {
+  return {
+      .name = "tokenizer",
+      .read = [](std::string_view bytes,
+                 const fs::path& folder) { use_tokenizer(write(folder / "tokenizer.json", bytes), folder); },
+      .seeds =
+          {content_of(source("tests/fixtures/tokenizers/llama3.json")),
+           R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},"normalizer":{"type":"NFC"},)"
+           R"("added_tokens":[{"id":9,"content":"<|endoftext|>","special":true,"lstrip":true}],)"
+           R"("model":{"vocab":{"a":0,"b":1,"ab":2,"c":3,"d":4,"cd":5,"abcd":6,"\u0120":7},)"
+           R"("merges":["a b",["c","d"],"ab cd"]}})",
+           R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Split",)"
+           R"x("pattern":{"Regex":"[a-c]+|\\s+(?!\\S)"},"behavior":"MergedWithNext","invert":true},)x"
+           R"({"type":"ByteLevel","add_prefix_space":false}]},"model":{"vocab":{"a":0},"merges":[]}})"},
+      .words = {"\"merges\":[", "\"vocab\":{", "\"type\":\"Split\"", "\"Regex\":\"", "\\\\p{L}",
+                "(?=", "(a+)+", "\"behavior\":\"Contiguous\"", "\"ignore_merges\":true", "\"Sequence\"",
+                "\"single_word\":true", "\"rstrip\":true", "\"normalized\":true", "\"TemplateProcessing\""}};
+}
+
+Target merges() {
+  return {.name = "merges",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / "vocab.json", R"({"a":0,"b":1,"ab":2,"ba":3,"aba":4,"\u0120":5,"\u0120a":6})");
+                write(folder / "merges.txt", bytes);
+                use_tokenizer(folder, folder);
+              },
+          .seeds = {"#version: 0.2\na b\nb a\nab a\n\u0120 a\n", "a ba", "a b\r\n"},
+          .words = {"a b\n", "ab a\n", "\n", " ", "\u0120", "#version", std::string(1, '\0')}};
+}
+
+// Texts for a tokenizer that is whole: any bytes come back.
+Target encoding() {
+  return {.name = "encoding",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                static const auto tokenizers = [] {
+                  std::vector<std::unique_ptr<Tokenizer>> made;
+                  for (const char* kind : {"gpt2", "llama3", "smollm2", "qwen2"})
+                    made.push_back(
+                        load_tokenizer(source("tests/fixtures/tokenizers") / (std::string(kind) + ".json")));
+                  return made;
+                }();
+                // That token takes the blanks before it.
+                const bool whole = bytes.find("<think>") == bytes.npos;
+                for (const auto& tokenizer : tokenizers) {
+                  const std::string once = tokenizer->decode(tokenizer->encode(bytes), true);
+                  require(!whole || once == bytes || tokenizer == tokenizers.back(), "a text changes");
+                  const std::string twice = tokenizer->decode(tokenizer->encode(once), true);
+                  require(!whole || twice == once, "a composed text changes");
+                }
+              },
+          .seeds = {"It's 12345 words,\r\n\n and  more\t<|im_end|>  <think> x",
+                    "e\u0301\u0323 \uac00\u11a8 \U0001f468\u200d\U0001f469 \u0e01\u0e33 \xff\xc3"},
+          .words = {"<|im_start|>", "<think>", "think", "'LL", "\u00a0", "\u3000", "\u0301", "\u1161",
+                    "\xf0\x9f"}};
+}
+
 Target checkpoint_state() {
   return {
       .name = "state",
@@ -415,9 +488,10 @@ Target metrics() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),         yaml(),      settings(),  safetensors(),     model_config(),  shards(),
-          dataset(),      documents(), checksums(), connection(),      rank_messages(), environment(),
-          command_line(), sizes(),     metrics(),   checkpoint_state()};
+  return {json(),         yaml(),      settings(),  safetensors(),      model_config(),  shards(),
+          dataset(),      documents(), checksums(), connection(),       rank_messages(), environment(),
+          command_line(), sizes(),     metrics(),   checkpoint_state(), tokenizer(),     merges(),
+          encoding()};
 }
 
 }  // namespace tessera::fuzz

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
+#include "train/session/sampler.h"
 
 namespace tessera {
 namespace {
@@ -66,10 +68,29 @@ void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
   }
 }
 
+// The tokenizer beside the weights that the run starts from
+void check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices) {
+  const std::string& folder = run.config.train.init_from;
+  if (folder.empty() || run.resuming || !has_tokenizer(folder)) return;
+  std::unique_ptr<Tokenizer> own;
+  try {
+    own = load_tokenizer(folder);
+  } catch (const Error& error) {
+    notices.push_back(fmt::format(
+        "the tokenizer of train.init_from is not compared with that of the data: {}", error.what()));
+    return;
+  }
+  check(
+      own->name() == run.tokenizer->name(),
+      "data.train, {}, is encoded by {}, and train.init_from, {}, has {}: its weights would be given ids of "
+      "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
+      run.config.data.train, ids_of(*run.tokenizer), folder, ids_of(*own), folder);
+}
+
 void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
   const Config::Sampling& sampling = run.config.sampling;
   if (sampling.every == 0) return;
-  const std::vector<int32_t> tokens = run.tokenizer->encode(sampling.prompt);
+  const std::vector<int32_t> tokens = prompt_tokens(*run.tokenizer, sampling);
   const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                 [&](int32_t token) { return token < 0 || token >= run.model.vocab_size; });
   if (bad != tokens.end())
@@ -91,6 +112,7 @@ std::vector<std::string> check_run(const RunParts& run) {
   std::vector<std::string> notices;
   check_validation(run, notices);
   if (run.tokenizer == nullptr) return notices;
+  check_own_tokenizer(run, notices);
   check_vocabulary(run, notices);
   check_prompt(run, notices);
   return notices;

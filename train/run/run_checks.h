@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/token_stream.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
 #include "train/config/config.h"
 

@@ -45,7 +45,7 @@ RunData::RunData(const Config& config, bool shift)
     validation_.emplace(loader(*validation_stream_, {0, validation_stream_->size()}, false));
   }
   train_.emplace(loader(train_stream_, train_range, true));
-  if (!train_stream_.tokenizer().empty()) tokenizer_ = make_tokenizer(train_stream_.tokenizer());
+  tokenizer_ = train_stream_.load_tokenizer();
 }
 
 DataFingerprint RunData::fingerprint() const {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "data/loader.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 #include "train/config/config.h"
 #include "train/run/run_state.h"
 

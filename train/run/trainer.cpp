@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
 #include "model/formats/weights.h"
 #include "train/config/print_config.h"
@@ -191,6 +192,10 @@ void Trainer::load_weights(const fs::path* checkpoint) {
 }
 
 void Trainer::run() {
+  // A checkpoint has the tokenizer of the data, unless the weights that the run started from had one.
+  if (const Tokenizer* tokenizer = data_->tokenizer(); tokenizer && !tokenizer->json().empty())
+    if (!copied_.contains(kTokenizerFile) && !copied_.contains("vocab.json"))
+      copied_[kTokenizerFile] = tokenizer->json();
   TrainLoop({.config = config_,
              .ranks = ranks_,
              .device = device_,

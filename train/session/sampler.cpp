@@ -28,13 +28,20 @@ int32_t draw_token(std::span<const float> logits, double temperature, int64_t to
   return order[std::min(static_cast<size_t>(chosen - cumulative.begin()), count - 1)];
 }
 
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sampling& config) {
+  const auto before = tokenizer.before_text();
+  std::vector<int32_t> tokens(before.begin(), before.end());
+  tokenizer.encode(config.prompt, SpecialTokens::kMatched, tokens);
+  return tokens;
+}
+
 std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop) {
   const Philox random(seed, kSamplingStream + static_cast<uint64_t>(step));
   const ModelConfig& model = session.shape().model;
   const size_t known = static_cast<size_t>(std::min<int64_t>(model.vocab_size, tokenizer.vocab_size()));
-  std::vector<int32_t> tokens = tokenizer.encode(config.prompt);
+  std::vector<int32_t> tokens = prompt_tokens(tokenizer, config);
   if (tokens.empty())
     tokens.push_back(std::min<int32_t>(tokenizer.end_of_text(), static_cast<int32_t>(known) - 1));
   const size_t prompt = tokens.size();

@@ -4,8 +4,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "data/tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 #include "train/config/config.h"
 #include "train/session/session.h"
 
@@ -15,9 +16,13 @@ namespace tessera {
 // temperature 0 takes the largest. `uniform` in (0, 1) decides. Ties go to the lower index.
 int32_t draw_token(std::span<const float> logits, double temperature, int64_t top_k, double uniform);
 
+// The ids of config.prompt: what the tokenizer's template puts before a text, then the text, in which names
+// of special tokens are these tokens.
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sampling& config);
+
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
-// step) alone. Only tokens that the tokenizer knows are drawn. An empty prompt starts from the end-of-text
-// token. `stop` is called before each token; if it returns true there is no sample.
+// step) alone. Only tokens that the tokenizer knows are drawn. Without any token in the prompt it starts
+// from the end-of-text token. `stop` is called before each token; if it returns true there is no sample.
 std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop = {});

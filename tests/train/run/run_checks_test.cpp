@@ -88,5 +88,41 @@ TEST_F(RunChecks, ValidationIsOfTheSameTokenizer) {
             {"held.bin, is encoded by a tokenizer that is not known"});
 }
 
+// A small BPE tokenizer: prepared with it, trained, sampled, and started from.
+TEST_F(RunChecks, TheTokenizerOfTheDataGoesIntoSamplesAndCheckpoints) {
+  const auto prepare = [&](const std::string& kind, const std::string& output) {
+    const std::string tokenizer =
+        std::string(TESSERA_SOURCE_DIR) + "/tests/fixtures/tokenizers/" + kind + ".json";
+    const auto result = run_process(
+        PREPARE_BINARY, {"text.txt", "--tokenizer", tokenizer, "--output", output}, {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+  };
+  prepare("gpt2", "gpt2");
+  prepare("llama3", "llama3");
+  const std::vector<std::string> data{"--set", "data.train=gpt2", "--set", "model.vocab_size=704"};
+  std::vector<std::string> first = data;
+  first.insert(first.end(), {"--set", "sampling.every=1", "--set", "sampling.prompt=a <|im_start|>"});
+  const ProcessResult result = train(first);
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("tokenizer bpe-"), std::string::npos) << result.out;
+  bool has_sample = false;
+  for (const std::string& line : losses("out")) has_sample = has_sample || line.find("sample") != line.npos;
+  EXPECT_TRUE(has_sample);
+  EXPECT_EQ(read_file(folder / "out/checkpoints/step_00000001/tokenizer.json"),
+            read_file(folder / "gpt2/tokenizer.json"));
+
+  std::vector<std::string> from = data;
+  from.insert(from.end(),
+              {"--set", "train.init_from=out/checkpoints/step_00000001", "--set", "train.folder=next"});
+  EXPECT_EQ(notices(from), "");
+  from[1] = "data.train=llama3";
+  from.back() = "train.folder=refused";
+  refused(from, {"data.train, llama3, is encoded by the tokenizer `bpe-", "train.init_from, out/checkpoints",
+                 "./prepare --tokenizer out/checkpoints/step_00000001"});
+  refused({"--set", "data.train=gpt2", "--set", "model.vocab_size=704", "--set", "data.validation=llama3",
+           "--set", "train.folder=refused"},
+          {"data.validation, llama3, is encoded by the tokenizer `bpe-"});
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -1,0 +1,239 @@
+#include "data/tokenizers/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "data/tokenizers/added_tokens.h"
+#include "data/tokenizers/bpe.h"
+#include "data/tokenizers/nfc.h"
+#include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/tokenizer_json.h"
+#include "kernels/base/check.h"
+#include "kernels/base/checksum.h"
+#include "kernels/base/text.h"
+
+namespace tessera {
+namespace {
+
+// A checksum of all that decides between texts and ids, in an order of its own
+std::string name_of_content(const TokenizerDefinition& d) {
+  Checksum checksum;
+  const auto add_text = [&](std::string_view text) {
+    const uint64_t bytes = text.size();
+    checksum.update(std::as_bytes(std::span(&bytes, 1)));
+    checksum.update(std::as_bytes(std::span(text)));
+  };
+  const auto add_numbers = [&](std::initializer_list<int64_t> numbers) {
+    checksum.update(std::as_bytes(std::span(numbers.begin(), numbers.size())));
+  };
+  add_numbers({d.compose, d.prefix_blank, d.ignore_merges, std::ssize(d.splits), std::ssize(d.added),
+               std::ssize(d.tokens), std::ssize(d.merges)});
+  for (const SplitRule& rule : d.splits) {
+    add_numbers({static_cast<int64_t>(rule.behavior), rule.literal, rule.invert});
+    add_text(rule.pattern);
+  }
+  for (const AddedToken& token : d.added) {
+    // Whether the text is normalised first matters only where it is.
+    add_numbers({token.id, token.special, token.normalized && d.compose, token.single_word, token.strip_left,
+                 token.strip_right});
+    add_text(token.content);
+  }
+  for (const std::string& token : d.tokens) add_text(token);
+  for (const Merge& merge : d.merges) add_numbers({merge.left, merge.right});
+  return "bpe-" + checksum.digits();
+}
+
+// An object for each thread that encodes at the moment, used again by later ones
+template <class T>
+class Pool {
+ public:
+  class Lease {
+   public:
+    explicit Lease(Pool& pool) : pool_(pool), object_(pool.take()) {}
+    ~Lease() { pool_.give_back(std::move(object_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    T& operator*() { return *object_; }
+
+   private:
+    Pool& pool_;
+    std::unique_ptr<T> object_;
+  };
+
+ private:
+  std::unique_ptr<T> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return std::make_unique<T>();
+    auto object = std::move(idle_.back());
+    idle_.pop_back();
+    return object;
+  }
+  void give_back(std::unique_ptr<T> object) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(object));
+  }
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> idle_;
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  BpeTokenizer(TokenizerDefinition definition, int32_t end_of_text, std::string json,
+               const std::string& where)
+      : definition_(std::move(definition)),
+        bpe_(definition_, where),
+        pre_tokenizer_(definition_.splits, where),
+        added_(definition_.added, false, {}),
+        added_normalized_(definition_.added, true,
+                          [this](std::string_view text) { return normalized(text); }),
+        end_of_text_(end_of_text),
+        name_(name_of_content(definition_)),
+        json_(json.empty() ? tokenizer_json(definition_) : std::move(json)) {
+    token_bytes_ = definition_.tokens;
+    for (const AddedToken& token : definition_.added) {
+      const auto id = static_cast<size_t>(token.id);
+      if (id >= token_bytes_.size()) token_bytes_.resize(id + 1);
+      token_bytes_[id] = token.content;
+      if (token.special) special_.push_back(token.id);
+    }
+    // The tokens that are searched for in documents must not cross a cut.
+    cuts_between_words_ =
+        pre_tokenizer_.splits_between_words() && !definition_.prefix_blank &&
+        std::ranges::none_of(definition_.added, [](const AddedToken& token) {
+          return !token.special && (token.content.find(' ') != std::string::npos || token.strip_left ||
+                                    token.strip_right || token.single_word);
+        });
+  }
+
+  std::string_view name() const override { return name_; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(token_bytes_.size()); }
+  int32_t end_of_text() const override { return end_of_text_; }
+  std::span<const int32_t> before_text() const override { return definition_.before; }
+  std::span<const int32_t> after_text() const override { return definition_.after; }
+  const std::string& json() const override { return json_; }
+  using Tokenizer::encode;
+
+  void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const override {
+    Pool<Scratch>::Lease lease(pool_);
+    ids.reserve(ids.size() + text.size() / 3);  // more than most texts need
+    Work work{.scratch = *lease, .special = special, .ids = ids};
+    if (!added_.finds(special)) return encode_text(text, work);
+    added_.split(
+        text, special, [&](std::string_view part) { encode_text(part, work); },
+        [&](const AddedToken& token) { ids.push_back(token.id); });
+  }
+
+  std::string decode(std::span<const int32_t> ids, bool show_special) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      check(id >= 0 && id < vocab_size() && !token_bytes_[static_cast<size_t>(id)].empty(),
+            "the id {} has no token in the tokenizer {}, whose ids are 0 to {}", id, name_, vocab_size() - 1);
+      if (show_special || !std::ranges::binary_search(special_, id))
+        text += token_bytes_[static_cast<size_t>(id)];
+    }
+    return text;
+  }
+
+  size_t last_cut(std::string_view text) const override {
+    return cuts_between_words_ ? last_blank_between_words(text) : 0;
+  }
+
+  std::vector<std::array<std::string, 2>> facts() const override {
+    std::vector<std::array<std::string, 2>> facts;
+    const auto tokens = std::ranges::count_if(token_bytes_, [](const auto& token) { return !token.empty(); });
+    facts.push_back({"tokens", fmt::format("{}", tokens)});
+    facts.push_back(
+        {"merges", fmt::format("{}{}", definition_.merges.size(),
+                               definition_.ignore_merges ? ", not for pieces that are tokens" : "")});
+    if (const int32_t missing = bpe_.bytes_without_token())
+      facts.push_back({"bytes without a token", fmt::format("{}", missing)});
+    facts.push_back({"normal form", definition_.compose ? "NFC" : "none: text is taken as it is"});
+    if (definition_.prefix_blank) facts.push_back({"before a text", "a blank, if it begins with none"});
+    for (const SplitRule& rule : definition_.splits)
+      facts.push_back({"splits", fmt::format("{} ({}{})", printable(rule.pattern), name_of(rule.behavior),
+                                             rule.invert ? ", inverted" : "")});
+    for (const auto& [what, ids] :
+         {std::pair("template before", definition_.before), std::pair("template after", definition_.after)})
+      for (const int32_t id : ids) facts.push_back({what, token_fact(id)});
+    for (const AddedToken& token : definition_.added)
+      facts.push_back({token.special ? "special token" : "added token", token_fact(token.id)});
+    return facts;
+  }
+
+ private:
+  struct Scratch {
+    Regex::Scratch regex;
+    Bpe::Cache cache;
+  };
+  struct Work {  // one call of encode()
+    Scratch& scratch;
+    SpecialTokens special;
+    std::vector<int32_t>& ids;
+  };
+
+  std::string token_fact(int32_t id) const {
+    return fmt::format("{} {}", id, in_quotes(token_bytes_[static_cast<size_t>(id)]));
+  }
+
+  std::string normalized(std::string_view text) const {
+    return definition_.compose && !looks_composed(text) ? compose(text) : std::string(text);
+  }
+
+  // A text without tokens that are searched for as they are. Bytes that are not UTF-8 are pieces of their
+  // own.
+  void encode_text(std::string_view text, Work& work) const {
+    const char* const begin = text.data();
+    for_each_utf8_run(
+        text, [&](std::string_view run) { encode_utf8(run, run.data() == begin, work); },
+        [&](std::string_view run) { bpe_.encode(run, work.scratch.cache, work.ids); });
+  }
+
+  void encode_utf8(std::string_view text, bool begins, Work& work) const {
+    std::string composed;
+    if (definition_.compose && !looks_composed(text)) text = composed = compose(text);
+    if (!added_normalized_.finds(work.special)) return encode_normalized(text, begins, work);
+    added_normalized_.split(
+        text, work.special,
+        [&](std::string_view part) { encode_normalized(part, begins || part.data() != text.data(), work); },
+        [&](const AddedToken& token) { work.ids.push_back(token.id); });
+  }
+
+  // `begins`: the text is the first one, or follows an added token.
+  void encode_normalized(std::string_view text, bool begins, Work& work) const {
+    std::string with_blank;
+    if (begins && definition_.prefix_blank && !text.starts_with(' '))
+      text = with_blank = " " + std::string(text);
+    pre_tokenizer_.split(text, work.scratch.regex,
+                         [&](std::string_view piece) { bpe_.encode(piece, work.scratch.cache, work.ids); });
+  }
+
+  TokenizerDefinition definition_;
+  Bpe bpe_;
+  PreTokenizer pre_tokenizer_;
+  AddedTokenFinder added_, added_normalized_;
+  int32_t end_of_text_;
+  std::string name_, json_;
+  std::vector<std::string> token_bytes_;  // by id, for decode(); "": no token
+  std::vector<int32_t> special_;          // ids, ascending
+  bool cuts_between_words_ = false;
+  mutable Pool<Scratch> pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(TokenizerDefinition definition, int32_t end_of_text,
+                                              std::string json, const std::string& where) {
+  return std::make_unique<BpeTokenizer>(std::move(definition), end_of_text, std::move(json), where);
+}
+
+int32_t token_id(const TokenizerDefinition& definition, std::string_view content) {
+  for (const AddedToken& token : definition.added)
+    if (token.content == content) return token.id;
+  const auto found = std::ranges::find(definition.tokens, content);
+  return content.empty() || found == definition.tokens.end()
+             ? -1
+             : static_cast<int32_t>(found - definition.tokens.begin());
+}
+
+}  // namespace tessera

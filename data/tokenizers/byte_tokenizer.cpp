@@ -1,0 +1,58 @@
+#include "data/tokenizers/byte_tokenizer.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::string_view name() const override { return kBytesTokenizer; }
+  int32_t vocab_size() const override { return kEndOfText + 1; }
+  int32_t end_of_text() const override { return kEndOfText; }
+  std::span<const int32_t> before_text() const override { return {}; }
+  std::span<const int32_t> after_text() const override { return {}; }
+  using Tokenizer::encode;
+
+  // No text stands for the end of text.
+  void encode(std::string_view text, SpecialTokens, std::vector<int32_t>& ids) const override {
+    // Through unsigned char: a plain char above 127 would become a negative id.
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    ids.insert(ids.end(), bytes, bytes + text.size());
+  }
+
+  std::string decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    text.reserve(ids.size());
+    for (const int32_t id : ids) {
+      check(0 <= id && id < vocab_size(), "token {} is outside the {} ids of the tokenizer '{}'", id,
+            vocab_size(), name());
+      if (id != kEndOfText) text += static_cast<char>(id);
+    }
+    return text;
+  }
+
+  size_t last_cut(std::string_view text) const override { return text.size(); }
+  const std::string& json() const override {
+    static const std::string none;
+    return none;
+  }
+  std::vector<std::array<std::string, 2>> facts() const override {
+    return {{"splits", "nothing: each byte is a token"}};
+  }
+
+ private:
+  static constexpr int32_t kEndOfText = 256;
+};
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
+  std::vector<int32_t> ids;
+  encode(text, special, ids);
+  return ids;
+}
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+#include "data/tokenizers/pre_tokenizer.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+// `part` follows `before` in the text.
+void extend(std::string_view& before, std::string_view part) {
+  before = {before.data(), before.size() + part.size()};
+}
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+}  // namespace
+
+size_t last_blank_between_words(std::string_view text) {
+  for (size_t at = text.rfind(' '); at != text.npos && at > 0; at = text.rfind(' ', at - 1))
+    if (at + 1 < text.size() && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+  return 0;
+}
+
+PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where) {
+  for (const SplitRule& rule : rules)
+    steps_.push_back({rule.literal ? Regex::literal(rule.pattern, where) : Regex(rule.pattern, where),
+                      rule.behavior, rule.invert});
+  // The three expressions match every character, and a match that has a letter goes no further than to a
+  // blank. Single digits before them do not matter there.
+  const auto is_digits = [](const SplitRule& rule) { return rule.pattern == kDigitPattern; };
+  const auto first = std::ranges::find_if_not(rules, is_digits);
+  splits_between_words_ =
+      first != rules.end() && !first->literal && first->behavior == SplitBehavior::kIsolated &&
+      (first->pattern == kGpt2Pattern || first->pattern == kLlama3Pattern || first->pattern == kQwen2Pattern);
+}
+
+std::vector<std::string_view> PreTokenizer::parts_of(const Step& step, std::string_view text,
+                                                     Regex::Scratch& scratch) {
+  std::vector<Part> parts;
+  size_t end = 0;
+  const auto add = [&](size_t last, bool is_match) {
+    if (last > end) parts.push_back({text.substr(end, last - end), is_match != step.invert});
+    end = last;
+  };
+  while (const auto match = step.regex.find(text, end, scratch)) {
+    add(match->first, false);
+    add(match->last, true);
+    if (end == text.size()) break;
+  }
+  add(text.size(), false);
+
+  std::vector<std::string_view> pieces;
+  // Merging with the next is merging with the previous from the end.
+  const bool backwards = step.behavior == SplitBehavior::kMergedWithNext;
+  if (backwards) std::ranges::reverse(parts);
+  bool after_match = false;
+  for (const auto& [part, is_match] : parts) {
+    const bool joins =
+        step.behavior == SplitBehavior::kContiguous ? is_match == after_match : is_match && !after_match;
+    after_match = is_match;
+    if (step.behavior == SplitBehavior::kRemoved) {
+      if (!is_match) pieces.push_back(part);
+    } else if (!joins || pieces.empty()) {
+      pieces.push_back(part);
+    } else if (backwards) {
+      pieces.back() = {part.data(), part.size() + pieces.back().size()};
+    } else {
+      extend(pieces.back(), part);
+    }
+  }
+  if (backwards) std::ranges::reverse(pieces);
+  return pieces;
+}
+
+}  // namespace tessera

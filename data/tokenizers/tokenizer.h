@@ -1,0 +1,53 @@
+// Text to token ids and back.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// What "<|endoftext|>" in a text is: eleven characters like others, or the token that ends texts. Where a
+// text may come from anyone it must be text: a document could else forge the end of itself.
+enum class SpecialTokens : uint8_t { kAsText, kMatched };
+
+// Immutable: one Tokenizer may be used by several threads.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // "bytes", or "bpe-" and 32 hexadecimal digits, a checksum of all that decides between texts and ids:
+  // two files with the same tokenizer give it the same name.
+  virtual std::string_view name() const = 0;
+  virtual int32_t vocab_size() const = 0;   // ids are below it; not each need have a token
+  virtual int32_t end_of_text() const = 0;  // the id that follows every document
+  // What the tokenizer's template puts around a text, as Llama 3's <|begin_of_text|>.
+  virtual std::span<const int32_t> before_text() const = 0;
+  virtual std::span<const int32_t> after_text() const = 0;
+
+  // Appends the ids of `text`, without those of the template. Bytes that are not UTF-8 are encoded, too.
+  // Error: a byte for which the vocabulary has no token.
+  virtual void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const = 0;
+  std::vector<int32_t> encode(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
+  // The bytes of the tokens; special tokens are their names if `show_special`, else nothing.
+  // Error: an id without a token.
+  virtual std::string decode(std::span<const int32_t> ids, bool show_special = false) const = 0;
+
+  // The last place in `text` before which it may be cut: what comes before is encoded to the same ids
+  // whatever follows, and so is the rest. 0: none is known.
+  virtual size_t last_cut(std::string_view text) const = 0;
+
+  // The tokenizer.json that makes this tokenizer; "" for bytes.
+  virtual const std::string& json() const = 0;
+  // Names and values for people: "merges", "50000".
+  virtual std::vector<std::array<std::string, 2>> facts() const = 0;
+};
+
+// `bytes`: ids 0..255 are the bytes, 256 is the end of text. A plain text file is therefore a token file.
+inline constexpr std::string_view kBytesTokenizer = "bytes";
+
+}  // namespace tessera

@@ -1,0 +1,111 @@
+#include "data/tokenizers/bpe.h"
+
+#include <limits>
+
+#include "tests/data/tokenizers/support.h"
+
+namespace tessera {
+namespace {
+
+// Merges by the definition: looks at every pair before each merge.
+std::vector<int32_t> merged_naively(const TokenizerDefinition& definition, std::string_view piece) {
+  std::vector<int32_t> tokens;
+  for (const char byte : piece)
+    tokens.push_back(static_cast<int32_t>(std::ranges::find(definition.tokens, std::string(1, byte)) -
+                                          definition.tokens.begin()));
+  while (true) {
+    size_t best = std::numeric_limits<size_t>::max(), place = 0;
+    for (size_t i = 0; i + 1 < tokens.size(); ++i)
+      for (size_t rank = 0; rank < std::min(best, definition.merges.size()); ++rank)
+        if (definition.merges[rank].left == tokens[i] && definition.merges[rank].right == tokens[i + 1]) {
+          best = rank;
+          place = i;
+        }
+    if (best == std::numeric_limits<size_t>::max()) return tokens;
+    tokens[place] = definition.merges[best].result;
+    tokens.erase(tokens.begin() + static_cast<int64_t>(place) + 1);
+  }
+}
+
+// Random merges over three letters, so that pieces have many ways to be merged.
+TokenizerDefinition random_merges(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  TokenizerDefinition made;
+  made.tokens = {"a", "b", "c"};
+  while (made.tokens.size() < 60) {
+    const auto left = static_cast<int32_t>(random() % made.tokens.size());
+    const auto right = static_cast<int32_t>(random() % made.tokens.size());
+    const std::string token =
+        made.tokens[static_cast<size_t>(left)] + made.tokens[static_cast<size_t>(right)];
+    if (std::ranges::find(made.tokens, token) != made.tokens.end()) continue;
+    made.merges.push_back({left, right, static_cast<int32_t>(made.tokens.size())});
+    made.tokens.push_back(token);
+  }
+  std::ranges::shuffle(made.merges, random);  // a merge may come before those of its parts
+  return made;
+}
+
+TEST(Bpe, MergesAsDefined) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const TokenizerDefinition made = random_merges(seed);
+    const Bpe bpe(made, "test");
+    Bpe::Cache cache;
+    std::mt19937_64 random(seed);
+    for (size_t length : {1u, 2u, 3u, 5u, 7u, 8u, 9u, 16u, 30u, 31u, 32u, 33u, 64u, 300u})
+      for (int i = 0; i < 10; ++i) {
+        std::string piece;
+        while (piece.size() < length) piece += static_cast<char>('a' + random() % 3);
+        for (int again = 0; again < 2; ++again) {  // the second time from the cache
+          std::vector<int32_t> ids;
+          bpe.encode(piece, cache, ids);
+          EXPECT_EQ(ids, merged_naively(made, piece)) << piece;
+        }
+      }
+  }
+}
+
+TEST(Bpe, TheCacheTellsPiecesApart) {
+  TokenizerDefinition made;
+  for (int byte = 0; byte < 256; ++byte) made.tokens.emplace_back(1, static_cast<char>(byte));
+  const Bpe bpe(made, "test");
+  Bpe::Cache cache;
+  // Zeros at the end, and more pieces than it keeps.
+  for (int round = 0; round < 2; ++round)
+    for (uint64_t i = 0; i < 100'000; ++i) {
+      std::string piece = random_bytes(i % 7, i) + std::string(i % 5, '\0');
+      std::vector<int32_t> ids;
+      bpe.encode(piece, cache, ids);
+      EXPECT_TRUE(
+          std::ranges::equal(ids, piece, {}, {}, [](char c) { return static_cast<unsigned char>(c); }));
+    }
+}
+
+TEST(Bpe, APieceThatIsATokenMayGoBeforeMerges) {
+  TokenizerDefinition made;
+  made.tokens = {"a", "b", "c", "abc", std::string(40, 'a')};
+  for (const bool ignore : {false, true}) {
+    made.ignore_merges = ignore;
+    const Bpe bpe(made, "test");
+    Bpe::Cache cache;
+    std::vector<int32_t> ids;
+    for (const std::string& piece : {std::string("abc"), std::string(40, 'a'), std::string("cab")})
+      bpe.encode(piece, cache, ids);
+    EXPECT_EQ(ids.size(), ignore ? 5u : 46u);
+  }
+}
+
+TEST(Bpe, RefusesWhatItCannotMerge) {
+  TokenizerDefinition made = random_merges(1);
+  made.merges.push_back(made.merges[3]);
+  expect_error([&] { Bpe(made, "a.json"); }, {"a.json: the merges 3 and 57 (from 0) are of the same pair"});
+  made.merges.pop_back();
+  const Bpe bpe(made, "a.json");
+  EXPECT_EQ(bpe.bytes_without_token(), 253);
+  Bpe::Cache cache;
+  std::vector<int32_t> ids;
+  for (const std::string& text : {std::string("abcx"), std::string(50, 'a') + "x"})
+    expect_error([&] { bpe.encode(text, cache, ids); }, {"the byte 0x78", "no token"});
+}
+
+}  // namespace
+}  // namespace tessera

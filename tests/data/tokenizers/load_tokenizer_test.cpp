@@ -1,0 +1,241 @@
+// Files of tokenizers: what is read, and what is refused by name.
+#include "data/tokenizers/load_tokenizer.h"
+
+#include "tests/data/tokenizers/support.h"
+
+namespace tessera {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+class LoadTokenizer : public InTempFolder {
+ protected:
+  std::unique_ptr<Tokenizer> load(const std::string& json) const {
+    return load_tokenizer(write("tokenizer.json", json).string());
+  }
+  void expect_refused(const std::string& changes, std::initializer_list<std::string_view> words) const {
+    const auto path = write("tokenizer.json", small_tokenizer(changes)).string();
+    expect_error([&] { load_tokenizer(path); }, words);
+    expect_error([&] { load_tokenizer(path); }, {path + ": "});
+  }
+};
+
+TEST_F(LoadTokenizer, ReadsMergesOfBothKinds) {
+  const auto tokenizer = load(small_tokenizer());
+  EXPECT_EQ(tokenizer->vocab_size(), 10);
+  EXPECT_EQ(tokenizer->end_of_text(), 9);
+  EXPECT_EQ(tokenizer->encode("abcd abc"), (Ids{7, 4, 5, 2}));
+  EXPECT_EQ(tokenizer->decode(Ids{7, 4, 5, 9, 2}), "abcd abc");
+  EXPECT_EQ(tokenizer->decode(Ids{5, 9}, true), "ab<|endoftext|>");
+  EXPECT_TRUE(tokenizer->before_text().empty());
+  for (const int32_t id : {8, 10, -1})
+    expect_error([&] { tokenizer->decode(Ids{id}); }, {fmt::format("the id {} has no token", id), "0 to 9"});
+  expect_error([&] { tokenizer->encode("abx"); }, {"the byte 0x78", "\"abx\""});
+}
+
+TEST_F(LoadTokenizer, SpecialTokensAreTextUnlessAsked) {
+  const auto tokenizer =
+      load(small_tokenizer(R"([{"op": "replace", "path": "/added_tokens/0/content", "value": "cab"}])"));
+  EXPECT_EQ(tokenizer->encode("abcab", SpecialTokens::kMatched), (Ids{5, 9}));
+  EXPECT_EQ(tokenizer->encode("abcab"), (Ids{5, 2, 5}));
+}
+
+TEST_F(LoadTokenizer, NamesAreOfTheContent) {
+  const std::string name(load(small_tokenizer())->name());
+  EXPECT_TRUE(name.starts_with("bpe-") && name.size() == 36) << name;
+  // The same in other words
+  EXPECT_EQ(load(small_tokenizer(R"([{"op": "replace", "path": "/model/merges/0", "value": ["c", "d"]},
+      {"op": "remove", "path": "/model/dropout"}, {"op": "remove", "path": "/padding"},
+      {"op": "replace", "path": "/pre_tokenizer", "value": {"type": "Sequence", "pretokenizers": [
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false}]}}])"))
+                ->name(),
+            name);
+  for (
+      const char* change :
+      {R"({"op": "replace", "path": "/model/merges/2", "value": "b cd"}, {"op": "add", "path": "/model/vocab/bcd", "value": 8})",
+       R"({"op": "replace", "path": "/model/ignore_merges", "value": true})",
+       R"({"op": "replace", "path": "/normalizer", "value": {"type": "NFC"}})",
+       R"({"op": "replace", "path": "/added_tokens/0/special", "value": false})",
+       R"({"op": "replace", "path": "/pre_tokenizer/use_regex", "value": false})",
+       R"({"op": "replace", "path": "/pre_tokenizer/add_prefix_space", "value": true})"})
+    EXPECT_NE(load(small_tokenizer(fmt::format("[{}]", change)))->name(), name) << change;
+}
+
+TEST_F(LoadTokenizer, TheFileThatIsWrittenIsTheSameTokenizer) {
+  // From a pair of files, whose tokenizer.json is written anew
+  write("vocab.json", R"({"a": 0, "b": 1, "c": 2, "\u0120": 3, "ab": 4, "abc": 5, "<|endoftext|>": 6})");
+  write("merges.txt", "#version: 0.2\na b\nab c\n");
+  const auto pair = load_tokenizer(folder_.string());
+  EXPECT_EQ(pair->encode("abc ab", SpecialTokens::kMatched), (Ids{5, 3, 4}));
+  EXPECT_EQ(pair->encode("ab<|endoftext|>", SpecialTokens::kMatched), (Ids{4, 6}));
+  EXPECT_EQ(pair->end_of_text(), 6);
+  for (const char* file : {"vocab.json", "merges.txt"})
+    EXPECT_EQ(load_tokenizer((folder_ / file).string())->name(), pair->name());
+  const auto again = load(pair->json());
+  EXPECT_EQ(again->name(), pair->name());
+  EXPECT_EQ(again->end_of_text(), 6);
+  // A folder's tokenizer.json goes before the pair.
+  write("merges.txt", "broken");
+  EXPECT_EQ(load_tokenizer(folder_.string())->name(), pair->name());
+}
+
+TEST_F(LoadTokenizer, ThePairOfAQwenIsSplitAsQwensIs) {
+  write("vocab.json", R"({"e": 0, "1": 1, "2": 2, "\u00c3": 3, "\u00a9": 4, "12": 5})");
+  write("merges.txt", "1 2\n");
+  EXPECT_EQ(load_tokenizer(folder_.string())->encode("12"), Ids{5});
+  write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": {"content": "<e>"},
+    "added_tokens_decoder": {"7": {"content": "<e>", "special": true, "lstrip": false}}})");
+  const auto qwen = load_tokenizer(folder_.string());
+  EXPECT_EQ(qwen->encode("12e\u0301", SpecialTokens::kMatched), (Ids{1, 2, 3, 4}));
+  EXPECT_EQ(qwen->end_of_text(), 7);
+  EXPECT_EQ(qwen->vocab_size(), 8);
+  write("tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  expect_error([&] { load_tokenizer(folder_.string()); },
+               {"tokenizer_config.json", "LlamaTokenizer", "wanted a tokenizer.json"});
+  std::filesystem::remove(folder_ / "tokenizer_config.json");
+  write("added_tokens.json", R"({"<e>": 7})");
+  expect_error([&] { load_tokenizer(folder_.string()); }, {"added_tokens.json", "wanted a tokenizer.json"});
+}
+
+TEST_F(LoadTokenizer, TheEndOfTextMayBeNamed) {
+  const std::string path = write("tokenizer.json", small_tokenizer()).string();
+  EXPECT_EQ(load_tokenizer(path, {.content = "ab"})->end_of_text(), 5);
+  EXPECT_EQ(load_tokenizer(path, {.id = 2})->end_of_text(), 2);
+  expect_error([&] { load_tokenizer(path, {.content = "xy"}); },
+               {"has no token \"xy\" that could end texts"});
+  expect_error([&] { load_tokenizer(path, {.id = 8}); }, {"has no token 8"});
+  expect_error([] { load_tokenizer("bytes", {.content = "x"}); }, {"an end of text of its own"});
+  EXPECT_EQ(
+      load(small_tokenizer(R"([{"op": "replace", "path": "/added_tokens", "value": []}])"))->end_of_text(),
+      -1);
+}
+
+TEST_F(LoadTokenizer, TheTemplateIsRead) {
+  const auto tokenizer = load(small_tokenizer(R"([{"op": "replace", "path": "/post_processor", "value":
+    {"type": "Sequence", "processors": [{"type": "ByteLevel", "trim_offsets": false}, {"type": "TemplateProcessing",
+     "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "<e>", "type_id": 0}}], "pair": [],
+     "special_tokens": {"<s>": {"id": "<s>", "ids": [5, 6], "tokens": ["x", "y"]},
+                        "<e>": {"id": "<e>", "ids": [9], "tokens": ["z"]}}}]}}])"));
+  EXPECT_TRUE(std::ranges::equal(tokenizer->before_text(), Ids{5, 6}));
+  EXPECT_TRUE(std::ranges::equal(tokenizer->after_text(), Ids{9}));
+  EXPECT_EQ(tokenizer->encode("ab"), Ids{5});
+}
+
+TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
+  struct Case {
+    const char* change;
+    std::vector<std::string> words;
+  };
+  const Case cases[]{
+      {R"("add", "path": "/extra", "value": 1)", {"extra is 1", "pre_tokenizer"}},
+      {R"("replace", "path": "/truncation", "value": {"max_length": 5})", {"truncation is {", "wanted null"}},
+      {R"("replace", "path": "/normalizer", "value": {"type": "NFKC"})",
+       {"normalizer.type is \"NFKC\"", "\"NFC\""}},
+      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Metaspace"})",
+       {"pre_tokenizer.type is \"Metaspace\"", "\"ByteLevel\""}},
+      {R"("replace", "path": "/pre_tokenizer", "value": null)", {"pre_tokenizer is null", "ByteLevel"}},
+      {R"("add", "path": "/pre_tokenizer/x", "value": 1)", {"pre_tokenizer.x is 1"}},
+      {R"("replace", "path": "/pre_tokenizer/use_regex", "value": 1)",
+       {"pre_tokenizer.use_regex is 1", "true or false"}},
+      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Any"})",
+       {"pre_tokenizer.behavior is \"Any\"", "MergedWithNext"}},
+      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Sequence", "pretokenizers": [
+           {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]})",
+       {"pre_tokenizer.pretokenizers[1] is", "nothing after ByteLevel"}},
+      {R"("replace", "path": "/post_processor", "value": {"type": "BertProcessing"})",
+       {"post_processor.type", "BertProcessing"}},
+      {R"("replace", "path": "/decoder", "value": {"type": "Metaspace"})", {"decoder.type is \"Metaspace\""}},
+      {R"("replace", "path": "/model/type", "value": "Unigram")", {"model.type is \"Unigram\"", "\"BPE\""}},
+      {R"("add", "path": "/model/new", "value": 1)", {"model.new is 1", "byte_fallback"}},
+      {R"("replace", "path": "/model/dropout", "value": 0.1)", {"model.dropout is 0.1", "null or 0.0"}},
+      {R"("replace", "path": "/model/end_of_word_suffix", "value": "</w>")",
+       {"model.end_of_word_suffix is \"</w>\""}},
+      {R"("replace", "path": "/model/unk_token", "value": "a")", {"model.unk_token is \"a\"", "wanted null"}},
+      {R"("replace", "path": "/model/byte_fallback", "value": true)", {"model.byte_fallback is true"}},
+      {R"("replace", "path": "/model/vocab/ab", "value": 0)", {"model.vocab: the tokens", "the same id, 0"}},
+      {R"("replace", "path": "/model/vocab/ab", "value": -1)", {"model.vocab[\"ab\"] is -1", "an id"}},
+      {R"("replace", "path": "/model/vocab/ab", "value": 4194304)",
+       {"model.vocab[\"ab\"] is 4194304", "0 to 4194303"}},
+      {R"("replace", "path": "/model/vocab/ab", "value": 9)",
+       {"another token with the id 9", "<|endoftext|>"}},
+      {R"("add", "path": "/model/vocab/", "value": 8)", {"the token \"\""}},
+      {R"("add", "path": "/model/vocab/x y", "value": 8)", {"\"x y\" (id 8)", "byte alphabet"}},
+      {R"("add", "path": "/model/vocab/\u0000", "value": 8)", {"\"\\x00\" (id 8)", "byte alphabet"}},
+      {R"("replace", "path": "/model/vocab", "value": {})", {"model.vocab is empty"}},
+      {R"("remove", "path": "/model/vocab/abcd")",
+       {"model.merges[2] merges \"ab\" and \"cd\"", "\"abcd\" is not in"}},
+      {R"("replace", "path": "/model/merges/1", "value": "x b")",
+       {"model.merges[1] merges \"x\" and \"b\"", "\"x\" is not in"}},
+      {R"("replace", "path": "/model/merges/1", "value": "a b c")",
+       {"model.merges[1] is \"a b c\"", "a pair of tokens"}},
+      {R"("replace", "path": "/model/merges/1", "value": ["a"])", {"model.merges[1] is [\"a\"]"}},
+      {R"("replace", "path": "/model/merges/1", "value": "c d")",
+       {"the merges 0 and 1 (from 0) are of the same pair"}},
+      {R"("replace", "path": "/model/merges/1", "value": ["", "a"])",
+       {"model.merges[1] merges \"\" and \"a\""}},
+      {R"("replace", "path": "/model/merges", "value": 5)", {"model.merges is 5", "a list"}},
+      {R"("add", "path": "/added_tokens/-", "value": {"id": 9, "content": "x"})", {"the same id, 9"}},
+      {R"("add", "path": "/added_tokens/-", "value": {"id": 8, "content": "<|endoftext|>"})", {"twice"}},
+      {R"("add", "path": "/added_tokens/-", "value": {"id": 8, "content": "ab"})",
+       {"\"ab\" the id 5", "the id 8"}},
+      {R"("replace", "path": "/added_tokens/0/content", "value": "")", {"added_tokens[0].content is \"\""}},
+      {R"("add", "path": "/added_tokens/0/x", "value": 1)", {"added_tokens[0].x is 1"}},
+  };
+  for (const Case& c : cases) {
+    const std::string changes = fmt::format(R"([{{"op": {}}}])", c.change);
+    for (const std::string& word : c.words) expect_refused(changes, {word});
+  }
+}
+
+TEST_F(LoadTokenizer, DamagedFilesAreRefusedWithTheirPlace) {
+  const auto refused = [&](std::string_view json, std::initializer_list<std::string_view> words) {
+    const auto path = write("tokenizer.json", json).string();
+    expect_error([&] { load_tokenizer(path); }, words);
+  };
+  refused("", {"tokenizer.json:1:1: not JSON"});
+  refused("[]", {"tokenizer.json is []", "an object"});
+  refused("{}", {"pre_tokenizer is null"});
+  refused(small_tokenizer().substr(0, 300), {"tokenizer.json:1:301: not JSON"});
+  refused(std::string(100'000, '['), {"tokenizer.json:1:65", "nested more than 64 deep"});
+  refused("{\n\"a\": \"" + std::string(1, '\0') + "\"}", {"tokenizer.json:2:7: not JSON: a zero byte"});
+  std::string nested = R"({"type": "ByteLevel"})";
+  for (int i = 0; i < 28; ++i) nested = R"({"type": "Sequence", "pretokenizers": [)" + nested + "]}";
+  EXPECT_EQ(load(small_tokenizer(R"([{"op": "replace", "path": "/pre_tokenizer", "value": )" + nested + "}]"))
+                ->encode("a b"),
+            (Ids{4, 0, 4, 1}));
+}
+
+TEST_F(LoadTokenizer, DamagedPairsAreRefusedWithTheirPlace) {
+  write("vocab.json", R"({"a": 0, "b": 1, "ab": 2})");
+  const auto refused = [&](std::string_view merges, std::initializer_list<std::string_view> words) {
+    write("merges.txt", merges);
+    expect_error([&] { load_tokenizer(folder_.string()); }, words);
+  };
+  refused("#version: 0.2\na b\nb a\n",
+          {"merges.txt:3 merges \"b\" and \"a\"", "\"ba\" is not in the vocabulary"});
+  refused("a b\na\n", {"merges.txt:2: wanted two tokens", "\"a\""});
+  refused("a b\n\na b", {"merges.txt:2: wanted two tokens"});
+  refused("a b\na b", {"merges.txt: the merges 0 and 1"});
+  refused(std::string("a b\n\0 b\n", 8), {"merges.txt:2 merges \"\\x00\""});
+  refused("a  b", {"merges.txt:1"});
+  write("vocab.json", R"({"a": 0, "b": 1, "ab": 0})");
+  refused("", {"vocab.json: the tokens", "the same id, 0"});
+}
+
+TEST_F(LoadTokenizer, WhatHasNoTokenizerSaysWhatIsWanted) {
+  expect_error(
+      [&] { load_tokenizer(folder_.string()); },
+      {"has no tokenizer", "tokenizer.json, vocab.json with merges.txt, or encoder.json with vocab.bpe"});
+  EXPECT_FALSE(has_tokenizer(folder_));
+  write("tokenizer.model", "x");
+  expect_error([&] { load_tokenizer(folder_.string()); }, {"tokenizer.model (SentencePiece) is not read"});
+  write("vocab.json", "{}");
+  expect_error([&] { load_tokenizer((folder_ / "vocab.json").string()); }, {"has no tokenizer"});
+  expect_error([] { load_tokenizer("word"); }, {"the tokenizer 'word' does not exist", "'bytes'"});
+  write("tokenizer.json", small_tokenizer());
+  EXPECT_TRUE(has_tokenizer(folder_));
+}
+
+}  // namespace
+}  // namespace tessera

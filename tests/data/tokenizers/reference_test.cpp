@@ -1,0 +1,136 @@
+// The ids that Hugging Face's `tokenizers` gave (tests/fixtures/make_tokenizer_reference.py).
+#include <chrono>
+#include <future>
+
+#include "data/tokenizers/nfc.h"
+#include "tests/data/tokenizers/support.h"
+#include "tests/shared_data.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+json fixture_json(const std::string& name) { return json::parse(read_file(tokenizer_fixture(name))); }
+
+void expect_reference_ids(const Tokenizer& tokenizer, const std::string& kind) {
+  const json strings = fixture_json("strings.json"), ids = fixture_json("ids.json").at(kind);
+  ASSERT_GT(strings.size(), 25u);
+  for (size_t i = 0; i < strings.size(); ++i) {
+    const std::string text = strings[i];
+    for (const auto& [name, special] :
+         {std::pair("matched", SpecialTokens::kMatched), std::pair("as_text", SpecialTokens::kAsText)}) {
+      const auto found = tokenizer.encode(text, special);
+      EXPECT_EQ(found, ids.at(name)[i].get<std::vector<int32_t>>()) << kind << ", " << name << ": " << text;
+    }
+  }
+}
+
+TEST(TokenizerReference, IdsOfHardStringsAreThoseOfHuggingFace) {
+  for (const std::string& kind : fixture_kinds())
+    expect_reference_ids(*load_tokenizer(tokenizer_fixture(kind + ".json").string()), kind);
+}
+
+TEST(TokenizerReference, IdsOfGpt2) {
+  const auto shared = testing::shared_data("gpt2/vocab.bpe");
+  if (!shared.missing.empty()) GTEST_SKIP() << shared.missing;
+  const auto gpt2 = load_tokenizer(shared.path.parent_path().string());
+  EXPECT_EQ(gpt2->vocab_size(), 50257);
+  EXPECT_EQ(gpt2->end_of_text(), 50256);
+  expect_reference_ids(*gpt2, "openai");
+  const auto bytes = random_bytes(100'000, 1);
+  EXPECT_EQ(gpt2->decode(gpt2->encode(bytes)), bytes);
+}
+
+TEST(TokenizerReference, ReadFromTheFileThatItWrites) {
+  for (const std::string& kind : fixture_kinds()) {
+    const auto first = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+    EXPECT_EQ(first->json(), read_file(tokenizer_fixture(kind + ".json")));
+    EXPECT_EQ(first->end_of_text(), 0);
+  }
+}
+
+TEST(TokenizerReference, AnyBytesComeBack) {
+  for (const std::string& kind : fixture_kinds()) {
+    const auto tokenizer = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const std::string bytes = random_bytes(seed * 500, seed);
+      const std::string back = tokenizer->decode(tokenizer->encode(bytes, SpecialTokens::kMatched), true);
+      if (kind != "qwen2") {  // which brings texts into form C
+        EXPECT_EQ(back, bytes) << kind;
+      }
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode(back)), back) << kind;
+    }
+  }
+}
+
+TEST(TokenizerReference, ThreadsShareATokenizer) {
+  const auto tokenizer = load_tokenizer(tokenizer_fixture("qwen2.json").string());
+  std::string text;
+  for (int i = 0; i < 20; ++i)
+    for (const std::string part : fixture_json("strings.json")) text += part;
+  const auto wanted = tokenizer->encode(text, SpecialTokens::kMatched);
+  std::vector<std::future<bool>> running;
+  for (int thread = 0; thread < 8; ++thread)
+    running.push_back(std::async(std::launch::async, [&] {
+      bool same = true;
+      for (int i = 0; i < 10; ++i) same = same && tokenizer->encode(text, SpecialTokens::kMatched) == wanted;
+      return same;
+    }));
+  for (auto& result : running) EXPECT_TRUE(result.get());
+}
+
+TEST(TokenizerReference, NoTextIsQuadratic) {
+  // Each would take minutes if the time grew with the square of the length.
+  const std::string marks = [] {
+    std::string text = "e";
+    while (text.size() < 1'000'000) text += "\u0301\u0323";  // of different classes, in the wrong order
+    return text;
+  }();
+  std::string pairs;
+  for (int64_t i = 0; pairs.size() < 1'000'000; ++i) pairs += static_cast<char>('a' + i * i % 7);
+  for (const std::string& text :
+       {std::string(1'000'000, 'a'), std::string(1'000'000, ' ') + "x", std::string(1'000'000, '\n'),
+        std::string(1'000'000, '\xff'), std::string(1'000'000, '!'), pairs, marks})
+    for (const std::string& kind : fixture_kinds()) {
+      const auto tokenizer = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+      const auto start = std::chrono::steady_clock::now();
+      const auto ids = tokenizer->encode(text);
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+          << kind << text.substr(0, 5);
+      const bool composed = kind == "qwen2" && text.starts_with('e');
+      EXPECT_EQ(tokenizer->decode(ids), composed ? compose(text) : text) << kind;
+    }
+}
+
+TEST(TokenizerReference, ACutChangesNoId) {
+  std::string text;
+  for (const std::string part : fixture_json("strings.json")) text += part + " and so on ";
+  for (const std::string& kind : fixture_kinds()) {
+    const auto made = json::parse(read_file(tokenizer_fixture(kind + ".json")));
+    const auto whole = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+    EXPECT_EQ(whole->last_cut(text), 0u) << "added tokens that take blanks may cross any cut";
+    json plain = made;
+    plain["added_tokens"] = json::array();
+    plain["post_processor"] = nullptr;
+    const auto path = std::filesystem::temp_directory_path() / fmt::format("tessera_cut_{}.json", getpid());
+    std::ofstream(path) << plain.dump();
+    const auto tokenizer = load_tokenizer(path.string());
+    std::filesystem::remove(path);
+    const auto ids = tokenizer->encode(text);
+    int cuts = 0;
+    for (size_t end = text.size(); end > 0; ++cuts) {
+      const size_t cut = tokenizer->last_cut(std::string_view(text).substr(0, end));
+      if (cut == 0) break;
+      auto parts = tokenizer->encode(text.substr(0, cut));
+      const auto rest = tokenizer->encode(text.substr(cut));
+      parts.insert(parts.end(), rest.begin(), rest.end());
+      EXPECT_EQ(parts, ids) << kind << ", cut at " << cut;
+      end = cut;
+    }
+    EXPECT_GT(cuts, 50);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

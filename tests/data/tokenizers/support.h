@@ -1,0 +1,45 @@
+// Small tokenizers made by hand, and the ones that Hugging Face's library made.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "data/tokenizers/load_tokenizer.h"
+#include "tests/data/support.h"
+
+namespace tessera {
+
+inline std::filesystem::path tokenizer_fixture(const std::string& name) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/tokenizers" / name;
+}
+
+inline const std::vector<std::string>& fixture_kinds() {
+  static const std::vector<std::string> kinds{"gpt2", "llama3", "qwen2", "smollm2"};
+  return kinds;
+}
+
+// A tokenizer.json with four letters, a blank and three merges. `changes` is a JSON Patch (RFC 6902).
+inline std::string small_tokenizer(const std::string& changes = "[]") {
+  const nlohmann::json json = nlohmann::json::parse(R"({
+    "version": "1.0", "truncation": null, "padding": null,
+    "added_tokens": [{"id": 9, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": false, "special": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+    "post_processor": null,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+              "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+              "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "\u0120": 4, "ab": 5, "cd": 6, "abcd": 7},
+              "merges": ["c d", ["a", "b"], "ab cd"]}})");
+  return json.patch(nlohmann::json::parse(changes)).dump();
+}
+
+inline std::string random_bytes(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) bytes += static_cast<char>(random() >> 56);
+  return bytes;
+}
+
+}  // namespace tessera
