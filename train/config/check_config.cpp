@@ -124,6 +124,12 @@ void check_step(const SourcedConfig& sourced) {
 }  // namespace
 
 void check_across(const SourcedConfig& sourced) {
+  const bool by_epochs = sourced.config.train.epochs > 0, by_steps = sourced.config.train.steps > 0;
+  sourced.require(!by_epochs || !by_steps, "train.epochs", "is given together with", "train.steps",
+                  "neither wins: set train.steps=auto to train by epochs, or train.epochs=none to train by "
+                  "steps");
+  sourced.require(by_epochs || by_steps, "train.steps", "needs a number, or one for", "train.epochs",
+                  "such as --set train.epochs=3");
   check_heads(sourced);
   check_rope(sourced);
   check_family(sourced);

@@ -36,6 +36,7 @@ class Reader {
   Config read(const fs::path& file, std::span<const std::string> overrides, bool resume) {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
+    take_epochs();
     take_preset();
     const std::string weights = sourced_.config.train.init_from;
     // A resumed run is compared with its checkpoint; the folder that it started from may no longer exist.
@@ -51,6 +52,7 @@ class Reader {
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
   void set(const Written& value, Origin origin);
+  void take_epochs();
   void take_preset();
   void take_model_of(const fs::path& weights, bool resume);
   void keep_original_context(const ModelConfig& found, const std::string& file);
@@ -122,6 +124,12 @@ void Reader::apply_override(const std::string& text) {
   Written found = written(key, parse_yaml(value, source), source);
   if (value.empty()) found.kind = Written::Kind::kQuoted;  // `key=` sets an empty text
   set(found, Origin::kOverride);
+}
+
+// train.epochs stands in place of train.steps, which has a default.
+void Reader::take_epochs() {
+  Config::Train& train = sourced_.config.train;
+  if (train.epochs > 0 && !sourced_.is_set("train.steps")) train.steps = 0;
 }
 
 // Sets the keys of the model that nobody has set. A scaling of rotary positions is taken whole or not at all.

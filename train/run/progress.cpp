@@ -6,6 +6,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "model/dropout.h"
+#include "train/run/epochs.h"
 
 namespace tessera {
 namespace {
@@ -74,9 +75,9 @@ std::vector<std::string> describe(const RunDescription& run) {
     lines.push_back(
         labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
   lines.push_back(labelled(
-      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {} steps, folder {}",
+      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
                           count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
-                          shape.micro_batch, shape.sequence_length, run.config.train.steps, run.folder)));
+                          shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
   return lines;
 }
 
@@ -117,9 +118,9 @@ std::string format_about(double seconds) {
 }
 
 TimeLeft::TimeLeft(const Config& config)
-    : steps_(config.train.steps),
+    : steps_(config.steps()),
       every_{1, config.evaluation.every, config.sampling.every,
-             config.checkpoint.every > 0 ? config.checkpoint.every : config.train.steps} {}
+             config.checkpoint.every > 0 ? config.checkpoint.every : config.steps()} {}
 
 void TimeLeft::took(Task task, double seconds) {
   double& smoothed = seconds_[task];

@@ -116,7 +116,11 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
                                    random_whole(random, 1, 99);
     make_valid(random, config.model);
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
-    config.optimizer.warmup_steps = random_whole(random, 0, config.train.steps);
+    if (config.train.epochs > 0)
+      config.train.steps = 0;
+    else
+      config.train.steps = std::max<int64_t>(1, config.train.steps);
+    config.optimizer.warmup_steps = random_whole(random, 0, 1000);
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
     config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);
