@@ -121,6 +121,19 @@ void check_step(const SourcedConfig& sourced) {
                   "mlp recomputes the hidden layer of any MLP");
 }
 
+void check_freeze(const SourcedConfig& sourced) {
+  const Freeze& freeze = sourced.config.train.freeze;
+  const ModelConfig model = sourced.config.model.resolved();
+  sourced.require(
+      freeze.last_block() < model.layers, "train.freeze",
+      fmt::format("names block {}, and the last is {}, of", freeze.last_block(), model.layers - 1),
+      "model.layers");
+  sourced.require(!freeze.names(ParamPart::kHead) || !model.tied, "train.freeze",
+                  "names the head, which is the token table with", "model.tied", "embeddings freezes both");
+  sourced.require(frozen_parameters(model, freeze) < model.parameters(), "train.freeze",
+                  "leaves nothing to train, with", "model.layers");
+}
+
 }  // namespace
 
 void check_across(const SourcedConfig& sourced) {
@@ -134,6 +147,7 @@ void check_across(const SourcedConfig& sourced) {
   check_rope(sourced);
   check_family(sourced);
   check_step(sourced);
+  check_freeze(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

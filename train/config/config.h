@@ -12,6 +12,7 @@
 #include "kernels/base/tensor.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
+#include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
 
@@ -90,6 +91,7 @@ struct Config {
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Keep recompute = {};
+    Freeze freeze = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;

@@ -132,6 +132,8 @@ void visit_train(Section& train, Visit& visit) {
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; block: whole blocks");
+  visit("train.freeze", train.freeze, FrozenParts{},
+        "What is not trained: a part of the model, or whole blocks, counted from 0");
   visit("train.classifier_chunk", train.classifier_chunk,
         Whole{.at_most = 100'000'000, .zero = "all", .minus_one = "auto"},
         "Tokens whose logits are in memory at a time; all: those of a micro-batch; auto: all, but for a "

@@ -65,6 +65,7 @@ std::vector<std::string> describe(const RunDescription& run) {
                fmt::format("{}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
                            count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out))};
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
+  if (shape.freeze) lines.insert(lines.begin() + 1, labelled("frozen", frozen_text(model, shape.freeze)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   if (run.config.data.train == kBuiltinData)
     lines.push_back(
@@ -82,8 +83,7 @@ std::vector<std::string> describe(const RunDescription& run) {
 }
 
 double expected_step_seconds(const RunShape& shape, double peak_flops) {
-  return static_cast<double>(shape.tokens_per_rank()) * shape.model.flops_per_token(shape.sequence_length) /
-         (kShareOfPeak * peak_flops);
+  return static_cast<double>(shape.tokens_per_rank()) * shape.flops_per_token() / (kShareOfPeak * peak_flops);
 }
 
 double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences) {

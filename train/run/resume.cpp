@@ -191,6 +191,11 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
                                                  const RunData& data) {
   std::string unread;
   std::optional<Config> was_config = config_of(checkpoint, unread);
+  check(was.freeze == now.freeze,
+        "{} was made with train.freeze={}, this run has {}: what it did not train has no moments. Restore "
+        "it, or "
+        "start a new run from these weights with train.init_from",
+        checkpoint.string(), was.freeze, now.freeze);
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())
     notices.push_back(

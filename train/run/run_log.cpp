@@ -56,7 +56,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"tokens_per_step", shape_.tokens_per_step()},
       {"sequence_length", shape_.sequence_length},
       {"steps", config_.steps()},
-      {"flops_per_token", shape_.model.flops_per_token(shape_.sequence_length)},
+      {"flops_per_token", shape_.flops_per_token()},
       {"peak_flops", peak_flops_},
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
@@ -70,7 +70,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                   const MemoryLedger& ledger) {
   if (!metrics_) return;
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
-  const double flops_per_token = shape_.model.flops_per_token(shape_.sequence_length);
+  const double flops_per_token = shape_.flops_per_token();
   raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks));
   const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks);
   const int64_t memory = ledger.peak_bytes();

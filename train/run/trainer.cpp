@@ -120,7 +120,8 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .ranks = config_.ranks,
           .device = device_.traits.device,
           .data = config_.data.train,
-          .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts()};
+          .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
+          .freeze = text_of(config_.train.freeze)};
 }
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.

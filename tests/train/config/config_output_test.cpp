@@ -46,6 +46,11 @@ void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
   for (const E part : values_with_words<E>())
     if (random() % 2 == 0) member.add(part);
 }
+void randomize(Random& random, Freeze& member, const FrozenParts&) {
+  for (const ParamPart part : {ParamPart::kEmbeddings, ParamPart::kAttention, ParamPart::kNorms})
+    if (random() % 2 == 0) member.add(part);
+  if (random() % 2 == 0) member.add(Freeze::Blocks{0, 0});
+}
 template <class E>
 void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
