@@ -74,7 +74,7 @@ class FolderWeights {
 FolderWeights::FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
     : folder_(folder),
       extension_(extension),
-      found_(check_same_model(folder, wanted, extension)),
+      found_(check_same_model(folder, wanted, {.extension = extension, .have_other_angles = true})),
       family_(family_for(found_.model)),
       files_(folder) {
   std::set<std::string> names;
