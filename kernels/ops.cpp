@@ -310,9 +310,10 @@ void LinearBackward::check_on(Device device) const {
                {{"weight", weight, t, {O, C}},
                 {"dy", dy, t, {N, O}},
                 {"dx", dx, t, {N, C}},
-                {"dweight", dweight, t, {O, C}},
+                {"dweight", dweight, t, {O, C}, true},
                 {"dbias", dbias, t, {O}, true},
                 {"pre_activation", pre_activation, t, {N, C}, true}});
+  check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {
     check(!dx.data || dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written",
           kName, name);

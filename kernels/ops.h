@@ -166,7 +166,7 @@ struct LinearBackward {
   static constexpr const char* kName = "linear backward";
   Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
   Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
-  Tensor dweight;              // [O, C], added to
+  Tensor dweight = {};         // [O, C], added to; none: the weight is frozen, and so is a bias
   Tensor dbias = {};           // [O], added to
   Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
   Activation activation = Activation::kGelu;

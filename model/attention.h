@@ -28,8 +28,9 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
   const int64_t C = config.channels, D = config.head_dim;
   visitor.linear("qkv", config.qkv_heads() * D, C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
   if (config.qk_norm) {
-    visitor.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
-    visitor.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
+    const V norms = visitor.of(ParamPart::kNorms);
+    norms.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
+    norms.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
   }
   visitor.linear("out", C, config.attention_width(), Init::kNormalResidual, config.bias == Bias::kAll,
                  attention.out);

@@ -6,15 +6,18 @@
 
 namespace tessera {
 
-Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part)
-    : layout_(model, part.count), model_(model), weights_(weights), part_(part) {
+Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part,
+                     const Freeze& freeze)
+    : layout_(model, part.count, freeze), model_(model), weights_(weights), part_(part) {
   const auto take = [&](const char* kind, DType dtype) {
-    return allocate_buckets(arena, MemoryTag::kOptimizer, kind, dtype, layout_, part_.count);
+    return allocate_trained(arena, MemoryTag::kOptimizer, kind, dtype, layout_, part_.count);
   };
   if (weights.token_table.dtype != DType::kF32) {
     masters_ = take("master", DType::kF32);
   } else {
-    for (const Tensor& bucket : weights.buckets) masters_.push_back(part_.of(bucket));
+    for (size_t b = 0; b < weights.buckets.size(); ++b)
+      masters_.push_back(layout_.buckets[b].trained == 0 ? Tensor{}
+                                                         : part_.of(layout_.trained(weights.buckets, b)));
   }
   m_ = take("first moment", moments);
   v_ = take("second moment", moments);
@@ -23,11 +26,14 @@ Optimizer::Optimizer(Arena& arena, const ModelConfig& model, const Params& weigh
 
 void Optimizer::clear(const Stream& stream) {
   for (const std::vector<Tensor>* all : {&masters_, &m_, &v_})
-    for (const Tensor& bucket : *all) stream.run(FillZero{bucket});
+    for (const Tensor& bucket : *all)
+      if (bucket) stream.run(FillZero{bucket});
 }
 
 ParamSink Optimizer::writer(const Stream& stream, Kept kept) {
-  return [this, stream, kept](const ParamPlace& place, const Tensor& values) {
+  return [this, stream, kept](const ParamPlace& given, const Tensor& values) {
+    const ParamPlace& place = layout_.places[given.index];
+    if (!place.trained) return;
     const Tensor& mine = this->kept(kept)[place.bucket];
     const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
     const int64_t first = std::max(place.first, begins),
@@ -40,12 +46,15 @@ ParamSink Optimizer::writer(const Stream& stream, Kept kept) {
 }
 
 void Optimizer::measure(const Stream& stream, std::span<const Tensor> gradients) {
-  stream.run(GlobalNorm{.tensors = gradients, .norm = grad_norms_.rows(part_.index, 1)});
+  std::vector<Tensor> trained(gradients.begin(), gradients.end());
+  std::erase_if(trained, [](const Tensor& bucket) { return !bucket; });
+  stream.run(GlobalNorm{.tensors = trained, .norm = grad_norms_.rows(part_.index, 1)});
 }
 
 void Optimizer::update(const Stream& stream, size_t bucket, const Tensor& gradient,
                        const OptimizerConfig& config, double learning_rate, int64_t step) {
-  const Tensor weights = part_.of(weights_.buckets[bucket]);
+  if (layout_.buckets[bucket].trained == 0) return;
+  const Tensor weights = part_.of(layout_.trained(weights_.buckets, bucket));
   const int64_t each = weights.shape[0];
   const int64_t decayed = std::clamp<int64_t>(layout_.buckets[bucket].decayed - part_.index * each, 0, each);
   const auto rows = [&](int64_t first, int64_t count, double weight_decay) {  // of this part
@@ -78,6 +87,8 @@ const std::vector<Tensor>& Optimizer::kept(Kept kept) const {
 Params Optimizer::masters() const {
   check(part_.count == 1, "the masters are split into {} parts, and this optimizer has one of them",
         part_.count);
+  for (const ParamPlace& place : layout_.places)
+    check(place.trained, "{} is frozen and has no master", place.info.name);
   return layout_.params(model_, masters_);
 }
 

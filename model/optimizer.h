@@ -34,13 +34,15 @@ struct Part {
 class Optimizer {
  public:
   // Allocates moments, fp32 or bf16, and masters if the weights are not fp32 themselves. Contents are
-  // undefined until clear(). `weights` are cut in part.count parts.
-  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {});
+  // undefined until clear(). `weights` have the layout of `freeze`; their trained elements are cut in
+  // part.count parts.
+  Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {},
+            const Freeze& freeze = {});
 
   void clear(const Stream& stream);                   // masters and moments to zero
-  ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part
+  ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part of the trained
 
-  // Writes the norm of this part's gradients, one tensor a bucket, to its place in grad_norms().
+  // Writes the norm of this part's gradients, one tensor a bucket (none where all of it is frozen), to its place in grad_norms().
   void measure(const Stream& stream, std::span<const Tensor> gradients);
   // Updates this part of a bucket, by grad_norms() of all parts. `step` counts from 1.
   void update(const Stream& stream, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
@@ -48,9 +50,10 @@ class Optimizer {
 
   const ParamLayout& layout() const { return layout_; }
   Part part() const { return part_; }
-  const std::vector<Tensor>& kept(Kept kept) const;         // this part of every bucket
+  const std::vector<Tensor>& kept(Kept kept) const;         // this part of every bucket; may be empty
   const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
-  Params masters() const;  // views of the fp32 weights. Error: this is one part of several
+  // Views of the fp32 weights. Error: this is one part of several, or some are frozen
+  Params masters() const;
 
  private:
   ParamLayout layout_;

@@ -1,5 +1,7 @@
 #include "model/params.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -23,27 +25,31 @@ double ModelConfig::flops_per_token(int64_t T) const {
          6.0 * static_cast<double>(layers * attention_width() * T);
 }
 
-ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts) {
-  buckets.push_back({.name = "embeddings and final norm", .decayed = 0, .elements = 0});
+ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze) {
+  buckets.push_back({.name = "embeddings and final norm", .decayed = 0, .trained = 0, .elements = 0});
   for (int64_t l = 0; l < config.layers; ++l)
-    buckets.push_back({.name = fmt::format("block {}", l), .decayed = 0, .elements = 0});
+    buckets.push_back({.name = fmt::format("block {}", l), .decayed = 0, .trained = 0, .elements = 0});
 
   Params none;  // for_each_param() goes by its number of blocks
   none.blocks.resize(static_cast<size_t>(config.layers));
   for_each_param(none, config, [&](const ParamInfo& info, const Tensor&) {
-    places.push_back({info, info.block < 0 ? kOutside : bucket_of_block(info.block), 0});
+    places.push_back({info, info.block < 0 ? kOutside : bucket_of_block(info.block), 0, places.size(),
+                      !freeze.freezes(info)});
   });
-  for (const bool decay : {true, false}) {
+  const auto take = [&](auto&& wanted) {
     for (ParamPlace& place : places) {
-      if (place.info.decay != decay) continue;
+      if (!wanted(place)) continue;
       ParamBucket& bucket = buckets[place.bucket];
       place.first = bucket.elements;
       bucket.elements += round_up(place.info.shape.numel(), kParamAlignment);
     }
-    for (ParamBucket& bucket : buckets)
-      if (decay) bucket.decayed = bucket.elements;
-  }
-  for (ParamBucket& bucket : buckets) bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
+  };
+  take([](const ParamPlace& place) { return place.trained && place.info.decay; });
+  for (ParamBucket& bucket : buckets) bucket.decayed = bucket.elements;
+  take([](const ParamPlace& place) { return place.trained && !place.info.decay; });
+  for (ParamBucket& bucket : buckets)
+    bucket.trained = bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
+  take([](const ParamPlace& place) { return !place.trained; });
 }
 
 Tensor ParamLayout::view(const std::vector<Tensor>& all, const ParamPlace& place) const {
@@ -59,12 +65,48 @@ Params ParamLayout::params(const ModelConfig& config, std::vector<Tensor> all) c
   return params;
 }
 
+int64_t ParamLayout::discarded_elements() const {
+  int64_t most = 0;
+  for (const ParamPlace& place : places)
+    if (!place.trained && place.info.part == ParamPart::kNorms)
+      most = std::max(most, round_up(place.info.shape.numel(), kParamAlignment));
+  return 2 * most;  // an operation writes two vectors at most, to a half each
+}
+
+Grads ParamLayout::gradients(const ModelConfig& config, std::vector<Tensor> all,
+                             const Tensor& discarded) const {
+  Grads grads;
+  grads.blocks.resize(static_cast<size_t>(config.layers));
+  auto place = places.begin();
+  int64_t half = 0;
+  for_each_param(grads, config, [&](const ParamInfo& info, Tensor& tensor) {
+    if (place->trained) {
+      tensor = view(all, *place);
+    } else if (info.part == ParamPart::kNorms) {
+      tensor = discarded.rows(half * discarded.shape[0] / 2, info.shape.numel()).view(info.shape);
+      half = 1 - half;
+    }
+    ++place;
+  });
+  grads.buckets = std::move(all);
+  return grads;
+}
+
 std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                                     const ParamLayout& layout) {
+  std::vector<Tensor> buckets;
+  for (const ParamBucket& bucket : layout.buckets)
+    buckets.push_back(arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype, {bucket.elements}));
+  return buckets;
+}
+
+std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
                                      const ParamLayout& layout, int64_t parts) {
   std::vector<Tensor> buckets;
   for (const ParamBucket& bucket : layout.buckets)
-    buckets.push_back(
-        arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype, {bucket.elements / parts}));
+    buckets.push_back(bucket.trained == 0 ? Tensor{}
+                                          : arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype,
+                                                        {bucket.trained / parts}));
   return buckets;
 }
 

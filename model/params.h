@@ -5,8 +5,8 @@
 //
 // Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
 // blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with
-// weight decay come first, then the others; each begins at a multiple of kParamAlignment elements, and the
-// gaps stay zero.
+// weight decay come first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment
+// elements, and the gaps stay zero. Gradients, moments and masters have the trained elements alone.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 
 #include "kernels/base/arena.h"
 #include "model/attention.h"
+#include "model/freeze.h"
 #include "model/mlp.h"
 #include "model/norm.h"
 
@@ -55,13 +56,14 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   for (size_t l = 0; l < params.blocks.size(); ++l) {
     auto& block = params.blocks[l];
     const ParamVisitor inside(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
-    visit_norm_weights(block.norm1, config, inside.below("norm1"));
-    visit_attention_weights(block.attention, config, inside.below("attention"));
-    visit_norm_weights(block.norm2, config, inside.below("norm2"));
-    visit_mlp_weights(block.mlp, config, inside.below("mlp"));
+    visit_norm_weights(block.norm1, config, inside.of(ParamPart::kNorms).below("norm1"));
+    visit_attention_weights(block.attention, config, inside.of(ParamPart::kAttention).below("attention"));
+    visit_norm_weights(block.norm2, config, inside.of(ParamPart::kNorms).below("norm2"));
+    visit_mlp_weights(block.mlp, config, inside.of(ParamPart::kMlp).below("mlp"));
   }
-  visit_norm_weights(params.norm, config, outside.below("norm"));
-  if (!config.tied) outside.matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
+  visit_norm_weights(params.norm, config, outside.of(ParamPart::kNorms).below("norm"));
+  if (!config.tied)
+    outside.of(ParamPart::kHead).matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
@@ -69,23 +71,33 @@ inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16,
 struct ParamBucket {
   std::string name;  // "embeddings and final norm", "block 3"
   int64_t decayed;   // elements before this decay, the others do not
-  int64_t elements;  // a multiple of kParamAlignment times the number of parts
+  int64_t trained;   // elements before this are trained: a multiple of kParamAlignment x parts, as the next
+  int64_t elements;  // of the weights
 };
 struct ParamPlace {
   ParamInfo info;
   size_t bucket;
   int64_t first;  // element of the bucket
+  size_t index;   // of ParamLayout::places: the same in a layout with other frozen parameters
+  bool trained = true;
 };
 
-// The place of every parameter. Buckets can be split into `parts` equal parts, one for each rank; the places
-// do not depend on it.
+// The place of every parameter. The trained elements of a bucket can be split into `parts` equal parts, one
+// for each rank; where nothing is frozen, the places do not depend on it.
 struct ParamLayout {
   static constexpr size_t kOutside = 0;  // the bucket of the parameters outside the blocks
   static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
 
-  ParamLayout(const ModelConfig& config, int64_t parts);
+  ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {});
+  Tensor trained(const std::vector<Tensor>& all, size_t bucket) const {  // of the weights; may be empty
+    return all[bucket].rows(0, buckets[bucket].trained);
+  }
   Tensor view(const std::vector<Tensor>& buckets, const ParamPlace& place) const;
   Params params(const ModelConfig& config, std::vector<Tensor> buckets) const;  // views of them
+  // Views of buckets of trained elements. A frozen parameter has no tensor, but for norms: their kernels
+  // write gradients always, those of frozen norms to `discarded`, of discarded_elements().
+  Grads gradients(const ModelConfig& config, std::vector<Tensor> buckets, const Tensor& discarded) const;
+  int64_t discarded_elements() const;
 
   std::vector<ParamPlace> places;  // in the order of for_each_param
   std::vector<ParamBucket> buckets;
@@ -93,7 +105,10 @@ struct ParamLayout {
 
 // `kind` leads the buckets' names in the memory report, as in "weights block 3".
 std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                                     const ParamLayout& layout, int64_t parts = 1);  // one part of each
+                                     const ParamLayout& layout);
+// One of `parts` parts of the trained elements of each; an empty tensor where there are none
+std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
+                                     const ParamLayout& layout, int64_t parts = 1);
 Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
                        const ModelConfig& config, int64_t parts = 1);
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/base/memory_tag.h"
+#include "kernels/base/words.h"
 #include "kernels/stream.h"
 #include "model/config.h"
 
@@ -22,6 +23,20 @@ enum class Init : uint8_t {
   kNormalResidual,  // 0.02 / sqrt(2 L), for matrices that add to the residual stream
 };
 
+// What train.freeze names: every parameter is of one part.
+enum class ParamPart : uint8_t {
+  kEmbeddings,  // of tokens and positions; where it is tied, the token table is the classifier, too
+  kAttention,
+  kMlp,
+  kNorms,  // of blocks, of queries and keys, and the final one
+  kHead,   // the classifier that is not tied
+};
+constexpr auto words_of(ParamPart) {
+  return std::array{Word{"embeddings", ParamPart::kEmbeddings}, Word{"attention", ParamPart::kAttention},
+                    Word{"mlp", ParamPart::kMlp}, Word{"norms", ParamPart::kNorms},
+                    Word{"head", ParamPart::kHead}};
+}
+
 struct ParamInfo {
   std::string name;  // "blocks.3.attention.qkv.weight"
   Shape shape;
@@ -29,6 +44,7 @@ struct ParamInfo {
   bool decay = false;   // weight decay applies: matrices only
   int64_t padding = 0;  // extra rows at the end, which stay zero and are not saved
   int64_t block = -1;   // its block; -1: none
+  ParamPart part = ParamPart::kEmbeddings;
 };
 
 struct LinearWeights {
@@ -39,18 +55,19 @@ struct LinearWeights {
 template <class Visit>
 class ParamVisitor {
  public:
-  ParamVisitor(Visit& visit, std::string prefix, int64_t block = -1)
-      : visit_(visit), prefix_(std::move(prefix)), block_(block) {}
+  ParamVisitor(Visit& visit, std::string prefix, int64_t block = -1, ParamPart part = ParamPart::kEmbeddings)
+      : visit_(visit), prefix_(std::move(prefix)), block_(block), part_(part) {}
 
-  ParamVisitor below(const char* name) const { return {visit_, prefix_ + name + ".", block_}; }
+  ParamVisitor below(const char* name) const { return {visit_, prefix_ + name + ".", block_, part_}; }
+  ParamVisitor of(ParamPart part) const { return {visit_, prefix_, block_, part}; }
 
   template <class T>
   void matrix(const char* name, Shape shape, Init init, T& tensor, int64_t padding = 0) const {
-    visit_(ParamInfo{prefix_ + name, shape, init, true, padding, block_}, tensor);
+    visit_(ParamInfo{prefix_ + name, shape, init, true, padding, block_, part_}, tensor);
   }
   template <class T>
   void vector(const char* name, int64_t size, Init init, T& tensor) const {
-    visit_(ParamInfo{prefix_ + name, {size}, init, false, 0, block_}, tensor);
+    visit_(ParamInfo{prefix_ + name, {size}, init, false, 0, block_, part_}, tensor);
   }
   template <class L>
   void linear(const char* name, int64_t out, int64_t in, Init init, bool bias, L& linear) const {
@@ -63,6 +80,7 @@ class ParamVisitor {
   Visit& visit_;
   std::string prefix_;
   int64_t block_;
+  ParamPart part_;
 };
 
 // The steps of a block's forward, in their order. Each can be run again from what earlier ones wrote.

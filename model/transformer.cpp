@@ -118,8 +118,11 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
                               .want_gradient = grads != nullptr,
                               .gradient_scale = gradient_scale});
       if (!grads) continue;
-      stream.run(LinearBackward{
-          .dy = logits, .x = norm, .weight = p.classifier(), .dx = norm, .dweight = grads->classifier()});
+      stream.run(LinearBackward{.dy = logits,
+                                .x = norm,
+                                .weight = p.classifier(),
+                                .dx = norm,
+                                .dweight = model.config.tied ? grads->token_table : grads->head_weight});
     }
   }
   if (!grads) return;
@@ -240,10 +243,11 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
   }
   const int64_t B = batch.tokens.shape[0], T = batch.tokens.shape[1];
   drop(stream, model, dropout.at(DropoutKind::kEmbedding), d, d);
-  stream.run(EmbeddingBackward{.tokens = batch.tokens,
-                               .dy = d.view({B, T, model.config.channels}),
-                               .d_token_table = grads.token_table,
-                               .d_position_table = grads.position_table});
+  if (grads.token_table)  // else frozen, and so is a position table
+    stream.run(EmbeddingBackward{.tokens = batch.tokens,
+                                 .dy = d.view({B, T, model.config.channels}),
+                                 .d_token_table = grads.token_table,
+                                 .d_position_table = grads.position_table});
   done(-1);
 }
 

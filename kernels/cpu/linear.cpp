@@ -84,8 +84,9 @@ void run(const LinearForward& a, const Launch& /*on*/) {
 void run(const LinearBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* dy = a.dy.as<float>();
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C, 1.0f,
-              a.dweight.as<float>(), C);
+  if (a.dweight)
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C, 1.0f,
+                a.dweight.as<float>(), C);
   if (a.dbias) {
     constexpr int64_t kChunk = 64;  // features a task owns
 #pragma omp parallel for

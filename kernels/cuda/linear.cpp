@@ -56,15 +56,16 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
     cuda::sum_slabs(a.dy, partials, slabs, on.stream);
     cuda::add_slabs(partials, slabs, a.dbias, {}, on.stream);
   }
-  gemm({.dtype = dtype,
-        .m = O,
-        .n = C,
-        .k = N,
-        .a = {.data = a.dy.data, .ld = O, .transposed = true},
-        .b = {.data = a.x.data, .ld = C},
-        .d = {.data = a.dweight.data, .ld = C},
-        .beta = 1},
-       on);
+  if (a.dweight)
+    gemm({.dtype = dtype,
+          .m = O,
+          .n = C,
+          .k = N,
+          .a = {.data = a.dy.data, .ld = O, .transposed = true},
+          .b = {.data = a.x.data, .ld = C},
+          .d = {.data = a.dweight.data, .ld = C},
+          .beta = 1},
+         on);
   Gemm product{.dtype = dtype,
                .m = N,
                .n = C,

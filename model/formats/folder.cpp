@@ -132,6 +132,29 @@ std::vector<std::string> notices_of_dropout(const fs::path& folder, const FoundM
                       (folder / "config.json").string(), taken)};
 }
 
+// Rotary positions beyond those that a model was trained on
+std::string notice_of_context(const fs::path& folder, const FoundModel& found, const ModelConfig& wanted) {
+  const int64_t trained = found.model.context;
+  if (wanted.positions != Positions::kRope || wanted.context <= trained) return "";
+  const std::string what =
+      fmt::format("model.context is {}, and the {} of {} is {}", wanted.context,
+                  found.field_of("model.context"), (folder / "config.json").string(), trained);
+  const Rope &theirs = found.model.rope, &ours = wanted.rope;
+  const double wanted_factor = static_cast<double>(wanted.context) / static_cast<double>(trained);
+  if (canonical(found.model).rope == canonical(wanted).rope ||
+      (theirs.scaling == ours.scaling && theirs.factor == ours.factor && theirs.theta == ours.theta))
+    return fmt::format(
+        "{}: the model has not seen the angles of later positions. To keep them within what it knows, --set "
+        "model.rope.scaling=yarn --set model.rope.factor={:.4g} (or linear); or raise model.rope.theta; or "
+        "leave "
+        "them to the training",
+        what, wanted_factor * (theirs.scaling == RopeScaling::kNone ? 1 : theirs.factor));
+  const double covered =
+      ours.factor * static_cast<double>(ours.original_context > 0 ? ours.original_context : trained);
+  if (ours.scaling == RopeScaling::kNone || covered >= static_cast<double>(wanted.context)) return "";
+  return fmt::format("{}: model.rope.factor={} is meant for {:.6g} positions", what, ours.factor, covered);
+}
+
 // Heads are slices of the channels unless a head has a size of its own.
 void check_divides(const Fields& config, const FoundModel& found) {
   const ModelConfig& model = found.model;
@@ -220,13 +243,15 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
   return config;
 }
 
-FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension) {
+FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, const ModelMay& may) {
   FoundModel found = read_model_config(folder);
   std::string differences;
   const ModelConfig theirs = canonical(found.model), ours = canonical(wanted);
   for_each_model_key_of(theirs, ours, [&](std::string_view key, const auto& their, const auto& our) {
-    const bool extended = extension != PositionExtension::kNone && theirs.context < ours.context;
-    const bool may_differ = key == "model.context" && (ours.positions == Positions::kRope || extended);
+    const bool extended = may.extension != PositionExtension::kNone && theirs.context < ours.context;
+    const bool rotary = ours.positions == Positions::kRope;
+    const bool may_differ = (key == "model.context" && (rotary || extended)) ||
+                            (rotary && may.have_other_angles && key.starts_with("model.rope."));
     if (their == our || may_differ) return;
     const std::string field = found.field_of(key);
     const bool by_type = field == "model_type";
@@ -241,6 +266,8 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, P
         folder.string(), differences);
   const std::vector<std::string> of_dropout = notices_of_dropout(folder, found, wanted.dropout);
   found.notices.insert(found.notices.begin(), of_dropout.begin(), of_dropout.end());
+  if (const std::string notice = notice_of_context(folder, found, wanted); !notice.empty())
+    found.notices.push_back(notice);
   return found;
 }
 

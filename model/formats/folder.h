@@ -41,9 +41,14 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
 
 // Error: the config.json in `folder` is of another model, with all differences. Its context may be another
 // one if positions are rotary, and a smaller one if `extension` extends them, and its dropout any. Returns
-// the model found, with a notice of the dropout that `wanted` shares with it.
+// the model found, with notices: the dropout that `wanted` shares with it, and rotary positions of `wanted`
+// beyond those that it was trained on.
+struct ModelMay {  // the ways in which `wanted` may differ
+  PositionExtension extension = PositionExtension::kNone;
+  bool have_other_angles = false;  // model.rope
+};
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& wanted,
-                            PositionExtension extension = PositionExtension::kNone);
+                            const ModelMay& may = {});
 
 // A member of ModelConfig as a configuration writes it: 12, true, 1e-05, gelu.
 std::string setting_of(int64_t value);

@@ -74,7 +74,7 @@ class FolderWeights {
 FolderWeights::FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
     : folder_(folder),
       extension_(extension),
-      found_(check_same_model(folder, wanted, extension)),
+      found_(check_same_model(folder, wanted, {.extension = extension, .have_other_angles = true})),
       family_(family_for(found_.model)),
       files_(folder) {
   std::set<std::string> names;
@@ -160,13 +160,14 @@ void FolderWeights::read_extended(const ParamPlace& place, const ParamSink& sink
 }
 
 std::vector<SafetensorsWriter::Entry> entries_of(const Family& family, const ModelConfig& model,
-                                                 const std::vector<std::string>& prefixes, DType dtype) {
+                                                 const std::vector<std::string>& prefixes, DType dtype,
+                                                 const WeightsWriter::Has& has) {
   const ParamLayout layout(model, 1);
   std::vector<SafetensorsWriter::Entry> entries;
   for (const std::string& prefix : prefixes)
     for (size_t b = 0; b < layout.buckets.size(); ++b)
       for (const ParamPlace& place : layout.places) {
-        if (place.bucket != b) continue;
+        if (place.bucket != b || (has && !has(prefix, place))) continue;
         for (const Piece& piece : pieces_of(family, model, place.info))
           entries.push_back({.name = prefix + piece.name, .shape = piece.shape, .dtype = dtype});
       }
@@ -176,8 +177,10 @@ std::vector<SafetensorsWriter::Entry> entries_of(const Family& family, const Mod
 }  // namespace
 
 WeightsWriter::WeightsWriter(const fs::path& path, const ModelConfig& model,
-                             const std::vector<std::string>& prefixes, DType dtype)
-    : family_(family_for(model)), model_(model), file_(path, entries_of(family_, model, prefixes, dtype)) {}
+                             const std::vector<std::string>& prefixes, DType dtype, const Has& has)
+    : family_(family_for(model)),
+      model_(model),
+      file_(path, entries_of(family_, model, prefixes, dtype, has)) {}
 
 void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
   for (const Piece& piece : pieces_of(family_, model_, info)) {

@@ -17,9 +17,10 @@ struct Family;
 // each prefix of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
 class WeightsWriter {
  public:
-  // Values are rounded to `dtype`, to nearest even.
+  // Values are rounded to `dtype`, to nearest even. With `has`, a prefix has those parameters alone.
+  using Has = std::function<bool(const std::string& prefix, const ParamPlace& place)>;
   WeightsWriter(const std::filesystem::path& path, const ModelConfig& model,
-                const std::vector<std::string>& prefixes, DType dtype = DType::kF32);
+                const std::vector<std::string>& prefixes, DType dtype = DType::kF32, const Has& has = {});
   // `values`: fp32 on the host, of info.shape. Error: a value that is not finite
   void write(const ParamInfo& info, const Tensor& values);
   FileChecksum commit();

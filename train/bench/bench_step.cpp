@@ -46,7 +46,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const double slowest_alone = *std::max_element(ones.begin(), ones.end());
   const double exposed = *std::max_element(waited.begin(), waited.end());
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
-  const double flops = tokens_per_second * shape.model.flops_per_token(shape.sequence_length);
+  const double flops = tokens_per_second * shape.flops_per_token();
   const double peak_of_all = peak * static_cast<double>(shape.ranks);
   fmt::print("{} parameters, {}{} x {} tokens, {}, {} attention, deterministic {}, on {}\n",
              format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),

@@ -121,13 +121,33 @@ void check_step(const SourcedConfig& sourced) {
                   "mlp recomputes the hidden layer of any MLP");
 }
 
+void check_freeze(const SourcedConfig& sourced) {
+  const Freeze& freeze = sourced.config.train.freeze;
+  const ModelConfig model = sourced.config.model.resolved();
+  sourced.require(
+      freeze.last_block() < model.layers, "train.freeze",
+      fmt::format("names block {}, and the last is {}, of", freeze.last_block(), model.layers - 1),
+      "model.layers");
+  sourced.require(!freeze.names(ParamPart::kHead) || !model.tied, "train.freeze",
+                  "names the head, which is the token table with", "model.tied", "embeddings freezes both");
+  sourced.require(frozen_parameters(model, freeze) < model.parameters(), "train.freeze",
+                  "leaves nothing to train, with", "model.layers");
+}
+
 }  // namespace
 
 void check_across(const SourcedConfig& sourced) {
+  const bool by_epochs = sourced.config.train.epochs > 0, by_steps = sourced.config.train.steps > 0;
+  sourced.require(!by_epochs || !by_steps, "train.epochs", "is given together with", "train.steps",
+                  "neither wins: set train.steps=auto to train by epochs, or train.epochs=none to train by "
+                  "steps");
+  sourced.require(by_epochs || by_steps, "train.steps", "needs a number, or one for", "train.epochs",
+                  "such as --set train.epochs=3");
   check_heads(sourced);
   check_rope(sourced);
   check_family(sourced);
   check_step(sourced);
+  check_freeze(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

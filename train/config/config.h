@@ -12,6 +12,7 @@
 #include "kernels/base/tensor.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
+#include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
 
@@ -82,13 +83,15 @@ struct Config {
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
     std::string init_from = "";  // a folder with weights and their model; empty: random
-    int64_t steps = 1000;
+    int64_t steps = 1000;        // 0: those of epochs (written "auto")
+    double epochs = 0;           // in place of steps; 0: steps decides (written "none")
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;  // 0: model.context (written "auto")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Keep recompute = {};
+    Freeze freeze = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;
@@ -142,8 +145,12 @@ struct Config {
   } checkpoint;
 
   int64_t ranks = 1;  // processes of the run; no key: the launcher sets it
+  int64_t epoch_steps =
+      0;  // the steps of train.epochs; no key: known once the data is open, see train/run/epochs.h
 
   bool operator==(const Config&) const = default;
+  int64_t steps() const { return train.epochs > 0 ? epoch_steps : train.steps; }
+  int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
   int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
 };
 

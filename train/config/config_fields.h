@@ -113,7 +113,11 @@ void visit_train(Section& train, Visit& visit) {
       "train.init_from", train.init_from, Text{},
       "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
       "\"\": random weights");
-  visit("train.steps", train.steps, Whole{.at_least = 1}, "Optimizer steps");
+  visit("train.steps", train.steps, Whole{.zero = "auto"}, "Optimizer steps; auto: those of train.epochs");
+  visit(
+      "train.epochs", train.epochs, Number{.above = 0, .at_most = 1e6, .zero = "none"},
+      "In place of train.steps: visit the training sequences so many times, 0.5 for half of them; the steps "
+      "that this takes are rounded up");
   visit("train.patience", train.patience, Whole{},
         "End the run after so many evaluations in a row without a new lowest validation loss; 0: never");
   visit("train.tokens_per_step", train.tokens_per_step, Whole{.at_least = 1},
@@ -128,6 +132,8 @@ void visit_train(Section& train, Visit& visit) {
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; block: whole blocks");
+  visit("train.freeze", train.freeze, FrozenParts{},
+        "What is not trained: a part of the model, or whole blocks, counted from 0");
   visit("train.classifier_chunk", train.classifier_chunk,
         Whole{.at_most = 100'000'000, .zero = "all", .minus_one = "auto"},
         "Tokens whose logits are in memory at a time; all: those of a micro-batch; auto: all, but for a "
@@ -160,7 +166,7 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "How the rate falls after the warm-up; wsd: constant, then linear at the end");
   visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{}, "Steps in which the rate rises linearly");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
-        "wsd: the fraction of train.steps, at the end, in which the rate falls");
+        "wsd: the fraction of the steps, at the end, in which the rate falls");
   visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},
         "AdamW: decay of the mean of gradients");
   visit("optimizer.beta2", optimizer.beta2, Number{.at_least = 0, .below = 1},

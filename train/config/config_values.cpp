@@ -164,6 +164,57 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
   return places;
 }
 
+namespace {
+
+// "3" and "0-5" after "blocks:"
+std::optional<Freeze::Blocks> parse_blocks(std::string_view text) {
+  const size_t dash = text.find('-');
+  Freeze::Blocks blocks{};
+  const std::string first(text.substr(0, dash));
+  const std::string last(dash == text.npos ? text : text.substr(dash + 1));
+  const auto whole = [](const std::string& digits, int64_t& number) {
+    const bool plain = !digits.empty() && digits.size() < 10 &&
+                       std::ranges::all_of(digits, [](char c) { return '0' <= c && c <= '9'; });
+    if (plain) number = std::stoll(digits);
+    return plain;
+  };
+  if (!whole(first, blocks.first) || !whole(last, blocks.last) || blocks.last < blocks.first) return {};
+  return blocks;
+}
+
+}  // namespace
+
+std::string FrozenParts::wants() const {
+  constexpr auto parts = values_with_words<ParamPart>();
+  return "none, or with a plus between them: " + join_words(names_of<ParamPart>(parts), ", ") +
+         ", blocks:3 and blocks:0-5";
+}
+
+Freeze FrozenParts::read(const Written& value) const {
+  Freeze freeze;
+  if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted) refuse(value, wants());
+  if (value.text == "none") return freeze;
+  std::string seen = "+";
+  for (size_t first = 0; first <= value.text.size();) {
+    const size_t plus = std::min(value.text.find('+', first), value.text.size());
+    const std::string word = value.text.substr(first, plus - first);
+    check(seen.find("+" + word + "+") == seen.npos, "{}: {} names {} twice, found {}", value.where, value.key,
+          word, value.describe());
+    seen += word + "+";
+    if (word.starts_with(kBlocksWord)) {
+      const auto blocks = parse_blocks(std::string_view(word).substr(std::string_view(kBlocksWord).size()));
+      if (!blocks) refuse(value, wants());
+      freeze.add(*blocks);
+    } else if (const auto part = from_word<ParamPart>(word)) {
+      freeze.add(*part);
+    } else {
+      refuse(value, wants());
+    }
+    first = plus + 1;
+  }
+  return freeze;
+}
+
 std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
     fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,

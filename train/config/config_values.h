@@ -11,6 +11,7 @@
 
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
+#include "model/freeze.h"
 
 namespace tessera {
 
@@ -90,6 +91,13 @@ struct SetOf {
     constexpr auto values = values_with_words<E>();
     return names_of<E>(values);
   }
+};
+
+// "none", or parts and blocks with a plus between them: "embeddings+blocks:0-5"
+struct FrozenParts {
+  std::string wants() const;
+  Freeze read(const Written& value) const;
+  std::string write(const Freeze& value) const { return text_of(value); }
 };
 
 struct Text {

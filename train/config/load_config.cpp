@@ -36,6 +36,7 @@ class Reader {
   Config read(const fs::path& file, std::span<const std::string> overrides, bool resume) {
     read_file(file);
     for (const std::string& text : overrides) apply_override(text);
+    take_epochs();
     take_preset();
     const std::string weights = sourced_.config.train.init_from;
     // A resumed run is compared with its checkpoint; the folder that it started from may no longer exist.
@@ -51,6 +52,7 @@ class Reader {
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
   void set(const Written& value, Origin origin);
+  void take_epochs();
   void take_preset();
   void take_model_of(const fs::path& weights, bool resume);
   void keep_original_context(const ModelConfig& found, const std::string& file);
@@ -124,6 +126,12 @@ void Reader::apply_override(const std::string& text) {
   set(found, Origin::kOverride);
 }
 
+// train.epochs stands in place of train.steps, which has a default.
+void Reader::take_epochs() {
+  Config::Train& train = sourced_.config.train;
+  if (train.epochs > 0 && !sourced_.is_set("train.steps")) train.steps = 0;
+}
+
 // Sets the keys of the model that nobody has set. A scaling of rotary positions is taken whole or not at all.
 void Reader::take_preset() {
   const Preset preset = sourced_.config.model.preset;
@@ -171,7 +179,7 @@ struct Contradiction {
 };
 
 // train.init_from sets the keys that describe the model; a key that was set has to agree with it. Learned
-// positions may be extended; with rotary ones, the context is free. Dropout may be any.
+// positions may be extended; with rotary ones, the context and the angles are free. Dropout may be any.
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
@@ -187,6 +195,8 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   const Config theirs_resolved = without_auto(theirs, found.model);
   const bool rotary = found.model.positions == Positions::kRope;
   const int64_t context = asked.model.context;
+  const bool has_own_scaling = sourced_.place("model.rope.scaling").origin >= Origin::kFile &&
+                               asked.model.rope.scaling != found.model.rope.scaling;
   const auto take = [&](const char* key) {
     sourced_.set({.key = key,
                   .where = fmt::format("{}: {}", file, found.field_of(key)),
@@ -199,7 +209,13 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     const Place place = sourced_.place(key);
     const std::string field = found.field_of(key);
     const bool is_context = key == std::string_view("model.context");
+    const bool is_angle = rotary && std::string_view(key).starts_with("model.rope.");
     if (resume && place.origin != Origin::kDefault) return;
+    if (is_angle && place.origin >= Origin::kFile) return;
+    // A scaling is taken whole or not at all.
+    if (is_angle && place.origin == Origin::kDefault && has_own_scaling &&
+        key != std::string_view("model.rope.theta"))
+      return;
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {
       return take(key);
     }
@@ -232,13 +248,14 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
 
 // An original context of auto is the folder's, whatever model.context is.
 void Reader::keep_original_context(const ModelConfig& found, const std::string& file) {
-  const bool uses_it = found.rope.scaling == RopeScaling::kLlama3 || found.rope.scaling == RopeScaling::kYarn;
   const Config::Model& model = sourced_.config.model;
-  if (!uses_it || found.rope.original_context > 0 || model.context == found.context) return;
+  const bool uses_it = model.rope.scaling == RopeScaling::kLlama3 || model.rope.scaling == RopeScaling::kYarn;
+  const int64_t original = found.rope.original_context > 0 ? found.rope.original_context : found.context;
+  if (!uses_it || model.rope.original_context > 0 || model.context == original) return;
   sourced_.set({.key = "model.rope.original_context",
                 .where = file,
                 .kind = Written::Kind::kPlain,
-                .text = fmt::format("{}", found.context)},
+                .text = fmt::format("{}", original)},
                Origin::kDefault);
 }
 

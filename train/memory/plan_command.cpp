@@ -68,15 +68,38 @@ Target choose_target(const Config& config, const PlanOptions& options) {
 
 std::string with_bytes(int64_t bytes) { return fmt::format("{:>12} {:>18}", format_bytes(bytes), bytes); }
 
-void print_plan(const Config& config, const RunPlan& plan, const std::string& notice) {
+// The steps of train.epochs need the data, which a plan may be made without.
+std::string epochs_line(const Config& config, const PlanOptions& options) {
+  if (config.train.epochs == 0 || !options.steps_of_epochs) return "";
+  try {
+    return fmt::format("epochs   {} = {} steps\n", config.train.epochs, options.steps_of_epochs(config));
+  } catch (const Error& error) {
+    return fmt::format("notice   the steps of train.epochs={} are not known: {}\n", config.train.epochs,
+                       error.what());
+  }
+}
+
+// What train.freeze saves: gradients, moments and masters, and with them a part of the peak
+std::string frozen_line(const RunPlan& plan) {
+  if (!plan.shape.freeze) return "";
+  RunShape all = plan.shape;
+  all.freeze = {};
+  return fmt::format("frozen   {}; saves {}\n", frozen_text(all.model, plan.shape.freeze),
+                     format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
+}
+
+void print_plan(const Config& config, const PlanOptions& options, const RunPlan& plan,
+                const std::string& notice) {
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
   fmt::print("model    {} parameters, context {}, {}, {} attention\n",
              format_count(static_cast<double>(s.model.parameters())), s.model.context, name_of(s.dtype),
              name_of(s.attention));
+  fmt::print("{}", frozen_line(plan));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
+  fmt::print("{}", epochs_line(config, options));
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
@@ -189,7 +212,7 @@ int plan_command(const Config& config, const PlanOptions& options) {
   write_output(options.json, json.dump(2) + "\n");
 
   if (fit) print_fit(*fit, options);
-  print_plan(planned, plan, target.notice);
+  print_plan(planned, options, plan, target.notice);
   if (!plan.fits()) fmt::print("{}", advice_text(changes));
   return plan.fits() ? 0 : kExitDoesNotFit;
 }

@@ -1,6 +1,7 @@
 // ./train --plan: the memory of a run, without running it and without its device.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct PlanOptions {
   std::string device_memory;  // "80GiB"; empty: what is free on this machine's device
   int arch = 0;               // compute capability times ten, of any GPU; 0: as choose_target() decides
   FitSearch fit = FitSearch::kNone;
+  // Of a configuration with train.epochs. Error: data that cannot be read
+  std::function<int64_t(const Config&)> steps_of_epochs = {};
   std::string json;  // file to write; empty: none
 };
 

@@ -31,6 +31,11 @@ std::vector<Section> optimizer_sections(DType weights) {
   return {kMasters, kFirstMoments, kSecondMoments};
 }
 
+// Frozen parameters have weights, whose fp32 values are their masters, but no moments.
+bool has(Kept kept, const Freeze& freeze, const ParamInfo& info) {
+  return kept == Kept::kMaster || !freeze.freezes(info);
+}
+
 // Visits the parameters bucket by bucket, with their values on the device.
 template <class Visit>
 void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
@@ -38,7 +43,9 @@ void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
   for (size_t b = 0; b < layout.buckets.size(); ++b)
     state.with_whole(kept, b, [&](const Tensor& bucket) {
       for (const ParamPlace& place : layout.places)
-        if (place.bucket == b) visit(place.info, bucket.rows(place.first, place.info.shape.numel()));
+        if (place.bucket == b && has(kept, state.shape().freeze, place.info))
+          visit(place.info, place.trained ? bucket.rows(place.first, place.info.shape.numel())
+                                          : layout.view(state.model().params.buckets, place));
     });
 }
 
@@ -47,7 +54,12 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
                           DType dtype) {
   std::vector<std::string> prefixes;
   for (const Section& section : sections) prefixes.emplace_back(section.prefix);
-  WeightsWriter file(path, state.shape().model, prefixes, dtype);
+  WeightsWriter file(
+      path, state.shape().model, prefixes, dtype, [&](const std::string& prefix, const ParamPlace& place) {
+        const auto named =
+            std::ranges::find_if(sections, [&](const Section& s) { return prefix == s.prefix; });
+        return has(named->kept, state.shape().freeze, place.info);
+      });
   Arena staging = Arena::host();
   for (const Section& section : sections)
     for_each_value(state, section.kept, [&](const ParamInfo& info, const Tensor& tensor) {
@@ -186,7 +198,8 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
     load_weights(checkpoint, state);
   for (const Section& section : optimizer_sections(has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.optimizer().layout().places)
-      read_param(file, model, place, section.prefix, state.writer(section.kept));
+      if (has(section.kept, state.shape().freeze, place.info))
+        read_param(file, model, place, section.prefix, state.writer(section.kept));
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

@@ -3,6 +3,7 @@
 //   config.json            of that family, so that Hugging Face's transformers loads the folder
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name;
 //                          beside bf16 weights also `master.`: the fp32 weights that they were rounded from
+//                          neither has moments of what train.freeze names
 //   state.json             the step, the data position, the seed, what they depend on (run_state.h)
 //   config.yaml            the run's configuration
 //   tokenizer.json, ...    what the folder had that the run started from: CopiedFiles

@@ -6,6 +6,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "model/dropout.h"
+#include "train/run/epochs.h"
 
 namespace tessera {
 namespace {
@@ -64,6 +65,7 @@ std::vector<std::string> describe(const RunDescription& run) {
                fmt::format("{}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
                            count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out))};
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
+  if (shape.freeze) lines.insert(lines.begin() + 1, labelled("frozen", frozen_text(model, shape.freeze)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   if (run.config.data.train == kBuiltinData)
     lines.push_back(
@@ -74,15 +76,14 @@ std::vector<std::string> describe(const RunDescription& run) {
     lines.push_back(
         labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
   lines.push_back(labelled(
-      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {} steps, folder {}",
+      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
                           count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
-                          shape.micro_batch, shape.sequence_length, run.config.train.steps, run.folder)));
+                          shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
   return lines;
 }
 
 double expected_step_seconds(const RunShape& shape, double peak_flops) {
-  return static_cast<double>(shape.tokens_per_rank()) * shape.model.flops_per_token(shape.sequence_length) /
-         (kShareOfPeak * peak_flops);
+  return static_cast<double>(shape.tokens_per_rank()) * shape.flops_per_token() / (kShareOfPeak * peak_flops);
 }
 
 double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences) {
@@ -117,9 +118,9 @@ std::string format_about(double seconds) {
 }
 
 TimeLeft::TimeLeft(const Config& config)
-    : steps_(config.train.steps),
+    : steps_(config.steps()),
       every_{1, config.evaluation.every, config.sampling.every,
-             config.checkpoint.every > 0 ? config.checkpoint.every : config.train.steps} {}
+             config.checkpoint.every > 0 ? config.checkpoint.every : config.steps()} {}
 
 void TimeLeft::took(Task task, double seconds) {
   double& smoothed = seconds_[task];

@@ -10,6 +10,7 @@
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/epochs.h"
 #include "train/run/schedule.h"
 
 namespace tessera {
@@ -35,6 +36,7 @@ constexpr Meaning kMeanings[] = {
     {"data.validation", "validation losses before and after may not be comparable"},
     {"train.init_from", "no effect: the weights are the checkpoint's"},
     {"train.steps", "where the run ends"},
+    {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
@@ -73,9 +75,9 @@ Line next_line(std::string_view& lines) {
 // `step` optimizer steps are done.
 std::string learning_rate_change(const Config& was, const Config& now, int64_t step,
                                  const std::vector<std::string_view>& keys) {
-  const double before = learning_rate_at(step - 1, was.train.steps, was.optimizer);
-  const double next = learning_rate_at(step, now.train.steps, now.optimizer);
-  if (next == learning_rate_at(step, was.train.steps, was.optimizer)) return "";
+  const double before = learning_rate_at(step - 1, was.steps(), was.optimizer);
+  const double next = learning_rate_at(step, now.steps(), now.optimizer);
+  if (next == learning_rate_at(step, was.steps(), was.optimizer)) return "";
   return fmt::format("the learning rate of step {} is {:.3g}; it was {:.3g} at step {}, before {} changed",
                      step + 1, next, before, step, fmt::join(keys, ", "));
 }
@@ -174,7 +176,8 @@ std::vector<std::string> changes(const Config& was, const Config& now, int64_t s
     found.push_back(fmt::format("{}: {}, now {}{}{}", line.key, old.value, line.value,
                                 meaning.empty() ? "" : "; ", meaning));
     const bool of_schedule = line.key.starts_with("optimizer.") && meaning.empty();
-    if (of_schedule || line.key == "train.steps") of_learning_rate.push_back(line.key);
+    if (of_schedule || line.key == "train.steps" || line.key == "train.epochs")
+      of_learning_rate.push_back(line.key);
   }
   const std::string rate = learning_rate_change(was, now, step, of_learning_rate);
   if (!rate.empty()) found.push_back(rate);
@@ -184,9 +187,15 @@ std::vector<std::string> changes(const Config& was, const Config& now, int64_t s
 }  // namespace
 
 std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, const RunState& was,
-                                                 const RunState& now, const Config& config) {
+                                                 const RunState& now, const Config& config,
+                                                 const RunData& data) {
   std::string unread;
-  const std::optional<Config> was_config = config_of(checkpoint, unread);
+  std::optional<Config> was_config = config_of(checkpoint, unread);
+  check(was.freeze == now.freeze,
+        "{} was made with train.freeze={}, this run has {}: what it did not train has no moments. Restore "
+        "it, or "
+        "start a new run from these weights with train.init_from",
+        checkpoint.string(), was.freeze, now.freeze);
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())
     notices.push_back(
@@ -195,6 +204,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
                     checkpoint.filename().string()));
   if (!unread.empty()) notices.push_back(unread);
   if (!was_config) return notices;
+  if (was_config->train.epochs > 0)
+    was_config->epoch_steps = steps_of_epochs(*was_config, data.train().sequences_per_epoch(), was);
   for (const std::string& change : changes(*was_config, config, was.step))
     notices.push_back("changed: " + change);
   return notices;

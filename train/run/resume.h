@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/config/config.h"
+#include "train/run/run_data.h"
 #include "train/run/run_state.h"
 
 namespace tessera {
@@ -16,7 +17,8 @@ namespace tessera {
 // Error: the order of the training data would change: another seed, sequence length, data.shuffle or
 // data.shift, or other data.
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
-                                                 const RunState& now, const Config& config);
+                                                 const RunState& now, const Config& config,
+                                                 const RunData& data);
 
 // Sets the best evaluation of `now`, and how many followed, to those up to the checkpoint. They begin anew if
 // losses of this run cannot be compared with them, or if it keeps the best checkpoint and that one no longer

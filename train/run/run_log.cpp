@@ -42,6 +42,7 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
 
 void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
   shape_ = description.shape;
+  time_left_ = TimeLeft(config_);
   peak_flops_ = peak_printed_ = description.peak_flops;
   sequences_per_epoch_ = static_cast<double>(description.data.train().sequences_per_epoch());
   if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabelColumns);
@@ -54,8 +55,8 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"parameters", shape_.model.parameters()},
       {"tokens_per_step", shape_.tokens_per_step()},
       {"sequence_length", shape_.sequence_length},
-      {"steps", config_.train.steps},
-      {"flops_per_token", shape_.model.flops_per_token(shape_.sequence_length)},
+      {"steps", config_.steps()},
+      {"flops_per_token", shape_.flops_per_token()},
       {"peak_flops", peak_flops_},
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
@@ -69,7 +70,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                   const MemoryLedger& ledger) {
   if (!metrics_) return;
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
-  const double flops_per_token = shape_.model.flops_per_token(shape_.sequence_length);
+  const double flops_per_token = shape_.flops_per_token();
   raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks));
   const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks);
   const int64_t memory = ledger.peak_bytes();
@@ -86,7 +87,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
   report_->refresh();
   const std::vector<StatusPart> status = step_status({.step = run_.step,
-                                                      .steps = config_.train.steps,
+                                                      .steps = config_.steps(),
                                                       .interval = interval_,
                                                       .grad_norm = result.grad_norm,
                                                       .learning_rate = learning_rate,
@@ -95,7 +96,7 @@ void RunLog::step(const TrainState::StepResult& result, double learning_rate, do
                                                       .peak_flops = peak_flops,
                                                       .memory_bytes = memory,
                                                       .seconds_left = time_left_.after(run_.step)});
-  if (run_.step % config_.train.log_every != 0 && run_.step != config_.train.steps) return line_.show(status);
+  if (run_.step % config_.train.log_every != 0 && run_.step != config_.steps()) return line_.show(status);
   line_.keep(status);
   interval_ = {};
 }
@@ -114,7 +115,7 @@ void RunLog::raise_peak(double flops) {
 void RunLog::progress(int64_t step, const std::string& what, int64_t done, int64_t total,
                       const std::string& unit, double seconds) {
   if (!line_.due()) return;
-  line_.show(task_status({.where = fmt::format("step {}/{}", step, config_.train.steps),
+  line_.show(task_status({.where = fmt::format("step {}/{}", step, config_.steps()),
                           .what = what,
                           .done = done,
                           .total = total,

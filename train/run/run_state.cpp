@@ -82,6 +82,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"device", name_of(s.device)},
                                    {"data", s.data},
                                    {"shift", s.shift},
+                                   {"freeze", s.freeze},
                                    {"evaluations_since_best", s.evaluations_since_best}};
   if (s.fingerprint) {
     nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
@@ -118,6 +119,7 @@ RunState read_run_state(const fs::path& checkpoint) {
           brief(object["shift"]));
     run.shift = object["shift"].get<bool>();
   }
+  if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);

@@ -36,6 +36,7 @@ struct RunState {
   Device device = Device::kCpu;  // of the run that wrote it
   std::string data;              // the training data, as the configuration named it
   bool shift = false;            // of the training sequences; checkpoints without it: false
+  std::string freeze = "none";   // train.freeze; checkpoints without it: none
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best

@@ -9,6 +9,7 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/epochs.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
 #include "train/session/from_config.h"
@@ -118,7 +119,7 @@ void TrainLoop::report_ranks() {
 bool TrainLoop::train_step(int64_t step) {
   run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
-  const double learning_rate = learning_rate_at(step - 1, run_.config.train.steps, run_.config.optimizer);
+  const double learning_rate = learning_rate_at(step - 1, run_.config.steps(), run_.config.optimizer);
   Arena::Phase phase(run_.arena, "step", step, Arena::Phase::kRecordFirstFew);
   const auto continues = [&](int64_t done) {
     run_.ranks.enter_phase(fmt::format("step {}: after micro-batch {}", step, done));
@@ -158,7 +159,7 @@ bool TrainLoop::is_out_of_patience() const {
 
 TrainLoop::Due TrainLoop::due_after(int64_t step) const {
   const auto due = [&](int64_t every) {
-    return every > 0 && (step % every == 0 || step == run_.config.train.steps);
+    return every > 0 && (step % every == 0 || step == run_.config.steps());
   };
   return {.evaluation = due(run_.config.evaluation.every),
           .sample = due(run_.config.sampling.every) && run_.data.tokenizer(),
@@ -200,13 +201,10 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   const Due due{.evaluation = all.evaluation && had[0] == 0,
                 .sample = (all.sample || has_last_sample()) && had[1] == 0};
   if (due.evaluation || due.sample) return due;
-  if (run_.now.step == run_.config.train.steps)
-    run_.log.line().print_wrapped(
-        fmt::format(
-            "nothing is left to do: the run is at step {}, and train.steps is {}. To continue, set a larger "
-            "one with --set train.steps=N",
-            run_.now.step, run_.config.train.steps),
-        2);
+  if (run_.now.step == run_.config.steps())
+    run_.log.line().print_wrapped(fmt::format("nothing is left to do: the run is at step {}, and {}",
+                                              run_.now.step, advice_on_length(run_.config)),
+                                  2);
   else if (is_out_of_patience())
     run_.log.line().print_wrapped(
         fmt::format(
@@ -232,8 +230,8 @@ void TrainLoop::train_all() {
   if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
   bool dropped = false;
-  for (int64_t step = first;
-       step <= run_.config.train.steps && stopping_.signal() == 0 && !is_out_of_patience(); ++step) {
+  for (int64_t step = first; step <= run_.config.steps() && stopping_.signal() == 0 && !is_out_of_patience();
+       ++step) {
     stopping_.expect_step(shape().micro_steps, step_seconds_);
     dropped = !train_step(step);
     if (dropped) break;
@@ -278,7 +276,7 @@ void TrainLoop::tell_best() {
 
 void TrainLoop::end() {
   const int signal = stopping_.signal();
-  const bool is_early = signal == 0 && run_.now.step < run_.config.train.steps;
+  const bool is_early = signal == 0 && run_.now.step < run_.config.steps();
   if (is_early)
     run_.log.line().print_wrapped(fmt::format("stopped after step {}: {}", run_.now.step, patience_text()),
                                   2);

@@ -10,6 +10,7 @@
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint.h"
+#include "train/run/epochs.h"
 #include "train/run/rank_group.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
@@ -42,7 +43,7 @@ class Trainer {
   void load_weights(const fs::path* checkpoint);
   void take_over(const fs::path& folder);
 
-  const Config& config_;
+  Config config_;  // as it was given, with the steps of train.epochs
   RankGroup& ranks_;
   fs::path folder_, checkpoints_, profile_;  // profile_: empty without --memory-profile
   DeviceChoice device_;
@@ -69,7 +70,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
       checkpoints_(folder_ / "checkpoints"),
       profile_(options.memory_profile),
       device_(choose_device(config.device, ranks.local_rank())),
-      log_(config, run_, ranks.is_rank_0()) {
+      log_(config_, run_, ranks.is_rank_0()) {
   ranks_.check_same(name_of(device_.traits.device),
                     "where to compute; name it with --set device=cuda or cpu");
   ranks_.check_same(options.or_start    ? "--resume auto"
@@ -120,18 +121,18 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .ranks = config_.ranks,
           .device = device_.traits.device,
           .data = config_.data.train,
-          .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts()};
-  if (!checkpoint) return;
-  check(was.step <= config_.train.steps,
-        "{} is at step {}, and train.steps is {}: nothing is left to do. To continue, set a larger one with "
-        "--set train.steps=N",
-        checkpoint->string(), was.step, config_.train.steps);
+          .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
+          .freeze = text_of(config_.train.freeze)};
 }
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
   ranks_.enter_phase("the data", Timeout::kNone);
   data_.emplace(config_, run_.shift);
+  if (config_.train.epochs > 0)
+    config_.epoch_steps = steps_of_epochs(config_, data_->train().sequences_per_epoch(), run_);
+  check(run_.step <= config_.steps(), "{} is at step {}, and nothing is left to do: {}", resumed_.string(),
+        run_.step, advice_on_length(config_));
   run_.fingerprint = data_->fingerprint();
   ranks_.check_same(run_.fingerprint->train.sample,
                     "a checksum of data.train: all ranks have to read the same data");
@@ -143,7 +144,7 @@ void Trainer::take_data(const fs::path* checkpoint) {
                          .tokenizer = data_->tokenizer(),
                          .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
-  add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_));
+  add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_, *data_));
   take_best(*checkpoint, was_, run_, config_);
 }
 

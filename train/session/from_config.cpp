@@ -104,6 +104,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute,
+                 .freeze = c.train.freeze,
                  .classifier_chunk = classifier_chunk(c, dtype),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/choose.h"
 #include "model/config.h"
+#include "model/freeze.h"
 #include "model/saved.h"
 
 namespace tessera {
@@ -33,6 +34,7 @@ struct RunShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = {};                // train.recompute
+  Freeze freeze = {};            // train.freeze
   int64_t classifier_chunk = 0;  // see Model
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
@@ -46,6 +48,10 @@ struct RunShape {
   int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length; }
   int64_t tokens_per_step() const { return tokens_per_rank() * ranks; }
   int64_t parts() const { return shard_optimizer ? ranks : 1; }  // of the optimizer
+
+  double flops_per_token() const {  // of a step
+    return model.flops_per_token(sequence_length) - frozen_flops_per_token(model, freeze);
+  }
 
   SessionShape session() const {
     return {.model = model,

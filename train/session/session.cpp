@@ -36,11 +36,11 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
 
 }  // namespace
 
-Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts)
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts, const Freeze& freeze)
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
-      layout_(shape.model, parts),
+      layout_(shape.model, parts, freeze),
       model_{.config = shape.model,
              .params = layout_.params(
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
@@ -55,7 +55,7 @@ void Session::initialize(uint64_t seed) { init_weights(shape_.model, seed, write
 
 ParamSink Session::writer() {
   return [this](const ParamPlace& place, const Tensor& values) {
-    stream_.run(Copy{values, layout_.view(model_.params.buckets, place)});
+    stream_.run(Copy{values, layout_.view(model_.params.buckets, layout_.places[place.index])});
     stream_.synchronize();
   };
 }

@@ -8,29 +8,44 @@
 #include "train/session/token_ids.h"
 
 namespace tessera {
+namespace {
+
+Tensor allocate_discarded(Arena& arena, const RunShape& shape, const ParamLayout& layout) {
+  const int64_t elements = layout.discarded_elements();
+  if (elements == 0) return {};
+  return arena.alloc(MemoryTag::kGradients, "gradients of frozen norms", shape.dtype, {elements});
+}
+
+}  // namespace
+
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : arena_(arena),
       shape_(shape),
       alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
       comm_(comm ? comm : alone_.get()),
-      session_(be, arena, shape.session(), shape.parts()),
+      session_(be, arena, shape.session(), shape.parts(), shape.freeze),
       model_(session_.training_model(shape.keep)),
-      grads_(allocate_params(arena, MemoryTag::kGradients, "gradients", shape.dtype, shape.model,
-                             shape.parts())),
+      discarded_(allocate_discarded(arena, shape, session_.layout())),
+      grads_(session_.layout().gradients(
+          shape.model,
+          allocate_trained(arena, MemoryTag::kGradients, "gradients", shape.dtype, session_.layout()),
+          discarded_)),
       optimizer_(arena, shape.model, model_.params, shape.moments,
-                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}) {
+                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze) {
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());
   const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
   if (in_fp32 && shape.parts() > 1) {
-    reduced_ = allocate_buckets(arena, MemoryTag::kGradients, "summed gradients", DType::kF32,
+    reduced_ = allocate_trained(arena, MemoryTag::kGradients, "summed gradients", DType::kF32,
                                 optimizer_.layout(), shape.parts());
   } else {
-    for (const Tensor& bucket : grads_.buckets) reduced_.push_back(optimizer_.part().of(bucket));
+    for (const Tensor& bucket : grads_.buckets)
+      reduced_.push_back(bucket ? optimizer_.part().of(bucket) : Tensor{});
   }
   if (in_fp32) {
     int64_t largest = 0;
-    for (const Tensor& bucket : grads_.buckets) largest = std::max(largest, bucket.numel());
+    for (const Tensor& bucket : grads_.buckets)
+      if (bucket) largest = std::max(largest, bucket.numel());
     sums_ = arena.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
   }
   gathered_.resize(grads_.buckets.size());
@@ -71,7 +86,9 @@ void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<bool(int64_t)>& continues) {
-  for (const Tensor& bucket : grads_.buckets) stream().run(FillZero{bucket});
+  for (const Tensor& bucket : grads_.buckets)
+    if (bucket) stream().run(FillZero{bucket});
+  if (discarded_) stream().run(FillZero{discarded_});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
   const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
   const auto bucket_of = [&](int64_t layer) {
@@ -105,6 +122,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
 
 void TrainState::reduce_gradients(size_t bucket) {
   const Tensor& whole = grads_.buckets[bucket];
+  if (!whole) return;
   const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
   if (shape_.parts() > 1) {
     comm_->reduce_scatter_sum({.whole = whole, .part = reduced_[bucket], .sums = sums});
@@ -124,7 +142,8 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   }
   for (size_t b = 0; b < reduced_.size(); ++b) {
     optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
-    const Tensor& weights = model_.params.buckets[b];
+    if (!reduced_[b]) continue;
+    const Tensor weights = optimizer_.layout().trained(model_.params.buckets, b);
     if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
     gathered_[b] = comm_->started();
   }
@@ -133,8 +152,10 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
 void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use) {
   const Tensor& mine = optimizer_.kept(kept)[bucket];
   comm_->wait();
+  if (!mine) return use(mine);
   if (shape_.parts() == 1) return use(mine);
-  if (kept == Kept::kMaster && shape_.dtype == DType::kF32) return use(model_.params.buckets[bucket]);
+  if (kept == Kept::kMaster && shape_.dtype == DType::kF32)
+    return use(optimizer_.layout().trained(model_.params.buckets, bucket));
   Arena::Scope scope(arena_);
   const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,
                                     {mine.numel() * shape_.parts()});

@@ -46,7 +46,8 @@ class TrainState {
   };
   StepResult finish_step();  // waits for the device
 
-  // Calls use() with all of a bucket, on the device. Every rank has to call it.
+  // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none. Every
+  // rank has to call it.
   void with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use);
 
   const RunShape& shape() const { return shape_; }
@@ -67,10 +68,12 @@ class TrainState {
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* comm_;
   Session session_;
-  Model model_;  // the session's; keeps what the backward needs
+  Model model_;       // the session's; keeps what the backward needs
+  Tensor discarded_;  // gradients of frozen norms
   Grads grads_;
   Optimizer optimizer_;
   std::vector<Tensor> reduced_;    // a bucket's gradients that are summed over ranks: this rank's part
+                                   // a bucket without trained parameters has none
   std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
   Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
   Tensor tokens_, targets_;        // [micro_steps, B T]

@@ -46,6 +46,11 @@ void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
   for (const E part : values_with_words<E>())
     if (random() % 2 == 0) member.add(part);
 }
+void randomize(Random& random, Freeze& member, const FrozenParts&) {
+  for (const ParamPart part : {ParamPart::kEmbeddings, ParamPart::kAttention, ParamPart::kNorms})
+    if (random() % 2 == 0) member.add(part);
+  if (random() % 2 == 0) member.add(Freeze::Blocks{0, 0});
+}
 template <class E>
 void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
@@ -116,7 +121,11 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
                                    random_whole(random, 1, 99);
     make_valid(random, config.model);
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
-    config.optimizer.warmup_steps = random_whole(random, 0, config.train.steps);
+    if (config.train.epochs > 0)
+      config.train.steps = 0;
+    else
+      config.train.steps = std::max<int64_t>(1, config.train.steps);
+    config.optimizer.warmup_steps = random_whole(random, 0, 1000);
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
     config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);

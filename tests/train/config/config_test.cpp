@@ -119,8 +119,8 @@ TEST_F(ConfigFile, WholeNumbers) {
             "run.yaml:2:13: model.channels wants a multiple of 8 of at least 8, found 100");
   EXPECT_EQ(refusal("train:\n  micro_batch: -1\n"),
             "run.yaml:2:16: train.micro_batch wants auto or a whole number of at least 1, found -1");
-  EXPECT_EQ(refusal("train:\n  steps: auto\n"),
-            "run.yaml:2:10: train.steps wants a whole number of at least 1, found \"auto\"");
+  EXPECT_EQ(refusal("train:\n  patience: auto\n"),
+            "run.yaml:2:13: train.patience wants a whole number of at least 0, found \"auto\"");
 }
 
 TEST_F(ConfigFile, Numbers) {
@@ -243,9 +243,9 @@ TEST_F(ConfigFile, Overrides) {
       "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
   EXPECT_EQ(refused_override("=3").substr(0, 31), "--set =3: unknown key \"\"; known");
   EXPECT_EQ(refused_override("train.steps="),
-            "--set train.steps=: train.steps wants a whole number of at least 1, found the text \"\"");
+            "--set train.steps=: train.steps wants auto or a whole number of at least 1, found the text \"\"");
   EXPECT_EQ(refused_override("train.steps= # x"),
-            "--set train.steps= # x: train.steps wants a whole number of at least 1, found nothing");
+            "--set train.steps= # x: train.steps wants auto or a whole number of at least 1, found nothing");
   EXPECT_EQ(refused_override("data.train=a: b"),
             "--set data.train=a: b: data.train wants text, found a map; put double quotes around the text");
   EXPECT_EQ(refused_override("data.train=*.bin"),

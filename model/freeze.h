@@ -1,0 +1,47 @@
+// Which parameters a run does not train. A frozen one has no gradient, no moments and no master; the backward
+// still passes through it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/part.h"
+
+namespace tessera {
+
+class Freeze {
+ public:
+  struct Blocks {
+    int64_t first, last;  // both included
+    bool operator==(const Blocks&) const = default;
+  };
+
+  void add(ParamPart part) { parts_ |= 1u << static_cast<int>(part); }
+  void add(Blocks blocks) { blocks_.push_back(blocks); }
+
+  bool names(ParamPart part) const { return parts_ >> static_cast<int>(part) & 1; }
+  bool freezes(const ParamInfo& info) const;
+  int64_t last_block() const;  // -1: it names none
+  explicit operator bool() const { return parts_ != 0 || !blocks_.empty(); }
+  bool operator==(const Freeze&) const = default;
+  const std::vector<Blocks>& blocks() const { return blocks_; }
+
+ private:
+  unsigned parts_ = 0;  // a bit for each ParamPart
+  std::vector<Blocks> blocks_;
+};
+
+inline constexpr const char* kBlocksWord = "blocks:";
+
+// "none", or words with a plus between them: "embeddings+blocks:0-5"
+std::string text_of(const Freeze& freeze);
+
+// Parameters of `config` that are frozen, and the FLOPs a token that they save: 2 for each, as the product
+// for its gradient is left out
+int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze);
+double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
+
+// "embeddings: 38.6M of 124M parameters; ..."
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze);
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#include "train/run/epochs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "train/run/run_data.h"
+
+namespace tessera {
+
+int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState& now) {
+  constexpr int64_t kMostSteps = 1'000'000'000;  // as train.steps
+  const int64_t in_step = config.sequences_per_step();
+  const double wanted = std::max(1.0, std::round(config.train.epochs * static_cast<double>(per_epoch)));
+  check(wanted / static_cast<double>(in_step) <= static_cast<double>(kMostSteps - now.step),
+        "train.epochs={} are {:.3g} sequences, in steps of {}: more than {} steps. Set fewer epochs, or a "
+        "larger train.tokens_per_step",
+        config.train.epochs, wanted, in_step, kMostSteps);
+  const int64_t left = std::max<int64_t>(static_cast<int64_t>(wanted) - now.data_position, 0);
+  return now.step + (left + in_step - 1) / in_step;
+}
+
+int64_t planned_steps(const Config& config) {
+  return steps_of_epochs(config, RunData(config, config.data.shifts()).train().sequences_per_epoch());
+}
+
+std::string length_of(const Config& config) {
+  const double epochs = config.train.epochs;
+  if (epochs == 0) return fmt::format("{} steps", config.steps());
+  return fmt::format("{} {} = {} steps", epochs, epochs == 1 ? "epoch" : "epochs", config.steps());
+}
+
+std::string advice_on_length(const Config& config) {
+  if (config.train.epochs == 0)
+    return fmt::format("train.steps is {}. To continue, set a larger one with --set train.steps=N",
+                       config.steps());
+  return fmt::format("train.epochs is {}. To continue, set a larger one with --set train.epochs=E",
+                     length_of(config));
+}
+
+}  // namespace tessera
