@@ -36,12 +36,4 @@ inline constexpr const char* kBlocksWord = "blocks:";
 // "none", or words with a plus between them: "embeddings+blocks:0-5"
 std::string text_of(const Freeze& freeze);
 
-// Parameters of `config` that are frozen, and the FLOPs a token that they save: 2 for each, as the product
-// for its gradient is left out
-int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze);
-double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
-
-// "embeddings: 38.6M of 124M parameters; ..."
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze);
-
 }  // namespace tessera

@@ -42,7 +42,8 @@ class Optimizer {
   void clear(const Stream& stream);                   // masters and moments to zero
   ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part of the trained
 
-  // Writes the norm of this part's gradients, one tensor a bucket (none where all of it is frozen), to its place in grad_norms().
+  // Writes the norm of this part's gradients to its place in grad_norms(). One tensor a bucket, none where
+  // all of it is frozen.
   void measure(const Stream& stream, std::span<const Tensor> gradients);
   // Updates this part of a bucket, by grad_norms() of all parts. `step` counts from 1.
   void update(const Stream& stream, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,

@@ -2,10 +2,22 @@
 
 #include <algorithm>
 
+#include "kernels/base/text.h"
+
 namespace tessera {
 namespace {
 
 int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+template <class Visit>
+void for_each_frozen(const ModelConfig& config, const Freeze& freeze, Visit&& visit) {
+  if (!freeze) return;
+  Params none;  // for_each_param() goes by its number of blocks
+  none.blocks.resize(static_cast<size_t>(config.layers));
+  for_each_param(none, config, [&](const ParamInfo& info, const Tensor&) {
+    if (freeze.freezes(info)) visit(info, info.shape.numel() - info.padding * config.channels);
+  });
+}
 
 }  // namespace
 
@@ -114,6 +126,29 @@ Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType
                        const ModelConfig& config, int64_t parts) {
   const ParamLayout layout(config, parts);
   return layout.params(config, allocate_buckets(arena, tag, kind, dtype, layout));
+}
+
+int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze) {
+  int64_t count = 0;
+  for_each_frozen(config, freeze, [&](const ParamInfo&, int64_t elements) { count += elements; });
+  return count;
+}
+
+double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
+  double flops = 0;
+  for_each_frozen(config, freeze, [&](const ParamInfo& info, int64_t elements) {
+    const bool looked_up = info.part == ParamPart::kEmbeddings && (!config.tied || info.name != kTokenTable);
+    if (info.decay && !looked_up) flops += 2.0 * static_cast<double>(elements);
+  });
+  return flops;
+}
+
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze) {
+  const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
+  return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),
+                     count(config.parameters()),
+                     classifier ? "; the classifier is the token table, so it is frozen, too" : "");
 }
 
 }  // namespace tessera

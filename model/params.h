@@ -5,8 +5,9 @@
 //
 // Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
 // blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with
-// weight decay come first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment
-// elements, and the gaps stay zero. Gradients, moments and masters have the trained elements alone.
+// weight decay come first, then the others, and frozen ones last; each begins at a multiple of
+// kParamAlignment elements, and the gaps stay zero. Gradients, moments and masters have the trained elements
+// alone.
 #pragma once
 
 #include <functional>
@@ -111,6 +112,14 @@ std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_vi
                                      const ParamLayout& layout, int64_t parts = 1);
 Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
                        const ModelConfig& config, int64_t parts = 1);
+
+// Parameters of `config` that are frozen, and the FLOPs a token that they save: 2 for each, as the product
+// for its gradient is left out
+int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze);
+double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
+
+// "embeddings: 38.6M of 124M parameters; ..."
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze);
 
 // Takes the values of one parameter, fp32 on the host.
 using ParamSink = std::function<void(const ParamPlace& place, const Tensor& values)>;

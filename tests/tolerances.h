@@ -67,6 +67,10 @@ inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 // spread of several doublings.
 inline constexpr double kExactPower = 400 * 0x1p-53;
 
+// The gradient norm in fp32 against fp64: a sum of up to 2^19 squares, whose roundings of 2^-25 on average
+// walk at random, sqrt(2^19) of them
+inline constexpr double kGradientNorm = 724 * 0x1p-25;
+
 }  // namespace tessera::tolerance
 
 // Fused attention kernels (kernels/attention/) against fp64. Errors are relative to the largest element of

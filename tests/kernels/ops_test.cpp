@@ -1,4 +1,5 @@
 // CPU operations against finite differences and plain formulas.
+#include <cstring>
 #include <optional>
 
 #include "tests/support.h"
@@ -87,6 +88,21 @@ TEST_F(Ops, LinearBackwardInPlaceHasTheSameBits) {
     for (size_t i = 0; i < 3; ++i)
       EXPECT_EQ(std::memcmp(results[0][i].data, results[1][i].data, results[0][i].bytes()), 0)
           << (activation ? name_of(*activation) : "") << " " << i;
+  }
+}
+
+TEST_F(Ops, LinearBackwardOfAFrozenWeightComputesDxAlone) {
+  const int64_t N = 6, C = 9, O = 11;
+  const Tensor x = make.normal({N, C}), w = make.normal({O, C}), dy = make.normal({N, O});
+  const Tensor dw = make.zeros({O, C}), with = make.poisoned({N, C}), without = make.poisoned({N, C});
+  cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = with, .dweight = dw});
+  cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = without});
+  EXPECT_EQ(std::memcmp(with.data, without.data, with.bytes()), 0);
+  try {
+    cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = without, .dbias = make.zeros({O})});
+    FAIL() << "a bias whose weight is frozen was trained";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "linear backward: dbias wants a dweight beside it, found none");
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "model/formats/folder.h"
+#include "model/params.h"
 
 namespace tessera {
 namespace {

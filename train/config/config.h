@@ -123,6 +123,7 @@ struct Config {
     int64_t every = 100;  // steps; 0: never
     int64_t sequences = 64;
     bool at_start = true;
+    bool by_position = false;
     bool operator==(const Evaluation&) const = default;
   } evaluation;
 

@@ -188,6 +188,8 @@ void visit_evaluation(Section& evaluation, Visit& visit) {
         "Sequences of an evaluation, at most");
   visit("evaluation.at_start", evaluation.at_start, Flag{},
         "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
+  visit("evaluation.by_position", evaluation.by_position, Flag{},
+        "Also record the loss by position in the sequence, and print it at the end: do later tokens profit?");
 }
 
 template <class Section, class Visit>

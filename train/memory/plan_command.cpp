@@ -8,6 +8,7 @@
 #include "kernels/attention/family.h"
 #include "kernels/base/output.h"
 #include "kernels/base/text.h"
+#include "model/params.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"

@@ -81,6 +81,9 @@ std::string run_json(const RunRecord& run) {
     samples.push_back({{"prompt", sample.prompt}, {"text", sample.text}});
     samples.back().update(place_json(sample.at));
   }
+  Json positions = Json::array();
+  for (const RunRecord::Positions& one : run.positions())
+    positions.push_back({{"step", one.step}, {"ends", one.ends}, {"losses", one.losses}});
   Json summary{{"name", run.name},
                {"folder", run.folder},
                {"state", run.state()},
@@ -95,6 +98,7 @@ std::string run_json(const RunRecord& run) {
                {"unreadable_lines", run.unreadable_lines()},
                {"values_not_finite", run.values_not_finite()},
                {"memory", Json(run.memory())},
+               {"positions", std::move(positions)},
                {"events", std::move(events)},
                {"samples", std::move(samples)}};
   std::string json = text_of(summary);

@@ -41,6 +41,7 @@ function draw_all() {
   legend(key);
   charts.forEach(draw);
   draw_memory();
+  draw_positions();
   draw_events_table();
   draw_samples();
   draw_runs();
@@ -72,6 +73,32 @@ function draw_memory() {
   if (single) return;
   const row = element(panel, "div", { class: "row faint", style: "font-size:13px" });
   for (const tag of all_tags) if (shown().some((run) => run.memory[tag])) { const e = element(row, "span"); element(e, "span", { class: "key block", style: `background:var(--${tag})` }); e.append(tag); }
+}
+// The validation loss by position: of the first evaluation (dashed) and the newest, or the newest of each run.
+const has_positions = runs.some((run) => run.positions.length > 0);
+function draw_positions() {
+  if (!has_positions) return;
+  const svg = $("positions"), W = Math.max(280, svg.clientWidth), H = 230, left = 52, right = 14, top = 12, bottom = 38;
+  svg.replaceChildren();
+  svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
+  svg.style.height = `${H}px`;
+  const lines = shown().flatMap((run) => run.positions.map((p, i) => ({ ...p, run, first: i + 1 < run.positions.length })).filter((p) => single || !p.first));
+  const all = lines.flatMap((p) => p.losses.filter(known)), last = Math.max(2, ...lines.flatMap((p) => p.ends));
+  if (all.length === 0) return;
+  const pad = (Math.max(...all) - Math.min(...all) || 1) * 0.06, low = Math.min(...all) - pad, high = Math.max(...all) + pad;
+  const x = (end) => left + (W - left - right) * Math.log2(end) / Math.log2(last), y = (v) => H - bottom - (H - top - bottom) * (v - low) / (high - low);
+  for (const v of ticks(low, high, 5)) {
+    element(svg, "line", { x1: left, x2: W - right, y1: y(v), y2: y(v), stroke: "var(--line)" });
+    element(svg, "text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, small(v));
+  }
+  const every = Math.ceil(Math.log2(last) / (W / 70));
+  for (let i = 0; 2 ** i <= last; i += every) element(svg, "text", { x: x(2 ** i), y: H - bottom + 16, "text-anchor": "middle" }, group(2 ** i));
+  element(svg, "text", { x: (left + W - right) / 2, y: H - 4, "text-anchor": "middle" }, "position in the sequence");
+  for (const { ends, losses, run, first, step } of lines) {
+    const points = ends.map((end, i) => known(losses[i]) ? `${x(end).toFixed(1)} ${y(losses[i]).toFixed(1)}` : null).filter(Boolean);
+    const path = element(svg, "path", { d: `M${points.join("L")}`, fill: "none", stroke: single ? "var(--c1)" : colour(run), "stroke-width": 2, "stroke-dasharray": first ? "5 4" : dashes(run), opacity: first ? 0.6 : 1 });
+    element(path, "title", {}, `${run.name}, after step ${group(step)}`);
+  }
 }
 function draw_events_table() {
   const rows = $("events_rows"), all = shown().flatMap((run) => run.events.map((event) => ({ run, event })));
@@ -203,6 +230,11 @@ charts.forEach((chart, i) => {
   const memory = element($("charts"), "figure", { class: "panel" });
   element(element(memory, "h2", {}, "Memory"), "span", { class: "faint" }, ", by tag at the peak");
   element(memory, "div", { id: "memory" });
+  if (has_positions) {
+    const positions = element($("charts"), "figure", { class: "panel" });
+    element(element(positions, "h2", {}, "Loss by position"), "span", { class: "faint" }, single ? ", validation; dashed: the first evaluation" : ", validation");
+    element(positions, "svg", { class: "chart", id: "positions", role: "img", style: "cursor:default" });
+  }
   const events = element($("charts"), "figure", { class: "panel" });
   element(element(events, "h2", {}, "Events"), "span", { class: "faint" }, ", the newest first");
   const list = element(events, "div", { class: "scroll", id: "events", tabindex: "0" });

@@ -117,9 +117,26 @@ void RunRecord::add_evaluation(const Json& line) {
   const double loss = number(line, "validation_loss");
   not_finite_ += !std::isfinite(loss);
   if (!std::isfinite(loss)) return;
+  add_positions(line);
   evaluations_.add(last_, std::span(&loss, 1));
   last_validation_ = {.value = loss, .step = last_.step};
   if (!best_validation_ || loss < best_validation_->value) best_validation_ = last_validation_;
+}
+
+void RunRecord::add_positions(const Json& line) {
+  const auto numbers = [&](const char* key) {
+    std::vector<double> values;
+    const auto found = line.find(key);
+    if (found == line.end() || !found->is_array() || found->size() > kMostPositions) return values;
+    for (const Json& one : *found) values.push_back(one.is_number() ? one.get<double>() : kNone);
+    return values;
+  };
+  Positions found{.ends = numbers("position_ends"), .losses = numbers("position_losses"), .step = last_.step};
+  const bool fits = found.ends.size() == found.losses.size() &&
+                    std::ranges::all_of(found.ends, [](double end) { return end >= 1; });
+  if (found.ends.empty() || !fits) return;
+  if (positions_.size() == 2) positions_.pop_back();
+  positions_.push_back(std::move(found));
 }
 
 void RunRecord::add_sample(const Json& line) {

@@ -32,6 +32,11 @@ class RunRecord {
     double value;
     int64_t step;
   };
+  struct Positions {  // the loss by position of an evaluation: ranges of positions end at these
+    std::vector<double> ends, losses;
+    int64_t step;
+  };
+  static constexpr size_t kMostPositions = 64;
   struct Event {  // start, resume, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
@@ -52,6 +57,8 @@ class RunRecord {
   const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
+  // Of the first evaluation that has them, and of the newest
+  const std::vector<Positions>& positions() const { return positions_; }
   const std::vector<Event>& events() const { return events_; }
   const std::deque<Sample>& samples() const { return samples_; }
   const std::map<std::string, double>& memory() const { return memory_; }  // bytes by tag, at the peak
@@ -70,12 +77,14 @@ class RunRecord {
   void take_place(const nlohmann::json& line, const std::string& type);
   void add_step(const nlohmann::json& line);
   void add_evaluation(const nlohmann::json& line);
+  void add_positions(const nlohmann::json& line);
   void add_sample(const nlohmann::json& line);
   void add_event(const nlohmann::json& line, const std::string& type);
 
   RunPlace last_;
   ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
   std::optional<Loss> last_validation_, best_validation_;
+  std::vector<Positions> positions_;
   std::vector<Event> events_;
   std::deque<Sample> samples_;
   std::map<std::string, double> memory_;

@@ -6,6 +6,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "model/dropout.h"
+#include "model/params.h"
 #include "train/run/epochs.h"
 
 namespace tessera {

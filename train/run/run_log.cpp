@@ -123,10 +123,15 @@ void RunLog::progress(int64_t step, const std::string& what, int64_t done, int64
                           .seconds = seconds}));
 }
 
-void RunLog::evaluation(double loss, int64_t sequences, double seconds) {
+void RunLog::evaluation(double loss, int64_t sequences, double seconds, const PositionLosses& positions) {
   time_left_.took(TimeLeft::kEvaluation, seconds);
-  record("evaluation",
-         {{"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}});
+  nlohmann::ordered_json figures{
+      {"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}};
+  if (!positions.ends.empty()) {
+    figures["position_ends"] = positions.ends;
+    figures["position_losses"] = positions.losses;
+  }
+  record("evaluation", figures);
   line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
                           loss, std::exp(loss), sequences));
 }

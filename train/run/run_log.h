@@ -10,6 +10,7 @@
 #include "train/report/metrics.h"
 #include "train/report/run_report.h"
 #include "train/run/checkpoint.h"
+#include "train/run/position_losses.h"
 #include "train/run/progress.h"
 
 namespace tessera {
@@ -34,7 +35,7 @@ class RunLog {
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);
-  void evaluation(double loss, int64_t sequences, double seconds);
+  void evaluation(double loss, int64_t sequences, double seconds, const PositionLosses& positions);
   void sample(const std::string& text, double seconds);
   void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);

@@ -41,6 +41,7 @@ std::optional<double> TrainLoop::evaluate() {
   const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
   std::vector<int32_t> tokens, targets;
   double sum = 0;
+  std::vector<double> by_position(run_.config.evaluation.by_position ? static_cast<size_t>(T) : 0);
   run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
   const int64_t batch = shape().micro_batch;
@@ -50,14 +51,16 @@ std::optional<double> TrainLoop::evaluate() {
     tokens.resize(static_cast<size_t>(count * T));
     targets.resize(tokens.size());
     run_.data.validation().fetch(first, count, tokens, targets);
-    sum += run_.state.session().evaluate(tokens, targets, count) * static_cast<double>(count);
+    sum += run_.state.session().evaluate(tokens, targets, count, by_position) * static_cast<double>(count);
     run_.log.progress(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
   }
   run_.log.line().clear();
   const std::vector<double> all = stopping_.sum({sum});
   if (stopping_.signal() != 0) return {};
   const double loss = all[0] / static_cast<double>(total);
-  run_.log.evaluation(loss, total, seconds_since(start));
+  if (!by_position.empty())
+    positions_ = position_losses(run_.now.step, T, run_.ranks.sum(sums_by_range(by_position)), total);
+  run_.log.evaluation(loss, total, seconds_since(start), positions_);
   return loss;
 }
 
@@ -280,6 +283,7 @@ void TrainLoop::end() {
   if (is_early)
     run_.log.line().print_wrapped(fmt::format("stopped after step {}: {}", run_.now.step, patience_text()),
                                   2);
+  if (!positions_.ends.empty()) run_.log.line().print(position_table(positions_));
   tell_best();
   run_.log.line().print(memory_table(run_.arena.ledger(), run_.arena.reserved_bytes(), run_.device.traits));
   report_ranks();

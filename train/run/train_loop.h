@@ -8,6 +8,7 @@
 
 #include "train/memory/run_plan.h"
 #include "train/run/checkpoint.h"
+#include "train/run/position_losses.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_data.h"
 #include "train/run/run_log.h"
@@ -72,8 +73,9 @@ class TrainLoop {
 
   OpenRun run_;
   Stopping stopping_;
-  int64_t saved_;            // the step of the newest checkpoint of this run
-  double step_seconds_ = 0;  // of the last step, or expected before the first; equal on all ranks
+  int64_t saved_;             // the step of the newest checkpoint of this run
+  PositionLosses positions_;  // of the last evaluation, with evaluation.by_position
+  double step_seconds_ = 0;   // of the last step, or expected before the first; equal on all ranks
 };
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 
 #include "kernels/attention/choose.h"
 #include "model/config.h"
-#include "model/freeze.h"
+#include "model/params.h"
 #include "model/saved.h"
 
 namespace tessera {

@@ -75,7 +75,8 @@ Model Session::model_at(int64_t batch, int64_t tokens) const {
   return model;
 }
 
-double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count) {
+double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
+                         std::span<double> by_position) {
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Shape shape{count, shape_.sequence_length};
@@ -86,7 +87,10 @@ double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_
   copy_ids(stream_, "token", tokens, shape_.model.vocab_size, batch.tokens);
   copy_ids(stream_, "target", targets, shape_.model.vocab_size, batch.targets);
   evaluate_batch(stream_, arena_, model_at(count, shape_.sequence_length), batch, losses);
-  return mean_loss(stream_, losses);
+  const std::vector<float> host = host_losses(stream_, losses);
+  for (size_t i = 0; !by_position.empty() && i < host.size(); ++i)
+    by_position[i % by_position.size()] += static_cast<double>(host[i]);
+  return mean_of(host);
 }
 
 std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {

@@ -24,8 +24,10 @@ class Session {
   ParamSink writer();              // fp32 values, rounded to the weights' dtype
 
   // Both fail, before any kernel, on an id outside the vocabulary.
-  // Mean loss of `count` sequences, [count, T] tokens and targets.
-  double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count);
+  // Mean loss of `count` sequences, [count, T] tokens and targets. The sum of the losses at each position is
+  // added to `by_position`, [T], unless it is empty.
+  double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
+                  std::span<double> by_position = {});
   // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
   std::vector<float> next_token_logits(std::span<const int32_t> tokens);
 

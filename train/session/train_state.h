@@ -46,8 +46,8 @@ class TrainState {
   };
   StepResult finish_step();  // waits for the device
 
-  // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none. Every
-  // rank has to call it.
+  // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none.
+  // Every rank has to call it.
   void with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use);
 
   const RunShape& shape() const { return shape_; }

@@ -1,5 +1,5 @@
-// A model with rotary positions that goes on at a longer context than it was trained on: what the program says,
-// computes, writes and refuses.
+// A model with rotary positions that continues at a longer context than it was trained on: what the program
+// says, computes, writes and refuses.
 #include <cstdlib>
 
 #include "tests/train_program.h"

@@ -1,0 +1,27 @@
+// train.freeze on CUDA, in both precisions.
+#include "tests/cuda/twin.h"
+#include "tests/frozen_steps.h"
+
+namespace tessera::testing {
+namespace {
+
+using CudaFreeze = CudaTest;
+
+TEST_F(CudaFreeze, WhatIsTrainedGetsTheSameGradientsAndWhatIsNotKeepsItsBits) {
+  DeviceTraits device;
+  std::string why_not;
+  ASSERT_TRUE(find_cuda_device(device, why_not)) << why_not;
+  const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 128};
+  ModelConfig qwen3 = gpt2;
+  qwen3.norm = NormKind::kRmsNorm;
+  qwen3.positions = Positions::kRope;
+  qwen3.mlp = Mlp::kSwiglu;
+  qwen3.bias = Bias::kNone;
+  qwen3.qk_norm = true;
+  qwen3.tied = false;
+  for (const ModelConfig& model : {gpt2, qwen3})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) expect_frozen_keep_their_bits(device, model, dtype);
+}
+
+}  // namespace
+}  // namespace tessera::testing
