@@ -1,5 +1,5 @@
-// Dropout on accumulators of wgmma, packed in pairs: a thread holds columns 8n + 2 (lane % 4) + {0, 1} of rows
-// lane / 4 + 8r of 16, as pair 2n + r. The lanes of a warp share the drawing, a unit each
+// Dropout on accumulators of wgmma, packed in pairs: a thread holds columns 8n + 2 (lane % 4) + {0, 1} of
+// rows lane / 4 + 8r of 16, as pair 2n + r. The lanes of a warp share the drawing, a unit each
 // (kernels/base/dropout.h), and exchange words that have a bit an element.
 #pragma once
 
@@ -70,8 +70,8 @@ __device__ __forceinline__ float before_drop(float p) {
 }
 
 // Of transposed scores: rows are 16 keys from a multiple of 16 on, columns kQueries queries. A word of a lane
-// has what it holds of 64 queries: bit 16 h + 8 r + 2 n + e of column 32 h + 8 n + 2 (lane % 4) + e and row 8 r
-// + lane / 4.
+// has what it holds of 64 queries: bit 16 h + 8 r + 2 n + e of column 32 h + 8 n + 2 (lane % 4) + e and row
+// 8 r + lane / 4.
 //
 // A lane draws the bits of 16 keys for two queries; then three exchanges between lanes turn bits of keys into
 // bits of queries. With the lane's number made of the bits q4 q3 q0 q2 q1 of its query, and the place in a
