@@ -5,7 +5,7 @@
 // Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
 //   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V
 //   at the end  y = O / sum
-// With dropout, P V is of the kept probabilities, and y of scale() times them; the sum is that of all.
+// With dropout, the sum is over all probabilities, P V over those that are kept, and y = scale() O / sum.
 // Backward, for a query head, a key tile and all query tiles from its diagonal on; delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
 // With dropout, dV is of the kept probabilities, and dP of the kept keys, both times scale().
@@ -45,9 +45,11 @@ struct HeadBackward {
   View<float> q, k, v, y, dy, dq, dk, dv;
   const float* lse;  // [T]
   const Dropout& dropout;
+  const DropoutMask& mask;
   int64_t batch, index;
 
-  HeadBackward(const AttentionBackward& a, int64_t b, int64_t h) : dropout(a.dropout), batch(b), index(h) {
+  HeadBackward(const AttentionBackward& a, const DropoutMask& mask_of_all, int64_t b, int64_t h)
+      : dropout(a.dropout), mask(mask_of_all), batch(b), index(h) {
     const AttentionShape& s = a.plan.shape;
     const int64_t kv_head = h / s.group();
     q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
@@ -95,7 +97,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
           to_gradients(0, keys);
           continue;
         }
-        const DropoutRow row{DropoutMask(h.dropout), h.batch, h.index, first_query + i};
+        const DropoutRow row{h.mask, h.batch, h.index, first_query + i};
         row.for_keys(first_key, keys, [&](int64_t from, int64_t to, uint32_t kept) {
           keep(ds + from, to - from, kept, h.dropout.scale());
           to_gradients(from, to);
@@ -118,6 +120,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   const auto [B, T, H, D, causal, K] = a.plan.shape;
   const int64_t tiles = (T + tile.queries - 1) / tile.queries, group = H / K;
   const int64_t each = FlashForwardScratch(nullptr, tile, D).bytes;
+  const DropoutMask mask(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {
     const FlashForwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, D);
@@ -139,8 +142,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
             score_tile(q, first_query, queries, k, first_key, keys, a.plan, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
-              if (a.dropout)
-                DropoutRow{DropoutMask(a.dropout), b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
+              if (a.dropout) DropoutRow{mask, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
               for (int64_t d = 0; d < D; ++d) O[i * D + d] *= rescale;
             }
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, S, keys,
@@ -162,6 +164,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
   const auto [B, T, H, D, causal, K] = a.plan.shape;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
+  const DropoutMask mask(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {
     const FlashBackwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, T);
@@ -169,7 +172,7 @@ void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
         for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const HeadBackward head(a, b, h);
+          const HeadBackward head(a, mask, b, h);
           fill_zero(head.dq, T, D);
           if (h == kv_head * group) {
             fill_zero(head.dk, T, D);

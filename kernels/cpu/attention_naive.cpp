@@ -14,12 +14,11 @@ namespace {
 
 // To `kept` [T, T]: the saved probabilities of a query head that are not dropped, else 0.
 template <class Attention>  // AttentionForward or AttentionBackward
-void keep_probabilities(const Attention& a, int64_t b, int64_t h, float* kept) {
+void keep_probabilities(const Attention& a, const DropoutMask& mask, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens;
   std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * T * T, T * T, kept);
-  for (int64_t i = 0; i < T; ++i)
-    DropoutRow{DropoutMask(a.dropout), b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
+  for (int64_t i = 0; i < T; ++i) DropoutRow{mask, b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
 }
 
 // y = scale() P V of a query head, with scale() = 1 without dropout
@@ -55,11 +54,12 @@ void naive_attention_forward(const AttentionForward& a) {
     }
   }
   if (!a.dropout) return;
+  const DropoutMask mask(a.dropout);
   for (int64_t b = 0; b < B; ++b) {  // the workspace has room for one sequence
 #pragma omp parallel for
     for (int64_t h = 0; h < H; ++h) {
       float* kept = a.workspace.as<float>() + h * T * T;
-      keep_probabilities(a, b, h, kept);
+      keep_probabilities(a, mask, b, h, kept);
       weigh_values(a, b, h, kept);
     }
   }
@@ -71,6 +71,7 @@ void naive_attention_forward(const AttentionForward& a) {
 void naive_attention_backward(const AttentionBackward& a) {
   const auto [B, T, H, D, causal, K] = a.plan.shape;
   const int64_t group = H / K;
+  const DropoutMask mask(a.dropout);
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for
     for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
@@ -84,7 +85,7 @@ void naive_attention_backward(const AttentionBackward& a) {
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
         const float* P = a.saved.as<float>() + (b * H + h) * T * T;
         float* dS = a.workspace.as<float>() + h * T * T;  // before it, with dropout, the probabilities kept
-        if (a.dropout) keep_probabilities(a, b, h, dS);
+        if (a.dropout) keep_probabilities(a, mask, b, h, dS);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.dropout.scale(), a.dropout ? dS : P,
                     T, dy.data, dy.row, beta, dv.data, dv.row);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
@@ -93,10 +94,9 @@ void naive_attention_backward(const AttentionBackward& a) {
           const float* p = P + i * T;
           float* ds = dS + i * T;
           if (a.dropout)
-            DropoutRow{DropoutMask(a.dropout), b, h, i}.for_keys(
-                0, T, [&](int64_t from, int64_t to, uint32_t kept) {
-                  keep(ds + from, to - from, kept, a.dropout.scale());
-                });
+            DropoutRow{mask, b, h, i}.for_keys(0, T, [&](int64_t from, int64_t to, uint32_t kept) {
+              keep(ds + from, to - from, kept, mask.scale());
+            });
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];

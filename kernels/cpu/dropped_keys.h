@@ -16,7 +16,7 @@ inline void keep(float* x, int64_t count, uint32_t kept, float factor = 1) {
 
 // The probabilities of one query
 struct DropoutRow {
-  DropoutMask dropout;
+  const DropoutMask& mask;
   int64_t batch, head, query;
 
   // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key
@@ -25,8 +25,8 @@ struct DropoutRow {
   void for_keys(int64_t first_key, int64_t keys, F&& f) const {
     for (int64_t from = 0; from < keys;) {
       const int64_t key = first_key + from, in_block = key % 32, to = std::min(keys, from + 32 - in_block);
-      const uint32_t kept = dropout.kept(static_cast<uint32_t>(batch), static_cast<uint32_t>(head),
-                                         static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+      const uint32_t kept = mask.kept(static_cast<uint32_t>(batch), static_cast<uint32_t>(head),
+                                      static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
       f(from, to, kept >> in_block);
       from = to;
     }
