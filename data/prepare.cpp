@@ -59,10 +59,8 @@ void declare_options(CLI::App& app, Options& options) {
       ->required()
       ->type_name("FILE");
   app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
-  app.add_option(
-         "--tokenizer", options.tokenizer,
-         "A folder with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe; one of "
-         "these files; or bytes: ids 0 to 255 are the bytes, 256 is the end of text")
+  app.add_option("--tokenizer", options.tokenizer,
+                 std::string(kTokenizerSources) + ": ids 0 to 255 are the bytes, 256 is the end of text")
       ->capture_default_str()
       ->type_name("PATH");
   app.add_option("--end-of-text", options.end_of_text,

@@ -118,9 +118,8 @@ std::unique_ptr<Tokenizer> TokenStream::load_tokenizer() const {
   if (tokenizer_ == kBytesTokenizer) return tessera::load_tokenizer(tokenizer_);
   const fs::path file = path_ / kTokenizerFile;
   check(fs::exists(file),
-        "{} names the tokenizer {}, which is not beside it: copy its {} there, or prepare the dataset again "
-        "with "
-        "./prepare",
+        "{} names the tokenizer {}, which is not beside it: copy its {} there, or prepare the dataset "
+        "again with ./prepare",
         (path_ / kManifestName).string(), tokenizer_, kTokenizerFile);
   auto tokenizer = tessera::load_tokenizer(file.string(), EndOfText{.id = end_of_text_});
   check(tokenizer->name() == tokenizer_,

@@ -80,13 +80,7 @@ void print(std::string_view text) {
 CLI::Option* add_tokenizer(CLI::App* command, Command& c) {
   command->add_option("--end-of-text", c.end_of_text, "Token that ends texts, if it is not the usual one")
       ->type_name("TOKEN");
-  return command
-      ->add_option(
-          "--tokenizer", c.tokenizer,
-          "A folder with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe; one of "
-          "these files; or bytes")
-      ->required()
-      ->type_name("PATH");
+  return command->add_option("--tokenizer", c.tokenizer, kTokenizerSources)->required()->type_name("PATH");
 }
 
 CLI::App* add_encode(CLI::App& app, Command& c) {

@@ -10,6 +10,10 @@
 namespace tessera {
 
 inline constexpr const char* kTokenizerFile = "tokenizer.json";
+// What load_tokenizer() takes, for the help of programs
+inline constexpr const char* kTokenizerSources =
+    "A folder with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe; one of these "
+    "files; or bytes";
 
 // Whether the folder holds files that load_tokenizer() knows.
 bool has_tokenizer(const std::filesystem::path& folder);

@@ -284,9 +284,8 @@ void set_tokens(TokenizerDefinition& definition, const TokenIds& ids, const std:
     const auto bytes = from_byte_alphabet(token);
     if (!bytes && !added.contains(token))
       fail(
-          "{}: the token {} (id {}) has a character that is not in the byte alphabet, and is not among the "
-          "added "
-          "tokens; wanted byte-level BPE",
+          "{}: the token {} (id {}) has a character that is not in the byte alphabet, and is not among "
+          "the added tokens; wanted byte-level BPE",
           where, in_quotes(token), id);
     if (bytes) definition.tokens[static_cast<size_t>(id)] = *bytes;
   }
