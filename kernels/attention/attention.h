@@ -46,9 +46,9 @@ typedef struct {
   int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
 } AttnTensor;
 
-/* Dropout of the probabilities: the row's sum is that of all of them, then some are dropped at random and the
- * others multiplied by 256 / (256 - threshold). Which ones is a function of the fields below, batch, head,
- * query and key (kernels/base/dropout.h): nothing is stored, and the backward needs the forward's fields. */
+/* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by
+ * 256 / (256 - threshold). The fields below, batch, head, query and key determine which ones
+ * (kernels/base/dropout.h). Nothing is stored, so the backward needs the same fields as the forward. */
 typedef struct {
   int threshold;           /* 0: no dropout. threshold / 256 of the probabilities are dropped; below 256 */
   uint32_t place;          /* a multiple of 65536: another for each layer, say */

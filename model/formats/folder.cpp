@@ -145,9 +145,8 @@ std::string notice_of_context(const fs::path& folder, const FoundModel& found, c
       (theirs.scaling == ours.scaling && theirs.factor == ours.factor && theirs.theta == ours.theta))
     return fmt::format(
         "{}: the model has not seen the angles of later positions. To keep them within what it knows, --set "
-        "model.rope.scaling=yarn --set model.rope.factor={:.4g} (or linear); or raise model.rope.theta; or "
-        "leave "
-        "them to the training",
+        "model.rope.scaling=yarn --set model.rope.factor={:.4g} (or linear); or raise "
+        "model.rope.theta; or leave them to the training",
         what, wanted_factor * (theirs.scaling == RopeScaling::kNone ? 1 : theirs.factor));
   const double covered =
       ours.factor * static_cast<double>(ours.original_context > 0 ? ours.original_context : trained);

@@ -131,9 +131,8 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   std::vector<std::string> notices;
   if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())
     notices.push_back(
-        "the checkpoint's run cuts its training sequences at the same places in every epoch, and so does "
-        "this "
-        "one: data.shift is false");
+        "the checkpoint's run cuts its training sequences at the same places in every epoch, and "
+        "so does this one: data.shift is false");
   if (!was.fingerprint) {
     same("data.train", was.data, now.data);
     notices.push_back(
@@ -192,9 +191,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
   std::string unread;
   std::optional<Config> was_config = config_of(checkpoint, unread);
   check(was.freeze == now.freeze,
-        "{} was made with train.freeze={}, this run has {}: what it did not train has no moments. Restore "
-        "it, or "
-        "start a new run from these weights with train.init_from",
+        "{} was made with train.freeze={}, this run has {}: what it did not train has no "
+        "moments. Restore it, or start a new run from these weights with train.init_from",
         checkpoint.string(), was.freeze, now.freeze);
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())

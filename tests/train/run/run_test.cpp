@@ -51,7 +51,7 @@ TEST_F(Run, ResumesBitForBit) {
   EXPECT_EQ(losses("out"), losses("cut"));
 }
 
-// The masks of a step are those of its number, whoever computes it.
+// A mask depends on the number of the step, not on the process that runs it.
 TEST_F(Run, ResumesBitForBitWithDropout) {
   const std::vector<std::string> drops{"--set", "model.dropout=0.1"};
   const ProcessResult first = train(drops);
