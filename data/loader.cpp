@@ -91,19 +91,18 @@ void Loader::read(int64_t first, std::span<int32_t> out) const {
   if (before_the_end < out.size()) options_.stream->read(options_.first_token, out.subspan(before_the_end));
 }
 
-void Loader::fetch(int64_t position, int64_t count, std::span<int32_t> tokens,
-                   std::span<int32_t> targets) const {
+void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
   const int64_t T = options_.sequence_length;
-  check(std::ssize(tokens) == count * T && std::ssize(targets) == count * T,
-        "{} sequences of length {} need {} tokens and as many targets, found space for {} and {}", count, T,
-        count * T, tokens.size(), targets.size());
+  out.tokens.resize(static_cast<size_t>(count * T));
+  out.targets.resize(out.tokens.size());
+  out.documents.clear();
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = offset((position + i) / sequences_per_epoch_) + order_.at(position + i) * T;
-    const auto row = [&](std::span<int32_t> rows) {
-      return rows.subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
+    const auto row = [&](std::vector<int32_t>& rows) {
+      return std::span(rows).subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
     };
-    read(first, row(tokens));
-    read(first + 1, row(targets));
+    read(first, row(out.tokens));
+    read(first + 1, row(out.targets));
   }
 }
 

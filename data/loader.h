@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "data/sequences.h"
 #include "data/token_stream.h"
 
 namespace tessera {
@@ -53,12 +54,12 @@ struct TokenRange {
 // can be shifted, too. Without the ring, most offsets would leave out a window more. The price is one window
 // in some epochs that joins the end of the range to its beginning. Its target there is false, as in any
 // window that joins two documents.
-class Loader {
+class Loader : public SequenceSource {
  public:
   // Error: no stream, T < 1, a range outside the stream, a range too short for one window.
   explicit Loader(const LoaderOptions& options);
 
-  int64_t sequences_per_epoch() const { return sequences_per_epoch_; }
+  int64_t sequences_per_epoch() const override { return sequences_per_epoch_; }
   TokenRange range() const { return {options_.first_token, options_.token_count}; }
 
   // Where an epoch's first window begins, 0 to T - 1 tokens after the range's beginning: a function of (T,
@@ -66,11 +67,8 @@ class Loader {
   // multiple of T on, each has another one, in random order. Error: epoch < 0
   int64_t offset(int64_t epoch) const;
 
-  // Fills tokens and targets, [count, T] each, with the sequences at positions position .. position + count
-  // - 1. Positions continue over epochs; within an epoch every window occurs exactly once. Safe to call from
-  // several threads. Error: position < 0, spans of another size than count * T, and what
-  // TokenStream::read throws.
-  void fetch(int64_t position, int64_t count, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  // Within an epoch every window occurs exactly once.
+  void fetch(int64_t position, int64_t count, Sequences& out) const override;
 
  private:
   void read(int64_t first, std::span<int32_t> out) const;  // of the ring; at most token_count tokens

@@ -6,6 +6,10 @@
 // Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, F width of the MLP,
 // V vocabulary, N = B T rows, O output features.
 //
+// Documents: several may share a sequence. documents[b, t] = {where the document of token t begins, where it
+// ends}, counted in tokens of the sequence; the end is not included. Attention stays within a document, and
+// positions count from its beginning. Without the tensor a sequence is one document.
+//
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
 //     own.
@@ -24,6 +28,7 @@
 
 #include "kernels/attention/choose.h"
 #include "kernels/base/activation.h"
+#include "kernels/base/no_target.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
 
@@ -44,13 +49,15 @@ struct Copy {
   void check_on(Device device) const;
 };
 
-// y[b, t] = token_table[tokens[b, t]] + position_table[t], or without a position table the first alone
+// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone; p = t, or
+// with documents the token's place in its document
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
   Tensor token_table;          // [V, C]
   Tensor position_table = {};  // [>= T, C]
   Tensor y;                    // [B, T, C]
+  Tensor documents = {};       // [B, T, 2] int32
 
   void check_on(Device device) const;
 };
@@ -60,6 +67,7 @@ struct EmbeddingBackward {
   Tensor dy;                     // [B, T, C]
   Tensor d_token_table;          // [V, C], added to
   Tensor d_position_table = {};  // [>= T, C], added to
+  Tensor documents = {};         // the forward's
 
   void check_on(Device device) const;
 };
@@ -104,7 +112,7 @@ struct RmsNormBackward {
 };
 
 // The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The pairs are the
-// halves of a head: with (cos, sin) = angles[t, i] of the token's index t in its sequence,
+// halves of a head: with (cos, sin) = angles[p, i] of the token's place p in its sequence or document,
 //   y[i] = x[i] cos - x[i + D/2] sin,  y[i + D/2] = x[i + D/2] cos + x[i] sin.
 // With weights (QK norm), every head is first divided by its root mean square over D and multiplied by the
 // weight: x becomes x rstd weight, rstd = 1 / sqrt(mean(x^2) + epsilon).
@@ -116,6 +124,7 @@ struct RotaryForward {
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
   float epsilon = 0;                    // with weights: above 0
   Tensor rstd = {};                     // with weights: [N, heads of x] fp32, saved for the backward
+  Tensor documents = {};                // [B, T, 2] int32
 
   void check_on(Device device) const;
 };
@@ -128,6 +137,7 @@ struct RotaryBackward {
   Heads x = {};
   Tensor q_weight = {}, k_weight = {}, rstd = {};
   Tensor dq_weight = {}, dk_weight = {};  // [D], added to
+  Tensor documents = {};                  // the forward's
 
   void check_on(Device device) const;
 };
@@ -184,6 +194,7 @@ struct AttentionForward {
   Tensor saved;           // plan.saved_shape, for the backward: without dropout
   Tensor workspace = {};  // plan.forward_workspace_bytes
   Dropout dropout = {};   // of the probabilities; refused by a plan without it
+  Tensor documents = {};  // [B, T, 2] int32: where the plan's mask has documents, and only there
 
   void check_on(Device device) const;
 };
@@ -196,6 +207,7 @@ struct AttentionBackward {
   Heads dq, dk, dv;       // like q, k, v; dk and dv are sums over the query heads that read a head
   Tensor workspace = {};  // plan.backward_workspace_bytes
   Dropout dropout = {};   // the forward's
+  Tensor documents = {};  // the forward's
 
   void check_on(Device device) const;
 };
@@ -213,11 +225,12 @@ struct ApplyDropout {
 };
 
 // losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is padding.
+// A row whose target is kNoTarget has loss 0 and gradient 0.
 // With want_gradient, logits become gradient_scale (softmax - onehot) in the same pass, 0 in the padding.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
   Tensor logits;   // [N, padded V], read, and overwritten by the gradient if wanted
-  Tensor targets;  // [N] int32, each < vocab_size
+  Tensor targets;  // [N] int32, each < vocab_size, or kNoTarget
   Tensor losses;   // [N] fp32
   int64_t vocab_size;
   bool want_gradient;

@@ -2,7 +2,8 @@
  *
  *   out = softmax(scale q k^T + mask) v            for every batch b and head h, N = tokens, D = head_dim
  *
- * No N x N matrix is ever stored. The forward saves one log-sum-exp per row, from which the backward
+ * N queries, and as many keys or another number of them (kv_tokens). No N x N matrix is ever stored, and tiles
+ * of it that the mask hides are skipped. The forward saves one log-sum-exp per row, from which the backward
  * recomputes the scores. Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and
  * Gimelshein, arXiv:1805.02867.
  *
@@ -33,10 +34,14 @@ typedef enum {
                           scale is negative or not finite */
   ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
   ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
-  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_backward_workspace() says */
+  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_forward_workspace() or
+                          attn_backward_workspace() says */
   ATTN_LAUNCH_FAILED,  /* the CUDA runtime refused the launch; cudaGetLastError() says why */
-  ATTN_BAD_DROPOUT     /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
+  ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
                           dropout here */
+  ATTN_BAD_MASK,       /* a window or an offset without causal, a negative window, documents with an offset or
+                          with kv_tokens other than tokens; or no kernel serves this mask here */
+  ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem): the caller has another attention.h */
 } AttnStatus;
 
 typedef enum { ATTN_BF16 = 0, ATTN_F32 = 1 } AttnDtype;
@@ -45,6 +50,18 @@ typedef struct {
   void* data;
   int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
 } AttnTensor;
+
+/* Which keys a query sees: an interval of them, of which neither end falls from one query to the next. All
+ * zeros: every key. The conditions add up. */
+typedef struct {
+  int causal;      /* 1: query i sees the keys 0 to i + offset */
+  int64_t offset;  /* where the first query stands among the keys; may be negative. 0 as a rule */
+  int64_t window;  /* with causal: of those keys, the last `window` alone; 0: all of them */
+  /* Device memory, [batch, tokens, 2], or null: where the document of each token begins, and where it ends
+   * (the token after its last), counted from the beginning of the sequence. A query sees its own document
+   * alone. attn_documents() writes it. Tokens of a document follow one another. */
+  const int32_t* documents;
+} AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by
  * 256 / (256 - threshold). The fields below, batch, head, query and key determine which ones
@@ -57,27 +74,33 @@ typedef struct {
 } AttnDropout;
 
 typedef struct {
-  AttnDtype dtype;   /* of q, k, v, out and their gradients */
-  int64_t batch, tokens;
+  size_t struct_size; /* sizeof(AttnProblem), by which a later library knows which fields the caller has */
+  AttnDtype dtype;    /* of q, k, v, out and their gradients */
+  int64_t batch;
+  int64_t tokens;    /* of q, out and their gradients, in each batch */
+  int64_t kv_tokens; /* of k, v and their gradients */
   int64_t heads;     /* of q, out and their gradients */
   int64_t kv_heads;  /* of k, v and their gradients; divides heads: query head h attends to head
                         h / (heads / kv_heads) */
   int head_dim;      /* a multiple of 8, up to 256 */
-  int causal;        /* 1: row i sees keys 0..i; 0: every key */
+  AttnMask mask;
   float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
   AttnDropout dropout;
 } AttnProblem;
 
+/* In both calls the problem comes last, where it can grow. */
 typedef struct {
-  AttnProblem problem;
   AttnTensor q, k, v; /* in */
   AttnTensor out;     /* out */
   float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T)
                          over a row */
+  void* workspace;    /* attn_forward_workspace() bytes, 256-byte aligned; contents undefined before and after.
+                         May be null where that is 0 */
+  size_t workspace_bytes;
+  AttnProblem problem;
 } AttnForward;
 
 typedef struct {
-  AttnProblem problem;
   AttnTensor q, k, v, out, dout; /* in; out and lse as the forward wrote them */
   const float* lse;              /* in */
   AttnTensor dq, dk, dv;         /* out, overwritten */
@@ -87,6 +110,7 @@ typedef struct {
   int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be
                                     left open, as it is on 8.0 to 8.9 and 12.0; with dropout, and on 9.0 up to
                                     head_dim 128, there is one mode, of the same bits */
+  AttnProblem problem;
 } AttnBackward;
 
 /* `arch` is the compute capability of the stream's device times ten: 80, 86, 89, 90, 120. */
@@ -94,9 +118,17 @@ AttnStatus attn_forward(const AttnForward* args, int arch, struct CUstream_st* s
 AttnStatus attn_backward(const AttnBackward* args, int arch, struct CUstream_st* stream);
 /* Needs no device; 0 for a problem that no kernel serves. The most that either mode needs. */
 size_t attn_backward_workspace(const AttnProblem* problem, int arch, int deterministic);
+/* The same for the forward; 0 for most problems. */
+size_t attn_forward_workspace(const AttnProblem* problem, int arch);
 /* ATTN_OK where kernels exist for this problem, else the reason. Needs no device. */
 AttnStatus attn_supports(const AttnProblem* problem, int arch);
 const char* attn_status_text(AttnStatus status);
+
+/* AttnMask::documents from cumulative lengths. Document d of `count` is the tokens cumulative[d] to
+ * cumulative[d + 1] - 1 of the batch x tokens that follow one another: cumulative has count + 1 entries, from 0
+ * to batch x tokens. Where a sequence ends, so does a document. Both arrays in device memory. */
+AttnStatus attn_documents(const int32_t* cumulative, int64_t count, int64_t batch, int64_t tokens,
+                          int32_t* documents, struct CUstream_st* stream);
 
 #ifdef __cplusplus
 }

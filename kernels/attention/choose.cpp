@@ -19,14 +19,22 @@ std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) 
                      name_of(plan.dtype), device.name, device.arch / 10, device.arch % 10);
 }
 
+// The problem before there is any memory: an address that nothing reads stands for the documents.
+AttnProblem planned_problem(const AttentionPlan& plan, bool dropout) {
+  static int32_t none = 0;
+  const Tensor documents{.data = plan.shape.mask.documents ? &none : nullptr, .dtype = DType::kI32};
+  return attn_problem(plan, {.threshold = dropout}, documents);
+}
+
 void plan_naive(AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   plan.saved_dtype = plan.dtype;
-  plan.saved_shape = {s.batch, s.heads, s.tokens, s.tokens};
+  plan.saved_shape = {s.batch, s.heads, s.tokens, s.kv_tokens};
   plan.saved_name = "probabilities";
   // The backward needs the gradient of the probabilities for one sequence at a time, and before it, with
   // dropout, those that are kept. So does the forward.
-  plan.backward_workspace_bytes = s.heads * s.tokens * s.tokens * static_cast<int64_t>(size_of(plan.dtype));
+  plan.backward_workspace_bytes =
+      s.heads * s.tokens * s.kv_tokens * static_cast<int64_t>(size_of(plan.dtype));
   if (plan.dropout) plan.forward_workspace_bytes = plan.backward_workspace_bytes;
 }
 
@@ -42,22 +50,23 @@ void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
 
 void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
   // A plan with dropout also runs without it, possibly by another family.
-  const AttnProblem problem = attn_problem(plan), dropping = attn_problem(plan, {.threshold = plan.dropout});
+  const AttnProblem problem = planned_problem(plan, false), dropping = planned_problem(plan, plan.dropout);
   const AttnStatus status = attn_supports(&dropping, device.arch);
   check(status == ATTN_OK,
         "flash attention cannot run with {}: {}. It serves {}; head dim = channels / heads. "
         "model.attention=naive serves every size",
         request_text(plan, device), attn_status_text(status), attention::what_is_served());
-  for (const AttnProblem& p : {problem, dropping})
-    plan.backward_workspace_bytes =
-        std::max(plan.backward_workspace_bytes,
-                 static_cast<int64_t>(attn_backward_workspace(&p, device.arch, plan.deterministic)));
+  const auto raise = [](int64_t& most, size_t bytes) { most = std::max(most, static_cast<int64_t>(bytes)); };
+  for (const AttnProblem& p : {problem, dropping}) {
+    raise(plan.forward_workspace_bytes, attn_forward_workspace(&p, device.arch));
+    raise(plan.backward_workspace_bytes, attn_backward_workspace(&p, device.arch, plan.deterministic));
+  }
 }
 
 void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
   check(device.device == Device::kCuda,
         "cudnn attention needs a GPU. model.attention=flash and naive run on the CPU, too");
-  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout});
+  const AttnProblem problem = planned_problem(plan, plan.dropout);
   const char* refusal = attention::cudnn_refusal(problem, device.arch);
   check(refusal == nullptr, "cudnn attention cannot run with {}: {}. model.attention=flash needs no cuDNN",
         request_text(plan, device), refusal != nullptr ? refusal : "");
@@ -87,15 +96,20 @@ AttnDropout attn_dropout(const Dropout& dropout) {
           .key = dropout.key};
 }
 
-AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout) {
+AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, const Tensor& documents) {
   const AttentionShape& s = plan.shape;
-  return {.dtype = attn_dtype(plan.dtype),
+  return {.struct_size = sizeof(AttnProblem),
+          .dtype = attn_dtype(plan.dtype),
           .batch = s.batch,
           .tokens = s.tokens,
+          .kv_tokens = s.kv_tokens,
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head_dim = static_cast<int>(s.head_dim),
-          .causal = s.causal,
+          .mask = {.causal = s.mask.causal,
+                   .offset = s.mask.offset,
+                   .window = s.mask.window,
+                   .documents = documents.as<int32_t>()},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout)};
 }
@@ -113,6 +127,17 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
         s.heads, s.head_dim);
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
         "attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
+  check(s.kv_tokens > 0, "attention wants keys, found kv_tokens {}", s.kv_tokens);
+  const AttentionMask& m = s.mask;
+  check(
+      m.window >= 0 && (m.causal || (m.window == 0 && m.offset == 0)),
+      "attention wants a window of 0 or more, and a causal mask where there is a window or an offset; found "
+      "window {}, offset {}{}",
+      m.window, m.offset, m.causal ? "" : ", not causal");
+  check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
+        "attention within documents wants as many keys as queries, and no offset; found {} keys, {} queries, "
+        "offset {}",
+        s.kv_tokens, s.tokens, m.offset);
   AttentionPlan plan;
   plan.kind = request.kind;
   plan.shape = s;

@@ -16,10 +16,23 @@
 
 namespace tessera {
 
+// Which keys a query sees: AttnMask of attention.h, but for where the documents are, which each call says
+struct AttentionMask {
+  bool causal;         // query i sees the keys 0 to i + offset
+  bool documents;      // and of those, the ones of its document
+  int64_t window = 0;  // and of those, if causal, the last `window`; 0: all
+  int64_t offset = 0;  // of a causal mask: where the first query stands among the keys
+
+  AttentionMask(bool is_causal = true, bool has_documents = false)
+      : causal(is_causal), documents(has_documents) {}
+  bool operator==(const AttentionMask&) const = default;
+};
+
 struct AttentionShape {
   int64_t batch, tokens, heads, head_dim;
-  bool causal = true;
-  int64_t kv_heads = heads;  // of keys and values; query head h reads head h / (heads / kv_heads)
+  AttentionMask mask = {};
+  int64_t kv_heads = heads;    // of keys and values; query head h reads head h / (heads / kv_heads)
+  int64_t kv_tokens = tokens;  // of keys and values
 
   int64_t group() const { return heads / kv_heads; }  // query heads that share a head of keys and values
 };
@@ -68,8 +81,9 @@ AttentionPlan choose_attention(const AttentionRequest& request);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 AttnDropout attn_dropout(const Dropout& dropout);
-// The planned problem in the terms of attention.h
-AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {});
+// The planned problem in the terms of attention.h; `documents` where the plan has them
+AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
+                         const Tensor& documents = {});
 AttnTensor attn_tensor(const Heads& heads);
 AttnTensor attn_tensor(const Tensor& tensor);  // [B, T, heads, D], all heads
 

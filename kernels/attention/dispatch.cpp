@@ -23,17 +23,22 @@ bool aligned(const AttnProblem& p, std::initializer_list<const AttnTensor*> tens
   return true;
 }
 
-AttnStatus check(const AttnForward& f) {
+AttnStatus check_workspace(const void* workspace, size_t bytes, size_t wanted) {
+  if (wanted == 0) return ATTN_OK;
+  if (workspace == nullptr || bytes < wanted) return ATTN_NO_WORKSPACE;
+  return aligned(workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+}
+
+AttnStatus check(const AttnForward& f, size_t workspace_bytes) {
   const bool good = aligned(f.problem, {&f.q, &f.k, &f.v, &f.out}) && aligned(f.lse, sizeof(float));
-  return good ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+  return good ? check_workspace(f.workspace, f.workspace_bytes, workspace_bytes) : ATTN_BAD_ALIGNMENT;
 }
 
 AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
   if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
     return ATTN_BAD_ALIGNMENT;
   if (!aligned(f.lse, sizeof(float))) return ATTN_BAD_ALIGNMENT;
-  if (f.workspace == nullptr || f.workspace_bytes < workspace_bytes) return ATTN_NO_WORKSPACE;
-  return aligned(f.workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+  return check_workspace(f.workspace, f.workspace_bytes, workspace_bytes);
 }
 
 // With a scale of 0 a masked score, -inf, would become NaN; with the smallest that
@@ -55,7 +60,8 @@ const Family* chosen(const AttnProblem& p, int arch) {
 
 AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream) {
   AttnStatus status = supports(family, args.problem, arch);
-  if (status == ATTN_OK) status = family.built() ? check(args) : ATTN_BAD_ARCH;
+  if (status == ATTN_OK)
+    status = family.built() ? check(args, forward_workspace(family, args.problem)) : ATTN_BAD_ARCH;
   return status == ATTN_OK ? family.forward(with_positive_scale(args), arch, stream) : status;
 }
 
@@ -72,6 +78,8 @@ using namespace tessera::attention;
 
 extern "C" AttnStatus attn_forward(const AttnForward* args, int arch, CUstream_st* stream) {
   if (const AttnStatus status = attn_supports(&args->problem, arch); status != ATTN_OK) return status;
+  const size_t workspace = attn_forward_workspace(&args->problem, arch);
+  if (const AttnStatus status = check(*args, workspace); status != ATTN_OK) return status;
   const Family* family = chosen(args->problem, arch);
   return family != nullptr ? run_forward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
 }

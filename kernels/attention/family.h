@@ -38,6 +38,12 @@ struct HeadDims {
   }
 };
 
+// Which masks a family serves
+enum class Masks {
+  kPlain,  // causal and full, with as many keys as queries
+  kAll
+};
+
 struct Family {
   const char* name;
   int lowest_arch, highest_arch;
@@ -48,7 +54,9 @@ struct Family {
   int row_padding;
   bool by_name_only;  // attn_forward() and attn_backward() never choose it
   bool dropout;       // whether it serves dropout
+  Masks masks;
   TileRows (*tile_rows)(int head_dim, int arch);
+  size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
   size_t (*backward_workspace)(const AttnProblem& problem);  // bytes; the most that either mode needs
   // Null in a build without these kernels. Arguments have been checked.
   AttnStatus (*forward)(const AttnForward& args, int arch, CUstream_st* stream);
@@ -75,6 +83,9 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} 
 
 // Of those that serve a problem, attn_forward() and attn_backward() take the first that was built.
 std::span<const Family* const> families();
+
+// Bytes that a forward needs
+size_t forward_workspace(const Family& family, const AttnProblem& problem);
 
 // ATTN_OK, or why this family does not serve a problem. Needs no
 // device, and does not ask whether it was built.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/attention/family.h"
+#include "kernels/attention/mask.h"
 #include "kernels/base/dropout.h"
 
 namespace tessera::attention {
@@ -13,17 +14,27 @@ namespace {
 constexpr int64_t kMostHeads = 65535;  // and batches: a grid's y and z
 
 bool shape_served(const Family& family, const AttnProblem& p) {
-  if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0) return false;
+  if (p.batch <= 0 || p.tokens <= 0 || p.kv_tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0) return false;
   if (p.heads % p.kv_heads != 0) return false;
-  if (p.batch > kMostHeads || p.heads > kMostHeads || p.tokens > family.most_tokens) return false;
+  const int64_t most_tokens = std::max(p.tokens, p.kv_tokens);
+  if (p.batch > kMostHeads || p.heads > kMostHeads || most_tokens > family.most_tokens) return false;
   const int64_t padding = family.row_padding;
-  const int64_t padded_tokens = (p.tokens + padding - 1) / padding * padding;
+  const int64_t padded_tokens = (most_tokens + padding - 1) / padding * padding;
   return p.batch * p.heads <= family.most_rows / padded_tokens;
 }
 
 bool dropout_served(const Family& family, const AttnDropout& d) {
   if (d.threshold < 0 || d.threshold >= Dropout::kResolution || d.place % Dropout::kHeads != 0) return false;
   return d.threshold == 0 || family.dropout;
+}
+
+bool mask_served(const Family& family, const AttnProblem& p) {
+  const AttnMask& m = p.mask;
+  if (m.window < 0 || m.window > kMostTokens || m.offset < -kMostTokens || m.offset > kMostTokens)
+    return false;
+  if (m.causal == 0 && (m.window > 0 || m.offset != 0)) return false;
+  if (m.documents != nullptr && (m.offset != 0 || p.kv_tokens != p.tokens)) return false;
+  return family.masks == Masks::kAll || mask_of(p).plain();
 }
 
 // "head dims that are multiples of 8 up to 256 in bf16, ..."
@@ -66,7 +77,12 @@ AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
-  return dropout_served(family, p.dropout) ? ATTN_OK : ATTN_BAD_DROPOUT;
+  if (!dropout_served(family, p.dropout)) return ATTN_BAD_DROPOUT;
+  return mask_served(family, p) ? ATTN_OK : ATTN_BAD_MASK;
+}
+
+size_t forward_workspace(const Family& family, const AttnProblem& problem) {
+  return family.forward_workspace != nullptr ? family.forward_workspace(problem) : 0;
 }
 
 std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
@@ -76,24 +92,39 @@ std::string what_is_served() { return served_head_dims() + ", on " + served_arch
 using namespace tessera::attention;
 
 extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
+  if (problem->struct_size != sizeof(AttnProblem)) return ATTN_BAD_STRUCT;
   AttnStatus reason = ATTN_BAD_ARCH;  // of the family that comes closest: arch, then head dim, then the rest
   for (const Family* family : families()) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
-    if (reason == ATTN_BAD_ARCH || status == ATTN_BAD_SHAPE || status == ATTN_BAD_DROPOUT) reason = status;
+    if (reason == ATTN_BAD_ARCH || (status != ATTN_BAD_ARCH && status != ATTN_BAD_HEAD_DIM)) reason = status;
   }
   return reason;
 }
 
-extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, int /*deterministic*/) {
-  // Enough for every family that serves the problem: which of them were built is not asked here.
+namespace {
+
+// Enough for every family that serves the problem: which of them were built is not asked here.
+template <class Bytes>  // of a family
+size_t most_workspace(const AttnProblem& problem, int arch, Bytes&& bytes_of) {
   size_t bytes = 0;
+  if (problem.struct_size != sizeof(AttnProblem)) return bytes;
   for (const Family* family : families()) {
-    if (!family->by_name_only && supports(*family, *problem, arch) == ATTN_OK)
-      bytes = std::max(bytes, family->backward_workspace(*problem));
+    if (!family->by_name_only && supports(*family, problem, arch) == ATTN_OK)
+      bytes = std::max(bytes, bytes_of(*family));
   }
   return bytes;
+}
+
+}  // namespace
+
+extern "C" size_t attn_forward_workspace(const AttnProblem* problem, int arch) {
+  return most_workspace(*problem, arch, [&](const Family& f) { return forward_workspace(f, *problem); });
+}
+
+extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, int /*deterministic*/) {
+  return most_workspace(*problem, arch, [&](const Family& f) { return f.backward_workspace(*problem); });
 }
 
 extern "C" const char* attn_status_text(AttnStatus status) {
@@ -106,19 +137,27 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_HEAD_DIM:
       return head_dim.c_str();
     case ATTN_BAD_SHAPE:
-      return "batch, tokens, heads must be positive and fit the grid; kv_heads must divide heads; scale must "
+      return "batch, tokens, kv_tokens, heads must be positive and fit the grid; kv_heads must divide heads; "
+             "scale must "
              "be finite and not negative";
     case ATTN_BAD_ALIGNMENT:
       return "pointers and strides must be multiples of 16 bytes, the workspace of 256";
     case ATTN_BAD_ARCH:
       return arch.c_str();
     case ATTN_NO_WORKSPACE:
-      return "the workspace is missing or smaller than attn_backward_workspace() says";
+      return "the workspace is missing or smaller than attn_forward_workspace() or attn_backward_workspace() "
+             "says";
     case ATTN_LAUNCH_FAILED:
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
     case ATTN_BAD_DROPOUT:
       return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, or no kernel "
              "serves dropout with this problem";
+    case ATTN_BAD_MASK:
+      return "a window and an offset want a causal mask, documents want no offset and as many keys as "
+             "queries; "
+             "or no kernel serves this mask with this problem";
+    case ATTN_BAD_STRUCT:
+      return "struct_size must be sizeof(AttnProblem) of this library's attention.h";
   }
   return "unknown status";
 }

@@ -34,7 +34,7 @@ void score_tile(const View<float>& q, int64_t first_query, int64_t queries, cons
                 int64_t first_key, int64_t keys, const AttentionPlan& plan, float* S) {
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, plan.shape.head_dim, plan.scale,
               q.row_begin(first_query), q.row, k.row_begin(first_key), k.row, 0.0f, S, keys);
-  if (!plan.shape.causal || first_key + keys <= first_query + 1) return;
+  if (!plan.shape.mask.causal || first_key + keys <= first_query + 1) return;
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t j = std::max<int64_t>(0, first_query + i + 1 - first_key); j < keys; ++j)
       S[i * keys + j] = -std::numeric_limits<float>::infinity();
@@ -77,7 +77,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
   }
   for (int64_t first_key = 0; first_key < T; first_key += tile.keys) {
     const int64_t keys = std::min(tile.keys, T - first_key);
-    const int64_t first_tile = plan.shape.causal ? first_key / tile.queries * tile.queries : 0;
+    const int64_t first_tile = plan.shape.mask.causal ? first_key / tile.queries * tile.queries : 0;
     for (int64_t first_query = first_tile; first_query < T; first_query += tile.queries) {
       const int64_t queries = std::min(tile.queries, T - first_query);
       score_tile(h.q, first_query, queries, h.k, first_key, keys, plan, P);
@@ -117,7 +117,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
-  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
   const int64_t tiles = (T + tile.queries - 1) / tile.queries, group = H / K;
   const int64_t each = FlashForwardScratch(nullptr, tile, D).bytes;
   const DropoutMask mask(a.dropout);
@@ -136,7 +136,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
                             v = heads_of<float>(a.v).one_head(b, h / group);
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
-          const int64_t last_key = causal ? first_query + queries : T;
+          const int64_t last_key = seen.causal ? first_query + queries : T;
           for (int64_t first_key = 0; first_key < last_key; first_key += tile.keys) {
             const int64_t keys = std::min(tile.keys, T - first_key);
             score_tile(q, first_query, queries, k, first_key, keys, a.plan, S);
@@ -162,7 +162,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 
 // A thread takes a key/value head and its query heads in turn, so the order of every sum is fixed.
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
-  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
   const DropoutMask mask(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)

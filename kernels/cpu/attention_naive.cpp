@@ -18,7 +18,7 @@ void keep_probabilities(const Attention& a, const DropoutMask& mask, int64_t b, 
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens;
   std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * T * T, T * T, kept);
-  for (int64_t i = 0; i < T; ++i) DropoutRow{mask, b, h, i}.drop(kept + i * T, 0, s.causal ? i + 1 : T);
+  for (int64_t i = 0; i < T; ++i) DropoutRow{mask, b, h, i}.drop(kept + i * T, 0, s.mask.causal ? i + 1 : T);
 }
 
 // y = scale() P V of a query head, with scale() = 1 without dropout
@@ -33,7 +33,7 @@ void weigh_values(const AttentionForward& a, int64_t b, int64_t h, const float* 
 }  // namespace
 
 void naive_attention_forward(const AttentionForward& a) {
-  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
   const int64_t group = H / K;
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
@@ -44,7 +44,7 @@ void naive_attention_forward(const AttentionForward& a) {
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.row, k.data,
                   k.row, 0.0f, P, T);
       for (int64_t i = 0; i < T; ++i) {
-        const int64_t keys = causal ? i + 1 : T;
+        const int64_t keys = seen.causal ? i + 1 : T;
         StreamingSoftmax row;
         row.absorb(P + i * T, keys);
         for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
@@ -69,7 +69,7 @@ void naive_attention_forward(const AttentionForward& a) {
 //   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
 // With dropout, P of the first product is without what is dropped, and so is dP; both times scale().
 void naive_attention_backward(const AttentionBackward& a) {
-  const auto [B, T, H, D, causal, K] = a.plan.shape;
+  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
   const int64_t group = H / K;
   const DropoutMask mask(a.dropout);
   for (int64_t b = 0; b < B; ++b) {

@@ -174,12 +174,14 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
 
 void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_forward(a, on);
-  const AttnForward args{.problem = attn_problem(a.plan, a.dropout),
-                         .q = attn_tensor(a.q),
+  const AttnForward args{.q = attn_tensor(a.q),
                          .k = attn_tensor(a.k),
                          .v = attn_tensor(a.v),
                          .out = attn_tensor(a.y),
-                         .lse = a.saved.as<float>()};
+                         .lse = a.saved.as<float>(),
+                         .workspace = a.workspace.data,
+                         .workspace_bytes = a.workspace.bytes(),
+                         .problem = attn_problem(a.plan, a.dropout, a.documents)};
   if (a.plan.kind == AttentionKind::kCudnn)
     return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
   check_attention(attn_forward(&args, a.plan.arch, on.stream), a.kName, a.plan);
@@ -187,8 +189,7 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
 
 void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   if (a.plan.kind == AttentionKind::kNaive) return naive_attention_backward(a, on);
-  const AttnBackward args{.problem = attn_problem(a.plan, a.dropout),
-                          .q = attn_tensor(a.q),
+  const AttnBackward args{.q = attn_tensor(a.q),
                           .k = attn_tensor(a.k),
                           .v = attn_tensor(a.v),
                           .out = attn_tensor(a.y),
@@ -199,7 +200,8 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
                           .dv = attn_tensor(a.dv),
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
-                          .deterministic = a.plan.deterministic};
+                          .deterministic = a.plan.deterministic,
+                          .problem = attn_problem(a.plan, a.dropout, a.documents)};
   if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, on.stream);
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
@@ -224,7 +226,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   with_row_step(dtype, T, [&]<class E, int kStep>() {
-    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.causal);
+    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.mask.causal);
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -287,7 +289,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
     if (a.dropout) drop(dtype, a.workspace.data, a.workspace.data, s, a.dropout, b, on.stream);
     with_row_step(dtype, T, [&]<class E, int kStep>() {
       softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
-          a.saved.as<E>() + b * s.heads * T * T, a.workspace.as<E>(), T, s.causal, a.plan.scale);
+          a.saved.as<E>() + b * s.heads * T * T, a.workspace.as<E>(), T, s.mask.causal, a.plan.scale);
     });
     TESSERA_CUDA_LAUNCHED();
     for (int64_t g = 0; g < s.group(); ++g) {

@@ -50,13 +50,15 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
     for (int head_dim : {64, 80, 128, 256}) {
       for (bool causal : {true, false}) {
         const AttentionCase c = {2, 300, 4, 2, head_dim, causal, 1 / std::sqrt(head_dim)};
-        const AttnProblem p = {.dtype = attn_dtype(rung.dtype()),
+        const AttnProblem p = {.struct_size = sizeof(AttnProblem),
+                               .dtype = attn_dtype(rung.dtype()),
                                .batch = c.batch,
                                .tokens = c.tokens,
+                               .kv_tokens = c.tokens,
                                .heads = c.heads,
                                .kv_heads = c.kv_heads,
                                .head_dim = head_dim,
-                               .causal = causal,
+                               .mask = {.causal = causal},
                                .scale = static_cast<float>(c.scale),
                                .dropout = {}};
         const std::string why_not = rung.why_not(p, device);

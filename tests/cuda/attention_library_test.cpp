@@ -49,13 +49,14 @@ struct AttentionLibrary : ::testing::Test {
 TEST_F(AttentionLibrary, LoadsAndAnswersWithoutADevice) {
   void* library = dlopen(ATTENTION_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
-  for (const char* name :
-       {"attn_forward", "attn_backward", "attn_backward_workspace", "attn_supports", "attn_status_text"})
+  for (const char* name : {"attn_forward", "attn_backward", "attn_forward_workspace",
+                           "attn_backward_workspace", "attn_supports", "attn_documents", "attn_status_text"})
     EXPECT_NE(dlsym(library, name), nullptr) << name;
   EXPECT_EQ(dlsym(library, "cudaMalloc"), nullptr)
       << "symbols of the CUDA runtime are the library's own affair";
   const auto supports = reinterpret_cast<decltype(&attn_supports)>(dlsym(library, "attn_supports"));
-  const AttnProblem problem = {ATTN_BF16, 1, 1024, 12, 12, 64, 1, 0.125f, {}};
+  const AttnProblem problem = {sizeof(AttnProblem), ATTN_BF16, 1, 1024, 1024, 12, 12, 64,
+                               {.causal = 1},       0.125f,    {}};
   EXPECT_EQ(supports(&problem, 90), ATTN_OK);
   dlclose(library);
 }

@@ -40,7 +40,8 @@ class CudaAttention : public CudaTest {
     // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
     SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} K {} D {} {} {} dropout {}", name_of(kind), name_of(dtype),
-                             s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim, s.causal ? "causal" : "full",
+                             s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim,
+                             s.mask.causal ? "causal" : "full",
                              layout == Layout::kPacked ? "packed" : "apart", dropout.threshold));
     const bool naive = kind == AttentionKind::kNaive;
     const AttentionPlan on_cpu = choose_attention({.kind = naive ? kind : AttentionKind::kFlash,

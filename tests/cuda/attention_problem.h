@@ -52,28 +52,31 @@ class Problem {
   }
 
   AttnProblem problem() const {
-    return {.dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
+    return {.struct_size = sizeof(AttnProblem),
+            .dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
             .batch = case_.batch,
             .tokens = case_.tokens,
+            .kv_tokens = case_.tokens,
             .heads = case_.heads,
             .kv_heads = case_.kv_heads,
             .head_dim = case_.head_dim,
-            .causal = case_.causal,
+            .mask = {.causal = case_.causal},
             .scale = static_cast<float>(case_.scale),
             .dropout = attn_dropout(case_.dropout)};
   }
   AttnForward forward() const {
-    return {.problem = problem(),
-            .q = tensor(qkv_, layouts_.q),
+    return {.q = tensor(qkv_, layouts_.q),
             .k = tensor(qkv_, layouts_.k),
             .v = tensor(qkv_, layouts_.v),
             .out = tensor(out_, layouts_.out),
-            .lse = reinterpret_cast<float*>(lse_.data())};
+            .lse = reinterpret_cast<float*>(lse_.data()),
+            .workspace = workspace_.data(),
+            .workspace_bytes = workspace_.bytes(),
+            .problem = problem()};
   }
   AttnBackward backward(bool deterministic) const {
     const AttnForward f = forward();
-    return {.problem = f.problem,
-            .q = f.q,
+    return {.q = f.q,
             .k = f.k,
             .v = f.v,
             .out = f.out,
@@ -84,7 +87,8 @@ class Problem {
             .dv = tensor(dqkv_, layouts_.v),
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.bytes(),
-            .deterministic = deterministic};
+            .deterministic = deterministic,
+            .problem = f.problem};
   }
 
   virtual ~Problem() = default;

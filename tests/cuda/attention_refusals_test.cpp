@@ -13,27 +13,30 @@ namespace {
 
 class AttentionRefusals : public ::testing::TestWithParam<int> {
  protected:
-  static constexpr AttnProblem kProblem = {.dtype = ATTN_BF16,
+  static constexpr AttnProblem kProblem = {.struct_size = sizeof(AttnProblem),
+                                           .dtype = ATTN_BF16,
                                            .batch = 1,
                                            .tokens = 64,
+                                           .kv_tokens = 64,
                                            .heads = 8,
                                            .kv_heads = 2,
                                            .head_dim = 64,
-                                           .causal = 1,
+                                           .mask = {.causal = 1},
                                            .scale = 0.125f,
                                            .dropout = {}};
   static AttnTensor tensor(uintptr_t address) {
     return {reinterpret_cast<void*>(address), 64 * 512, 512, 64};
   }
 
-  AttnForward forward_ = {.problem = kProblem,
-                          .q = tensor(0x1000),
+  AttnForward forward_ = {.q = tensor(0x1000),
                           .k = tensor(0x2000),
                           .v = tensor(0x3000),
                           .out = tensor(0x4000),
-                          .lse = reinterpret_cast<float*>(0x5000)};
-  AttnBackward backward_ = {.problem = kProblem,
-                            .q = forward_.q,
+                          .lse = reinterpret_cast<float*>(0x5000),
+                          .workspace = reinterpret_cast<void*>(0xa000),
+                          .workspace_bytes = attn_forward_workspace(&kProblem, GetParam()),
+                          .problem = kProblem};
+  AttnBackward backward_ = {.q = forward_.q,
                             .k = forward_.k,
                             .v = forward_.v,
                             .out = forward_.out,
@@ -44,7 +47,8 @@ class AttentionRefusals : public ::testing::TestWithParam<int> {
                             .dv = tensor(0x9000),
                             .workspace = reinterpret_cast<void*>(0xa000),
                             .workspace_bytes = attn_backward_workspace(&kProblem, GetParam(), 1),
-                            .deterministic = 1};
+                            .deterministic = 1,
+                            .problem = kProblem};
 
   // The answer of every function to a problem that is like kProblem but for one thing
   template <class Change>
@@ -142,7 +146,7 @@ TEST_P(AttentionRefusals, OfArguments) {
 }
 
 TEST(AttentionStatus, OfOldDevicesAndInWords) {
-  const AttnProblem p = {ATTN_F32, 1, 64, 8, 2, 16, 1, 0.25f, {}};
+  const AttnProblem p = {sizeof(AttnProblem), ATTN_F32, 1, 64, 64, 8, 2, 16, {.causal = 1}, 0.25f, {}};
   for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
   for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
   std::set<std::string> texts;

@@ -58,13 +58,15 @@ class CudnnKernels : public CudaTest {
   }
 
   static AttnProblem problem(int64_t tokens, int64_t heads, int64_t kv_heads, int head_dim, bool causal) {
-    return {.dtype = ATTN_BF16,
+    return {.struct_size = sizeof(AttnProblem),
+            .dtype = ATTN_BF16,
             .batch = 2,
             .tokens = tokens,
+            .kv_tokens = tokens,
             .heads = heads,
             .kv_heads = kv_heads,
             .head_dim = head_dim,
-            .causal = causal,
+            .mask = {.causal = causal},
             .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
             .dropout = {}};
   }
@@ -79,18 +81,17 @@ class CudnnKernels : public CudaTest {
   }
   static AttnForward forward_args(const AttnProblem& p, const Tensor& qkv, const Tensor& out,
                                   const Tensor& lse) {
-    return {.problem = p,
-            .q = heads_from(qkv, 0),
+    return {.q = heads_from(qkv, 0),
             .k = heads_from(qkv, p.heads),
             .v = heads_from(qkv, p.heads + p.kv_heads),
             .out = heads_from(out, 0),
-            .lse = lse.as<float>()};
+            .lse = lse.as<float>(),
+            .problem = p};
   }
   static AttnBackward backward_args(const AttnForward& f, const Tensor& dout, const Tensor& dqkv,
                                     bool deterministic) {
     const AttnProblem& p = f.problem;
-    return {.problem = p,
-            .q = f.q,
+    return {.q = f.q,
             .k = f.k,
             .v = f.v,
             .out = f.out,
@@ -101,7 +102,8 @@ class CudnnKernels : public CudaTest {
             .dv = heads_from(dqkv, p.heads + p.kv_heads),
             .workspace = nullptr,
             .workspace_bytes = 0,
-            .deterministic = deterministic};
+            .deterministic = deterministic,
+            .problem = p};
   }
 
   // The largest difference over the largest value

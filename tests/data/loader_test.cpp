@@ -89,16 +89,10 @@ class LoaderTest : public InTempFolder {
   }
 };
 
-struct Batch {
-  std::vector<int32_t> tokens, targets;
-  bool operator==(const Batch&) const = default;
-};
-
-Batch fetch(const Loader& loader, int64_t position, int64_t count, int64_t T) {
-  const auto size = static_cast<size_t>(count * T);
-  Batch batch = {std::vector<int32_t>(size), std::vector<int32_t>(size)};
-  loader.fetch(position, count, batch.tokens, batch.targets);
-  return batch;
+Sequences fetch(const Loader& loader, int64_t position, int64_t count) {
+  Sequences sequences;
+  loader.fetch(position, count, sequences);
+  return sequences;
 }
 
 TEST_F(LoaderTest, OfWideTokens) {
@@ -108,8 +102,8 @@ TEST_F(LoaderTest, OfWideTokens) {
   stream.require_tokens_below(151936);
   const Loader loader(
       {.stream = &stream, .first_token = 0, .token_count = 7, .sequence_length = 3, .shuffle = false});
-  EXPECT_EQ(fetch(loader, 0, 2, 3),
-            (Batch{{1, 70000, 3, 151935, 65536, 6}, {70000, 3, 151935, 65536, 6, 7}}));
+  EXPECT_EQ(fetch(loader, 0, 2),
+            (Sequences{{1, 70000, 3, 151935, 65536, 6}, {70000, 3, 151935, 65536, 6, 7}}));
 }
 
 TEST_F(LoaderTest, TargetsAreTheTokensShiftedByOne) {
@@ -117,10 +111,10 @@ TEST_F(LoaderTest, TargetsAreTheTokensShiftedByOne) {
   const Loader loader(
       {.stream = &stream, .first_token = 0, .token_count = 21, .sequence_length = 5, .shuffle = false});
   EXPECT_EQ(loader.sequences_per_epoch(), 4);  // (21 - 1) / 5: the last target is token 20
-  EXPECT_EQ(fetch(loader, 1, 2, 5),
-            (Batch{{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}));
-  EXPECT_EQ(fetch(loader, 3, 1, 5).targets.back(), 20);
-  EXPECT_EQ(fetch(loader, 4, 1, 5), fetch(loader, 0, 1, 5));  // the next epoch
+  EXPECT_EQ(fetch(loader, 1, 2),
+            (Sequences{{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}));
+  EXPECT_EQ(fetch(loader, 3, 1).targets.back(), 20);
+  EXPECT_EQ(fetch(loader, 4, 1), fetch(loader, 0, 1));  // the next epoch
 }
 
 TEST_F(LoaderTest, CountsOnlyWholeWindows) {
@@ -138,7 +132,7 @@ TEST_F(LoaderTest, StaysInsideItsRange) {
   const auto stream = stream_of(50);
   const Loader loader(
       {.stream = &stream, .first_token = 10, .token_count = 13, .sequence_length = 4, .seed = 1});
-  const Batch batch = fetch(loader, 0, 30, 4);
+  const Sequences batch = fetch(loader, 0, 30);
   EXPECT_EQ(std::ranges::min(batch.tokens), 10);
   EXPECT_EQ(std::ranges::max(batch.targets), 22);
 }
@@ -147,8 +141,8 @@ TEST_F(LoaderTest, EveryWindowOnceAnEpochAndAnotherOrderInTheNext) {
   const auto stream = stream_of(401);
   const Loader loader(
       {.stream = &stream, .first_token = 0, .token_count = 401, .sequence_length = 4, .seed = 5});
-  const Batch first = fetch(loader, 0, 100, 4);
-  Batch second = fetch(loader, 100, 100, 4);
+  const Sequences first = fetch(loader, 0, 100);
+  Sequences second = fetch(loader, 100, 100);
   EXPECT_NE(first, second);
   std::ranges::sort(second.tokens);
   std::vector<int32_t> wanted(400);
@@ -161,10 +155,10 @@ TEST_F(LoaderTest, TheSamePositionIsTheSameData) {
   const auto stream = stream_of(101);
   const LoaderOptions options = {
       .stream = &stream, .first_token = 0, .token_count = 101, .sequence_length = 4, .seed = 5};
-  const Batch whole = fetch(Loader(options), 0, 60, 4);
+  const Sequences whole = fetch(Loader(options), 0, 60);
   const Loader resumed(options);
   for (int64_t position = 59; position >= 0; --position) {
-    const Batch one = fetch(resumed, position, 1, 4);
+    const Sequences one = fetch(resumed, position, 1);
     EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(), whole.tokens.begin() + position * 4));
     EXPECT_TRUE(std::equal(one.targets.begin(), one.targets.end(), whole.targets.begin() + position * 4));
   }
@@ -193,8 +187,8 @@ TEST_F(ShiftedWindows, TheFirstEpochIsTheUnshiftedOne) {
       const Loader shifted = loader(count, 5, 8, shuffle), plain = loader(count, 5, 8, shuffle, false);
       const int64_t n = plain.sequences_per_epoch();
       ASSERT_EQ(shifted.sequences_per_epoch(), n) << count;
-      EXPECT_EQ(fetch(shifted, 0, n, 5), fetch(plain, 0, n, 5)) << count;
-      EXPECT_NE(fetch(shifted, n, 4 * n, 5), fetch(plain, n, 4 * n, 5)) << count;
+      EXPECT_EQ(fetch(shifted, 0, n), fetch(plain, 0, n)) << count;
+      EXPECT_NE(fetch(shifted, n, 4 * n), fetch(plain, n, 4 * n)) << count;
     }
 }
 
@@ -207,7 +201,7 @@ TEST_F(ShiftedWindows, HaveEveryTokenOnceButThoseBetweenTheLastAndTheFirst) {
     const int64_t n = shifted.sequences_per_epoch();
     for (int64_t epoch = 0; epoch < 3 * T; ++epoch) {
       SCOPED_TRACE(fmt::format("{} tokens, epoch {}", count, epoch));
-      Batch batch = fetch(shifted, epoch * n, n, T);
+      Sequences batch = fetch(shifted, epoch * n, n);
       for (size_t i = 0; i < batch.tokens.size(); ++i)
         ASSERT_EQ(batch.targets[i], (batch.tokens[i] - kFirst + 1) % count + kFirst);
       std::vector<int32_t> wanted;
@@ -231,12 +225,12 @@ TEST_F(ShiftedWindows, AnEpochIsTheRingFromItsOffsetOn) {
       return static_cast<int32_t>(kFirst + (shifted.offset(epoch) + i) % 12);
     };
     for (int64_t window = 0; window < n; ++window) {
-      Batch wanted;
+      Sequences wanted;
       for (int64_t t = 0; t < 4; ++t) {
         wanted.tokens.push_back(token(4 * window + t));
         wanted.targets.push_back(token(4 * window + t + 1));
       }
-      EXPECT_EQ(fetch(shifted, epoch * n + window, 1, 4), wanted);
+      EXPECT_EQ(fetch(shifted, epoch * n + window, 1), wanted);
     }
   }
 }
@@ -284,10 +278,10 @@ TEST_F(ShiftedWindows, OffsetsAreUniform) {
 
 // What ranks and a resumed run rely on, across epochs and the seam
 TEST_F(ShiftedWindows, TheSamePositionIsTheSameData) {
-  const Batch whole = fetch(loader(23, 4, 9, true), 0, 60, 4);
+  const Sequences whole = fetch(loader(23, 4, 9, true), 0, 60);
   const Loader resumed = loader(23, 4, 9, true);
   for (int64_t position = 58; position >= 0; position -= 2) {
-    const Batch two = fetch(resumed, position, 2, 4);
+    const Sequences two = fetch(resumed, position, 2);
     EXPECT_TRUE(std::ranges::equal(two.tokens, std::span(whole.tokens).subspan(position * 4, 8)));
     EXPECT_TRUE(std::ranges::equal(two.targets, std::span(whole.targets).subspan(position * 4, 8)));
   }
@@ -297,7 +291,7 @@ TEST_F(ShiftedWindows, OfOneWindowAreTheRingTurned) {
   const Loader shifted = loader(6, 5, 1, true);
   ASSERT_EQ(shifted.sequences_per_epoch(), 1);
   std::set<std::vector<int32_t>> seen;
-  for (int64_t epoch = 0; epoch < 5; ++epoch) seen.insert(fetch(shifted, epoch, 1, 5).tokens);
+  for (int64_t epoch = 0; epoch < 5; ++epoch) seen.insert(fetch(shifted, epoch, 1).tokens);
   EXPECT_EQ(seen, (std::set<std::vector<int32_t>>{
                       {3, 4, 5, 6, 7}, {4, 5, 6, 7, 8}, {5, 6, 7, 8, 3}, {6, 7, 8, 3, 4}, {7, 8, 3, 4, 5}}));
 }
@@ -323,8 +317,7 @@ TEST_F(LoaderTest, RefusesWhatCannotBeLoaded) {
   expect_error([&] { make(-1, 10, 4); }, {"tokens -1 to 8"});
   expect_error([&] { Loader({.sequence_length = 4}); }, {"needs a token stream"});
   const Loader loader = make(0, 20, 4);
-  expect_error([&] { fetch(loader, -1, 1, 4); }, {"negative"});
-  expect_error([&] { fetch(loader, 0, 2, 3); }, {"2 sequences of length 4 need 8 tokens", "6 and 6"});
+  expect_error([&] { fetch(loader, -1, 1); }, {"negative"});
 }
 
 TEST(SplitTrainValidation, HoldsOutTheEnd) {

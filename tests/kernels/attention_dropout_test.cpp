@@ -25,7 +25,7 @@ struct AttentionDropout : AttentionHeads {
     const test::AttentionReference want = reference_of(s, in, dropout_of(threshold));
     for (const AttentionKind kind : kKinds) {
       SCOPED_TRACE(fmt::format("{} threshold {} H {} K {} T {} D {} {}", name_of(kind), threshold, s.heads,
-                               s.kv_heads, s.tokens, s.head_dim, s.causal ? "causal" : "full"));
+                               s.kv_heads, s.tokens, s.head_dim, s.mask.causal ? "causal" : "full"));
       const Result r = run(dropping_plan_for(kind, s), in, dropout_of(threshold));
       EXPECT_LT(error_of(values_of(r.y), want.out), tolerance::kCpuAttention);
       EXPECT_LT(error_of(values_of(r.dv), want.dv), tolerance::kCpuAttention);
@@ -78,7 +78,7 @@ std::vector<int> mask_of(const AttentionShape& s, const Dropout& dropout) {
           const uint32_t kept =
               DropoutMask(dropout).kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
                                         static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
-          mask.push_back((!s.causal || key <= query) && (kept >> key % 32 & 1));
+          mask.push_back((!s.mask.causal || key <= query) && (kept >> key % 32 & 1));
         }
   return mask;
 }

@@ -222,8 +222,8 @@ TEST(ChooseAttention, CudnnOfOlderVersionsStoresAllScoresToBeDeterministic) {
   for (const int version : {91900, 92800}) EXPECT_EQ(cudnn_sums(90, false, version), CudnnSums::kAnyOrder);
   const auto growth = [](CudnnSums sums) {
     const auto bytes = [&](int64_t tokens) {
-      return static_cast<double>(
-          attention::cudnn_backward_workspace({ATTN_BF16, 2, tokens, 3, 3, 64, 1, 0.125f, {}}, sums));
+      return static_cast<double>(attention::cudnn_backward_workspace(
+          {sizeof(AttnProblem), ATTN_BF16, 2, tokens, tokens, 3, 3, 64, {.causal = 1}, 0.125f, {}}, sums));
     };
     return bytes(1 << 15) / bytes(1 << 14);
   };

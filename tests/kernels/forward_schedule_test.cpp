@@ -12,13 +12,15 @@ namespace {
 constexpr int kSliceRows = 64, kSlicesATile = 3, kCtas = 132;
 
 AttnProblem problem(int64_t batch, int64_t tokens, int64_t heads, int64_t kv_heads, int head_dim) {
-  return {.dtype = ATTN_BF16,
+  return {.struct_size = sizeof(AttnProblem),
+          .dtype = ATTN_BF16,
           .batch = batch,
           .tokens = tokens,
+          .kv_tokens = tokens,
           .heads = heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
-          .causal = 0,
+          .mask = {.causal = 0},
           .scale = 1,
           .dropout = {}};
 }

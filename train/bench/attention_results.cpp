@@ -43,7 +43,7 @@ double dropped_share(const AttnProblem& problem) {
   return static_cast<double>(problem.dropout.threshold) / Dropout::kResolution;
 }
 
-const char* mask_of(const AttnProblem& problem) { return problem.causal ? "causal" : "full"; }
+const char* mask_of(const AttnProblem& problem) { return problem.mask.causal ? "causal" : "full"; }
 
 // Decimal, as bandwidth is.
 std::string gigabytes(double bytes) { return bytes == 0 ? "-" : fmt::format("{:.3g} GB", bytes / 1e9); }
@@ -71,12 +71,12 @@ nlohmann::ordered_json direction_json(const AttentionCell& cell, const Attention
 
 double attention_flops(const AttnProblem& p, bool backward) {
   const auto n = static_cast<double>(p.tokens), heads = static_cast<double>(p.batch * p.heads);
-  return 4 * heads * n * n * p.head_dim * (p.causal ? 0.5 : 1) * (backward ? 2.5 : 1);
+  return 4 * heads * n * n * p.head_dim * (p.mask.causal ? 0.5 : 1) * (backward ? 2.5 : 1);
 }
 
 bool same_problem(const AttnProblem& a, const AttnProblem& b) {
   return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-         a.head_dim == b.head_dim && a.causal == b.causal;
+         a.head_dim == b.head_dim && a.mask.causal == b.mask.causal;
 }
 
 std::string to_string(const AttnProblem& p) {

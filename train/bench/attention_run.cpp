@@ -22,8 +22,9 @@ AttentionShape shape_of(const AttnProblem& p) {
           .tokens = p.tokens,
           .heads = p.heads,
           .head_dim = p.head_dim,
-          .causal = p.causal != 0,
-          .kv_heads = p.kv_heads};
+          .mask = p.mask.causal != 0,
+          .kv_heads = p.kv_heads,
+          .kv_tokens = p.kv_tokens};
 }
 
 // Through the Backend, as the model calls it: naive, and on the CPU all kinds.
@@ -99,7 +100,8 @@ class FusedRun final : public AttentionRun {
           std::max(attention::cudnn_forward_workspace(p),
                    attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), deterministic)));
     } else {
-      workspace_bytes_ = static_cast<int64_t>(rung_->family->backward_workspace(p));
+      workspace_bytes_ = static_cast<int64_t>(
+          std::max(attention::forward_workspace(*rung_->family, p), rung_->family->backward_workspace(p)));
     }
     const auto alloc = [&](const char* name, DType dtype, Shape shape) {
       return arena_.alloc(MemoryTag::kAttention, name, dtype, shape);
@@ -110,14 +112,15 @@ class FusedRun final : public AttentionRun {
     const Tensor workspace = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
     saved_bytes_ = static_cast<int64_t>(lse.bytes());
     const PackedHeads from(inputs.qkv, shape_of(p)), to(dqkv, shape_of(p));
-    forward_ = {.problem = p,
-                .q = attn_tensor(from.q),
+    forward_ = {.q = attn_tensor(from.q),
                 .k = attn_tensor(from.k),
                 .v = attn_tensor(from.v),
                 .out = attn_tensor(out),
-                .lse = lse.as<float>()};
-    backward_ = {.problem = p,
-                 .q = forward_.q,
+                .lse = lse.as<float>(),
+                .workspace = workspace.data,
+                .workspace_bytes = workspace.bytes(),
+                .problem = p};
+    backward_ = {.q = forward_.q,
                  .k = forward_.k,
                  .v = forward_.v,
                  .out = forward_.out,
@@ -128,7 +131,8 @@ class FusedRun final : public AttentionRun {
                  .dv = attn_tensor(to.v),
                  .workspace = workspace.data,
                  .workspace_bytes = workspace.bytes(),
-                 .deterministic = deterministic};
+                 .deterministic = deterministic,
+                 .problem = p};
   }
   void forward() override {
     if (cudnn_) {

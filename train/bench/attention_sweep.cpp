@@ -30,13 +30,15 @@ Sizes sizes_of(const BenchAttentionOptions& options, Device device) {
 AttnProblem make_problem(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim, bool causal,
                          int64_t group) {
   check(heads % group == 0, "--group {} does not divide {} heads", group, heads);
-  return {.dtype = ATTN_BF16,
+  return {.struct_size = sizeof(AttnProblem),
+          .dtype = ATTN_BF16,
           .batch = batch,
           .tokens = tokens,
+          .kv_tokens = tokens,
           .heads = heads,
           .kv_heads = heads / group,
           .head_dim = static_cast<int>(head_dim),
-          .causal = causal,
+          .mask = {.causal = causal},
           .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
           .dropout = {}};
 }

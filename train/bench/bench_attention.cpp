@@ -88,7 +88,8 @@ class Bench {
     return attention_flops(p, backward) / speed * 1e3;
   }
   static std::string series(const Contender& contender, const AttnProblem& p, bool backward) {
-    return fmt::format("{} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.causal, backward);
+    return fmt::format("{} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.mask.causal,
+                       backward);
   }
 
   std::vector<AttentionCell> measure(const PlannedProblem& planned,

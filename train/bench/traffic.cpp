@@ -26,7 +26,7 @@ struct Sizes {
     scalar = 4 * query_rows;
     sums = 4 * query_rows * p.head_dim;
     matrix = query_rows * n * element;
-    seen = p.causal ? (n + 1) / (2 * n) : 1;
+    seen = p.mask.causal ? (n + 1) / (2 * n) : 1;
   }
 };
 
@@ -35,7 +35,7 @@ struct Sizes {
 double rows_walked(const AttnProblem& p, int rows) {
   const int64_t tiles = (p.tokens + rows - 1) / rows;
   double walked = static_cast<double>(tiles) * static_cast<double>(p.tokens);
-  if (p.causal) {
+  if (p.mask.causal) {
     // All tiles but the last are whole.
     walked = static_cast<double>(tiles - 1) * static_cast<double>(tiles) / 2 * rows;
     walked += static_cast<double>(p.tokens);

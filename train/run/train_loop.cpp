@@ -21,12 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 }  // namespace
 
-void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position,
-                std::vector<int32_t>& tokens, std::vector<int32_t>& targets) {
+void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position, Sequences& out) {
   const int64_t mine = shape.sequences_per_rank();
-  tokens.resize(static_cast<size_t>(shape.tokens_per_rank()));
-  targets.resize(tokens.size());
-  data.train().fetch(position + rank * mine, mine, tokens, targets);
+  data.train().fetch(position + rank * mine, mine, out);
 }
 
 TrainLoop::TrainLoop(const OpenRun& run)
@@ -39,7 +36,7 @@ std::optional<double> TrainLoop::evaluate() {
   Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
-  std::vector<int32_t> tokens, targets;
+  Sequences sequences;
   double sum = 0;
   std::vector<double> by_position(run_.config.evaluation.by_position ? static_cast<size_t>(T) : 0);
   run_.ranks.enter_phase("an evaluation");
@@ -48,10 +45,9 @@ std::optional<double> TrainLoop::evaluate() {
   for (int64_t first = run_.ranks.rank() * batch; first < total && !stop_signal();
        first += run_.ranks.size() * batch) {
     const int64_t count = std::min(shape().micro_batch, total - first);
-    tokens.resize(static_cast<size_t>(count * T));
-    targets.resize(tokens.size());
-    run_.data.validation().fetch(first, count, tokens, targets);
-    sum += run_.state.session().evaluate(tokens, targets, count, by_position) * static_cast<double>(count);
+    run_.data.validation().fetch(first, count, sequences);
+    sum += run_.state.session().evaluate(sequences.tokens, sequences.targets, count, by_position) *
+           static_cast<double>(count);
     run_.log.progress(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
   }
   run_.log.line().clear();
@@ -131,12 +127,11 @@ bool TrainLoop::train_step(int64_t step) {
       run_.log.progress(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
     return !stopping_.drops_step(done, elapsed);
   };
-  if (!run_.state.step(run_.tokens, run_.targets, optimizer_config(run_.config), learning_rate, step,
-                       continues))
+  if (!run_.state.step(run_.next.tokens, run_.next.targets, optimizer_config(run_.config), learning_rate,
+                       step, continues))
     return false;
   const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
-  fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.tokens,
-             run_.targets);  // while the device works
+  fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.next);  // while the device works
   TrainState::StepResult result = run_.state.finish_step();
   const std::vector<double> all = stopping_.sum({result.loss, seconds_since(start)});
   const double ranks = static_cast<double>(run_.ranks.size());

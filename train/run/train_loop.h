@@ -29,8 +29,8 @@ struct OpenRun {
   TrainState& state;
   RunState& now;  // after the last finished step
   RunLog& log;
-  std::vector<int32_t>&tokens, &targets;  // of this rank's sequences of the next step
-  double peak_flops;                      // of one device
+  Sequences& next;    // this rank's, of the next step
+  double peak_flops;  // of one device
   std::filesystem::path folder, checkpoints;
   std::filesystem::path profile;     // folder of the memory profile; empty: none
   std::filesystem::path resumed;     // the checkpoint; empty: a fresh run
@@ -40,8 +40,7 @@ struct OpenRun {
 };
 
 // Reads this rank's sequences of the step that begins at `position` of the data. Error: as Loader::fetch().
-void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position,
-                std::vector<int32_t>& tokens, std::vector<int32_t>& targets);
+void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position, Sequences& out);
 
 class TrainLoop {
  public:

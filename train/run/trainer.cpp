@@ -57,7 +57,7 @@ class Trainer {
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   RunLog log_;
-  std::vector<int32_t> tokens_, targets_;                // of this rank's sequences of the next step
+  Sequences next_;                                       // this rank's, of the next step
   fs::path resumed_;                                     // the checkpoint; empty: a fresh run
   CopiedFiles copied_;                                   // into every checkpoint; on rank 0
   nlohmann::json token_ids_ = nlohmann::json::object();  // the same
@@ -90,7 +90,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any slow work
   take_data(checkpoint);
   // Data that cannot be read is refused before any memory is allocated or any file is written.
-  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, tokens_, targets_);
+  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   obtain_memory(checkpoint != nullptr);
@@ -206,8 +206,7 @@ void Trainer::run() {
              .state = *state_,
              .now = run_,
              .log = log_,
-             .tokens = tokens_,
-             .targets = targets_,
+             .next = next_,
              .peak_flops = peak_flops_,
              .folder = folder_,
              .checkpoints = checkpoints_,

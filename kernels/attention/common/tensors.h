@@ -47,7 +47,7 @@ inline Sizes sizes_of(const AttnProblem& p) {
           .kv_heads = static_cast<int>(p.kv_heads),
           .group = static_cast<int>(p.heads / p.kv_heads),
           .scale = p.scale,
-          .causal = p.causal != 0};
+          .causal = p.mask.causal != 0};
 }
 
 }  // namespace tessera::attention

@@ -70,8 +70,8 @@ struct Graph {
 using Key = std::vector<int64_t>;  // everything that a graph depends on
 
 Key key_of(const AttnProblem& p, int64_t mode, std::initializer_list<const AttnTensor*> tensors) {
-  Key key{mode,       p.batch,    p.tokens, p.heads,
-          p.kv_heads, p.head_dim, p.causal, std::bit_cast<int32_t>(p.scale)};
+  Key key{mode,       p.batch,    p.tokens,      p.heads,
+          p.kv_heads, p.head_dim, p.mask.causal, std::bit_cast<int32_t>(p.scale)};
   for (const AttnTensor* t : tensors) key.insert(key.end(), {t->batch, t->row, t->head});
   return key;
 }
@@ -134,7 +134,7 @@ std::shared_ptr<graph::Graph> describe_forward(const AttnForward& a) {
   auto g = new_graph();
   auto options =
       graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(p.scale);
-  if (p.causal)
+  if (p.mask.causal)
     options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
   auto [out, lse] =
       g->sdpa(g->tensor(describe(p, kQ, a.q, p.heads)), g->tensor(describe(p, kK, a.k, p.kv_heads)),
@@ -151,7 +151,7 @@ std::shared_ptr<graph::Graph> describe_backward(const AttnBackward& a) {
                      .set_name("attention_backward")
                      .set_attn_scale(p.scale)
                      .set_deterministic_algorithm(a.deterministic != 0);
-  if (p.causal)
+  if (p.mask.causal)
     options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
   auto [dq, dk, dv] = g->sdpa_backward(
       g->tensor(describe(p, kQ, a.q, p.heads)), g->tensor(describe(p, kK, a.k, p.kv_heads)),

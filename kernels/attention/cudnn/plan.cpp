@@ -3,6 +3,7 @@
 
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/family.h"
+#include "kernels/attention/mask.h"
 #include "kernels/base/check.h"
 
 namespace tessera::attention {
@@ -29,6 +30,7 @@ const char* cudnn_refusal(const AttnProblem& p, int arch) {
   if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0 || p.heads % p.kv_heads != 0)
     return "batch, tokens and heads must be positive, and kv_heads must divide heads";
   if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";
+  if (!mask_of(p).plain()) return "it is asked for causal and full attention alone (model.attention=flash)";
   if (p.dropout.threshold != 0)
     return "it draws other random numbers for dropout than our kernels (model.dropout.attention=0 turns it "
            "off)";

@@ -19,7 +19,9 @@ constinit const Family kFamily = {
     .row_padding = 1,
     .by_name_only = false,
     .dropout = true,
+    .masks = Masks::kPlain,
     .tile_rows = [](int head_dim, int) { return TileRows{tile_rows(head_dim), tile_rows(head_dim)}; },
+    .forward_workspace = nullptr,
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA
     .forward = forward,

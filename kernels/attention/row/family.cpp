@@ -19,7 +19,9 @@ constinit const Family kFamily = {
     .row_padding = 1,
     .by_name_only = true,
     .dropout = false,
+    .masks = Masks::kPlain,
     .tile_rows = [](int, int) { return TileRows{1, 1}; },
+    .forward_workspace = nullptr,
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA
     .forward = forward,

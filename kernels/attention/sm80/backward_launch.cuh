@@ -48,8 +48,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                              stream, args, rows);
   if (status != ATTN_OK) return status;
 
-  const auto kernel = p.causal ? backward_kernel<Tile, true, kDeterministic, kDropout>
-                               : backward_kernel<Tile, false, kDeterministic, kDropout>;
+  const auto kernel = p.mask.causal ? backward_kernel<Tile, true, kDeterministic, kDropout>
+                                    : backward_kernel<Tile, false, kDeterministic, kDropout>;
   status = launch(kernel, kv_heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream,
                   args);
   if (status != ATTN_OK || kDeterministic) return status;

@@ -143,7 +143,8 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, DropoutMask(dropout_of(p))};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
-  const auto kernel = p.causal ? forward_kernel<Tile, true, kDropout> : forward_kernel<Tile, false, kDropout>;
+  const auto kernel =
+      p.mask.causal ? forward_kernel<Tile, true, kDropout> : forward_kernel<Tile, false, kDropout>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
   return launch(kernel, grid, Tile::kWarps * 32, ForwardMemory<Tile>::kBytes, stream, args);

@@ -105,8 +105,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .query_tiles = query_tiles,
       .key_blocks = key_blocks,
       .works = static_cast<uint32_t>(kv_heads) * key_blocks,
-      .heads_at_once = p.causal ? 1 : std::min(apart, kv_heads),
-      .causal = p.causal,
+      .heads_at_once = p.mask.causal ? 1 : std::min(apart, kv_heads),
+      .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
   };

@@ -261,7 +261,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
       !map(&args.v, f.v, p.kv_heads, Shape::kBlockK) || !map(&args.out, f.out, p.heads, kWarpgroupRows)) {
     return ATTN_LAUNCH_FAILED;
   }
-  const auto kernel = p.causal ? forward_kernel<Shape, true> : forward_kernel<Shape, false>;
+  const auto kernel = p.mask.causal ? forward_kernel<Shape, true> : forward_kernel<Shape, false>;
   const dim3 grid(std::min(sms, args.schedule.items()));
   return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, ForwardMemory<Shape>::kAskFor, stream,
                 args);

@@ -19,13 +19,15 @@ namespace {
 AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double backward_ms) {
   AttentionCell made;
   made.rung = rung;
-  made.problem = {.dtype = ATTN_BF16,
+  made.problem = {.struct_size = sizeof(AttnProblem),
+                  .dtype = ATTN_BF16,
                   .batch = 2,
                   .tokens = tokens,
+                  .kv_tokens = tokens,
                   .heads = 8,
                   .kv_heads = 8,
                   .head_dim = 64,
-                  .causal = 1,
+                  .mask = {.causal = 1},
                   .scale = 0.125f,
                   .dropout = {}};
   made.forward_ms = forward_ms;
@@ -52,7 +54,7 @@ AttentionResults made_up() {
 TEST(AttentionResults, FlopsAreFourTimesBHNND) {
   AttnProblem p = cell("hopper", 1024, 1, 1).problem;
   EXPECT_DOUBLE_EQ(attention_flops(p, false), 0.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64);
-  p.causal = 0;
+  p.mask.causal = 0;
   EXPECT_DOUBLE_EQ(attention_flops(p, true), 2.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64);
 }
 

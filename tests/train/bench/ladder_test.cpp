@@ -9,13 +9,15 @@ namespace tessera::attention {
 namespace {
 
 AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, int64_t kv_heads = 4) {
-  return {.dtype = dtype,
+  return {.struct_size = sizeof(AttnProblem),
+          .dtype = dtype,
           .batch = 2,
           .tokens = tokens,
+          .kv_tokens = tokens,
           .heads = 4,
           .kv_heads = kv_heads,
           .head_dim = 64,
-          .causal = causal,
+          .mask = {.causal = causal},
           .scale = 0.125f,
           .dropout = {}};
 }
@@ -48,7 +50,7 @@ TEST(Ladder, SaysWhatItDoesNotServe) {
 // Every query row of every head, one by one
 double pairs(const AttnProblem& p) {
   double count = 0;
-  for (int64_t i = 0; i < p.tokens; ++i) count += static_cast<double>(p.causal ? i + 1 : p.tokens);
+  for (int64_t i = 0; i < p.tokens; ++i) count += static_cast<double>(p.mask.causal ? i + 1 : p.tokens);
   return count * static_cast<double>(p.batch * p.heads);
 }
 

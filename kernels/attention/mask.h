@@ -1,0 +1,96 @@
+// Mask: which keys a query sees, as a value with verbs. Kernels on both devices derive from them what they
+// walk over, what they mask and what they skip.
+//
+// keys_of(query) is one interval, and neither of its ends falls from one query to the next. So is
+// queries_of(key). Hence the hull of a tile is known from its first and its last row, in O(1), and a tile
+// outside the hull has nothing to see.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/base/view.h"
+
+namespace tessera::attention {
+
+// From `begin` up to `end`, which is not included
+struct Span {
+  int begin, end;
+
+  TESSERA_HOST_DEVICE bool empty() const { return begin >= end; }
+  TESSERA_HOST_DEVICE bool contains(int i) const { return begin <= i && i < end; }
+  TESSERA_HOST_DEVICE bool contains(Span other) const { return begin <= other.begin && other.end <= end; }
+  bool operator==(const Span&) const = default;
+};
+
+// Of a sequence: see AttnMask.
+struct Mask {
+  int queries, keys;
+  bool causal = false;
+  int offset = 0;
+  int window = 0;                      // 0: none
+  const int32_t* documents = nullptr;  // [queries, 2] of this sequence; null: none
+
+  // The keys that a query sees: 0 <= begin <= end <= keys
+  TESSERA_HOST_DEVICE Span keys_of(int query) const {
+    Span seen = documents ? document(query) : Span{0, keys};
+    if (causal) {
+      const int64_t end = int64_t{query} + offset + 1;
+      seen.end = clamped(end, seen.begin, seen.end);
+      if (window > 0) seen.begin = clamped(end - window, seen.begin, seen.end);
+    }
+    return seen;
+  }
+  // The queries that see a key
+  TESSERA_HOST_DEVICE Span queries_of(int key) const {
+    Span seeing = documents ? document(key) : Span{0, queries};
+    if (causal) {
+      const int64_t first = int64_t{key} - offset;
+      seeing.begin = clamped(first, seeing.begin, seeing.end);
+      if (window > 0) seeing.end = clamped(first + window, seeing.begin, seeing.end);
+    }
+    return seeing;
+  }
+  // Hulls of rows that are not empty and inside: what no row of them sees lies outside.
+  TESSERA_HOST_DEVICE Span keys_of(Span rows) const {
+    return {keys_of(rows.begin).begin, keys_of(rows.end - 1).end};
+  }
+  TESSERA_HOST_DEVICE Span queries_of(Span columns) const {
+    return {queries_of(columns.begin).begin, queries_of(columns.end - 1).end};
+  }
+  // Whether every query of `rows` sees every key of `columns`, so that nothing has to be masked
+  TESSERA_HOST_DEVICE bool whole(Span rows, Span columns) const {
+    return keys_of(rows.begin).end >= columns.end && keys_of(rows.end - 1).begin <= columns.begin;
+  }
+  TESSERA_HOST_DEVICE bool sees(int query, int key) const { return keys_of(query).contains(key); }
+
+  // Of another sequence of the batch
+  TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {
+    Mask mask = *this;
+    if (documents) mask.documents += batch * queries * 2;
+    return mask;
+  }
+  // Whether it is one of the two masks that need no table and no bounds but N
+  bool plain() const { return keys == queries && offset == 0 && window == 0 && documents == nullptr; }
+
+ private:
+  TESSERA_HOST_DEVICE Span document(int token) const {
+    return {documents[2 * int64_t{token}], documents[2 * int64_t{token} + 1]};
+  }
+  static TESSERA_HOST_DEVICE int clamped(int64_t x, int low, int high) {
+    return static_cast<int>(x < low ? low : x > high ? high : x);
+  }
+};
+
+// That of the first sequence
+inline Mask mask_of(const AttnProblem& p) {
+  return {.queries = static_cast<int>(p.tokens),
+          .keys = static_cast<int>(p.kv_tokens),
+          .causal = p.mask.causal != 0,
+          .offset = static_cast<int>(p.mask.offset),
+          .window = static_cast<int>(p.mask.window),
+          .documents = p.mask.documents};
+}
+
+}  // namespace tessera::attention
