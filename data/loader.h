@@ -6,6 +6,7 @@
 #include <span>
 
 #include "data/sequences.h"
+#include "data/token_range.h"
 #include "data/token_stream.h"
 
 namespace tessera {
@@ -36,11 +37,6 @@ struct LoaderOptions {
   uint64_t seed = 0;
   bool shuffle = true;  // false for evaluation
   bool shift = false;   // cut every epoch at another offset; false for evaluation
-};
-
-struct TokenRange {
-  int64_t first_token = 0;
-  int64_t token_count = 0;
 };
 
 // Splits a range of N tokens into n = (N - 1) / T windows. Window i begins at token i*T + offset(epoch): it
