@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "kernels/base/check.h"
@@ -11,16 +12,22 @@ namespace {
 
 constexpr int64_t kLongestBlock = 10'000;  // sequences
 
+// A share of a block in sequences; a whole number if it is one but for rounding
+double exact(double share, int64_t block) {
+  const double count = share * static_cast<double>(block), whole = std::round(count);
+  return std::abs(count - whole) < 1e-9 * count ? whole : count;
+}
+
 // Whole numbers whose sum is `block`, nearest to the shares: rounded down, then one more for those with the
 // largest remainders
 std::vector<int64_t> apportion(const std::vector<double>& shares, int64_t block) {
   std::vector<int64_t> counts(shares.size());
   std::vector<size_t> by_remainder(shares.size());
   std::iota(by_remainder.begin(), by_remainder.end(), size_t{0});
-  const auto exact = [&](size_t i) { return shares[i] * static_cast<double>(block); };
-  for (size_t i = 0; i < shares.size(); ++i) counts[i] = static_cast<int64_t>(std::floor(exact(i)));
-  std::ranges::stable_sort(by_remainder, std::greater(),
-                           [&](size_t i) { return exact(i) - std::floor(exact(i)); });
+  for (size_t i = 0; i < shares.size(); ++i) counts[i] = static_cast<int64_t>(exact(shares[i], block));
+  std::ranges::stable_sort(by_remainder, std::greater(), [&](size_t i) {
+    return exact(shares[i], block) - static_cast<double>(counts[i]);
+  });
   int64_t missing = block - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (size_t i = 0; missing > 0; ++i, --missing) ++counts[by_remainder[i]];
   return counts;
@@ -28,8 +35,7 @@ std::vector<int64_t> apportion(const std::vector<double>& shares, int64_t block)
 
 bool is_exact(const std::vector<double>& shares, int64_t block) {
   return std::ranges::all_of(shares, [&](double share) {
-    const double count = share * static_cast<double>(block);
-    return std::abs(count - std::round(count)) < 1e-9 * count;
+    return exact(share, block) == std::round(exact(share, block));
   });
 }
 
@@ -45,10 +51,6 @@ std::vector<int64_t> counts_of(const std::vector<Mixture::Part>& parts) {
   for (const auto& part : parts) shares.push_back(part.weight / sum);
   int64_t block = 1;
   while (block < kLongestBlock && !is_exact(shares, block)) ++block;
-  // An exact share may be a bit below its whole number.
-  for (double& share : shares)
-    if (is_exact({share}, block))
-      share = std::round(share * static_cast<double>(block)) / static_cast<double>(block);
   return apportion(shares, block);
 }
 
