@@ -46,6 +46,11 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
+enum class Documents : uint8_t { kJoin, kMask };
+constexpr auto words_of(Documents) {  // of data.documents
+  return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
+}
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
 
@@ -76,8 +81,12 @@ struct Config {
     double validation_fraction = 0.05;
     bool shuffle = true;
     Shift shift = Shift::kAuto;
+    Documents documents = Documents::kJoin;
     bool operator==(const Data&) const = default;
-    bool shifts() const { return shift == Shift::kAuto ? shuffle : shift == Shift::kOn; }  // of a new run
+    bool masks() const { return documents == Documents::kMask; }
+    bool shifts() const {  // of a new run
+      return shift == Shift::kAuto ? shuffle && !masks() : shift == Shift::kOn;
+    }
   } data;
 
   struct Train {

@@ -101,8 +101,11 @@ void visit_data(Section& data, Visit& visit) {
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
   visit("data.shift", data.shift, OneOf<Shift>{},
-        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle, and a run that "
-        "resumes as before");
+        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle where "
+        "data.documents is join, and a run that resumes as before");
+  visit("data.documents", data.documents, OneOf<Documents>{},
+        "join: documents follow one another in a sequence, and attention crosses them; mask: whole documents "
+        "share a sequence, each sees only itself, and its positions begin at 0");
 }
 
 template <class Section, class Visit>

@@ -127,6 +127,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   same("train.seed", was.seed, now.seed);
   same("train.sequence_length", was.sequence_length, now.sequence_length);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  same("data.documents", name_of(was.documents), name_of(now.documents));
   same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
   if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())

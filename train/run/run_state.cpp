@@ -40,12 +40,13 @@ DataFingerprint read_data(const json& object, const std::string& name) {
   return data;
 }
 
-Device read_device(const json& object, const std::string& name) {
-  const std::optional<Device> device = from_word<Device>(text_value(object, "device", name));
-  constexpr auto known = values_with_words<Device>();
-  check(device.has_value(), "{}: \"device\" is {}, wanted {}", name, brief(object["device"]),
-        join_words(names_of<Device>(known)));
-  return *device;
+template <HasWords E>
+E read_word(const json& object, const std::string& key, const std::string& name) {
+  const std::optional<E> found = from_word<E>(text_value(object, key, name));
+  constexpr auto known = values_with_words<E>();
+  check(found.has_value(), "{}: \"{}\" is {}, wanted {}", name, key, brief(object[key]),
+        join_words(names_of<E>(known)));
+  return *found;
 }
 
 // Of either format that is known
@@ -82,6 +83,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"device", name_of(s.device)},
                                    {"data", s.data},
                                    {"shift", s.shift},
+                                   {"documents", name_of(s.documents)},
                                    {"freeze", s.freeze},
                                    {"evaluations_since_best", s.evaluations_since_best}};
   if (s.fingerprint) {
@@ -112,13 +114,14 @@ RunState read_run_state(const fs::path& checkpoint) {
                .micro_batch = whole("micro_batch", 1, kMostBatch),
                .sequence_length = whole("sequence_length", 1, kMostTokens),
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
-               .device = read_device(object, name),
+               .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
   if (object.contains("shift")) {
     check(object["shift"].is_boolean(), "{}: \"shift\" is {}, wanted true or false", name,
           brief(object["shift"]));
     run.shift = object["shift"].get<bool>();
   }
+  if (object.contains("documents")) run.documents = read_word<Documents>(object, "documents", name);
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);

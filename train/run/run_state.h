@@ -10,6 +10,7 @@
 #include "data/fingerprint.h"
 #include "data/loader.h"
 #include "kernels/base/tensor.h"
+#include "train/config/config.h"
 
 namespace tessera {
 
@@ -36,6 +37,7 @@ struct RunState {
   Device device = Device::kCpu;  // of the run that wrote it
   std::string data;              // the training data, as the configuration named it
   bool shift = false;            // of the training sequences; checkpoints without it: false
+  Documents documents = Documents::kJoin;  // data.documents; checkpoints without it: join
   std::string freeze = "none";   // train.freeze; checkpoints without it: none
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step

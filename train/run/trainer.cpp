@@ -122,6 +122,7 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .device = device_.traits.device,
           .data = config_.data.train,
           .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
+          .documents = config_.data.documents,
           .freeze = text_of(config_.train.freeze)};
 }
 
