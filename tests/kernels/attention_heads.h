@@ -70,7 +70,7 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                                     .heads = s.heads,
                                     .kv_heads = s.kv_heads,
                                     .head_dim = static_cast<int>(s.head_dim),
-                                    .causal = s.mask.causal,
+                                    .mask = s.mask.causal,
                                     .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
                                     .dropout = dropout};
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),

@@ -74,7 +74,7 @@ struct Config {
     int64_t parameters() const = delete;
     int64_t qkv_heads() const = delete;
     int64_t attention_width() const = delete;
-    double flops_per_token(int64_t T) const = delete;
+    double flops_per_token(double T) const = delete;
   } model;
 
   struct Data {

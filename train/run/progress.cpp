@@ -177,18 +177,20 @@ double TimeLeft::after(int64_t step) const {
 }
 
 std::vector<StatusPart> step_status(const StepFigures& f) {
-  const double steps = static_cast<double>(std::max<int64_t>(f.interval.steps, 1));
-  const double tokens_per_second =
-      static_cast<double>(f.tokens_per_step) * steps / std::max(f.interval.seconds, 1e-9);
+  const double tokens = static_cast<double>(f.tokens_per_step),
+               tokens_per_second = tokens / std::max(f.interval.mean(f.interval.seconds), 1e-9),
+               counted = 1 - f.interval.mean(f.interval.uncounted) / tokens;
   const double mfu = tokens_per_second * f.flops_per_token / f.peak_flops;
-  return {{fmt::format("step {}/{}", f.step, f.steps), 1},
-          {fmt::format("loss {:.4f}", f.interval.loss / steps), 2},
-          {fmt::format("norm {:.2f}", f.grad_norm), 6},
-          {fmt::format("lr {:.2e}", f.learning_rate), 7},
-          {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
-          {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
-          {format_bytes(f.memory_bytes), 8},
-          {"ETA " + format_duration(f.seconds_left), 4}};
+  std::vector<StatusPart> parts{{fmt::format("step {}/{}", f.step, f.steps), 1},
+                                {fmt::format("loss {:.4f}", f.interval.mean(f.interval.loss)), 2},
+                                {fmt::format("norm {:.2f}", f.grad_norm), 6},
+                                {fmt::format("lr {:.2e}", f.learning_rate), 7},
+                                {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
+                                {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
+                                {format_bytes(f.memory_bytes), 8},
+                                {"ETA " + format_duration(f.seconds_left), 4}};
+  if (counted < 1) parts.insert(parts.begin() + 2, {fmt::format("{:.0f}% loss tokens", 100 * counted), 9});
+  return parts;
 }
 
 std::vector<StatusPart> task_status(const TaskFigures& task) {
