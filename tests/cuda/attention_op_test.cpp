@@ -161,9 +161,9 @@ TEST_F(CudaAttention, NaiveServesEveryMask) {
       };
       for (const int64_t T : {17, 64, 129, 256}) {
         for (const int64_t window : {2, 9, 100}) compare_apart({2, T, 4, 32, causal(window, 0), 2});
-        for (const int64_t N : {40, 65, 300}) {  // rows of 40 elements are read in packs, those of 65 are not
+        for (const int64_t N : {40, 65, 104}) {  // rows of 40 elements are read in packs, those of 65 are not
           compare_apart({2, T, 4, 32, false, 2, N});
-          for (const int64_t offset : {-30, 5}) compare_apart({2, T, 4, 32, causal(0, offset), 2, N});
+          for (const int64_t offset : {-10, 5}) compare_apart({2, T, 4, 32, causal(0, offset), 2, N});
           compare_apart({1, T, 4, 32, causal(12, -9), 4, N});
         }
         const auto end = static_cast<int32_t>(2 * T);
