@@ -107,9 +107,8 @@ void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
     on_ring(first, row(out.tokens), read);
     on_ring(first + 1, row(out.targets), read);
     if (const DocumentIndex* documents = options_.stream->documents())
-      on_ring(first + 1, row(out.targets), [&](int64_t token, std::span<int32_t> part) {
-        documents->drop_uncounted(token, part);
-      });
+      on_ring(first + 1, row(out.targets),
+              [&](int64_t token, std::span<int32_t> part) { documents->drop_uncounted(token, part); });
   }
 }
 

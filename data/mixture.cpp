@@ -34,9 +34,8 @@ std::vector<int64_t> apportion(const std::vector<double>& shares, int64_t block)
 }
 
 bool is_exact(const std::vector<double>& shares, int64_t block) {
-  return std::ranges::all_of(shares, [&](double share) {
-    return exact(share, block) == std::round(exact(share, block));
-  });
+  return std::ranges::all_of(
+      shares, [&](double share) { return exact(share, block) == std::round(exact(share, block)); });
 }
 
 std::vector<int64_t> counts_of(const std::vector<Mixture::Part>& parts) {

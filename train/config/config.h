@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/tensor.h"
@@ -15,6 +16,7 @@
 #include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
+#include "train/config/data_sources.h"
 
 namespace tessera {
 
@@ -52,7 +54,7 @@ constexpr auto words_of(Documents) {  // of data.documents
 }
 
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
-inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
+inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
@@ -76,8 +78,8 @@ struct Config {
   } model;
 
   struct Data {
-    std::string train = kBuiltinData;  // or a path: a shard, a folder of shards, a text file
-    std::string validation = "";       // like train; empty: hold out a part of train
+    std::vector<DataSource> train = {{.path = kBuiltinData}};
+    std::string validation = "";  // a path; empty: hold out a part of each source of train
     double validation_fraction = 0.05;
     bool shuffle = true;
     Shift shift = Shift::kAuto;

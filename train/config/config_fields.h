@@ -92,12 +92,13 @@ void visit_dropout(Section& dropout, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_data(Section& data, Visit& visit) {
-  visit("data.train", data.train, Text{.may_be_empty = false},
-        "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin");
+  visit("data.train", data.train, Sources{},
+        "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin; or several, with "
+        "their shares of the sequences");
   visit("data.validation", data.validation, Text{},
-        "A path as for data.train; \"\": hold out the end of data.train");
+        "A path as for data.train; \"\": hold out the end of each source of data.train");
   visit("data.validation_fraction", data.validation_fraction, Number{.above = 0, .at_most = 0.5},
-        "The fraction of data.train that is held out if data.validation is \"\"");
+        "The fraction of each source of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
   visit("data.shift", data.shift, OneOf<Shift>{},

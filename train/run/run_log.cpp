@@ -48,6 +48,9 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
   if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabelColumns);
   for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabelColumns);
   for (const std::string& text : slowness_notices(description)) line_.notice(text);
+  std::string dataset;
+  for (const RunData::Source& source : description.data.sources())
+    dataset += (dataset.empty() ? "" : "; ") + source.stream.describe();
   nlohmann::ordered_json figures{
       {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
       {"device", description.device.traits.name},
@@ -60,7 +63,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"peak_flops", peak_flops_},
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
-      {"dataset", description.data.stream().describe()}};
+      {"dataset", dataset}};
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
   if (report_) report_->refresh();

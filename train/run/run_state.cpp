@@ -30,12 +30,50 @@ TokenRange read_range(const json& object, const std::string& key, const std::str
   return range;
 }
 
-DataFingerprint read_data(const json& object, const std::string& name) {
+json json_of(const DataFingerprint::Source& source) {
+  json object = {{"train", json_of(source.stream)}, {"train_range", json_of(source.range)}};
+  if (!source.packing.empty()) object["packing"] = source.packing;
+  return object;
+}
+
+DataFingerprint::Source read_source(const json& object, const std::string& name) {
   check(object.is_object() && object.contains("train"), "{}: the fingerprint of the data lacks \"train\"",
         name);
-  DataFingerprint data{
-      .train = read_fingerprint(object["train"], name), .train_range = {}, .validation = std::nullopt};
-  data.train_range = read_range(object, "train_range", name, data.train.tokens);
+  DataFingerprint::Source source{.stream = read_fingerprint(object["train"], name), .range = {}};
+  source.range = read_range(object, "train_range", name, source.stream.tokens);
+  if (object.contains("packing")) source.packing = text_value(object, "packing", name);
+  return source;
+}
+
+// One source stands for itself; several are a list, with their weights.
+json json_of(const DataFingerprint& fingerprint) {
+  json object = json::object();
+  if (fingerprint.train.size() == 1) object = json_of(fingerprint.train[0]);
+  if (fingerprint.train.size() > 1)
+    for (const auto& source : fingerprint.train) {
+      json one = json_of(source);
+      one["weight"] = source.weight;
+      object["sources"].push_back(one);
+    }
+  if (fingerprint.validation) object["validation"] = json_of(*fingerprint.validation);
+  return object;
+}
+
+DataFingerprint read_data(const json& object, const std::string& name) {
+  DataFingerprint data;
+  if (object.is_object() && object.contains("sources")) {
+    const json& sources = object["sources"];
+    check(sources.is_array() && sources.size() > 1, "{}: \"sources\" is {}, wanted a list of several", name,
+          brief(sources));
+    for (const json& one : sources) {
+      data.train.push_back(read_source(one, name));
+      check(one.contains("weight") && one["weight"].is_number() && one["weight"].get<double>() > 0,
+            "{}: a source of several wants a \"weight\" above 0", name);
+      data.train.back().weight = one["weight"].get<double>();
+    }
+  } else {
+    data.train.push_back(read_source(object, name));
+  }
   if (object.contains("validation")) data.validation = read_fingerprint(object["validation"], name);
   return data;
 }
@@ -86,12 +124,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"documents", name_of(s.documents)},
                                    {"freeze", s.freeze},
                                    {"evaluations_since_best", s.evaluations_since_best}};
-  if (s.fingerprint) {
-    nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
-                                   {"train_range", json_of(s.fingerprint->train_range)}};
-    if (s.fingerprint->validation) data["validation"] = json_of(*s.fingerprint->validation);
-    object["data_fingerprint"] = data;
-  }
+  if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
   return object;
 }

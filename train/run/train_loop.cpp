@@ -6,6 +6,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/text.h"
+#include "train/config/config_values.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
@@ -313,7 +314,9 @@ void TrainLoop::tell_best() {
   run_.log.line().print_wrapped(
       fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
                   set_switches({path("train.init_from", kept.string())}),
-                  set_switches({path("data.train", data.train), held_out}),
+                  set_switches({data.train.size() == 1 ? path("data.train", data.train[0].path)
+                                                       : "data.train=" + Sources().write(data.train),
+                                held_out}),
                   set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
       2);
 }
