@@ -85,9 +85,8 @@ std::optional<double> TrainLoop::evaluate() {
   const std::vector<double> all = stopping_.sum({sum, tokens});
   if (stopping_.signal() != 0) return {};
   check(all[1] > 0,
-        "there is no validation loss: none of the tokens of the {} sequences evaluated is a target that "
-        "counts. "
-        "Set data.validation to data with targets, or evaluation.sequences higher",
+        "there is no validation loss: no token of the {} sequences evaluated is a target that counts. Set "
+        "data.validation to data with targets, or evaluation.sequences higher",
         total);
   const double loss = all[0] / (all[1] / static_cast<double>(T));
   if (!by_position.empty())
