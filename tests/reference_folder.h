@@ -34,8 +34,8 @@ inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;
 }
 
-// The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by its own
-// largest value.
+// The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
+// its own largest value.
 inline double worst_error(const Stream& stream, const Params& params, const ModelConfig& model,
                           const SafetensorsReader& tensors, const std::string& prefix,
                           std::string& worst_name) {

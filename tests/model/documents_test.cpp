@@ -1,4 +1,5 @@
-// Documents that share a sequence are what they are alone, and tokens without a target are as if they had none.
+// Documents that share a sequence are what they are alone, and tokens without a target are as if they had
+// none.
 #include "tests/model/loud_model.h"
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
@@ -10,8 +11,8 @@ namespace {
 constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 2, .heads = 2, .channels = 16};
 constexpr AttentionKind kKinds[] = {AttentionKind::kNaive, AttentionKind::kFlash};
 
-// GPT-2, the parts of other families and the families; a packed sequence drops other elements than its documents
-// alone would.
+// GPT-2, the parts of other families and the families; a packed sequence drops other elements than its
+// documents alone would.
 std::vector<Variant> all_variants() {
   std::vector<Variant> all = parts_of(kPlain);
   all.insert(all.begin(), {{"gpt2", kPlain}, variants_of(kPlain).back()});
@@ -168,7 +169,8 @@ TEST(PackedDocuments, ThePlanIsTheStep) {
   }
 }
 
-// The gradient is the sum over the tokens that count, over their number: those that do not count change nothing.
+// The gradient is the sum over the tokens that count, over their number: those that do not count change
+// nothing.
 TEST(Uncounted, TokensChangeNothing) {
   const Text text;
   HostTensors make;

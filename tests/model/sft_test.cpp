@@ -10,7 +10,8 @@ namespace {
 constexpr int64_t kTokens = 30;  // of a packed sequence
 constexpr int32_t kUncounted = -100;
 
-// Each document of n tokens is n - 1 inputs and as many targets; side by side, in their order, as many as fit.
+// Each document of n tokens is n - 1 inputs and as many targets; side by side, in their order, as many as
+// fit.
 Sequences packed(const nlohmann::json& reference) {
   Sequences sequences;
   DocumentLengths lengths;

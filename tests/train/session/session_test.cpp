@@ -137,7 +137,8 @@ TEST(Session, WantsAsManyIdsAsTheBatchHas) {
   EXPECT_EQ(arena.ledger().current()[static_cast<size_t>(MemoryTag::kData)], 0);
 }
 
-// Without a word about documents a sequence is one, and the session has the same answers as one that has none.
+// Without a word about documents a sequence is one, and the session has the same answers as one that has
+// none.
 TEST(SessionWithDocuments, ASequenceIsOneDocument) {
   const std::unique_ptr<Backend> be = make_cpu_backend(), other = make_cpu_backend();
   Arena arena = Arena::host(), other_arena = Arena::host();
