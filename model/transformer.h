@@ -28,7 +28,7 @@ struct Model {
   AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout, const Tensor& documents) const;
 };
 
-// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget where its loss does not count.
+// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
 struct Batch {
   Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there

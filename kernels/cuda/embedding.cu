@@ -1,7 +1,8 @@
-// Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token: rows
-// are sorted by token first, so that a token's rows lie side by side, in the order of their positions, and
-// their sum has a fixed order. With documents several rows of a sequence share a position, too: their gradients
-// are scattered in the same way, sorted by position. Without, a position has one row in every sequence.
+// Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token:
+// rows are sorted by token first, so that a token's rows lie side by side, in the order of their
+// positions, and their sum has a fixed order. With documents several rows of a sequence share a position,
+// too: their gradients are scattered in the same way, sorted by position. Without, a position has one row
+// in every sequence.
 //
 // The sorted rows are cut into windows of kEmbeddingWindow, each summed by one block, so that a token that
 // owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one window

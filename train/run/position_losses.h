@@ -1,5 +1,5 @@
-// The validation loss by position in the sequence, or in the document where attention stays within documents: a
-// token late in it has more text to go by.
+// The validation loss by position in the sequence, or in the document where attention stays within
+// documents: a token late in it has more text to go by.
 #pragma once
 
 #include <cstdint>

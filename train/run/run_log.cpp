@@ -69,13 +69,9 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
   if (report_) report_->refresh();
 }
 
-// A step that counts no token has no loss; others show none either, as null.
+// It has no loss and no gradient: the line lacks them.
 void RunLog::skipped_step(double learning_rate, double seconds) {
-  record("step", {{"loss", nullptr},
-                  {"grad_norm", nullptr},
-                  {"learning_rate", learning_rate},
-                  {"seconds", seconds},
-                  {"loss_tokens", 0}});
+  record("step", {{"learning_rate", learning_rate}, {"seconds", seconds}, {"loss_tokens", 0}});
   line_.notice(
       fmt::format("step {}: none of its {} tokens is a target that counts; the weights stay as they are",
                   run_.step, shape_.tokens_per_step()));

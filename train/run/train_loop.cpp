@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the ranks add up of their sequences of a step: the tokens that count, the length of each token's document
+// What the ranks add up of their sequences of a step: the tokens that count, the length of each token's
+// document
 std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
   double lengths = static_cast<double>(T * std::ssize(sequences.tokens));
   if (!sequences.documents.empty()) lengths = 0;
@@ -57,8 +58,8 @@ void TrainLoop::count_next(std::span<const double> counts) {
                   .document_length = counts[1] / static_cast<double>(shape().tokens_per_step())};
 }
 
-// The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean over the
-// tokens that count, and a batch has the weight of the sequences that so many tokens fill.
+// The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean
+// over the tokens that count, and a batch has the weight of the sequences that so many tokens fill.
 std::optional<double> TrainLoop::evaluate() {
   Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
@@ -85,9 +86,8 @@ std::optional<double> TrainLoop::evaluate() {
   const std::vector<double> all = stopping_.sum({sum, tokens});
   if (stopping_.signal() != 0) return {};
   check(all[1] > 0,
-        "there is no validation loss: none of the tokens of the {} sequences evaluated is a target that "
-        "counts. "
-        "Set data.validation to data with targets, or evaluation.sequences higher",
+        "there is no validation loss: no token of the {} sequences evaluated is a target that counts. Set "
+        "data.validation to data with targets, or evaluation.sequences higher",
         total);
   const double loss = all[0] / (all[1] / static_cast<double>(T));
   if (!by_position.empty())

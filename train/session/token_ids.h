@@ -9,8 +9,8 @@ namespace tessera {
 
 enum class Ids { kTokens, kTargets };
 
-// Copies ids to the device, as many as `to` has elements (a planned tensor takes any number). Error, before any
-// kernel: another number, or an id outside the vocabulary; a target may be kNoTarget.
+// Copies ids to the device, as many as `to` has elements (a planned tensor takes any number). Error,
+// before any kernel: another number, or an id outside the vocabulary; a target may be kNoTarget.
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to);
 
