@@ -26,6 +26,25 @@ __device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int
   }
 }
 
+// The same for any mask. Queries past the end have probability 0 whatever their scores.
+template <int kCount>
+__device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int query, const Mask& mask) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = key + 16 * warp + 8 * r + lane / 4;
+    const Span seeing = row < mask.keys ? mask.queries_of(row) : Span{0, 0};
+    const int begin = seeing.begin - query - lane % 4 * 2, end = seeing.end - query - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * n + e < begin || 8 * n + e >= end) s[4 * n + 2 * r + e] = -INFINITY;
+      }
+    }
+  }
+}
+
 // Statistics of the columns' queries, the first few of which are loaded before the wait
 // for the products that they are needed with.
 struct ColumnStatistics {

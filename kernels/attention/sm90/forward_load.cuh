@@ -6,16 +6,47 @@
 
 namespace tessera::attention::sm90 {
 
+// The items of a CTA, one after another; -1 after the last
+template <class Shape, bool kCausal>
+struct ForwardItems {
+  const ForwardArgs& a;
+  ForwardSchedule::Walk walk;
+
+  __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
+      : a(args), walk(args.schedule.begin(blockIdx.x)) {}
+  __device__ __forceinline__ int next() { return a.schedule.next<kCausal>(walk, gridDim.x); }
+  __device__ __forceinline__ QueryTile tile(int item) const { return a.schedule.tile<kCausal>(item); }
+};
+template <class Shape, bool kCausal>
+  requires Shape::kAnyMask
+struct ForwardItems<Shape, kCausal> {
+  const ForwardArgs& a;
+  uint32_t ticket;  // taken one item ahead, for it takes a while
+
+  __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
+      : a(args), ticket(atomicAdd(args.tickets, 1u)) {}
+  __device__ __forceinline__ int next() {
+    const uint32_t item = ticket;
+    if (item >= static_cast<uint32_t>(a.schedule.items())) return -1;
+    ticket = atomicAdd(a.tickets, 1u);
+    return static_cast<int>(item);
+  }
+  __device__ __forceinline__ QueryTile tile(int item) const {
+    return a.schedule.tile_in_order(item, a.order);
+  }
+};
+
 template <class Shape, bool kCausal>
 __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shape> memory) {
   using Memory = ForwardMemory<Shape>;
   ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
   typename Memory::QRing::Place q_at;
   typename Memory::KVRing::Place k_at, v_at;
-  for (auto walk = a.schedule.begin(blockIdx.x);;) {
-    const int item = a.schedule.next<kCausal>(walk, gridDim.x);
-    const QueryTile tile = a.schedule.tile<kCausal>(max(item, 0));
-    const int all = key_tiles<Shape, kCausal>(a.tokens, tile.last_slice * kWarpgroupRows);
+  for (ForwardItems<Shape, kCausal> items(a);;) {
+    const int item = items.next();
+    const QueryTile tile = items.tile(max(item, 0));
+    const Span all = key_tiles<Shape, kCausal>(a, tile.batch, tile.first_slice * kWarpgroupRows,
+                                               tile.last_slice * kWarpgroupRows);
 #pragma unroll
     for (int w = 0; w < Shape::kConsumers; ++w) {
       const int slice = tile.first_slice + w;
@@ -23,7 +54,8 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       const auto ring = memory.q_ring(w);
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWork{item < 0 ? -1 : all, row, tile.head, tile.batch}.store(memory.work(w, q_at.stage));
+      ForwardWork<Shape>{item < 0 ? -1 : all.end, row, tile.head, tile.batch, all.begin}.store(
+          memory.work(w, q_at.stage));
       const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes : 0);
       if (active) load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
     }
@@ -41,10 +73,10 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
                                tile.batch);
       v_at.next();
     };
-    int j = all - 1;
+    int j = all.end - 1;
     fill_k(j);
-    for (; j >= 0; --j) {
-      if (j > 0) fill_k(j - 1);
+    for (; j >= all.begin; --j) {
+      if (j > all.begin) fill_k(j - 1);
       fill_v(j);
     }
   }

@@ -1,6 +1,7 @@
 // What the forward kernel is given, its shared memory and its barriers.
 #pragma once
 
+#include "kernels/attention/mask.h"
 #include "kernels/attention/sm90/forward_schedule.h"
 #include "kernels/attention/sm90/pipeline.cuh"
 #include "kernels/attention/sm90/tile.cuh"
@@ -14,6 +15,9 @@ struct ForwardArgs {
   int tokens;
   float scale;
   DropoutMask dropout;
+  Mask mask;  // with kAnyMask, as the next: what ForwardOrder has, see forward_order.cuh
+  uint32_t* tickets;
+  const int32_t* order;
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O
@@ -24,7 +28,7 @@ struct ForwardMemory {
   using KV = Tile<Shape::kBlockK, Shape::kHeadDim>;
   using QRing = Ring<Shape::kQStages>;
   using KVRing = Ring<Shape::kKVStages>;
-  static constexpr int kWorkBytes = 16;
+  static constexpr int kWorkBytes = Shape::kAnyMask ? 32 : 16;
   static constexpr int kKAt = Shape::kConsumers * Shape::kQStages * Q::kBytes,
                        kVAt = kKAt + Shape::kKVStages * KV::kBytes,
                        kWorkAt = kVAt + Shape::kKVStages * KV::kBytes,
@@ -57,17 +61,23 @@ struct ForwardMemory {
 };
 
 // What a consumer has to do, handed over with its slice of queries
+template <class Shape>
 struct ForwardWork {
-  int key_tiles;  // of the query tile; -1: there is no more work
+  int key_tiles;  // the query tile walks down from the one before this; -1: there is no more work
   int row;        // where the slice begins; past the end of the sequence, this consumer has none
   int head, batch;
+  int first_key_tile = 0;  // down to this one
 
   __device__ __forceinline__ void store(uint32_t to) const {
     ptx::store_shared(to, make_uint4(key_tiles, row, head, batch));
+    if constexpr (Shape::kAnyMask) ptx::store_shared(to + 16, make_uint2(first_key_tile, 0));
   }
   static __device__ __forceinline__ ForwardWork load(uint32_t from) {
     const uint4 w = ptx::load_shared_uint4(from);
-    return {static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w)};
+    ForwardWork work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z),
+                     static_cast<int>(w.w)};
+    if constexpr (Shape::kAnyMask) work.first_key_tile = ptx::load_shared_uint2(from + 16).x;
+    return work;
   }
 };
 
@@ -75,10 +85,17 @@ struct ForwardWork {
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }
 __device__ __forceinline__ int turn_barrier(int warpgroup) { return 5 + warpgroup; }
 
-// Key tiles that rows before end_row see
+// Key tiles that the rows from `row` up to `end_row` see; at least one, so that a row that sees nothing gets its
+// results as any other.
 template <class Shape, bool kCausal>
-__device__ __forceinline__ int key_tiles(int tokens, int end_row) {
-  return ((kCausal ? min(tokens, end_row) : tokens) + Shape::kBlockK - 1) / Shape::kBlockK;
+__device__ __forceinline__ Span key_tiles(const ForwardArgs& a, int batch, int row, int end_row) {
+  if constexpr (Shape::kAnyMask) {
+    const Span keys = a.mask.of_sequence(batch).keys_of({row, min(end_row, a.tokens)});
+    const int first = min(keys.begin, a.mask.keys - 1) / Shape::kBlockK;
+    return {first, max((keys.end + Shape::kBlockK - 1) / Shape::kBlockK, first + 1)};
+  } else {
+    return {0, ((kCausal ? min(a.tokens, end_row) : a.tokens) + Shape::kBlockK - 1) / Shape::kBlockK};
+  }
 }
 
 }  // namespace tessera::attention::sm90
