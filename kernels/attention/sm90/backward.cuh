@@ -136,7 +136,8 @@ struct BackwardConsumer {
     if constexpr (Shape::kAnyMask) {
       if (!b.whole.contains({first_q, first_q + kBlockQ})) {
         const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
-        mask_transposed(x, b.first_k, first_q, a.mask.of_sequence(batch));
+        const Mask mask = a.mask.of_sequence(batch);
+        mask_transposed(x, first_q, {seeing_of(b.first_k, 0, mask), seeing_of(b.first_k, 1, mask)});
       }
     } else {
       if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.kv_tokens);

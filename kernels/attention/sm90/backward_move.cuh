@@ -72,14 +72,16 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
     const auto work = Work<Shape>::published(memory.work(), a);
     memory.k_ring().release(keys_at);
     if (work.key_block < 0) break;
+    Adders next = adders_of<Shape>(work.tiles.begin, work.batch, a);  // read a step ahead: it takes a while
 #pragma unroll 1
     for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
-      const Adders adders = adders_of<Shape>(walk.tile, work.batch, a);
+      const Adders adders = next;
       const bool finish = work.key_block == adders.last;
       const auto index = static_cast<int>(walk.index_of(work.batch, a)) * Shape::kGroups + group;
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
       const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
       const int turns_before = adders.first - work.key_block;
+      if (walk.left > 1) next = adders_of<Shape>(walk.next_tile(a), work.batch, a);
       if (turns_before > 0) {
         while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turns_before)) {
         }

@@ -26,15 +26,18 @@ __device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int
   }
 }
 
-// The same for any mask. Queries past the end have probability 0 whatever their scores.
+// The same for any mask, with the queries that see a thread's two keys: seeing_of(), which is called while the
+// scores are under way. Queries past the end have probability 0 whatever their scores.
+__device__ __forceinline__ Span seeing_of(int key, int r, const Mask& mask) {
+  const int row = key + 16 * (threadIdx.x / 32 % kWarpsPerGroup) + 8 * r + threadIdx.x % 32 / 4;
+  return row < mask.keys ? mask.queries_of(row) : Span{0, 0};
+}
 template <int kCount>
-__device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int query, const Mask& mask) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
+__device__ __forceinline__ void mask_transposed(float (&s)[kCount], int query, const Span (&seeing)[2]) {
+  const int first = query + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = key + 16 * warp + 8 * r + lane / 4;
-    const Span seeing = row < mask.keys ? mask.queries_of(row) : Span{0, 0};
-    const int begin = seeing.begin - query - lane % 4 * 2, end = seeing.end - query - lane % 4 * 2;
+    const int begin = seeing[r].begin - first, end = seeing[r].end - first;
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
 #pragma unroll

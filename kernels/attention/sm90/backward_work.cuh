@@ -83,6 +83,9 @@ struct WalkOfPlainMask {
     --left, ++index;
     if (++tile == a.query_tiles) tile = first_tile, ++head, index += first_tile;
   }
+  __device__ __forceinline__ int next_tile(const BackwardArgs& a) const {
+    return tile + 1 == a.query_tiles ? first_tile : tile + 1;
+  }
   __device__ __forceinline__ int64_t index_of(int /*batch*/, const BackwardArgs& /*a*/) const {
     return index;
   }
@@ -104,6 +107,9 @@ struct WalkOfAnyMask {
   __device__ __forceinline__ void next(const BackwardArgs& /*a*/) {
     --left;
     if (++tile == end_tile) tile = first_tile, ++head;
+  }
+  __device__ __forceinline__ int next_tile(const BackwardArgs& /*a*/) const {
+    return tile + 1 == end_tile ? first_tile : tile + 1;
   }
   __device__ __forceinline__ int64_t index_of(int batch, const BackwardArgs& a) const {
     return (batch * a.heads + head) * a.query_tiles + tile;

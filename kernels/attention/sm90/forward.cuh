@@ -21,27 +21,31 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
-#include "kernels/attention/sm90/forward_order.cuh"
+#include "kernels/attention/sm90/forward_spans.cuh"
 
 namespace tessera::attention::sm90 {
+
+// Of a slice's rows, the first that a thread has elements of; the other is 8 below.
+__device__ __forceinline__ int lane_row() {
+  return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
+}
 
 // What a slice of 64 rows may not see: those scores become -inf.
 template <class Shape, bool kCausal>
 struct SliceMask {
   static constexpr int kBlockK = Shape::kBlockK;
-  const ForwardArgs& a;
-  int first_row;
-  Span whole;  // keys that all rows see
-  Mask mask;   // with kAnyMask
+  int tokens;
+  int row;  // the first that the thread has elements of; the other is 8 below
+  Span whole;
+  uint32_t rows_keys;  // with kAnyMask: in shared memory, of that row
 
-  __device__ __forceinline__ SliceMask(const ForwardArgs& args, int batch, int row)
-      : a(args), first_row(row), mask(args.mask) {
-    if constexpr (Shape::kAnyMask) {
-      mask = mask.of_sequence(batch);
-      whole = {mask.keys_of(min(row + kWarpgroupRows, a.tokens) - 1).begin, mask.keys_of(row).end};
-    } else {
-      whole = {0, kCausal ? min(a.tokens, row + 1) : a.tokens};
-    }
+  __device__ __forceinline__ SliceMask(int all_tokens, const ForwardWork<Shape>& work,
+                                       uint32_t slice_rows_keys)
+      : tokens(all_tokens),
+        row(work.row + lane_row()),
+        whole{0, kCausal ? min(all_tokens, work.row + 1) : all_tokens},
+        rows_keys(slice_rows_keys + lane_row() * 8) {
+    if constexpr (Shape::kAnyMask) whole = work.keys.whole;
   }
   // The scores of key tile j
   __device__ __forceinline__ void apply(float (&s)[kBlockK / 2], int j) const {
@@ -49,15 +53,19 @@ struct SliceMask {
   }
 
  private:
+  __device__ __forceinline__ Span keys_of(int r) const {
+    if constexpr (Shape::kAnyMask) {
+      const uint2 seen = ptx::load_shared_uint2(rows_keys + r * 64);
+      return {static_cast<int>(seen.x), static_cast<int>(seen.y)};
+    }
+    return {0, kCausal ? min(tokens, row + 8 * r + 1) : tokens};
+  }
   __device__ __forceinline__ void hide(float (&s)[kBlockK / 2], int key) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = first_row + 16 * warp + 8 * r + lane / 4;
-      Span seen{0, kCausal ? min(a.tokens, row + 1) : a.tokens};
-      if constexpr (Shape::kAnyMask) seen = mask.keys_of(min(row, a.tokens - 1));
+      const Span seen = keys_of(r);
       // Columns are compile-time constants up to the lane's own offset, which goes into the limits.
-      const int end = seen.end - key - lane % 4 * 2, begin = seen.begin - key - lane % 4 * 2;
+      const int first = key + threadIdx.x % 4 * 2, end = seen.end - first, begin = seen.begin - first;
 #pragma unroll
       for (int n = 0; n < kBlockK / 8; ++n) {
 #pragma unroll
@@ -95,10 +103,6 @@ struct ForwardConsumer {
   typename Memory::QRing::Place q_at, q_out, q_stored;
   typename Memory::KVRing::Place k_at, v_at;
 
-  // Of the slice's rows, the first that the thread has elements of; the other is 8 below.
-  static __device__ __forceinline__ int lane_row() {
-    return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
-  }
   static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
 
   __device__ __forceinline__ void take_turn() const {
@@ -176,8 +180,12 @@ struct ForwardConsumer {
       memory.q_ring(warpgroup).wait_full(q_at);
       const Work work = Work::load(memory.work(warpgroup, q_at.stage));
       const bool active = work.key_tiles >= 0 && work.row < a.tokens;
-      const Span mine =
-          active ? key_tiles<Shape, kCausal>(a, work.batch, work.row, work.row + kWarpgroupRows) : Span{0, 0};
+      Span mine{0, 0};
+      if constexpr (Shape::kAnyMask) {
+        if (active) mine = work.keys.tiles;
+      } else {
+        if (active) mine.end = key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows);
+      }
       const int above = work.key_tiles - mine.end;  // key tiles to skip before the first
       const bool waits = active && (!Shape::kAnyMask || (pending && above <= Shape::kKVStages));
       if (!waits && pending) finish_slice();
@@ -187,6 +195,7 @@ struct ForwardConsumer {
         attend(work, mine, waits ? above : 0);
         if constexpr (Shape::kAnyMask) {
           if (mine.begin > work.first_key_tile) {
+            finish_store();  // of the slice before, where this one had a single key tile
             finish_slice();
             skip(mine.begin - work.first_key_tile, true);
           }
@@ -214,7 +223,7 @@ struct ForwardConsumer {
   // last product pending.
   __device__ __forceinline__ void attend(const Work& work, Span mine, int skipped) {
     const auto q = memory.q(warpgroup, q_at.stage);
-    const SliceMask<Shape, kCausal> mask(a, work.batch, work.row);
+    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.stage));
     for (int j = mine.end - 1; j >= mine.begin; --j) {
       const bool first = j == mine.end - 1;
       float s[kBlockK / 2];
@@ -298,8 +307,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .lse = f.lse,
                       .tokens = static_cast<int>(p.tokens),
                       .scale = p.scale,
-                      .dropout = DropoutMask(dropout_of(p)),
-                      .mask = mask_of(p)};
+                      .dropout = DropoutMask(dropout_of(p))};
   const auto queries = [&](CUtensorMap* map, const AttnTensor& tensor) {
     return make_tensor_map(map, tensor, p.batch, p.tokens, p.heads, box_of(p.head_dim, kWarpgroupRows)) ==
            ATTN_OK;
@@ -312,7 +320,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
     return ATTN_LAUNCH_FAILED;
   auto kernel = forward_kernel<Shape, false>;
   if constexpr (Shape::kAnyMask) {
-    const AttnStatus status = order_tiles<Shape>(&args, f, stream);
+    const AttnStatus status = find_spans<Shape>(&args, f, stream);
     if (status != ATTN_OK) return status;
   } else if (p.mask.causal) {
     kernel = forward_kernel<Shape, true>;

@@ -6,33 +6,46 @@
 
 namespace tessera::attention::sm90 {
 
-// The items of a CTA, one after another; -1 after the last
+// The items of a CTA, one after another, and what their rows see
 template <class Shape, bool kCausal>
 struct ForwardItems {
   const ForwardArgs& a;
   ForwardSchedule::Walk walk;
+  QueryTile tile;
 
   __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
       : a(args), walk(args.schedule.begin(blockIdx.x)) {}
-  __device__ __forceinline__ int next() { return a.schedule.next<kCausal>(walk, gridDim.x); }
-  __device__ __forceinline__ QueryTile tile(int item) const { return a.schedule.tile<kCausal>(item); }
+  __device__ __forceinline__ bool next() {
+    const int item = a.schedule.next<kCausal>(walk, gridDim.x);
+    tile = a.schedule.tile<kCausal>(max(item, 0));
+    return item >= 0;
+  }
+  __device__ __forceinline__ SliceKeys keys_of(int /*slice*/) const { return {}; }
+  __device__ __forceinline__ Span key_tiles() const {
+    return {0, sm90::key_tiles<Shape, kCausal>(a.tokens, tile.last_slice * kWarpgroupRows)};
+  }
 };
 template <class Shape, bool kCausal>
   requires Shape::kAnyMask
 struct ForwardItems<Shape, kCausal> {
   const ForwardArgs& a;
+  const uint32_t items;
   uint32_t ticket;  // taken one item ahead, for it takes a while
+  QueryTile tile;
 
   __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
-      : a(args), ticket(atomicAdd(args.tickets, 1u)) {}
-  __device__ __forceinline__ int next() {
+      : a(args), items(args.schedule.items()), ticket(atomicAdd(args.ticket, 1u)) {}
+  __device__ __forceinline__ bool next() {
     const uint32_t item = ticket;
-    if (item >= static_cast<uint32_t>(a.schedule.items())) return -1;
-    ticket = atomicAdd(a.tickets, 1u);
-    return static_cast<int>(item);
+    if (item < items) ticket = atomicAdd(a.ticket, 1u);
+    tile = a.schedule.tile_in_order(item < items ? static_cast<int>(item) : 0, a.order);
+    return item < items;
   }
-  __device__ __forceinline__ QueryTile tile(int item) const {
-    return a.schedule.tile_in_order(item, a.order);
+  __device__ __forceinline__ SliceKeys keys_of(int slice) const {
+    return a.slices_keys[tile.batch * a.schedule.slices() + slice];
+  }
+  __device__ __forceinline__ Span key_tiles() const {
+    return {keys_of(tile.first_slice).tiles.begin, keys_of(tile.last_slice - 1).tiles.end};
   }
 };
 
@@ -43,24 +56,29 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
   typename Memory::QRing::Place q_at;
   typename Memory::KVRing::Place k_at, v_at;
   for (ForwardItems<Shape, kCausal> items(a);;) {
-    const int item = items.next();
-    const QueryTile tile = items.tile(max(item, 0));
-    const Span all = key_tiles<Shape, kCausal>(a, tile.batch, tile.first_slice * kWarpgroupRows,
-                                               tile.last_slice * kWarpgroupRows);
+    const bool any = items.next();
+    const QueryTile& tile = items.tile;
+    const Span all = items.key_tiles();
 #pragma unroll
     for (int w = 0; w < Shape::kConsumers; ++w) {
       const int slice = tile.first_slice + w;
-      const bool active = item >= 0 && slice < tile.last_slice;
+      const bool active = any && slice < tile.last_slice;
+      const SliceKeys keys = active ? items.keys_of(slice) : SliceKeys{};
       const auto ring = memory.q_ring(w);
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWork<Shape>{item < 0 ? -1 : all.end, row, tile.head, tile.batch, all.begin}.store(
+      ForwardWork<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
           memory.work(w, q_at.stage));
-      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes : 0);
-      if (active) load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
+      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
+      if (!active) continue;
+      load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
+      if constexpr (Shape::kAnyMask)
+        ptx::load_bytes(memory.rows_keys(w, q_at.stage),
+                        a.rows_keys + (tile.batch * a.schedule.slices() + slice) * int64_t{kWarpgroupRows},
+                        Memory::kRowsKeysBytes, barrier);
     }
     q_at.next();
-    if (item < 0) break;
+    if (!any) break;
     const auto fill_k = [&](int j) {
       const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
       load_tile<Shape::kWhole>(memory.k(k_at.stage), a.k, barrier, j * Shape::kBlockK, tile.kv_head,

@@ -13,7 +13,7 @@
 // and what a section's last, partial round gives to some CTAs, the next section's gives to others.
 //
 // Any other mask: section by section as well, and in each the tiles that see most keys first. Since lengths are
-// not known in advance, CTAs take tickets: forward_order.cuh.
+// not known in advance, CTAs take tickets: forward_spans.cuh.
 #pragma once
 
 #include <algorithm>
@@ -105,7 +105,8 @@ class ForwardSchedule {
     const int place = here.split(item), head = before + item;
     return query_tile(order[heads_.divide(head) * tiles() + place], head);
   }
-  TESSERA_HOST_DEVICE int tiles() const { return static_cast<int>(tiles_.divisor); }  // of a head
+  TESSERA_HOST_DEVICE int slices() const { return tiles() * slices_a_tile_ - short_tiles_; }  // of a head
+  TESSERA_HOST_DEVICE int tiles() const { return static_cast<int>(tiles_.divisor); }          // of a head
   // The slices of a tile: [first_slice(tile), first_slice(tile + 1))
   TESSERA_HOST_DEVICE int first_slice(int tile) const {
     return tile * slices_a_tile_ - (tile < short_tiles_ ? tile : short_tiles_);

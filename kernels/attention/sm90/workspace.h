@@ -7,7 +7,13 @@
 
 namespace tessera::attention::sm90 {
 
-// Of a mask that is not plain
+// What the rows of a slice see, of a mask that is not plain
+struct alignas(16) SliceKeys {
+  Span tiles;  // key tiles: at least one, so that a row that sees nothing gets its results as any other
+  Span whole;  // keys that all of them see
+};
+
+// Of a mask that is not plain: see forward_spans.cuh.
 struct ForwardWorkspace {
   ForwardWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
@@ -17,13 +23,17 @@ struct ForwardWorkspace {
       ticket = carver.take<uint32_t>(1);
       lengths = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
       order = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
+      slices_keys = carver.take<SliceKeys>(static_cast<size_t>(p.batch * slices));
+      rows_keys = carver.take<Span>(static_cast<size_t>(p.batch * slices * kSlice));
     }
     bytes = carver.used();
   }
 
-  uint32_t* ticket = nullptr;  // the next
-  int32_t* lengths = nullptr;  // [B, query tile]: key tiles that it sees
-  int32_t* order = nullptr;    // [B, query tile]: the tiles, the longest first
+  uint32_t* ticket = nullptr;        // the next
+  int32_t* lengths = nullptr;        // [B, query tile]: key tiles that it sees
+  int32_t* order = nullptr;          // [B, query tile]: the tiles, the longest first
+  SliceKeys* slices_keys = nullptr;  // [B, slice]
+  Span* rows_keys = nullptr;         // [B, slices, 64]: the keys that a row sees
   size_t bytes;
 };
 
