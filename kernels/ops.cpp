@@ -109,11 +109,11 @@ void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Devi
         wanted, workspace.bytes());
 }
 
-// `count` heads of a tensor [B, T, heads, D] of a planned attention
+// `count` heads of a tensor [B, tokens, heads, D] of a planned attention
 struct HeadsField {
   const char* name;
   const Heads& heads;
-  int64_t count;
+  int64_t tokens, count;
 };
 
 void check_attention_heads(const char* op, const AttentionPlan& plan, Device device,
@@ -121,11 +121,44 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
   const AttentionShape& s = plan.shape;
   for (const HeadsField& f : fields) {
     const Tensor& t = f.heads.tensor;
-    const bool fits = t.shape.rank() == 4 && t.shape == Shape{s.batch, s.tokens, t.shape[2], s.head_dim};
+    const bool fits = t.shape.rank() == 4 && t.shape == Shape{s.batch, f.tokens, t.shape[2], s.head_dim};
     if (!fits || t.dtype != plan.dtype || t.device != device)
       fail("{}: {} wants {} [{}, {}, heads, {}] on {}, found {}", op, f.name, name_of(plan.dtype), s.batch,
-           s.tokens, s.head_dim, name_of(device), t.to_string());
+           f.tokens, s.head_dim, name_of(device), t.to_string());
     check_range(op, f.name, f.heads, f.count);
+  }
+}
+
+// That the documents of a sequence follow one another without a gap: kernels read where they point.
+void check_documents(const char* op, const Tensor& documents) {
+  const int64_t B = documents.shape[0], T = documents.shape[1];
+  const auto* span = documents.as<int32_t>();  // of a token: where its document begins and ends
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t t = 0; t < T; ++t, span += 2) {
+      const int64_t begin = t > 0 && t < span[-1] ? span[-2] : t;
+      if (span[0] != begin || span[1] <= t || span[1] > T || (begin < t && span[1] != span[-1]))
+        fail(
+            "{}: documents wants, for each token, where its document begins and ends; found {} to {} for "
+            "token "
+            "{} of sequence {}, of {} tokens",
+            op, span[0], span[1], t, b, T);
+    }
+}
+
+void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
+                            const Heads& k, const Heads& v, const Tensor& documents) {
+  const AttentionShape& s = plan.shape;
+  check_attention_heads(
+      op, plan, device,
+      {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
+  if (s.mask.documents) {
+    check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
+    if (device == Device::kCpu) check_documents(op, documents);
+  } else if (documents) {
+    fail(
+        "{}: documents wants a plan within documents (AttentionMask::documents), found {} and a plan of "
+        "mask: {}",
+        op, documents.to_string(), to_string(s.mask));
   }
 }
 
@@ -325,7 +358,7 @@ void LinearBackward::check_on(Device device) const {
 
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
+  check_attention_inputs(kName, plan, device, q, k, v, documents);
   check_fields(kName, device,
                {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
@@ -336,13 +369,14 @@ void AttentionForward::check_on(Device device) const {
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
   const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
-  check_attention_heads(kName, plan, device, {{"q", q, s.heads}, {"k", k, s.kv_heads}, {"v", v, s.kv_heads}});
+  check_attention_inputs(kName, plan, device, q, k, v, documents);
   check_fields(kName, device,
                {{"y", y, plan.dtype, heads},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape},
                 {"dy", dy, plan.dtype, heads}});
-  const std::initializer_list<HeadsField> gradients = {
-      {"dq", dq, s.heads}, {"dk", dk, s.kv_heads}, {"dv", dv, s.kv_heads}};
+  const std::initializer_list<HeadsField> gradients = {{"dq", dq, s.tokens, s.heads},
+                                                       {"dk", dk, s.kv_tokens, s.kv_heads},
+                                                       {"dv", dv, s.kv_tokens, s.kv_heads}};
   check_attention_heads(kName, plan, device, gradients);
   check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
