@@ -40,7 +40,8 @@ struct BackwardMemory {
   static constexpr int kRowsBytes = Tile::kBlockQ * 4;
   static constexpr int kTicket =
       2 * Keys::kBytes + kStages * (2 * Queries::kBytes + Scores::kBytes + 2 * kRowsBytes);
-  static constexpr int kBytes = kTicket + 16;
+  static constexpr int kSpans = kTicket + 16;
+  static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
   uint32_t base = shared_memory();
 
@@ -58,6 +59,9 @@ struct BackwardMemory {
   }
   __device__ __forceinline__ uint32_t delta(int stage) const { return log2_sum_exp(stage) + kRowsBytes; }
   __device__ __forceinline__ uint32_t ticket() const { return base + kTicket; }
+  __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
+    return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
+  }
 };
 
 // Scores of keys that a query does not see become -inf. `key` and `query` are those of element (0, 0).
@@ -129,19 +133,19 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
 
 // Loads query tiles with their statistics, tiles.begin to tiles.end of one query head of the group after the
 // other.
-template <class Tile>
+template <class Tile, MaskKind kMask>
 struct QueryLoader {
   static constexpr int kBlockQ = Tile::kBlockQ;
   using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim, Tile::kWhole>;
 
   const BackwardArgs& a;
-  const Span tiles;
+  const QueryTiles<kMask> tiles;
   Loader q, dout;
   const float* statistics;
   int tile, heads_left;
 
-  __device__ __forceinline__ QueryLoader(const BackwardArgs& args, Span of_tiles, int b, int kv_head,
-                                         int kv_head_index)
+  __device__ __forceinline__ QueryLoader(const BackwardArgs& args, const QueryTiles<kMask>& of_tiles, int b,
+                                         int kv_head, int kv_head_index)
       : a(args),
         tiles(of_tiles),
         q(a.q.head_begin(b, kv_head * a.group), a.q.row, tiles.begin * kBlockQ, a.head_dim),
@@ -176,7 +180,7 @@ struct QueryLoader {
     q.move_elements(a.q.head);
     dout.move(tiles.begin - tiles.end);
     dout.move_elements(a.dout.head);
-    statistics += (a.query_blocks - tiles.end + tiles.begin) * kBlockQ;
+    statistics += (tiles.behind() + tiles.begin) * kBlockQ;
   }
 };
 
@@ -225,25 +229,25 @@ __device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block,
 }
 // Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the
 // first has waited for the turn: both cost a trip to L2.
-template <class Tile, bool kDeterministic, class Block>
+template <class Tile, bool kDeterministic, MaskKind kMask, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
-                                          Span tiles, const Block& block) {
+                                          const QueryTiles<kMask>& tiles, const Block& block) {
   if (kDeterministic && threadIdx.x == Tile::kWarps * 32 - 1) {
     if (tile > tiles.begin) {
       ptx::red_add_release(adders - 1, 1);
     } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
-      // The last tile of the head before
-      ptx::red_add_release(adders - 1 - tiles.begin - (a.query_blocks - tiles.end), 1);
+      ptx::red_add_release(adders - 1 - tiles.begin - tiles.behind(), 1);  // the last tile of the head before
     }
   }
 }
 
 // At the last tile of all
-template <class Tile>
-__device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyBlock& done, Span tiles) {
-  if (threadIdx.x != Tile::kWarps * 32 - 1) return;
+template <class Tile, MaskKind kMask>
+__device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyBlock& done,
+                                               const QueryTiles<kMask>& tiles) {
+  if (threadIdx.x != Tile::kWarps * 32 - 1 || tiles.empty()) return;
   const int heads_done = (done.head_index + 1) * a.group;
-  ptx::red_add_release(a.counters + heads_done * a.query_blocks - (a.query_blocks - tiles.end), 1);
+  ptx::red_add_release(a.counters + heads_done * a.query_blocks - tiles.behind(), 1);
 }
 
 template <class Tile, MaskKind kMask, bool kDeterministic, bool kDropout>
@@ -261,11 +265,11 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK, part = threadIdx.x / 32 % kSplitD;
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
-  const Span tiles =
+  const QueryTiles<kMask> tiles =
       mask.template query_tiles_of<kBlockQ>({key_block * kBlockK, (key_block + 1) * kBlockK}, a.query_blocks);
-  const QueriesSeeing<kMask> seeing(mask, {first_k, first_k + kWarpK});
+  const QueriesSeeing<kMask, kWarpK> seeing(mask, first_k, memory.spans());
 
-  QueryLoader<Tile> load_queries(a, tiles, b, kv_head, kv_head_index);
+  QueryLoader<Tile, kMask> load_queries(a, tiles, b, kv_head, kv_head_index);
   start_load_keys(a, memory, b, kv_head, key_block, mask.keys);
   load_queries.start(memory, 0);
 
@@ -280,9 +284,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   int dq_tile = kv_head_index * a.group * a.query_blocks + tiles.begin;  // counted over all heads
   for (int tile = tiles.begin, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
-    if (kMask == MaskKind::kAny && tiles.empty()) break;
+    if (tiles.empty()) break;
     if (tile == tiles.end) {
-      dq_tile += a.query_blocks - tiles.end;  // the first tile of the next head
+      dq_tile += tiles.behind();  // the first tile of the next head
       const int group_tiles = a.group * a.query_blocks;
       // One question, in the form that ptxas, at 255 registers, finds room for.
       constexpr bool kDivide = !kDeterministic && kHeadDim == 64;
@@ -314,7 +318,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     ptx::cp_async_wait<0>();
     float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_tile) * gradient.kTileFloats;
     uint32_t* adders = a.counters + 1 + dq_tile;
-    const TileAdders<Tile, kMask> tile_adders(mask, first_q, key_block, a.key_blocks);
+    const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
     wait_turn<kDeterministic>(adders, key_block, tile_adders.last);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads
     // Q_i, dO_i any more, whose stage the next load overwrites, nor dS of step i - 1, whose stage
@@ -330,8 +334,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     } else {
       dq.clear();
     }
-    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, tile_adders.rows.begin,
-                       tile_adders.rows.end);
+    const Span rows = tile_adders.rows(first_q, key_block * kBlockK);
+    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
     if (!kDeterministic) {
       gradient.add(dq_sums, dq);
     } else if (key_block > tile_adders.first) {
@@ -345,7 +349,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
-  if (kDeterministic && (kMask != MaskKind::kAny || !tiles.empty())) pass_last_turn<Tile>(a, done, tiles);
+  if (kDeterministic) pass_last_turn<Tile>(a, done, tiles);
   write_key_gradients<kDropout>(a, memory, done, mask.keys, warp_row, part, dk, dv);
 }
 

@@ -35,13 +35,17 @@ struct ForwardMemory {
   using Q = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
   using KV = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
   static constexpr int kStages = 2;  // of K, V
-  static constexpr int kBytes = Q::kBytes + kStages * 2 * KV::kBytes;
+  static constexpr int kSpans = Q::kBytes + kStages * 2 * KV::kBytes;
+  static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
   uint32_t base = shared_memory();
 
   __device__ __forceinline__ Q q() const { return {base}; }
   __device__ __forceinline__ KV k(int stage) const { return {base + Q::kBytes + stage * KV::kBytes}; }
   __device__ __forceinline__ KV v(int stage) const { return {k(kStages + stage).base}; }
+  __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
+    return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
+  }
 };
 
 // Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warp's tile.
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   Accumulator<kWarpQ, kHeadDim> o;
   o.clear();
   WarpSoftmax<kWarpQ / 16> softmax(a.scale);
-  const KeysSeen<kMask> seen(mask, {first_q, first_q + kWarpQ});
+  const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
   int stage = 0;
   for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, stage ^= 1) {
@@ -129,7 +133,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     Accumulator<kWarpQ, kBlockK> s;
     s.clear();
     multiply_rows_rows(s, memory.q(), warp_row, memory.k(stage), 0);
-    if (!seen.all(columns)) mask_scores(s, first_q, first_k, mask);
+    if (!seen.all(columns)) {
+      // A mask of its own: kept from the beginning it would take registers that there are not.
+      mask_scores(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
+    }
     softmax.update(s.at, o.at);
     if (kDropout) drop(s, a.dropout, b, h, first_q, first_k);
     const auto p = operand_a(s);
@@ -175,7 +182,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
 template <class Tile>
 AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
-                                         : launch_forward<Narrow<Tile>, false, MaskKind::kAny>(f, stream);
+                                         : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80
