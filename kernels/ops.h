@@ -49,8 +49,8 @@ struct Copy {
   void check_on(Device device) const;
 };
 
-// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone; p = t, or
-// with documents the token's place in its document
+// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
+// p = t, or with documents the token's place in its document
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
