@@ -311,12 +311,13 @@ void TrainLoop::tell_best() {
   const std::string held_out = data.validation.empty()
                                    ? fmt::format("data.validation_fraction={}", data.validation_fraction)
                                    : path("data.validation", data.validation);
+  std::vector<std::string> data_keys{data.train.size() == 1 ? path("data.train", data.train[0].path)
+                                                            : "data.train=" + Sources().write(data.train),
+                                     held_out};
+  if (data.masks()) data_keys.push_back("data.documents=mask");
   run_.log.line().print_wrapped(
       fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
-                  set_switches({path("train.init_from", kept.string())}),
-                  set_switches({data.train.size() == 1 ? path("data.train", data.train[0].path)
-                                                       : "data.train=" + Sources().write(data.train),
-                                held_out}),
+                  set_switches({path("train.init_from", kept.string())}), set_switches(data_keys),
                   set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
       2);
 }
