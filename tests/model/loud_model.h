@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/rope.h"
+#include "model/transformer.h"
 #include "tests/documents.h"
 #include "tests/model/reference_model.h"
 

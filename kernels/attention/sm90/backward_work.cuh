@@ -55,8 +55,8 @@ struct Work {
     const uint4 w = ptx::load_shared_uint4(at);
     Work work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w), {}};
     if constexpr (Shape::kAnyMask) {
-      const uint2 tiles = ptx::load_shared_uint2(at + 16);
-      work.tiles = {static_cast<int>(tiles.x), static_cast<int>(tiles.y)};
+      const int2 tiles = ptx::load_shared_int2(at + 16);
+      work.tiles = {tiles.x, tiles.y};
     } else {
       work.tiles = tiles_of<Shape>(work.key_block, work.batch, a);
     }
@@ -126,8 +126,8 @@ struct Adders {
     ptx::store_shared(at, make_uint2(last, first));
   }
   static __device__ __forceinline__ Adders published(uint32_t at) {
-    const uint2 w = ptx::load_shared_uint2(at);
-    return {static_cast<int>(w.x), static_cast<int>(w.y)};
+    const int2 w = ptx::load_shared_int2(at);
+    return {w.x, w.y};
   }
 };
 template <class Shape>

@@ -55,8 +55,8 @@ struct SliceMask {
  private:
   __device__ __forceinline__ Span keys_of(int r) const {
     if constexpr (Shape::kAnyMask) {
-      const uint2 seen = ptx::load_shared_uint2(rows_keys + r * 64);
-      return {static_cast<int>(seen.x), static_cast<int>(seen.y)};
+      const int2 seen = ptx::load_shared_int2(rows_keys + r * 64);
+      return {seen.x, seen.y};
     }
     return {0, kCausal ? min(tokens, row + 8 * r + 1) : tokens};
   }
@@ -88,7 +88,7 @@ struct ForwardConsumer {
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
   // those key tiles it still holds a stage of V, for its pending product: the loader must
   // reach the next K before it waits for that stage.
-  static_assert((Shape::kConsumers - 1) * kWarpgroupRows <= Shape::kKVStages * kBlockK);
+  static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVStages);
   // With kAnyMask it may be more: then the product is finished before.
 
   const ForwardArgs& a;
@@ -187,7 +187,7 @@ struct ForwardConsumer {
         if (active) mine.end = key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows);
       }
       const int above = work.key_tiles - mine.end;  // key tiles to skip before the first
-      const bool waits = active && (!Shape::kAnyMask || (pending && above <= Shape::kKVStages));
+      const bool waits = active && (!Shape::kAnyMask || (pending && above < Shape::kKVStages));
       if (!waits && pending) finish_slice();
       if (work.key_tiles < 0) break;
       skip(active ? above : work.key_tiles - work.first_key_tile, !waits);

@@ -93,7 +93,7 @@ struct ForwardWork {
       const uint4 k = ptx::load_shared_uint4(from + 16);
       work.keys = {{static_cast<int>(k.x), static_cast<int>(k.y)},
                    {static_cast<int>(k.z), static_cast<int>(k.w)}};
-      work.first_key_tile = static_cast<int>(ptx::load_shared_uint2(from + 32).x);
+      work.first_key_tile = ptx::load_shared_int2(from + 32).x;
     }
     return work;
   }

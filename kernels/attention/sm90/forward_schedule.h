@@ -12,8 +12,8 @@
 // the heads fastest. Every other round goes backwards, so that nobody gets the longest tile of every round,
 // and what a section's last, partial round gives to some CTAs, the next section's gives to others.
 //
-// Any other mask: section by section as well, and in each the tiles that see most keys first. Since lengths are
-// not known in advance, CTAs take tickets: forward_spans.cuh.
+// Any other mask: section by section as well, and in each the tiles in the order of forward_spans.cuh. Since
+// lengths are not known in advance, CTAs take tickets.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Before the forward of any mask: what rows, slices and tiles of queries see, and the tiles of each sequence in
-// the order of their lengths, the longest first.
+// Before the forward of any mask: what rows, slices and tiles of queries see, and the order of the tiles of each
+// sequence: first those that are more than twice as long as the mean, the longest first, or they could begin
+// last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
 // The first CTAs take a sequence each. The place of a tile is the number of tiles that come before it, counted by
 // one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other CTAs take rows.
@@ -41,19 +42,25 @@ __global__ void __launch_bounds__(kSpansThreads)
   }
   const Mask mask = a.mask.of_sequence(sequence);
   if (threadIdx.x == 0 && sequence == 0) *a.to.ticket = 0;
+  __shared__ unsigned long long total;  // of the lengths
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
   for (int slice = threadIdx.x; slice < slices; slice += kSpansThreads)
     a.to.slices_keys[sequence * slices + slice] = a.keys_of(mask, slice, slice + 1);
   int32_t *lengths = a.to.lengths + sequence * tiles, *order = a.to.order + sequence * tiles;
   for (int tile = threadIdx.x; tile < tiles; tile += kSpansThreads) {
     const Span keys = a.keys_of(mask, a.schedule.first_slice(tile), a.schedule.first_slice(tile + 1)).tiles;
     lengths[tile] = keys.end - keys.begin;
+    atomicAdd(&total, static_cast<unsigned long long>(lengths[tile]));
   }
   __syncthreads();
+  const auto rank = [&](int tile) {
+    return static_cast<unsigned long long>(lengths[tile]) * tiles > 2 * total ? lengths[tile] : 0;
+  };
   for (int tile = threadIdx.x; tile < tiles; tile += kSpansThreads) {
-    const int length = lengths[tile];
     int place = 0;
     for (int other = 0; other < tiles; ++other)
-      place += lengths[other] > length || (lengths[other] == length && other < tile);
+      place += rank(other) > rank(tile) || (rank(other) == rank(tile) && other < tile);
     order[place] = tile;
   }
 }

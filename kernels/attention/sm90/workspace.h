@@ -31,7 +31,7 @@ struct ForwardWorkspace {
 
   uint32_t* ticket = nullptr;        // the next
   int32_t* lengths = nullptr;        // [B, query tile]: key tiles that it sees
-  int32_t* order = nullptr;          // [B, query tile]: the tiles, the longest first
+  int32_t* order = nullptr;          // [B, query tile]: the tiles as they are taken
   SliceKeys* slices_keys = nullptr;  // [B, slice]
   Span* rows_keys = nullptr;         // [B, slices, 64]: the keys that a row sees
   size_t bytes;
