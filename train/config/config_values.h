@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
 #include "model/freeze.h"
+#include "train/config/config.h"
 
 namespace tessera {
 
@@ -22,6 +24,8 @@ struct Written {
   std::string where;  // for messages: file:line:column, or --set key=value
   Kind kind = Kind::kNothing;
   std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
+  // kMap: names and values that are plain; nothing if one of them is not
+  std::vector<std::pair<std::string, std::string>> entries = {};
 
   std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
 };
@@ -98,6 +102,13 @@ struct FrozenParts {
   std::string wants() const;
   Freeze read(const Written& value) const;
   std::string write(const Freeze& value) const { return text_of(value); }
+};
+
+// none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
+struct Stages {
+  std::string wants() const;
+  std::vector<ContextStage> read(const Written& value) const;
+  std::string write(const std::vector<ContextStage>& value) const;
 };
 
 struct Text {

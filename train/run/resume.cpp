@@ -38,6 +38,8 @@ constexpr Meaning kMeanings[] = {
     {"train.steps", "where the run ends"},
     {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
+    {"train.sequence_length", "as train.context_schedule has it"},
+    {"train.context_schedule", "the lengths from the next step on"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
@@ -110,8 +112,26 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
         checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
 }
 
-// Whether both evaluate on the same tokens, so that their losses compare.
+// The sequences of a checkpoint have the length of the step that it follows. One that an evaluation at the
+// begin of a stage wrote has the length of that stage.
+void check_length(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                  const Config& config) {
+  const auto length_after = [&](int64_t step) {
+    return config.of_stage(config.stage_after(step)).sequence_length();
+  };
+  if (was.sequence_length == length_after(was.step - 1) || was.sequence_length == now.sequence_length) return;
+  fail(
+      "{} was made with sequences of {} tokens, and this run has {} at its step. Restore "
+      "train.sequence_length or train.context_schedule; to change the length from this step on, set "
+      "train.sequence_length=auto and train.context_schedule=0:{},{}:{}; or start a new run from these "
+      "weights with train.init_from",
+      checkpoint.string(), was.sequence_length, now.sequence_length, was.sequence_length, was.step,
+      now.sequence_length);
+}
+
+// Whether both evaluate on the same tokens, in sequences of the same length, so that their losses compare.
 bool same_validation(const RunState& was, const RunState& now) {
+  if (was.sequence_length != now.sequence_length) return false;
   if (!was.fingerprint || !now.fingerprint) return true;
   const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
   // Held-out training data was compared with the training data; a run that does not evaluate has none.
@@ -125,7 +145,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
       refuse(checkpoint, fmt::format("was made with {} {}, this run has {}", key, before, present));
   };
   same("train.seed", was.seed, now.seed);
-  same("train.sequence_length", was.sequence_length, now.sequence_length);
+  check_length(checkpoint, was, now, config);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
   same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
@@ -140,7 +160,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
                     checkpoint.filename().string()));
   } else if (now.fingerprint) {
     check_same_tokens(checkpoint, was, now);
-    if (!same_validation(was, now))
+    if (was.sequence_length == now.sequence_length && !same_validation(was, now))
       notices.push_back(
           "the validation data is not the checkpoint's: validation losses before and after cannot be "
           "compared, and the search for the best step starts again");
@@ -210,7 +230,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
 }
 
 void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
-  if (!same_validation(was, now)) return;
+  // At the begin of a stage the search for the best step starts again.
+  if (!same_validation(was, now) || config.begins_stage(was.step)) return;
   const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
   if (was.best && config.checkpoint.keep_best && !there) return;
   now.best = was.best;

@@ -30,6 +30,8 @@ class RunLog {
 
   // Called once, first. `resumed` is the checkpoint; empty: a fresh run.
   void begin(const RunDescription& description, const std::filesystem::path& resumed);
+  // A stage of train.context_schedule other than the first
+  void begin_stage(const RunDescription& description);
   void step(const TrainState::StepResult& result, double learning_rate, double seconds,
             const MemoryLedger& ledger);
   // A status line of a task that has not finished
@@ -44,6 +46,7 @@ class RunLog {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void take(const RunDescription& description);
   void record(const char* type, const nlohmann::ordered_json& figures);
   void raise_peak(double flops);
 
