@@ -197,11 +197,11 @@ namespace {
 
 // One plan for every stage of train.context_schedule
 int plan_each_stage(const Config& config, const PlanOptions& options, const Target& target) {
-  check(
-      options.fit == FitSearch::kNone,
-      "--fit {} searches for one length, and train.context_schedule has {}: set train.context_schedule=none "
-      "for the search",
-      name_of(options.fit), config.stages());
+  if (options.fit != FitSearch::kNone)
+    fail(
+        "--fit {} searches for one length, and train.context_schedule has {}: set "
+        "train.context_schedule=none for the search",
+        name_of(options.fit), config.stages());
   Json json{{"stages", Json::array()}};
   bool all_fit = true;
   for (size_t i = 0; i < config.stages(); ++i) {
