@@ -23,13 +23,15 @@ class Session {
   void initialize(uint64_t seed);  // random weights
   ParamSink writer();              // fp32 values, rounded to the weights' dtype
 
-  // Both fail, before any kernel, on an id outside the vocabulary.
+  // All fail, before any kernel, on an id outside the vocabulary.
   // Mean loss of `count` sequences, [count, T] tokens and targets. The sum of the losses at each position is
   // added to `by_position`, [T], unless it is empty.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
                   std::span<double> by_position = {});
   // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return last_logits(tokens, 1); }
+  // The same after each of the last `count` of `tokens`, in one forward: [count, V]
+  std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
