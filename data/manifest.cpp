@@ -36,19 +36,23 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
                 .tokens = whole_number(json, "tokens", kManifestName),
                 .documents = whole_number(json, "documents", kManifestName),
                 .shards = whole_number(json, "shards", kManifestName)};
-    if (manifest.format == kManifestFormat) {
+    const bool has_documents = manifest.format == kManifestFormat;
+    if (has_documents || manifest.format == kManifestWithoutDocuments) {
       check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);
       manifest.files = read_checksums(json["files"], kManifestName);
-      check(std::ssize(manifest.files) == manifest.shards, "{} has {} shards and {} checksums", kManifestName,
-            manifest.shards, manifest.files.size());
+      check(std::ssize(manifest.files) == manifest.shards * (has_documents ? 2 : 1),
+            "{} has {} shards and {} checksums{}", kManifestName, manifest.shards, manifest.files.size(),
+            has_documents ? "; wanted one for each shard and one for its index of documents" : "");
     }
   } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; prepare the dataset again with ./prepare",
          path.string(), e.what());
   }
-  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutChecksums,
-        "{} has the format '{}', wanted '{}' or '{}'; prepare the dataset again with ./prepare",
-        path.string(), manifest.format, kManifestFormat, kManifestWithoutChecksums);
+  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutDocuments ||
+            manifest.format == kManifestWithoutChecksums,
+        "{} has the format '{}', wanted '{}', '{}' or '{}'; prepare the dataset again with ./prepare",
+        path.string(), manifest.format, kManifestFormat, kManifestWithoutDocuments,
+        kManifestWithoutChecksums);
   return manifest;
 }
 

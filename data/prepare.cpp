@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/document_index.h"
 #include "data/documents.h"
 #include "data/manifest.h"
 #include "data/pending_folder.h"
@@ -128,7 +129,8 @@ class Progress {
 // Encodes documents on all cores, and hands their ids on in the order of the documents.
 class Encoder {
  public:
-  Encoder(const Tokenizer& tokenizer, ShardWriter& shards) : tokenizer_(tokenizer), shards_(shards) {}
+  Encoder(const Tokenizer& tokenizer, ShardWriter& shards, DocumentIndexWriter& documents)
+      : tokenizer_(tokenizer), shards_(shards), documents_(documents) {}
 
   void add_text(std::string_view text) {
     begin_document();
@@ -152,6 +154,10 @@ class Encoder {
     size_t bytes = 0;
     bool begins = false, ends = false;  // the document
   };
+  struct Encoded {
+    std::vector<int32_t> ids;
+    DocumentMarks marks;
+  };
   struct Batch {
     std::string text;
     std::vector<Part> parts;
@@ -169,33 +175,40 @@ class Encoder {
   }
 
   void take_first() {
-    shards_.append(running_.front().get());
+    const Encoded encoded = running_.front().get();
+    shards_.append(encoded.ids);
+    documents_.append(std::ssize(encoded.ids), encoded.marks);
     running_.pop_front();
   }
 
-  std::vector<int32_t> ids_of(const Batch& batch) const {
-    std::vector<int32_t> ids;
+  Encoded ids_of(const Batch& batch) const {
+    Encoded encoded;
+    std::vector<int32_t>& ids = encoded.ids;
     const auto append = [&](std::span<const int32_t> more) {
       ids.insert(ids.end(), more.begin(), more.end());
     };
     const auto after = tokenizer_.after_text();
     std::string_view rest = batch.text;
     for (const Part& part : batch.parts) {
-      if (part.begins) append(tokenizer_.before_text());
+      if (part.begins) {
+        encoded.marks.starts.push_back(std::ssize(ids));
+        append(tokenizer_.before_text());
+      }
       tokenizer_.encode(rest.substr(0, part.bytes), SpecialTokens::kAsText, ids);
       rest.remove_prefix(part.bytes);
       if (!part.ends) continue;
       append(after);
       if (after.empty() || after.back() != tokenizer_.end_of_text()) ids.push_back(tokenizer_.end_of_text());
     }
-    return ids;
+    return encoded;
   }
 
   const Tokenizer& tokenizer_;
   ShardWriter& shards_;
+  DocumentIndexWriter& documents_;
   Batch batch_;
-  bool is_open_ = false;                                   // a document has begun
-  std::deque<std::future<std::vector<int32_t>>> running_;  // waits for its threads when it is destroyed
+  bool is_open_ = false;                      // a document has begun
+  std::deque<std::future<Encoded>> running_;  // waits for its threads when it is destroyed
 };
 
 void prepare(const Options& options) {
@@ -210,7 +223,8 @@ void prepare(const Options& options) {
   ShardWriter shards({.folder = folder.path(),
                       .tokens_per_shard = options.shard_tokens,
                       .bits = bits_for(tokenizer->vocab_size())});
-  Encoder encoder(*tokenizer, shards);
+  DocumentIndexWriter index({.folder = folder.path(), .tokens_per_shard = options.shard_tokens});
+  Encoder encoder(*tokenizer, shards, index);
   Progress progress(options.inputs);
   int64_t read_bytes = 0, documents = 0;
   for (const fs::path& input : options.inputs) {
@@ -232,6 +246,9 @@ void prepare(const Options& options) {
   }
   encoder.finish();
   shards.finish();
+  index.finish();
+  FileChecksums files = shards.checksums();
+  files.insert(index.checksums().begin(), index.checksums().end());
   if (!tokenizer->json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer->json());
   write_manifest(folder.path(), {.tokenizer = std::string(tokenizer->name()),
                                  .tokenizer_from = tokenizer->json().empty() ? "" : options.tokenizer,
@@ -240,7 +257,7 @@ void prepare(const Options& options) {
                                  .tokens = shards.token_count(),
                                  .documents = documents,
                                  .shards = shards.shard_count(),
-                                 .files = shards.checksums()});
+                                 .files = files});
   check(!interrupted, "interrupted");
   folder.publish();
   progress.clear();

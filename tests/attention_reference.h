@@ -1,24 +1,62 @@
 // Attention and its gradients in fp64 on the CPU, as the formulas stand, with the N x N matrices of a head.
 #pragma once
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/dropout.h"
 
 namespace tessera::test {
 
+// Which keys a query sees: AttnMask of attention.h, as its words say it. Nothing is taken from
+// kernels/attention/mask.h, which is tested against this.
+struct MaskCase {
+  bool causal;
+  int64_t window = 0, offset = 0;
+  std::vector<int32_t> documents = {};  // [batch, tokens, 2]; empty: a sequence is one document
+
+  MaskCase(bool is_causal) : causal(is_causal) {}
+  MaskCase(bool is_causal, int64_t of_window, int64_t with_offset = 0)
+      : causal(is_causal), window(of_window), offset(with_offset) {}
+  MaskCase(bool is_causal, std::vector<int32_t> of_documents, int64_t of_window = 0)
+      : causal(is_causal), window(of_window), documents(std::move(of_documents)) {}
+
+  // `token` is the query's place among the batch x tokens
+  bool sees(int64_t token, int64_t query, int64_t key) const {
+    if (!documents.empty() && (key < documents[2 * token] || key >= documents[2 * token + 1])) return false;
+    const int64_t newest = query + offset;
+    return !causal || (key <= newest && (window == 0 || key > newest - window));
+  }
+};
+
+// MaskCase::documents as attn_documents() makes them of cumulative lengths
+inline std::vector<int32_t> documents_from(const std::vector<int32_t>& cumulative, int64_t batch,
+                                           int64_t tokens) {
+  std::vector<int32_t> documents;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0; t < tokens; ++t) {
+      const auto next = std::ranges::upper_bound(cumulative, b * tokens + t);
+      documents.push_back(static_cast<int32_t>(std::max<int64_t>(*std::prev(next) - b * tokens, 0)));
+      documents.push_back(static_cast<int32_t>(std::min<int64_t>(*next - b * tokens, tokens)));
+    }
+  return documents;
+}
+
 struct AttentionCase {
   int64_t batch, tokens, heads, kv_heads;
   int head_dim;
-  bool causal;
+  MaskCase mask;
   double scale;
   Dropout dropout = {};
+  int64_t kv_tokens = tokens;
 
-  int64_t rows() const { return batch * heads * tokens; }        // of q, out and their gradients
-  int64_t kv_rows() const { return batch * kv_heads * tokens; }  // of k, v and theirs
+  int64_t rows() const { return batch * heads * tokens; }           // of q, out and their gradients
+  int64_t kv_rows() const { return batch * kv_heads * kv_tokens; }  // of k, v and theirs
 
   // What dropout multiplies a probability by
   double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
@@ -30,8 +68,8 @@ struct AttentionCase {
   }
 };
 
-// out, dq [batch, heads, tokens, head_dim]; dk, dv [batch, kv_heads,
-// tokens, head_dim]; lse [batch, heads, tokens]
+// out, dq [batch, heads, tokens, head_dim]; dk, dv [batch, kv_heads, kv_tokens, head_dim]; lse [batch, heads,
+// tokens]
 struct AttentionReference {
   std::vector<double> out, lse, dq, dk, dv;
 };
@@ -41,54 +79,59 @@ struct AttentionReference {
 inline AttentionReference reference_attention(const AttentionCase& c, const std::vector<double>& q,
                                               const std::vector<double>& k, const std::vector<double>& v,
                                               const std::vector<double>& dout) {
-  const int64_t n = c.tokens, d = c.head_dim, group = c.heads / c.kv_heads;
+  const int64_t n = c.tokens, m = c.kv_tokens, d = c.head_dim, group = c.heads / c.kv_heads;
   AttentionReference r;
   for (auto* x : {&r.out, &r.dq}) x->assign(c.rows() * d, 0.0);
   for (auto* x : {&r.dk, &r.dv}) x->assign(c.kv_rows() * d, 0.0);
   r.lse.assign(c.rows(), 0.0);
-  std::vector<double> p(n * n), weights(n * n), ds(n * n);  // weights: p after dropout
-  for (int64_t head = 0; head < c.batch * c.heads;
-       ++head) {  // b heads + h, of which group share a head of keys
-    const int64_t base = head * n, kv_base = head / group * n;
+  std::vector<double> p(n * m), weights(n * m), ds(n * m);  // weights: p after dropout
+  for (int64_t head = 0; head < c.batch * c.heads; ++head) {
+    // b heads + h, of which group share a head of keys
+    const int64_t b = head / c.heads, base = head * n, kv_base = head / group * m;
     const auto dot = [d](const double* x, const double* y) {
       double sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
       return sum;
     };
+    const auto sees = [&](int64_t i, int64_t j) { return c.mask.sees(b * n + i, i, j); };
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t keys = c.causal ? i + 1 : n;
-      double* pi = &p[i * n];
-      double* dsi = &ds[i * n];
+      double* pi = &p[i * m];
+      double* dsi = &ds[i * m];
       double max = -INFINITY, sum = 0, delta = 0;
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < m; ++j) {
+        if (!sees(i, j)) continue;
         const double product = dot(&q[(base + i) * d], &k[(kv_base + j) * d]);
         pi[j] = product < -FLT_MAX ? -INFINITY : c.scale * product;
         max = std::fmax(max, pi[j]);
       }
       const bool empty = max == -INFINITY;
-      for (int64_t j = 0; j < keys; ++j) sum += pi[j] = empty ? 0 : std::exp(pi[j] - max);
+      for (int64_t j = 0; j < m; ++j)
+        if (sees(i, j)) sum += pi[j] = empty ? 0 : std::exp(pi[j] - max);
       r.lse[base + i] = max + std::log(sum);
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < m; ++j) {
+        if (!sees(i, j)) continue;
         if (!empty) pi[j] /= sum;
-        const double factor = c.factor(head / c.heads, head % c.heads, i, j);
-        const double weight = weights[i * n + j] = factor * pi[j];
+        const double factor = c.factor(b, head % c.heads, i, j);
+        const double weight = weights[i * m + j] = factor * pi[j];
         dsi[j] = factor * dot(&dout[(base + i) * d], &v[(kv_base + j) * d]);  // dP
         delta += pi[j] * dsi[j];
         for (int64_t e = 0; e < d; ++e) r.out[(base + i) * d + e] += weight * v[(kv_base + j) * d + e];
       }
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < m; ++j) {
+        if (!sees(i, j)) continue;
         dsi[j] = pi[j] * (dsi[j] - delta) * c.scale;
         for (int64_t e = 0; e < d; ++e) r.dq[(base + i) * d + e] += dsi[j] * k[(kv_base + j) * d + e];
       }
     }
 #pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t i = c.causal ? j : 0; i < n; ++i) {
+    for (int64_t j = 0; j < m; ++j) {
+      for (int64_t i = 0; i < n; ++i) {
+        if (!sees(i, j)) continue;
         for (int64_t e = 0; e < d; ++e) {
-          r.dk[(kv_base + j) * d + e] += ds[i * n + j] * q[(base + i) * d + e];
-          r.dv[(kv_base + j) * d + e] += weights[i * n + j] * dout[(base + i) * d + e];
+          r.dk[(kv_base + j) * d + e] += ds[i * m + j] * q[(base + i) * d + e];
+          r.dv[(kv_base + j) * d + e] += weights[i * m + j] * dout[(base + i) * d + e];
         }
       }
     }

@@ -13,10 +13,13 @@ namespace {
 
 constexpr int64_t kLargestCpuHeadDim = 512;  // the CPU's tiles of this width still fit a core's L2 cache
 
-// "head dim 80 in bf16 on NVIDIA H200 (compute capability 9.0)"
+// "head dim 80 in bf16 (mask: causal, window 128) on NVIDIA H200 (compute capability 9.0)"
 std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) {
-  return fmt::format("head dim {} in {} on {} (compute capability {}.{})", plan.shape.head_dim,
-                     name_of(plan.dtype), device.name, device.arch / 10, device.arch % 10);
+  const AttentionShape& s = plan.shape;
+  std::string mask = to_string(s.mask);
+  if (s.kv_tokens != s.tokens) mask += fmt::format(", {} keys for {} queries", s.kv_tokens, s.tokens);
+  return fmt::format("head dim {} in {} (mask: {}) on {} (compute capability {}.{})", s.head_dim,
+                     name_of(plan.dtype), mask, device.name, device.arch / 10, device.arch % 10);
 }
 
 // The problem before there is any memory: an address that nothing reads stands for the documents.
@@ -75,7 +78,32 @@ void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
       attention::cudnn_backward_workspace(problem, attention::cudnn_sums(device.arch, plan.deterministic));
 }
 
+void check_mask(const AttentionShape& s) {
+  const AttentionMask& m = s.mask;
+  check(m.causal || (m.window == 0 && m.offset == 0),
+        "attention wants a causal mask where there is a window or an offset; found window {}, offset {}, not "
+        "causal",
+        m.window, m.offset);
+  constexpr int64_t kMost = attention::kMostTokens;
+  check(m.window >= 0 && m.window <= kMost, "attention wants a window of 0 (none) to {}, found {}", kMost,
+        m.window);
+  check(m.offset >= -kMost && m.offset <= kMost, "attention wants an offset of {} to {}, found {}", -kMost,
+        kMost, m.offset);
+  check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
+        "attention within documents wants as many keys as queries, and no offset; found {} keys, {} queries, "
+        "offset {}",
+        s.kv_tokens, s.tokens, m.offset);
+}
+
 }  // namespace
+
+std::string to_string(const AttentionMask& mask) {
+  std::string text = mask.causal ? "causal" : "full";
+  if (mask.window > 0) text += fmt::format(", window {}", mask.window);
+  if (mask.offset != 0) text += fmt::format(", offset {}", mask.offset);
+  if (mask.documents) text += ", within documents";
+  return text;
+}
 
 AttnDtype attn_dtype(DType dtype) {
   switch (dtype) {
@@ -114,6 +142,10 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
           .dropout = attn_dropout(dropout)};
 }
 
+attention::Mask mask_of(const AttentionPlan& plan, const Tensor& documents) {
+  return attention::mask_of(attn_problem(plan, {}, documents));
+}
+
 AttnTensor attn_tensor(const Heads& heads) {
   const View<void> view = heads_of<void>(heads);
   return {.data = view.data, .batch = view.batch, .row = view.row, .head = view.head};
@@ -128,16 +160,7 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
         "attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
   check(s.kv_tokens > 0, "attention wants keys, found kv_tokens {}", s.kv_tokens);
-  const AttentionMask& m = s.mask;
-  check(
-      m.window >= 0 && (m.causal || (m.window == 0 && m.offset == 0)),
-      "attention wants a window of 0 or more, and a causal mask where there is a window or an offset; found "
-      "window {}, offset {}{}",
-      m.window, m.offset, m.causal ? "" : ", not causal");
-  check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
-        "attention within documents wants as many keys as queries, and no offset; found {} keys, {} queries, "
-        "offset {}",
-        s.kv_tokens, s.tokens, m.offset);
+  check_mask(s);
   AttentionPlan plan;
   plan.kind = request.kind;
   plan.shape = s;

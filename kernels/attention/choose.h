@@ -9,6 +9,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kind.h"
+#include "kernels/attention/mask.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/threads.h"
@@ -27,6 +28,7 @@ struct AttentionMask {
       : causal(is_causal), documents(has_documents) {}
   bool operator==(const AttentionMask&) const = default;
 };
+std::string to_string(const AttentionMask& mask);  // "causal, window 128, within documents"
 
 struct AttentionShape {
   int64_t batch, tokens, heads, head_dim;
@@ -62,7 +64,7 @@ struct AttentionPlan {
   int arch = 0;               // 0 on the CPU
   int threads = 1;            // of the CPU's flash attention: each has a part of the workspace
 
-  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, T] in `dtype`
+  // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, kv_tokens] in `dtype`
   DType saved_dtype = DType::kF32;
   Shape saved_shape;
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
@@ -84,6 +86,8 @@ AttnDropout attn_dropout(const Dropout& dropout);
 // The planned problem in the terms of attention.h; `documents` where the plan has them
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
                          const Tensor& documents = {});
+// The planned mask of the first sequence
+attention::Mask mask_of(const AttentionPlan& plan, const Tensor& documents);
 AttnTensor attn_tensor(const Heads& heads);
 AttnTensor attn_tensor(const Tensor& tensor);  // [B, T, heads, D], all heads
 

@@ -18,9 +18,14 @@ namespace tessera::attention {
 struct Span {
   int begin, end;
 
+  TESSERA_HOST_DEVICE int size() const { return end - begin; }
   TESSERA_HOST_DEVICE bool empty() const { return begin >= end; }
   TESSERA_HOST_DEVICE bool contains(int i) const { return begin <= i && i < end; }
   TESSERA_HOST_DEVICE bool contains(Span other) const { return begin <= other.begin && other.end <= end; }
+  // The tiles of so many rows that it has a part in, counted from row 0
+  TESSERA_HOST_DEVICE Span tiles(int rows) const {
+    return empty() ? Span{0, 0} : Span{begin / rows, (end - 1) / rows + 1};
+  }
   bool operator==(const Span&) const = default;
 };
 

@@ -2,11 +2,11 @@
 // every row, a maximum, a sum and a weighted sum of values; it saves one log-sum-exp per row. The backward
 // recomputes a tile of probabilities from the log-sum-exp whenever it needs one.
 //
-// Forward, for a query tile Q (Bq x D) and key tiles K, V (Bk x D) up to the diagonal:
+// Forward, for a query tile Q (Bq x D) and the key tiles K, V (Bk x D) that a query of it sees:
 //   S = scale Q K^T;  masked;  P = exp(S - running maximum);  O = rescale O + P V
 //   at the end  y = O / sum
 // With dropout, the sum is over all probabilities, P V over those that are kept, and y = scale() O / sum.
-// Backward, for a query head, a key tile and all query tiles from its diagonal on; delta = rowsum(dY * Y):
+// Backward, for a query head, a key tile and the query tiles that see a key of it; delta = rowsum(dY * Y):
 //   P = exp(S - lse);  dV += P^T dY;  dP = dY V^T;  dS = scale P (dP - delta);  dK += dS^T Q;  dQ += dS K
 // With dropout, dV is of the kept probabilities, and dP of the kept keys, both times scale().
 // dK and dV of a key/value head are summed over the query heads that read it.
@@ -18,6 +18,7 @@
 #include <limits>
 #include <memory>
 
+#include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
@@ -26,18 +27,33 @@
 namespace tessera::cpu {
 namespace {
 
+using attention::Mask;
+using attention::Span;
+
 static_assert(sizeof(StreamingSoftmax) == 2 * sizeof(float),
               "FlashForwardScratch::softmax has room for this");
 
-// S = scale Q K^T for `queries` rows and `keys` columns; a key after its query (causal) scores -inf.
-void score_tile(const View<float>& q, int64_t first_query, int64_t queries, const View<float>& k,
-                int64_t first_key, int64_t keys, const AttentionPlan& plan, float* S) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, plan.shape.head_dim, plan.scale,
-              q.row_begin(first_query), q.row, k.row_begin(first_key), k.row, 0.0f, S, keys);
-  if (!plan.shape.mask.causal || first_key + keys <= first_query + 1) return;
-  for (int64_t i = 0; i < queries; ++i)
-    for (int64_t j = std::max<int64_t>(0, first_query + i + 1 - first_key); j < keys; ++j)
-      S[i * keys + j] = -std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Tile `index` of `size` rows each, of `rows` in all
+Span tile_span(int index, int64_t size, int rows) {
+  const int begin = index * static_cast<int>(size);
+  return {begin, std::min(begin + static_cast<int>(size), rows)};
+}
+
+// S = scale Q K^T for rows `queries` and columns `keys`; a key that its query does not see scores -inf.
+void score_tile(const View<float>& q, Span queries, const View<float>& k, Span keys, const Mask& mask,
+                const AttentionPlan& plan, float* S) {
+  const int columns = keys.size();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries.size(), columns, plan.shape.head_dim,
+              plan.scale, q.row_begin(queries.begin), q.row, k.row_begin(keys.begin), k.row, 0.0f, S,
+              columns);
+  if (mask.whole(queries, keys)) return;
+  for (int i = queries.begin; i < queries.end; ++i, S += columns) {
+    const Span seen = mask.keys_of(i);
+    std::fill(S, S + std::clamp(seen.begin - keys.begin, 0, columns), -kInfinity);
+    std::fill(S + std::clamp(seen.end - keys.begin, 0, columns), S + columns, -kInfinity);
+  }
 }
 
 // A query head and the key/value head that it reads; the gradients of both.
@@ -45,11 +61,13 @@ struct HeadBackward {
   View<float> q, k, v, y, dy, dq, dk, dv;
   const float* lse;  // [T]
   const Dropout& dropout;
-  const DropoutMask& mask;
+  const DropoutMask& dropped;
+  Mask mask;
   int64_t batch, index;
 
-  HeadBackward(const AttentionBackward& a, const DropoutMask& mask_of_all, int64_t b, int64_t h)
-      : dropout(a.dropout), mask(mask_of_all), batch(b), index(h) {
+  HeadBackward(const AttentionBackward& a, const DropoutMask& dropped_of_all, const Mask& mask_of_first,
+               int64_t b, int64_t h)
+      : dropout(a.dropout), dropped(dropped_of_all), mask(mask_of_first.of_sequence(b)), batch(b), index(h) {
     const AttentionShape& s = a.plan.shape;
     const int64_t kv_head = h / s.group();
     q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
@@ -67,24 +85,29 @@ void fill_zero(const View<float>& head, int64_t tokens, int64_t D) {
 // Adds what one query head gives to dQ, dK and dV.
 void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile tile,
                    const FlashBackwardScratch& scratch) {
-  const int64_t T = plan.shape.tokens, D = plan.shape.head_dim;
+  const int64_t D = plan.shape.head_dim;
   float *P = scratch.probabilities, *dS = scratch.gradients, *delta = scratch.delta;
-  for (int64_t t = 0; t < T; ++t) {
+  for (int64_t t = 0; t < plan.shape.tokens; ++t) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t d = 0; d < D; ++d) sum += h.dy.row_begin(t)[d] * h.y.row_begin(t)[d];
     delta[t] = sum;
   }
-  for (int64_t first_key = 0; first_key < T; first_key += tile.keys) {
-    const int64_t keys = std::min(tile.keys, T - first_key);
-    const int64_t first_tile = plan.shape.mask.causal ? first_key / tile.queries * tile.queries : 0;
-    for (int64_t first_query = first_tile; first_query < T; first_query += tile.queries) {
-      const int64_t queries = std::min(tile.queries, T - first_query);
-      score_tile(h.q, first_query, queries, h.k, first_key, keys, plan, P);
+  const Span key_tiles = Span{0, h.mask.keys}.tiles(tile.keys);
+  for (int key_tile = key_tiles.begin; key_tile < key_tiles.end; ++key_tile) {
+    const Span columns = tile_span(key_tile, tile.keys, h.mask.keys);
+    const int64_t first_key = columns.begin, keys = columns.size();
+    const Span query_tiles = h.mask.queries_of(columns).tiles(tile.queries);
+    for (int query_tile = query_tiles.begin; query_tile < query_tiles.end; ++query_tile) {
+      const Span rows = tile_span(query_tile, tile.queries, h.mask.queries);
+      const int64_t first_query = rows.begin, queries = rows.size();
+      score_tile(h.q, rows, h.k, columns, h.mask, plan, P);
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
                   h.dy.row_begin(first_query), h.dy.row, h.v.row_begin(first_key), h.v.row, 0.0f, dS, keys);
       for (int64_t i = 0; i < queries; ++i) {
-        const float row_lse = h.lse[first_query + i], row_delta = delta[first_query + i];
+        // Of a row that sees no key: 0 stands in for -inf, since -inf - -inf is NaN.
+        const float lse = h.lse[first_query + i], row_lse = lse == -kInfinity ? 0.0f : lse;
+        const float row_delta = delta[first_query + i];
         float *p = &P[i * keys], *ds = &dS[i * keys];
         const auto to_gradients = [&](int64_t from, int64_t to) {
 #pragma omp simd
@@ -97,7 +120,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
           to_gradients(0, keys);
           continue;
         }
-        const DropoutRow row{h.mask, h.batch, h.index, first_query + i};
+        const DropoutRow row{h.dropped, h.batch, h.index, first_query + i};
         row.for_keys(first_key, keys, [&](int64_t from, int64_t to, uint32_t kept) {
           keep(ds + from, to - from, kept, h.dropout.scale());
           to_gradients(from, to);
@@ -117,10 +140,11 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
-  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
-  const int64_t tiles = (T + tile.queries - 1) / tile.queries, group = H / K;
-  const int64_t each = FlashForwardScratch(nullptr, tile, D).bytes;
-  const DropoutMask mask(a.dropout);
+  const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
+  const Mask mask_of_first = mask_of(a.plan, a.documents);
+  const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
+  const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
+  const DropoutMask dropped(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {
     const FlashForwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, D);
@@ -129,20 +153,23 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 #pragma omp for collapse(3) schedule(dynamic)
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
-        for (int64_t t = 0; t < tiles; ++t) {
-          const int64_t first_query = t * tile.queries, queries = std::min(tile.queries, T - first_query);
+        for (int t = 0; t < tiles; ++t) {
+          const Mask mask = mask_of_first.of_sequence(b);
+          const Span rows = tile_span(t, tile.queries, mask.queries);
+          const int64_t first_query = rows.begin, queries = rows.size();
           const View<float> q = heads_of<float>(a.q).one_head(b, h),
                             k = heads_of<float>(a.k).one_head(b, h / group),
                             v = heads_of<float>(a.v).one_head(b, h / group);
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
-          const int64_t last_key = seen.causal ? first_query + queries : T;
-          for (int64_t first_key = 0; first_key < last_key; first_key += tile.keys) {
-            const int64_t keys = std::min(tile.keys, T - first_key);
-            score_tile(q, first_query, queries, k, first_key, keys, a.plan, S);
+          const Span key_tiles = mask.keys_of(rows).tiles(tile.keys);
+          for (int key_tile = key_tiles.begin; key_tile < key_tiles.end; ++key_tile) {
+            const Span columns = tile_span(key_tile, tile.keys, mask.keys);
+            const int64_t first_key = columns.begin, keys = columns.size();
+            score_tile(q, rows, k, columns, mask, a.plan, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
-              if (a.dropout) DropoutRow{mask, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
+              if (a.dropout) DropoutRow{dropped, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
               for (int64_t d = 0; d < D; ++d) O[i * D + d] *= rescale;
             }
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, S, keys,
@@ -162,9 +189,10 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 
 // A thread takes a key/value head and its query heads in turn, so the order of every sum is fixed.
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
-  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
+  const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
-  const DropoutMask mask(a.dropout);
+  const Mask mask_of_first = mask_of(a.plan, a.documents);
+  const DropoutMask dropped(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {
     const FlashBackwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, T);
@@ -172,11 +200,11 @@ void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
         for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const HeadBackward head(a, mask, b, h);
+          const HeadBackward head(a, dropped, mask_of_first, b, h);
           fill_zero(head.dq, T, D);
           if (h == kv_head * group) {
-            fill_zero(head.dk, T, D);
-            fill_zero(head.dv, T, D);
+            fill_zero(head.dk, kv_tokens, D);
+            fill_zero(head.dv, kv_tokens, D);
           }
           add_gradients(head, a.plan, tile, scratch);
         }

@@ -1,9 +1,10 @@
-// Attention that stores the N x N probabilities: a product, a masked softmax, a product.
+// Attention that stores the probabilities of T queries and N keys: a product, a masked softmax, a product.
 #include <cblas.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
@@ -12,13 +13,20 @@
 namespace tessera::cpu {
 namespace {
 
-// To `kept` [T, T]: the saved probabilities of a query head that are not dropped, else 0.
+using attention::Mask;
+using attention::Span;
+
+// To `kept` [T, kv_tokens]: the saved probabilities of a query head that are not dropped, else 0.
 template <class Attention>  // AttentionForward or AttentionBackward
-void keep_probabilities(const Attention& a, const DropoutMask& mask, int64_t b, int64_t h, float* kept) {
+void keep_probabilities(const Attention& a, const DropoutMask& dropped, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
-  const int64_t T = s.tokens;
-  std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * T * T, T * T, kept);
-  for (int64_t i = 0; i < T; ++i) DropoutRow{mask, b, h, i}.drop(kept + i * T, 0, s.mask.causal ? i + 1 : T);
+  const int64_t N = s.kv_tokens, all = s.tokens * N;
+  const Mask mask = mask_of(a.plan, a.documents).of_sequence(b);
+  std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * all, all, kept);
+  for (int i = 0; i < mask.queries; ++i) {
+    const Span seen = mask.keys_of(i);
+    DropoutRow{dropped, b, h, i}.drop(kept + i * N + seen.begin, seen.begin, seen.size());
+  }
 }
 
 // y = scale() P V of a query head, with scale() = 1 without dropout
@@ -26,40 +34,43 @@ void weigh_values(const AttentionForward& a, int64_t b, int64_t h, const float* 
   const AttentionShape& s = a.plan.shape;
   const View<float> v = heads_of<float>(a.v).one_head(b, h / s.group()),
                     y = heads_of<float>(a.y).one_head(b, h);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.tokens, s.head_dim, s.tokens, a.dropout.scale(), P,
-              s.tokens, v.data, v.row, 0.0f, y.data, y.row);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.tokens, s.head_dim, s.kv_tokens, a.dropout.scale(),
+              P, s.kv_tokens, v.data, v.row, 0.0f, y.data, y.row);
 }
 
 }  // namespace
 
 void naive_attention_forward(const AttentionForward& a) {
-  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
+  const auto [B, T, H, D, kind, K, N] = a.plan.shape;
   const int64_t group = H / K;
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
       const View<float> q = heads_of<float>(a.q).one_head(b, h),
                         k = heads_of<float>(a.k).one_head(b, h / group);
-      float* P = a.saved.as<float>() + (b * H + h) * T * T;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, a.plan.scale, q.data, q.row, k.data,
-                  k.row, 0.0f, P, T);
-      for (int64_t i = 0; i < T; ++i) {
-        const int64_t keys = seen.causal ? i + 1 : T;
+      const Mask mask = mask_of(a.plan, a.documents).of_sequence(b);
+      float* P = a.saved.as<float>() + (b * H + h) * T * N;
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, a.plan.scale, q.data, q.row, k.data,
+                  k.row, 0.0f, P, N);
+      for (int i = 0; i < mask.queries; ++i) {
+        const Span seen = mask.keys_of(i);
+        float* p = P + i * N;
         StreamingSoftmax row;
-        row.absorb(P + i * T, keys);
-        for (int64_t j = 0; j < keys; ++j) P[i * T + j] *= row.inverse_sum();
-        std::fill(P + i * T + keys, P + (i + 1) * T, 0.0f);
+        row.absorb(p + seen.begin, seen.size());
+        for (int j = seen.begin; j < seen.end; ++j) p[j] *= row.inverse_sum();
+        std::fill(p, p + seen.begin, 0.0f);
+        std::fill(p + seen.end, p + N, 0.0f);
       }
       if (!a.dropout) weigh_values(a, b, h, P);
     }
   }
   if (!a.dropout) return;
-  const DropoutMask mask(a.dropout);
+  const DropoutMask dropped(a.dropout);
   for (int64_t b = 0; b < B; ++b) {  // the workspace has room for one sequence
 #pragma omp parallel for
     for (int64_t h = 0; h < H; ++h) {
-      float* kept = a.workspace.as<float>() + h * T * T;
-      keep_probabilities(a, mask, b, h, kept);
+      float* kept = a.workspace.as<float>() + h * T * N;
+      keep_probabilities(a, dropped, b, h, kept);
       weigh_values(a, b, h, kept);
     }
   }
@@ -69,9 +80,9 @@ void naive_attention_forward(const AttentionForward& a) {
 //   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
 // With dropout, P of the first product is without what is dropped, and so is dP; both times scale().
 void naive_attention_backward(const AttentionBackward& a) {
-  const auto [B, T, H, D, seen, K, kv_tokens] = a.plan.shape;
+  const auto [B, T, H, D, kind, K, N] = a.plan.shape;
   const int64_t group = H / K;
-  const DropoutMask mask(a.dropout);
+  const DropoutMask dropped(a.dropout);
   for (int64_t b = 0; b < B; ++b) {
 #pragma omp parallel for
     for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
@@ -83,28 +94,28 @@ void naive_attention_backward(const AttentionBackward& a) {
         const float beta = h == kv_head * group ? 0.0f : 1.0f;  // the first query head overwrites dK and dV
         const View<float> q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
-        const float* P = a.saved.as<float>() + (b * H + h) * T * T;
-        float* dS = a.workspace.as<float>() + h * T * T;  // before it, with dropout, the probabilities kept
-        if (a.dropout) keep_probabilities(a, mask, b, h, dS);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.dropout.scale(), a.dropout ? dS : P,
-                    T, dy.data, dy.row, beta, dv.data, dv.row);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, D, 1.0f, dy.data, dy.row, v.data, v.row,
-                    0.0f, dS, T);
+        const float* P = a.saved.as<float>() + (b * H + h) * T * N;
+        float* dS = a.workspace.as<float>() + h * T * N;  // before it, with dropout, the probabilities kept
+        if (a.dropout) keep_probabilities(a, dropped, b, h, dS);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, N, D, T, a.dropout.scale(), a.dropout ? dS : P,
+                    N, dy.data, dy.row, beta, dv.data, dv.row);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, 1.0f, dy.data, dy.row, v.data, v.row,
+                    0.0f, dS, N);
         for (int64_t i = 0; i < T; ++i) {
-          const float* p = P + i * T;
-          float* ds = dS + i * T;
+          const float* p = P + i * N;
+          float* ds = dS + i * N;
           if (a.dropout)
-            DropoutRow{mask, b, h, i}.for_keys(0, T, [&](int64_t from, int64_t to, uint32_t kept) {
-              keep(ds + from, to - from, kept, mask.scale());
+            DropoutRow{dropped, b, h, i}.for_keys(0, N, [&](int64_t from, int64_t to, uint32_t kept) {
+              keep(ds + from, to - from, kept, dropped.scale());
             });
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
-          for (int64_t j = 0; j < T; ++j) sum += p[j] * ds[j];
-          for (int64_t j = 0; j < T; ++j) ds[j] = p[j] * (ds[j] - sum);
+          for (int64_t j = 0; j < N; ++j) sum += p[j] * ds[j];
+          for (int64_t j = 0; j < N; ++j) ds[j] = p[j] * (ds[j] - sum);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, k.data, k.row,
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, N, a.plan.scale, dS, N, k.data, k.row,
                     0.0f, dq.data, dq.row);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, T, D, T, a.plan.scale, dS, T, q.data, q.row,
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, N, D, T, a.plan.scale, dS, N, q.data, q.row,
                     beta, dk.data, dk.row);
       }
     }

@@ -29,7 +29,7 @@ class AttentionDropout : public AttentionKernels {
         SCOPED_TRACE(::testing::Message()
                      << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", N = " << c.tokens << ", "
                      << c.heads << " heads of " << c.head_dim << ", " << c.kv_heads << " of keys"
-                     << (c.causal ? ", causal, " : ", full, ") << name_of(packing) << ", threshold "
+                     << (c.mask.causal ? ", causal, " : ", full, ") << name_of(packing) << ", threshold "
                      << c.dropout.threshold << (deterministic ? ", fixed order" : ", any order"));
         expect_within(
             errors_of(problem.run(deterministic), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0),
@@ -113,7 +113,7 @@ int64_t wrong_elements(const AttentionCase& c, const Outputs& r, int64_t first) 
     for (int64_t i = 0; i < c.tokens; ++i)
       for (int64_t d = 0; d < c.head_dim && first + d < c.tokens; ++d) {
         const auto wanted = [&](int64_t query, int64_t key) {
-          return (!c.causal || key <= query) && c.factor(head / c.heads, head % c.heads, query, key) > 0;
+          return (!c.mask.causal || key <= query) && c.factor(head / c.heads, head % c.heads, query, key) > 0;
         };
         const int64_t element = (head * c.tokens + i) * c.head_dim + d;
         wrong += kept(r.out[element]) != wanted(i, first + d);

@@ -60,7 +60,7 @@ class Problem {
             .heads = case_.heads,
             .kv_heads = case_.kv_heads,
             .head_dim = case_.head_dim,
-            .mask = {.causal = case_.causal},
+            .mask = {.causal = case_.mask.causal},
             .scale = static_cast<float>(case_.scale),
             .dropout = attn_dropout(case_.dropout)};
   }

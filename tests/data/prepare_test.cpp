@@ -30,7 +30,7 @@ TEST_F(Prepare, EndsEveryDocument) {
             "      \"xxh3_128\": \"" +
                 shard.checksum +
                 "\"\n    }\n  },\n"
-                "  \"format\": \"tessera-dataset-2\",\n  \"shards\": 1,\n"
+                "  \"format\": \"tessera-dataset-3\",\n  \"shards\": 1,\n"
                 "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
   EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
 }

@@ -165,6 +165,13 @@ void check_freeze(const SourcedConfig& sourced) {
                   "leaves nothing to train, with", "model.layers");
 }
 
+void check_data(const SourcedConfig& sourced) {
+  const Config::Data& data = sourced.config.data;
+  sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
+                  "cuts documents that follow one another, but", "data.documents",
+                  "set data.shift=auto, or data.documents=join");
+}
+
 }  // namespace
 
 void check_across(const SourcedConfig& sourced) {
@@ -180,6 +187,7 @@ void check_across(const SourcedConfig& sourced) {
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);
   check_recompute(sourced);
   check_freeze(sourced);
+  check_data(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

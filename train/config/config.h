@@ -16,6 +16,7 @@
 #include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
+#include "train/config/data_sources.h"
 
 namespace tessera {
 
@@ -54,8 +55,13 @@ struct ContextStage {
   bool operator==(const ContextStage&) const = default;
 };
 
+enum class Documents : uint8_t { kJoin, kMask };
+constexpr auto words_of(Documents) {  // of data.documents
+  return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
+}
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
-inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
+inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
@@ -75,17 +81,21 @@ struct Config {
     int64_t parameters() const = delete;
     int64_t qkv_heads() const = delete;
     int64_t attention_width() const = delete;
-    double flops_per_token(int64_t T) const = delete;
+    double flops_per_token(double T) const = delete;
   } model;
 
   struct Data {
-    std::string train = kBuiltinData;  // or a path: a shard, a folder of shards, a text file
-    std::string validation = "";       // like train; empty: hold out a part of train
+    std::vector<DataSource> train = {{.path = kBuiltinData}};
+    std::string validation = "";  // a path; empty: hold out a part of each source of train
     double validation_fraction = 0.05;
     bool shuffle = true;
     Shift shift = Shift::kAuto;
+    Documents documents = Documents::kJoin;
     bool operator==(const Data&) const = default;
-    bool shifts() const { return shift == Shift::kAuto ? shuffle : shift == Shift::kOn; }  // of a new run
+    bool masks() const { return documents == Documents::kMask; }
+    bool shifts() const {  // of a new run
+      return shift == Shift::kAuto ? shuffle && !masks() : shift == Shift::kOn;
+    }
   } data;
 
   struct Train {

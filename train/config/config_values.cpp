@@ -240,7 +240,9 @@ std::vector<ContextStage> Stages::read(const Written& value) const {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
   std::vector<ContextStage> stages;
   if (is_text && value.text == "none") return stages;
-  const auto entries = is_text ? pairs_in(value.text) : value.entries;
+  std::vector<std::pair<std::string, std::string>> entries;
+  if (is_text) entries = pairs_in(value.text);
+  for (const Written& entry : value.values) entries.emplace_back(entry.key, entry.text);
   if (entries.empty()) refuse(value, wants());
   for (const auto& [step, length] : entries) {
     ContextStage stage;
@@ -281,6 +283,40 @@ std::string Text::read(const Written& value) const {
 }
 
 std::string Text::write(const std::string& value) const { return in_quotes(value); }
+
+std::string text_of(const std::vector<DataSource>& sources) {
+  if (sources.size() == 1) return sources[0].path;
+  std::string text;
+  for (const DataSource& source : sources)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", source.path, source.weight);
+  return text;
+}
+
+std::vector<DataSource> Sources::read(const Written& value) const {
+  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
+  if (is_text && !value.text.empty()) return {{.path = Text().read(value)}};
+  if (value.kind != Written::Kind::kMap || value.values.empty()) refuse(value, wants());
+  std::vector<DataSource> sources;
+  for (Written weight : value.values) {
+    const std::string path = weight.key;
+    if (path.empty()) refuse(value, wants(), ", with an empty path");
+    for (const DataSource& other : sources)
+      check(other.path != path, "{}: {} names {} twice", weight.where, value.key, in_quotes(path));
+    weight.key = fmt::format("{}, the weight of {},", value.key, in_quotes(path));
+    sources.push_back({.path = path, .weight = Number{.above = 0, .at_most = 1e9}.read(weight)});
+  }
+  if (sources.size() == 1) sources[0].weight = 1;
+  return sources;
+}
+
+std::string Sources::write(const std::vector<DataSource>& value) const {
+  if (value.size() == 1) return in_quotes(value[0].path);
+  std::string text;
+  for (const DataSource& source : value)
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "{" : ", ", in_quotes(source.path), shortest(source.weight));
+  return text + "}";
+}
 
 bool Flag::read(const Written& value) const {
   if (value.kind != Written::Kind::kPlain || (value.text != "true" && value.text != "false"))

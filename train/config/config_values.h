@@ -14,6 +14,7 @@
 #include "kernels/base/words.h"
 #include "model/freeze.h"
 #include "train/config/config.h"
+#include "train/config/data_sources.h"
 
 namespace tessera {
 
@@ -23,9 +24,8 @@ struct Written {
   std::string key;    // whose value this is
   std::string where;  // for messages: file:line:column, or --set key=value
   Kind kind = Kind::kNothing;
-  std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
-  // kMap: names and values that are plain; nothing if one of them is not
-  std::vector<std::pair<std::string, std::string>> entries = {};
+  std::string text;                  // kPlain and kQuoted: without quotes, escapes resolved
+  std::vector<Written> values = {};  // kMap: those of its keys, without the values of these in turn
 
   std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
 };
@@ -117,6 +117,13 @@ struct Text {
   std::string wants() const { return may_be_empty ? "text" : "text that is not empty"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
+};
+
+// A path, or a map from paths to weights
+struct Sources {
+  std::string wants() const { return "a path, or several with weights: {a: 0.7, b: 0.3}"; }
+  std::vector<DataSource> read(const Written& value) const;
+  std::string write(const std::vector<DataSource>& value) const;
 };
 
 struct Flag {

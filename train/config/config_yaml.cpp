@@ -118,19 +118,7 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
 
 namespace {
 
-// Of this map alone: a text of few bytes may nest maps so that all of them together have no end.
-std::vector<std::pair<std::string, std::string>> plain_entries(const YAML::Node& map) {
-  std::vector<std::pair<std::string, std::string>> entries;
-  for (const auto& entry : map) {
-    if (!entry.first.IsScalar() || !entry.second.IsScalar()) return {};
-    entries.emplace_back(entry.first.Scalar(), entry.second.Scalar());
-  }
-  return entries;
-}
-
-}  // namespace
-
-Written written(const std::string& key, const YAML::Node& node, const YamlSource& source) {
+Written written_flat(const std::string& key, const YAML::Node& node, const YamlSource& source) {
   Written value{.key = key, .where = source.at(node.Mark()), .kind = Written::Kind::kNothing, .text = ""};
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
@@ -143,12 +131,22 @@ Written written(const std::string& key, const YAML::Node& node, const YamlSource
       break;
     case YAML::NodeType::Map:
       value.kind = Written::Kind::kMap;
-      value.entries = plain_entries(node);
       break;
     case YAML::NodeType::Null:
     case YAML::NodeType::Undefined:
       break;
   }
+  return value;
+}
+
+}  // namespace
+
+Written written(const std::string& key, const YAML::Node& node, const YamlSource& source) {
+  Written value = written_flat(key, node, source);
+  if (value.kind != Written::Kind::kMap) return value;
+  for (const auto& entry : node)
+    value.values.push_back(
+        written_flat(entry.first.IsScalar() ? entry.first.Scalar() : "", entry.second, source));
   return value;
 }
 

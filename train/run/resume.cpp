@@ -91,25 +91,44 @@ void refuse(const fs::path& checkpoint, const std::string& what) {
       checkpoint.string(), what);
 }
 
-// Both have fingerprints.
-void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now) {
-  const DataFingerprint &old = *was.fingerprint, &data = *now.fingerprint;
-  if (const auto differs = difference(old.train, data.train)) {
-    check(was.data != kBuiltinData || now.data != kBuiltinData,
+void check_same_source(const fs::path& checkpoint, const DataFingerprint::Source& old,
+                       const DataFingerprint::Source& data, const std::string& name, bool built_in,
+                       bool same_length) {
+  if (const auto differs = difference(old.stream, data.stream)) {
+    check(!built_in,
           "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
           "{}. Resume with that build, or train on a file of your own with data.train",
           checkpoint.string(), *differs);
     fail(
         "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start a new run "
         "from these weights with train.init_from",
-        checkpoint.string(), now.data, *differs);
+        checkpoint.string(), name, *differs);
   }
-  check(old.train_range.first_token == data.train_range.first_token &&
-            old.train_range.token_count == data.train_range.token_count,
+  check(old.range == data.range,
         "{} was trained on {} tokens of {}, this run would train on {}: text that was held out would become "
         "training text, or the reverse. Restore data.validation_fraction and data.validation, or start a new "
         "run from these weights with train.init_from",
-        checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
+        checkpoint.string(), old.range.token_count, name, data.range.token_count);
+  // Documents are packed for the length of the sequences, which train.context_schedule may have changed.
+  if (same_length && old.packing != data.packing)
+    refuse(checkpoint, fmt::format("was trained on documents of {} that were packed in another way", name));
+}
+
+// Both have fingerprints.
+void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                       const std::vector<DataSource>& sources) {
+  const auto &old = was.fingerprint->train, &data = now.fingerprint->train;
+  if (old.size() != data.size())
+    refuse(checkpoint, fmt::format("was trained on {} sources, {}, this run has {}, {}", old.size(), was.data,
+                                   data.size(), now.data));
+  const bool built_in = was.data == kBuiltinData && now.data == kBuiltinData;
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (old[i].weight != data[i].weight)
+      refuse(checkpoint, fmt::format("was made with the weight {} of {}, this run has {}", old[i].weight,
+                                     sources[i].path, data[i].weight));
+    check_same_source(checkpoint, old[i], data[i], sources[i].path, built_in,
+                      was.sequence_length == now.sequence_length);
+  }
 }
 
 // The sequences of a checkpoint have the length of the step that it follows. One that an evaluation at the
@@ -147,6 +166,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
   same("train.seed", was.seed, now.seed);
   check_length(checkpoint, was, now, config);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  same("data.documents", name_of(was.documents), name_of(now.documents));
   same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
   if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())
@@ -159,7 +179,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
         fmt::format("{} keeps no fingerprint of its data: only the name of data.train was compared",
                     checkpoint.filename().string()));
   } else if (now.fingerprint) {
-    check_same_tokens(checkpoint, was, now);
+    check_same_tokens(checkpoint, was, now, config.data.train);
     if (was.sequence_length == now.sequence_length && !same_validation(was, now))
       notices.push_back(
           "the validation data is not the checkpoint's: validation losses before and after cannot be "

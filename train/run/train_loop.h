@@ -70,6 +70,7 @@ class TrainLoop {
   bool evaluates_first() const;
   void begin_stage();
   bool train_step(int64_t step);
+  void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
   void sample();
   void save();
@@ -81,6 +82,7 @@ class TrainLoop {
   OpenRun run_;
   Stopping stopping_;
   int64_t saved_;             // the step of the newest checkpoint of this run
+  StepTokens next_tokens_;    // of run_.next, over all ranks
   PositionLosses positions_;  // of the last evaluation, with evaluation.by_position
   double step_seconds_ = 0;   // of the last step, or expected before the first; equal on all ranks
 };

@@ -125,8 +125,9 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .sequence_length = shape().sequence_length,
           .ranks = config_.ranks,
           .device = device_.traits.device,
-          .data = config_.data.train,
+          .data = text_of(config_.data.train),
           .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
+          .documents = config_.data.documents,
           .freeze = text_of(config_.train.freeze)};
 }
 
@@ -151,10 +152,11 @@ void Trainer::plan_every_stage(const fs::path* checkpoint) {
 void Trainer::check_later_data() {
   for (size_t stage = stage_ + 1; stage < config_.stages(); ++stage) {
     const RunData later(config_.of_stage(stage), run_.shift);
-    check(later.train().range().token_count == data_->train().range().token_count,
-          "{}too little text for a sequence to train on and one to hold out. Use more data, a shorter stage, "
-          "or a larger data.validation_fraction",
-          stage_name(config_, stage));
+    for (size_t i = 0; i < later.sources().size(); ++i)
+      check(later.sources()[i].range.token_count == data_->sources()[i].range.token_count,
+            "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
+            "stage, or a larger data.validation_fraction",
+            stage_name(config_, stage), later.sources()[i].stream.path().string());
   }
 }
 
@@ -168,15 +170,13 @@ void Trainer::take_data(const fs::path* checkpoint) {
   check(run_.step <= config_.steps(), "{} is at step {}, and nothing is left to do: {}", resumed_.string(),
         run_.step, advice_on_length(config_));
   run_.fingerprint = data_->fingerprint();
-  ranks_.check_same(run_.fingerprint->train.sample,
-                    "a checksum of data.train: all ranks have to read the same data");
+  std::string samples;
+  for (const auto& source : run_.fingerprint->train) samples += source.stream.sample + source.packing;
+  ranks_.check_same(samples, "a checksum of data.train: all ranks have to read the same data");
   if (ranks_.is_rank_0()) add_notices(data_->verify());
-  add_notices(check_run({.config = config_,
-                         .model = shape().model,
-                         .train = data_->stream(),
-                         .validation = data_->validation_stream(),
-                         .tokenizer = data_->tokenizer(),
-                         .resuming = checkpoint != nullptr}));
+  add_notices(data_->packing_notices());
+  add_notices(check_run(
+      {.config = config_, .model = shape().model, .data = *data_, .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
   add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_, *data_));
   take_best(*checkpoint, was_, run_, config_);
@@ -215,6 +215,7 @@ void Trainer::next_stage(const fs::path& checkpoint) {
   run_.best.reset();
   run_.evaluations_since_best = 0;
   data_.emplace(config_.of_stage(stage_), run_.shift);
+  run_.fingerprint = data_->fingerprint();  // documents are packed for this length
   fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
   state_.reset();
   arena_.reset();

@@ -18,10 +18,11 @@ namespace tessera::attention::f32 {
 namespace {
 
 struct Args : BackwardTensors<float>, Sizes {
-  int tiles;
+  int query_tiles, key_tiles;
   const float* lse;  // [B, H, N]
   float* delta;      // [B, H, N]
   int head_dim;
+  Mask mask;  // of the first sequence
   DropoutMask dropout;
 };
 
@@ -66,14 +67,13 @@ __device__ RowStatistics statistics_of(const Args& a, int head_index, int query)
 }
 
 // An element of P (what is kept of it) and of dS from the products that they are made of; 0 where the query
-// does not see the key.
+// does not see the key
 struct Gradient {
   float p, ds;
 };
 template <bool kDropout>
-__device__ __forceinline__ Gradient gradient_of(const Args& a, int query, int key, float score, float dp,
+__device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float score, float dp,
                                                 RowStatistics row, bool kept) {
-  const bool seen = query < a.tokens && key < a.tokens && (!a.causal || key <= query);
   if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
   const float p = exp2f(fmaf(score, a.scale * kLog2e, -row.log2_sum_exp)), ds = p * (dp - row.delta);
   return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
@@ -86,16 +86,19 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   const Memory<kHeadDim> m(memory);
   __shared__ KeptScores<kT> kept;
   const Place at;
-  const int tile = blockIdx.x % a.tiles;  // causal: the longest first
-  const int b = blockIdx.x / a.tiles / a.kv_heads, kv_head = blockIdx.x / a.tiles % a.kv_heads;
+  const int tile = blockIdx.x % a.key_tiles;  // causal: the longest first
+  const int b = blockIdx.x / a.key_tiles / a.kv_heads, kv_head = blockIdx.x / a.key_tiles % a.kv_heads;
+  const Mask mask = a.mask.of_sequence(b);
   const int first_k = tile * kT;
+  const Span columns = tile_span<kT>(first_k, mask.keys), query_tiles = mask.queries_of(columns).tiles(kT);
 
-  load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens, a.head_dim);
-  load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens, a.head_dim);
+  load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+  load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
   Accumulator<kT, kHeadDim> dk, dv;
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
-    for (int i = a.causal ? tile : 0; i < a.tiles; ++i) {
+    for (int i = query_tiles.begin; i < query_tiles.end; ++i) {
       const int first_q = i * kT;
+      const bool whole = mask.whole(tile_span<kT>(first_q, mask.queries), columns);
       __syncthreads();  // other warps may still be reading the last Q, dO
       load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
       load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
@@ -109,11 +112,12 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       for (int c = 0; c < kPart; ++c) {
         const int query = first_q + at.tx + kSide * c;
         const RowStatistics row = statistics_of(a, b * a.heads + h, query);
+        const Span seen = seen_by(query, mask, whole, columns);
 #pragma unroll
         for (int r = 0; r < kPart; ++r) {
-          const int key = first_k + at.ty + kSide * r;
+          const bool is_seen = seen.contains(first_k + at.ty + kSide * r);
           const bool is_kept = kDropout && kept.at(at.tx + kSide * c, r, at.ty);
-          const Gradient g = gradient_of<kDropout>(a, query, key, p.at[r][c], ds.at[r][c], row, is_kept);
+          const Gradient g = gradient_of<kDropout>(a, is_seen, p.at[r][c], ds.at[r][c], row, is_kept);
           m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = g.p;
           ds.at[r][c] = g.ds;
         }
@@ -130,8 +134,8 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       multiply_rows_cols(dk, m.scores, m.q);
     }
   }
-  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, a.tokens, a.head_dim, a.scale);
-  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, a.tokens, a.head_dim,
+  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, mask.keys, a.head_dim, a.scale);
+  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, mask.keys, a.head_dim,
                 kDropout ? a.dropout.scale() : 1);
 }
 
@@ -142,10 +146,12 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   const Memory<kHeadDim> m(memory);
   __shared__ KeptScores<kT> kept;
   const Place at;
-  const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
-  const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
+  const int tile = a.query_tiles - 1 - blockIdx.x % a.query_tiles;  // causal: the longest first
+  const int head_index = blockIdx.x / a.query_tiles, b = head_index / a.heads, h = head_index % a.heads,
             kv_head = h / a.group;
+  const Mask mask = a.mask.of_sequence(b);
   const int first_q = tile * kT;
+  const Span queries = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(queries).tiles(kT);
 
   load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
@@ -153,11 +159,13 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
   Accumulator<kT, kHeadDim> dq;
-  for (int j = 0; j < (a.causal ? tile + 1 : a.tiles); ++j) {
+  for (int j = key_tiles.begin; j < key_tiles.end; ++j) {
     const int first_k = j * kT;
+    const Span columns = tile_span<kT>(first_k, mask.keys);
+    const bool whole = mask.whole(queries, columns);
     __syncthreads();  // other warps may still be reading the last K, V
-    load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, a.tokens, a.head_dim);
-    load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, a.tokens, a.head_dim);
+    load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+    load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
     if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
@@ -166,14 +174,16 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     multiply_rows_rows(ds, m.dout, m.v);
 #pragma unroll
     for (int r = 0; r < kPart; ++r) {
+      const int query = first_q + at.ty + kSide * r;
       // Read again rather than kept: with dropout this loop is short of registers.
-      if (kDropout) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
+      if (kDropout) rows[r] = statistics_of(a, head_index, query);
+      const Span seen = seen_by(query, mask, whole, columns);
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
-        const int query = first_q + at.ty + kSide * r, key = first_k + at.tx + kSide * c;
+        const bool is_seen = seen.contains(first_k + at.tx + kSide * c);
         const bool is_kept = kDropout && kept.at(at.ty + kSide * r, c, at.tx);
         m.scores.at(at.ty + kSide * r, at.tx + kSide * c) =
-            gradient_of<kDropout>(a, query, key, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
+            gradient_of<kDropout>(a, is_seen, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
       }
     }
     __syncwarp();  // a row of scores is written and read by the same half warp
@@ -186,13 +196,21 @@ template <int kHeadDim, bool kWhole, bool kDropout>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const DeltaWorkspace workspace(f.workspace, p);
-  const Args args = {tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(p),     f.lse,
-                     workspace.delta,      p.head_dim,  DropoutMask(dropout_of(p))};
+  const Mask mask = mask_of(p);
+  const Args args = {tensors_of<float>(f),
+                     sizes_of(p),
+                     tiles_of<kHeadDim>(mask.queries),
+                     tiles_of<kHeadDim>(mask.keys),
+                     f.lse,
+                     workspace.delta,
+                     p.head_dim,
+                     mask,
+                     DropoutMask(dropout_of(p))};
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
-  const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.tiles),
-             query_ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
+  const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.key_tiles),
+             query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
   AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
   if (status == ATTN_OK)
     status = launch(keys_kernel<kHeadDim, kWhole, kDropout>, key_ctas, kThreads, kBytes, stream, args);

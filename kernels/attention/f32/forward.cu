@@ -1,7 +1,7 @@
 // Forward attention in fp32: the algorithm of sm80/forward.cuh without tensor cores.
 //
 //   for a tile of queries Q_i [T, D]:  O = 0, m = -inf, sum = 0
-//     for every key tile j that a query sees:
+//     for every key tile j of which a query of the tile sees a key:
 //       S = Q_i K_j^T [T, T];  m, P, sum, O = online softmax of S;  O += P V_j
 //     O /= sum, LSE = scale m + ln(sum)
 // With dropout, P is 0 where it drops, after the sum; O is multiplied by its scale.
@@ -12,9 +12,10 @@ namespace tessera::attention::f32 {
 namespace {
 
 struct Args : ForwardTensors<float>, Sizes {
-  int tiles;
+  int tiles;   // of queries
   float* lse;  // [B, H, N]
   int head_dim;
+  Mask mask;  // of the first sequence
   DropoutMask dropout;
 };
 
@@ -50,7 +51,9 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const int tile = a.tiles - 1 - blockIdx.x % a.tiles;  // causal: the longest first
   const int head_index = blockIdx.x / a.tiles, b = head_index / a.heads, h = head_index % a.heads,
             kv_head = h / a.group;
-  const int first_q = tile * kT, key_tiles = a.causal ? tile + 1 : a.tiles;
+  const Mask mask = a.mask.of_sequence(b);
+  const int first_q = tile * kT;
+  const Span rows = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(rows).tiles(kT);
   const float log2_scale = a.scale * kLog2e;
 
   load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
@@ -58,22 +61,26 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   float max[kRows], sum[kRows];
   for (int i = 0; i < kRows; ++i) max[i] = -INFINITY, sum[i] = 0;
 
-  for (int j = 0; j < key_tiles; ++j) {
+  for (int j = key_tiles.begin; j < key_tiles.end; ++j) {
+    const int first_k = j * kT;
+    const Span columns = tile_span<kT>(first_k, mask.keys);
+    const bool whole = mask.whole(rows, columns);
     __syncthreads();  // other warps may still be reading the last K, V
-    load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, j * kT, a.tokens, a.head_dim);
-    load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, j * kT, a.tokens, a.head_dim);
-    if (kDropout) kept.draw(a.dropout, b, h, first_q, j * kT);
+    load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+    load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
+    if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;
     multiply_rows_rows(s, q, k);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int row = at.ty + kSide * i, visible = a.causal ? min(a.tokens, first_q + row + 1) : a.tokens;
+      const int row = at.ty + kSide * i;
+      const Span seen = seen_by(first_q + row, mask, whole, columns);
       float new_max = max[i];
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
-        if (j * kT + at.tx + kSide * c >= visible) s.at[i][c] = -INFINITY;
+        if (!seen.contains(first_k + at.tx + kSide * c)) s.at[i][c] = -INFINITY;
         new_max = fmaxf(new_max, s.at[i][c]);
       }
       new_max = row_max(new_max);
@@ -116,9 +123,10 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
     const Args args = {tensors_of<float>(f),
                        sizes_of(f.problem),
-                       tiles_of<kHeadDim>(f.problem),
+                       tiles_of<kHeadDim>(mask_of(f.problem).queries),
                        f.lse,
                        f.problem.head_dim,
+                       mask_of(f.problem),
                        DropoutMask(dropout_of(f.problem))};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
     const auto kernel = f.problem.dropout.threshold > 0 ? forward_kernel<kHeadDim, kWhole, true>

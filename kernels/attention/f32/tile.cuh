@@ -8,6 +8,7 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/tensors.h"
 #include "kernels/attention/f32/shape.h"
+#include "kernels/attention/mask.h"
 
 namespace tessera::attention::f32 {
 
@@ -41,10 +42,23 @@ __device__ __forceinline__ void load(SharedTile<kRows, kCols> tile, const float*
   }
 }
 
-// Tiles of kTile rows that hold the tokens
+// Tiles of kTile rows that hold so many
 template <int kHeadDim>
-int tiles_of(const AttnProblem& p) {
-  return static_cast<int>((p.tokens + kTile<kHeadDim> - 1) / kTile<kHeadDim>);
+int tiles_of(int rows) {
+  return Span{0, rows}.tiles(kTile<kHeadDim>).end;
+}
+
+// Rows of a tile that begins with row `first`, of `rows` in all
+template <int kT>
+__device__ __forceinline__ Span tile_span(int first, int rows) {
+  return {first, min(first + kT, rows)};
+}
+
+// The keys that a query of a tile sees; none past the last query. `whole`: every query of the tile sees all
+// of `columns`, the keys of the tile, and the mask need not be asked.
+__device__ __forceinline__ Span seen_by(int query, const Mask& mask, bool whole, Span columns) {
+  if (query >= mask.queries) return {0, 0};
+  return whole ? columns : mask.keys_of(query);
 }
 
 // launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the

@@ -288,6 +288,10 @@ TEST_F(ConfigFile, SeveralKeys) {
       "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is not a multiple of 1024 tokens x "
       "train.micro_batch 3; the nearest are 522240 and 525312");
   EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup_steps, 100);  // a short run only warms up
+  EXPECT_EQ(refusal("data:\n  documents: mask\n  shift: true\n"),
+            "run.yaml:3:10: data.shift true cuts documents that follow one another, but data.documents mask "
+            "(run.yaml:2:14); set data.shift=auto, or data.documents=join");
+  EXPECT_FALSE(load("data:\n  documents: mask\n").data.shifts());
   EXPECT_EQ(
       refusal("optimizer:\n  min_learning_rate: 0.1\n"),
       "run.yaml:2:22: optimizer.min_learning_rate 0.1 is more than optimizer.learning_rate 0.0006 (default)");
