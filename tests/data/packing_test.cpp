@@ -375,7 +375,7 @@ TEST(MixtureTest, FetchesFromItsSourcesByPositionAlone) {
 
 TEST(MixtureTest, RefusesWhatHasNoShare) {
   expect_error([] { mixture_of({}); }, {"at least one source"});
-  for (const double bad : {0.0, -1.0, std::nan(""), INFINITY})
+  for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL})
     expect_error([&] { mixture_of({1, bad}); }, {"above 0"});
   expect_error([] { mixture_of({1, 1e-6}); }, {"1e-06", "fewer than one of 10000 sequences"});
   expect_error([] { mixture_of({1, 2}).place(-1); }, {"negative"});

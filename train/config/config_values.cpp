@@ -276,8 +276,7 @@ std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
     fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,
          value.describe());
-  if (value.kind == Written::Kind::kNothing) refuse(value, may_be_empty ? "text, or \"\" for none" : wants());
-  if (value.text.empty() && !may_be_empty) refuse(value, wants());
+  if (value.kind == Written::Kind::kNothing) refuse(value, "text, or \"\" for none");
   if (utf8_prefix(value.text) != value.text.size()) refuse(value, "UTF-8");
   return value.text;
 }

@@ -112,9 +112,7 @@ struct Stages {
 };
 
 struct Text {
-  bool may_be_empty = true;
-
-  std::string wants() const { return may_be_empty ? "text" : "text that is not empty"; }
+  std::string wants() const { return "text"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
 };
