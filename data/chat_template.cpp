@@ -23,7 +23,7 @@ class Parts {
   std::vector<ChatPart> parts_;
 };
 
-void add_chatml(Parts& parts, const Message& message, bool counts) {
+void add_chatml(Parts& parts, const ChatMessage& message, bool counts) {
   parts.marker("<|im_start|>", false);
   parts.text(std::string(name_of(message.role)) + "\n", false);
   parts.text(message.content, counts);
@@ -31,7 +31,7 @@ void add_chatml(Parts& parts, const Message& message, bool counts) {
   parts.text("\n", false);
 }
 
-void add_llama3(Parts& parts, const Message& message, bool counts) {
+void add_llama3(Parts& parts, const ChatMessage& message, bool counts) {
   parts.marker("<|start_header_id|>", false);
   parts.text(name_of(message.role), false);
   parts.marker("<|end_header_id|>", false);
@@ -45,7 +45,7 @@ void add_llama3(Parts& parts, const Message& message, bool counts) {
 std::vector<ChatPart> render(ChatTemplate chat, const Conversation& conversation) {
   Parts parts;
   if (chat == ChatTemplate::kLlama3) parts.marker("<|begin_of_text|>", false);
-  for (const Message& message : conversation) {
+  for (const ChatMessage& message : conversation) {
     const bool counts = message.role == Role::kAssistant;
     (chat == ChatTemplate::kLlama3 ? add_llama3 : add_chatml)(parts, message, counts);
   }

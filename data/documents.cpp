@@ -73,14 +73,17 @@ void read_json_lines(const fs::path& input, const PieceSink& sink) {
   int64_t line = 1;
   bool has_documents = false;
   for (bool ends = false; !ends;) {
-    const size_t left = text.size(), wanted = std::max(kPieceBytes, left);  // linear in the longest line
+    const size_t left = text.size(), room = sink.most_line_bytes + 1 - left;
+    const size_t wanted = std::min(std::max(kPieceBytes, left), room);  // linear in the longest line
     read_more(file, wanted, text, sink);
     ends = text.size() < left + wanted;
     const size_t newline = text.rfind('\n');
-    const size_t cut = ends ? text.size() : newline == std::string::npos ? 0 : newline + 1;
-    check(text.size() - cut <= kMostLineBytes,
+    const size_t whole = newline == std::string::npos ? 0 : newline + 1;
+    check(text.size() - whole <= sink.most_line_bytes,
           "{}:{}: the line has more than {} bytes, the most that one may have", shown(input),
-          line + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(cut), '\n'), kMostLineBytes);
+          line + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(whole), '\n'),
+          sink.most_line_bytes);
+    const size_t cut = ends ? text.size() : whole;
     if (cut == 0) continue;
     std::string rest = text.substr(cut);
     text.resize(cut);

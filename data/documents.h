@@ -31,6 +31,7 @@ struct Piece {
 struct PieceSink {
   std::function<bool(Piece)> on_piece;        // false: no more is wanted
   std::function<void(int64_t)> on_read = {};  // the number of further bytes of the input that were read
+  size_t most_line_bytes = kMostLineBytes;
   // The last place where a text that goes on may be cut; 0: nowhere yet. By default anywhere.
   std::function<size_t(std::string_view)> cut = {};
 };
@@ -42,7 +43,7 @@ void check_input(const std::filesystem::path& input, InputFormat format = InputF
 // By name *.jsonl is JSON lines, any other file or pipe plain text and one document; .gz and .zst may follow. "-"
 // is standard input.
 // Error: what check_input throws, a read error, compressed bytes that are damaged or cut, an input without any
-// document, a line of more than kMostLineBytes, a text with a zero byte near its beginning (it is not text).
+// document, a line of more than most_line_bytes, a text with a zero byte near its beginning (it is not text).
 void read_pieces(const std::filesystem::path& input, InputFormat format, const PieceSink& sink);
 
 }  // namespace tessera

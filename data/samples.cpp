@@ -42,7 +42,7 @@ void refuse_fields(const json& object, std::initializer_list<const char*> fields
   }
 }
 
-Message take_message(json& message, const std::string& where) {
+ChatMessage take_message(json& message, const std::string& where) {
   check(message.is_object(), "{}: wanted an object with 'role' and 'content', found a JSON {}", where,
         message.type_name());
   const std::string role = take_text(message, "role", where);
@@ -104,7 +104,7 @@ void for_each_text(const Piece& piece, const std::string& text_field,
       on_text(completion->completion);
     }
     if (const auto* conversation = std::get_if<Conversation>(&sample))
-      for (const Message& message : *conversation) on_text(message.content);
+      for (const ChatMessage& message : *conversation) on_text(message.content);
   });
 }
 

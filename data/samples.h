@@ -19,15 +19,15 @@ constexpr auto words_of(Role) {
                     Word{"assistant", Role::kAssistant}};
 }
 
-struct Message {
+struct ChatMessage {
   Role role;
   std::string content;
-  bool operator==(const Message&) const = default;
+  bool operator==(const ChatMessage&) const = default;
 };
 struct Completion {
   std::string prompt, completion;
 };
-using Conversation = std::vector<Message>;
+using Conversation = std::vector<ChatMessage>;
 using Sample = std::variant<std::string, Completion, Conversation>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list

@@ -1,9 +1,14 @@
 // Chat templates against texts and ids written out from the formats that the models' authors published.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <sstream>
 
 #include "data/chat_template.h"
 #include "data/sample_encoder.h"
 #include "tests/data/tokenizers/support.h"
+#include "tests/process.h"
 
 namespace tessera {
 namespace {
@@ -156,6 +161,53 @@ TEST_F(Conversations, ATextCannotForgeASpecialToken) {
   EXPECT_NE(tokenizer->decode(encoded.ids).find(forged[0].content), std::string::npos);
   // <think> is an added token that is not special, so any text may have it: no marker may be such a token.
   expect_error([&] { is_special_token(*tokenizer, "<think>"); }, {"<think>", "702", "not special", "forge"});
+}
+
+// transformers itself, from the Python that TESSERA_PYTHON names (pip install transformers jinja2)
+TEST_F(Conversations, HaveTheIdsOfTransformers) {
+  const char* named = std::getenv("TESSERA_PYTHON");
+  const std::string python = named ? named : "/usr/bin/python3";
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    return testing::run_process(python, arguments, {.folder = folder_});
+  };
+  if (run({"-c", "import transformers, jinja2"}).status != 0)
+    GTEST_SKIP() << python << " has no transformers with jinja2; TESSERA_PYTHON names another";
+  with_llama3();  // writes its file
+  const std::vector<Conversation> talks = {
+      kTalk,
+      {{kUser, "Two\n\nlines  and 12345"}, {kAssistant, "It's\n- a list\n"}},
+      {{kSystem, ""},
+       {kUser, "\u00e9 e\u0301 \U0001f600"},
+       {kUser, "again"},
+       {kAssistant, "x"},
+       {kAssistant, "y"}}};
+  json jobs = json::array();
+  for (const auto& [chat, file] : {std::pair(ChatTemplate::kChatMl, tokenizer_fixture("qwen2.json")),
+                                   std::pair(ChatTemplate::kChatMl, tokenizer_fixture("gpt2.json")),
+                                   std::pair(ChatTemplate::kLlama3, folder_ / "llama3.json")})
+    for (const Conversation& talk : talks)
+      jobs.push_back({{"tokenizer", file.string()},
+                      {"template", name_of(chat)},
+                      {"messages", json::parse(line_of(talk))["messages"]},
+                      {"out", (folder_ / fmt::format("{}.ids", jobs.size())).string()}});
+  const auto result = run({TESSERA_SOURCE_DIR "/tests/data/render_with_transformers.py",
+                           write("jobs.json", jobs.dump()).string()});
+  ASSERT_EQ(result.status, 0) << result.error;
+  for (const json& job : jobs) {
+    const auto tokenizer = load_tokenizer(job["tokenizer"]);
+    const std::string line = json{{"messages", job["messages"]}}.dump();
+    EncodedPiece encoded =
+        encode(*tokenizer, line, *from_word<ChatTemplate>(job["template"].get<std::string>()));
+    Ids counts(encoded.ids.size(), 1);
+    for (const auto& [first, count] : encoded.marks.uncounted) std::fill_n(counts.begin() + first, count, 0);
+    std::istringstream out(read_file(job["out"].get<std::string>()));
+    for (Ids* ids : {&encoded.ids, &counts}) {
+      ids->pop_back();  // the end of text, which is ours
+      std::string wanted;
+      std::getline(out, wanted);
+      EXPECT_EQ(fmt::format("{}", fmt::join(*ids, " ")), wanted) << job.dump();
+    }
+  }
 }
 
 TEST_F(Conversations, TheTemplateIsFoundByItsSpecialTokens) {

@@ -51,6 +51,12 @@ void randomize(Random& random, Freeze& member, const FrozenParts&) {
     if (random() % 2 == 0) member.add(part);
   if (random() % 2 == 0) member.add(Freeze::Blocks{0, 0});
 }
+void randomize(Random& random, std::vector<ContextStage>& member, const Stages&) {
+  for (int64_t i = random_whole(random, 0, 3), step = 0; i > 0; --i) {
+    member.push_back({.from_step = step, .sequence_length = i});
+    step += random_whole(random, 1, 1'000'000);
+  }
+}
 template <class E>
 void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
@@ -127,6 +133,13 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.train.micro_batch = random_whole(random, 0, 100);
     config.train.tokens_per_step = config.sequence_length() * std::max<int64_t>(1, config.train.micro_batch) *
                                    random_whole(random, 1, 99);
+    if (!config.train.context_schedule.empty()) {
+      config.train.sequence_length = 0;
+      config.train.epochs = 0;
+      config.train.steps = config.train.context_schedule.back().from_step + random_whole(random, 1, 1000);
+      config.model.context = random_whole(random, 3, 1000);
+      config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
+    }
     make_valid(random, config.model);
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     if (config.train.epochs > 0)
