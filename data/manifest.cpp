@@ -11,6 +11,11 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
                          {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
                          {"documents", manifest.documents},   {"shards", manifest.shards},
                          {"files", json_of(manifest.files)}};
+  if (manifest.format == kManifestFormat) {
+    json["counted_tokens"] = manifest.counted_tokens;
+    json["dropped_samples"] = manifest.dropped_samples;
+    if (!manifest.chat_template.empty()) json["chat_template"] = manifest.chat_template;
+  }
   if (!manifest.tokenizer_from.empty()) {
     json["tokenizer_from"] = manifest.tokenizer_from;
     json["end_of_text"] = manifest.end_of_text;
@@ -37,6 +42,12 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
                 .documents = whole_number(json, "documents", kManifestName),
                 .shards = whole_number(json, "shards", kManifestName)};
     const bool has_documents = manifest.format == kManifestFormat;
+    if (has_documents) {
+      manifest.counted_tokens = whole_number(json, "counted_tokens", kManifestName);
+      manifest.dropped_samples = whole_number(json, "dropped_samples", kManifestName);
+      if (json.contains("chat_template"))
+        manifest.chat_template = text_value(json, "chat_template", kManifestName);
+    }
     if (has_documents || manifest.format == kManifestWithoutDocuments) {
       check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);
       manifest.files = read_checksums(json["files"], kManifestName);

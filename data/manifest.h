@@ -23,6 +23,9 @@ struct Manifest {
   int64_t vocab_size = 0;           // of that tokenizer
   int64_t tokens = 0;               // in all shards, the end-of-text tokens included
   int64_t documents = 0;
+  int64_t counted_tokens = 0;      // that count as targets
+  int64_t dropped_samples = 0;     // of which none would have counted
+  std::string chat_template = "";  // of the conversations; "" if there are none
   int64_t shards = 0;
   FileChecksums files = {};  // of every shard and its index of documents
 };

@@ -122,6 +122,14 @@ void TokenStream::check_against_manifest() {
         "{}; copy the folder again or prepare it again with ./prepare",
         (path_ / kManifestName).string(), manifest->vocab_size,
         static_cast<int>(bits_for(manifest->vocab_size)), bits_of(sources_.front().tokens));
+  if (manifest->format == kManifestFormat)
+    check(manifest->documents == documents_->count() &&
+              manifest->counted_tokens == documents_->counted_tokens(),
+          "{} does not agree with the indices beside it: it says {} documents and {} tokens that count, "
+          "found {} "
+          "and {}; copy the folder again or prepare it again with ./prepare",
+          (path_ / kManifestName).string(), manifest->documents, manifest->counted_tokens,
+          documents_->count(), documents_->counted_tokens());
   tokenizer_ = manifest->tokenizer;
   if (!manifest->tokenizer_from.empty()) end_of_text_ = manifest->end_of_text;
 }

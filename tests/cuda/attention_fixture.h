@@ -65,11 +65,12 @@ class GuardedBuffer {
 // Where element (b, t, h, 0) of a tensor is, in elements from the start of its buffer
 struct Layout {
   int64_t offset, batch, row, head;
-  int64_t heads;
+  int64_t heads, tokens;
 };
 
 // [B, T, heads + 2 kv_heads, D]; the same with a gap behind each head; or tensors of their own with gaps
-// between rows. Gaps hold NaN: what is read there shows in the results, what is written in the gaps.
+// between rows, as keys of another number than queries must be. Gaps hold NaN: what is read there shows in
+// the results, what is written in the gaps.
 enum class Packing { kPackedQkv, kPackedApart, kSeparate };
 inline const char* name_of(Packing packing) {
   return packing == Packing::kPackedQkv ? "packed" : packing == Packing::kPackedApart ? "apart" : "separate";
@@ -83,39 +84,41 @@ struct Layouts {
   Layouts(const AttentionCase& c, Packing packing) {
     const int64_t t = c.tokens, d = c.head_dim;
     if (packing != Packing::kSeparate) {
+      EXPECT_EQ(c.kv_tokens, t) << "a packed projection has as many keys as queries";
       const int64_t head = packing == Packing::kPackedQkv ? d : d + 40;
       const int64_t row = (c.heads + 2 * c.kv_heads) * head;
-      q = {0, t * row, row, head, c.heads};
-      k = {c.heads * head, t * row, row, head, c.kv_heads};
-      v = {(c.heads + c.kv_heads) * head, t * row, row, head, c.kv_heads};
-      out = {0, t * c.heads * head, c.heads * head, head, c.heads};
+      q = {0, t * row, row, head, c.heads, t};
+      k = {c.heads * head, t * row, row, head, c.kv_heads, t};
+      v = {(c.heads + c.kv_heads) * head, t * row, row, head, c.kv_heads, t};
+      out = {0, t * c.heads * head, c.heads * head, head, c.heads, t};
       qkv_elements = c.batch * t * row, out_elements = c.rows() * head;
     } else {  // heads outside tokens, unused elements in a row, and K and V with strides of their own
-      const auto make = [&](int64_t offset, int64_t gap, int64_t heads) {
+      const auto make = [&](int64_t offset, int64_t gap, int64_t heads, int64_t tokens) {
         const int64_t row = d + gap;
-        return Layout{offset, heads * t * row, row, t * row, heads};
+        return Layout{offset, heads * tokens * row, row, tokens * row, heads, tokens};
       };
-      q = make(0, 16, c.heads);
-      k = make(c.rows() * (d + 16), 8, c.kv_heads);
-      v = make(k.offset + c.kv_rows() * (d + 8), 24, c.kv_heads);
-      out = make(0, 32, c.heads);
+      q = make(0, 16, c.heads, t);
+      k = make(c.rows() * (d + 16), 8, c.kv_heads, c.kv_tokens);
+      v = make(k.offset + c.kv_rows() * (d + 8), 24, c.kv_heads, c.kv_tokens);
+      out = make(0, 32, c.heads, t);
       qkv_elements = v.offset + c.kv_rows() * (d + 24), out_elements = c.rows() * (d + 32);
     }
   }
 };
 
-// Moves [B, heads, T, D] doubles into and out of a host image of a buffer
+// Moves [B, heads, tokens, D] doubles into and out of a host image of a buffer
 struct Elements {
   const AttentionCase& c;
   bool bf16;
 
   size_t size() const { return bf16 ? 2 : 4; }
   template <class F>
-  void each(const Layout& layout, F&& f) const {  // f(index in [B, heads, T, D], byte offset in the buffer)
+  // f(index in [B, heads, tokens, D], byte offset in the buffer)
+  void each(const Layout& layout, F&& f) const {
     int64_t index = 0;
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t h = 0; h < layout.heads; ++h) {
-        for (int64_t t = 0; t < c.tokens; ++t) {
+        for (int64_t t = 0; t < layout.tokens; ++t) {
           const int64_t row = layout.offset + b * layout.batch + t * layout.row + h * layout.head;
           for (int64_t d = 0; d < c.head_dim; ++d) f(index++, (row + d) * size());
         }
@@ -131,7 +134,7 @@ struct Elements {
   }
   // Also marks what it takes, so that what remains can be checked to be untouched.
   std::vector<double> take(std::vector<uint8_t>& image, const Layout& layout) const {
-    std::vector<double> x(c.batch * layout.heads * c.tokens * c.head_dim);
+    std::vector<double> x(c.batch * layout.heads * layout.tokens * c.head_dim);
     each(layout, [&](int64_t i, size_t at) {
       uint16_t half;
       float value;

@@ -42,7 +42,10 @@ class Problem {
         out_(dout_image_.size()),
         dout_(dout_image_.size()),
         lse_(c.rows() * sizeof(float)),
+        documents_(c.mask.documents.size() * sizeof(int32_t)),
         workspace_(workspace_bytes()) {
+    const auto* table = reinterpret_cast<const uint8_t*>(c.mask.documents.data());
+    documents_.upload({table, table + documents_.bytes()});
     elements_.put(qkv_image_, layouts_.q, inputs.q);
     elements_.put(qkv_image_, layouts_.k, inputs.k);
     elements_.put(qkv_image_, layouts_.v, inputs.v);
@@ -56,11 +59,16 @@ class Problem {
             .dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
             .batch = case_.batch,
             .tokens = case_.tokens,
-            .kv_tokens = case_.tokens,
+            .kv_tokens = case_.kv_tokens,
             .heads = case_.heads,
             .kv_heads = case_.kv_heads,
             .head_dim = case_.head_dim,
-            .mask = {.causal = case_.mask.causal},
+            .mask = {.causal = case_.mask.causal,
+                     .offset = case_.mask.offset,
+                     .window = case_.mask.window,
+                     .documents = case_.mask.documents.empty()
+                                      ? nullptr
+                                      : reinterpret_cast<const int32_t*>(documents_.data())},
             .scale = static_cast<float>(case_.scale),
             .dropout = attn_dropout(case_.dropout)};
   }
@@ -144,7 +152,7 @@ class Problem {
  private:
   size_t workspace_bytes() const {
     const AttnProblem p = problem();
-    return attn_backward_workspace(&p, arch_, 0);
+    return std::max(attn_forward_workspace(&p, arch_), attn_backward_workspace(&p, arch_, 0));
   }
   AttnTensor tensor(const GuardedBuffer& buffer, const Layout& l) const {
     return {buffer.data() + l.offset * elements_.size(), l.batch, l.row, l.head};
@@ -163,7 +171,7 @@ class Problem {
   Elements elements_;
   Layouts layouts_;
   std::vector<uint8_t> qkv_image_, dout_image_;
-  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, workspace_;
+  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, workspace_;
 };
 
 inline double largest(const std::vector<double>& x) {

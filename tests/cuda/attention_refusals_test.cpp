@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -56,6 +57,7 @@ class AttentionRefusals : public ::testing::TestWithParam<int> {
     AttnProblem p = kProblem;
     change(p);
     EXPECT_EQ(attn_supports(&p, GetParam()), status);
+    EXPECT_EQ(attn_forward_workspace(&p, GetParam()), 0u);
     EXPECT_EQ(attn_backward_workspace(&p, GetParam(), 0), 0u);
     AttnForward f = forward_;
     f.problem = p;
@@ -89,6 +91,7 @@ TEST_P(AttentionRefusals, OfProblems) {
   for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 40}) {
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.batch = size; });
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.tokens = size; });
+    expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_tokens = size; });
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.heads = size; });
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.kv_heads = size; });
   }
@@ -99,6 +102,71 @@ TEST_P(AttentionRefusals, OfProblems) {
   for (int threshold : {-1, 256, 1000})
     expect_refused(ATTN_BAD_DROPOUT, [&](AttnProblem& p) { p.dropout.threshold = threshold; });
   expect_refused(ATTN_BAD_DROPOUT, [](AttnProblem& p) { p.dropout.threshold = 26, p.dropout.place = 7; });
+  for (size_t size : {size_t{0}, sizeof(AttnProblem) - 8, sizeof(AttnProblem) + 8})
+    expect_refused(ATTN_BAD_STRUCT, [&](AttnProblem& p) { p.struct_size = size; });
+}
+
+TEST_P(AttentionRefusals, OfMasks) {
+  const auto* documents = reinterpret_cast<const int32_t*>(0xb000);
+  constexpr int64_t kTooFar = int64_t{1} << 40;
+  for (const AttnMask& mask : {AttnMask{.causal = 1, .offset = 0, .window = -1, .documents = nullptr},
+                               {.causal = 1, .offset = 0, .window = kTooFar, .documents = nullptr},
+                               {.causal = 1, .offset = kTooFar, .window = 0, .documents = nullptr},
+                               {.causal = 1, .offset = -kTooFar, .window = 0, .documents = nullptr},
+                               {.causal = 0, .offset = 0, .window = 8, .documents = nullptr},
+                               {.causal = 0, .offset = 8, .window = 0, .documents = nullptr},
+                               {.causal = 1, .offset = 8, .window = 0, .documents = documents}})
+    expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) { p.mask = mask; });
+  expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) {
+    p.mask.documents = documents;
+    p.kv_tokens = 65;
+  });
+}
+
+// A forward that wants a workspace is refused without one, or with less.
+TEST_P(AttentionRefusals, MasksAreServed) {
+  const auto* documents = reinterpret_cast<const int32_t*>(0xb000);
+  for (const AttnMask& mask : {AttnMask{.causal = 1, .offset = 0, .window = 8, .documents = nullptr},
+                               {.causal = 1, .offset = 8, .window = 0, .documents = nullptr},
+                               {.causal = 1, .offset = 0, .window = 8, .documents = documents},
+                               {.causal = 0, .offset = 0, .window = 0, .documents = documents}})
+    for (AttnDtype dtype : {ATTN_BF16, ATTN_F32})
+      for (int64_t kv_tokens : {int64_t{64}, int64_t{300}}) {
+        if (mask.documents != nullptr && kv_tokens != kProblem.tokens) continue;
+        AttnProblem p = kProblem;
+        p.dtype = dtype;
+        p.kv_tokens = kv_tokens;
+        p.mask = mask;
+        EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK);
+        EXPECT_GT(attn_backward_workspace(&p, GetParam(), 1), 0u);
+        const size_t bytes = attn_forward_workspace(&p, GetParam());
+        if (bytes == 0) continue;
+        const auto with = [&](void* workspace, size_t its_bytes) {
+          return forward([&](AttnForward& f) {
+            f.problem = p;
+            f.workspace = workspace;
+            f.workspace_bytes = its_bytes;
+          });
+        };
+        EXPECT_EQ(with(nullptr, bytes), ATTN_NO_WORKSPACE);
+        EXPECT_EQ(with(forward_.workspace, bytes - 1), ATTN_NO_WORKSPACE);
+        EXPECT_EQ(with(static_cast<uint8_t*>(forward_.workspace) + 16, bytes), ATTN_BAD_ALIGNMENT);
+      }
+}
+
+TEST(AttnDocumentsRefusals, OfSizesAndPointers) {
+  const auto* from = reinterpret_cast<const int32_t*>(0x1000);
+  auto* to = reinterpret_cast<int32_t*>(0x2000);
+  for (int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 31, INT64_MAX}) {
+    EXPECT_EQ(attn_documents(from, size, 2, 64, to, nullptr), ATTN_BAD_SHAPE);
+    EXPECT_EQ(attn_documents(from, 3, size, 64, to, nullptr), ATTN_BAD_SHAPE);
+    EXPECT_EQ(attn_documents(from, 3, 2, size, to, nullptr), ATTN_BAD_SHAPE);
+  }
+  EXPECT_EQ(attn_documents(from, 3, 1 << 16, 1 << 15, to, nullptr), ATTN_BAD_SHAPE) << "2^31 tokens";
+  EXPECT_EQ(attn_documents(nullptr, 3, 2, 64, to, nullptr), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(attn_documents(from, 3, 2, 64, nullptr, nullptr), ATTN_BAD_ALIGNMENT);
+  EXPECT_EQ(attn_documents(reinterpret_cast<const int32_t*>(0x1002), 3, 2, 64, to, nullptr),
+            ATTN_BAD_ALIGNMENT);
 }
 
 TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
@@ -150,9 +218,9 @@ TEST(AttentionStatus, OfOldDevicesAndInWords) {
   for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
   for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
   std::set<std::string> texts;
-  for (int status = ATTN_OK; status <= ATTN_BAD_DROPOUT; ++status)
+  for (int status = ATTN_OK; status <= ATTN_BAD_STRUCT; ++status)
     texts.insert(attn_status_text(static_cast<AttnStatus>(status)));
-  EXPECT_EQ(texts.size(), static_cast<size_t>(ATTN_BAD_DROPOUT) + 1) << "one text for each";
+  EXPECT_EQ(texts.size(), static_cast<size_t>(ATTN_BAD_STRUCT) + 1) << "one text for each";
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ struct Prepared {
                             .vocab_size = vocab_size,
                             .tokens = 700,
                             .documents = 2,
+                            .counted_tokens = 400,
                             .shards = 3,
                             .files = files});
   }

@@ -1,5 +1,6 @@
 #include "data/document_index.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "data/manifest.h"

@@ -48,6 +48,13 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
+// Of train.context_schedule
+struct ContextStage {
+  int64_t from_step = 0;  // steps done before it begins
+  int64_t sequence_length = 0;
+  bool operator==(const ContextStage&) const = default;
+};
+
 enum class Documents : uint8_t { kJoin, kMask };
 constexpr auto words_of(Documents) {  // of data.documents
   return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
@@ -98,7 +105,8 @@ struct Config {
     double epochs = 0;           // in place of steps; 0: steps decides (written "none")
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
-    int64_t sequence_length = 0;  // 0: model.context (written "auto")
+    int64_t sequence_length = 0;                      // 0: model.context (written "auto")
+    std::vector<ContextStage> context_schedule = {};  // empty: one length (written "none")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Keep recompute = {};
@@ -163,7 +171,13 @@ struct Config {
   bool operator==(const Config&) const = default;
   int64_t steps() const { return train.epochs > 0 ? epoch_steps : train.steps; }
   int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
-  int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
+  int64_t sequence_length() const;  // with train.context_schedule: the longest
+
+  // The stages of train.context_schedule; without one, the run is one stage.
+  size_t stages() const { return train.context_schedule.empty() ? 1 : train.context_schedule.size(); }
+  size_t stage_after(int64_t step) const;  // the stage of the step after `step`
+  bool begins_stage(int64_t step) const;   // whether a stage other than the first begins after `step`
+  Config of_stage(size_t stage) const;     // with train.sequence_length as in that stage
 };
 
 }  // namespace tessera

@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
 #include "model/freeze.h"
+#include "train/config/config.h"
 #include "train/config/data_sources.h"
 
 namespace tessera {
@@ -102,10 +104,15 @@ struct FrozenParts {
   std::string write(const Freeze& value) const { return text_of(value); }
 };
 
-struct Text {
-  bool may_be_empty = true;
+// none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
+struct Stages {
+  std::string wants() const;
+  std::vector<ContextStage> read(const Written& value) const;
+  std::string write(const std::vector<ContextStage>& value) const;
+};
 
-  std::string wants() const { return may_be_empty ? "text" : "text that is not empty"; }
+struct Text {
+  std::string wants() const { return "text"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
 };

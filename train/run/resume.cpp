@@ -38,6 +38,8 @@ constexpr Meaning kMeanings[] = {
     {"train.steps", "where the run ends"},
     {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
+    {"train.sequence_length", "as train.context_schedule has it"},
+    {"train.context_schedule", "the lengths from the next step on"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
@@ -90,7 +92,8 @@ void refuse(const fs::path& checkpoint, const std::string& what) {
 }
 
 void check_same_source(const fs::path& checkpoint, const DataFingerprint::Source& old,
-                       const DataFingerprint::Source& data, const std::string& name, bool built_in) {
+                       const DataFingerprint::Source& data, const std::string& name, bool built_in,
+                       bool same_length) {
   if (const auto differs = difference(old.stream, data.stream)) {
     check(!built_in,
           "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
@@ -106,7 +109,8 @@ void check_same_source(const fs::path& checkpoint, const DataFingerprint::Source
         "training text, or the reverse. Restore data.validation_fraction and data.validation, or start a new "
         "run from these weights with train.init_from",
         checkpoint.string(), old.range.token_count, name, data.range.token_count);
-  if (old.packing != data.packing)
+  // Documents are packed for the length of the sequences, which train.context_schedule may have changed.
+  if (same_length && old.packing != data.packing)
     refuse(checkpoint, fmt::format("was trained on documents of {} that were packed in another way", name));
 }
 
@@ -122,12 +126,31 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
     if (old[i].weight != data[i].weight)
       refuse(checkpoint, fmt::format("was made with the weight {} of {}, this run has {}", old[i].weight,
                                      sources[i].path, data[i].weight));
-    check_same_source(checkpoint, old[i], data[i], sources[i].path, built_in);
+    check_same_source(checkpoint, old[i], data[i], sources[i].path, built_in,
+                      was.sequence_length == now.sequence_length);
   }
 }
 
-// Whether both evaluate on the same tokens, so that their losses compare.
+// The sequences of a checkpoint have the length of the step that it follows. One that an evaluation at the
+// begin of a stage wrote has the length of that stage.
+void check_length(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                  const Config& config) {
+  const auto length_after = [&](int64_t step) {
+    return config.of_stage(config.stage_after(step)).sequence_length();
+  };
+  if (was.sequence_length == length_after(was.step - 1) || was.sequence_length == now.sequence_length) return;
+  fail(
+      "{} was made with sequences of {} tokens, and this run has {} at its step. Restore "
+      "train.sequence_length or train.context_schedule; to change the length from this step on, set "
+      "train.sequence_length=auto and train.context_schedule=0:{},{}:{}; or start a new run from these "
+      "weights with train.init_from",
+      checkpoint.string(), was.sequence_length, now.sequence_length, was.sequence_length, was.step,
+      now.sequence_length);
+}
+
+// Whether both evaluate on the same tokens, in sequences of the same length, so that their losses compare.
 bool same_validation(const RunState& was, const RunState& now) {
+  if (was.sequence_length != now.sequence_length) return false;
   if (!was.fingerprint || !now.fingerprint) return true;
   const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
   // Held-out training data was compared with the training data; a run that does not evaluate has none.
@@ -141,7 +164,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
       refuse(checkpoint, fmt::format("was made with {} {}, this run has {}", key, before, present));
   };
   same("train.seed", was.seed, now.seed);
-  same("train.sequence_length", was.sequence_length, now.sequence_length);
+  check_length(checkpoint, was, now, config);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
   same("data.documents", name_of(was.documents), name_of(now.documents));
   same("data.shift", was.shift, now.shift);
@@ -157,7 +180,7 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
                     checkpoint.filename().string()));
   } else if (now.fingerprint) {
     check_same_tokens(checkpoint, was, now, config.data.train);
-    if (!same_validation(was, now))
+    if (was.sequence_length == now.sequence_length && !same_validation(was, now))
       notices.push_back(
           "the validation data is not the checkpoint's: validation losses before and after cannot be "
           "compared, and the search for the best step starts again");
@@ -227,7 +250,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
 }
 
 void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
-  if (!same_validation(was, now)) return;
+  // At the begin of a stage the search for the best step starts again.
+  if (!same_validation(was, now) || config.begins_stage(was.step)) return;
   const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
   if (was.best && config.checkpoint.keep_best && !there) return;
   now.best = was.best;

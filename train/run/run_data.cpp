@@ -149,11 +149,12 @@ std::vector<std::string> RunData::packing_notices() const {
       notices.push_back(
           fmt::format("{} documents of {} have one token and are left out", figures.empty, path));
     if (figures.uncounted > 0)
-      notices.push_back(fmt::format(
-          "{} pieces of documents of {} have no target that counts and are left out; the first {} of {} {}",
-          figures.uncounted, path, figures.uncounted == 1 ? "is" : "are",
-          figures.first_uncounted.size() == 1 ? "document" : "documents",
-          fmt::join(figures.first_uncounted, ", ")));
+      notices.push_back(
+          fmt::format("{} pieces of documents of {} have no target that counts and are left out; the first "
+                      "{} of {} {}, counted from 0",
+                      figures.uncounted, path, figures.uncounted == 1 ? "is" : "are",
+                      figures.first_uncounted.size() == 1 ? "document" : "documents",
+                      fmt::join(figures.first_uncounted, ", ")));
   }
   return notices;
 }

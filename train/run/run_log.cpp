@@ -40,11 +40,15 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   metrics_->write(line);
 }
 
-void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
+void RunLog::take(const RunDescription& description) {
   shape_ = description.shape;
   time_left_ = TimeLeft(config_);
-  peak_flops_ = peak_printed_ = description.peak_flops;
   sequences_per_epoch_ = static_cast<double>(description.data.train().sequences_per_epoch());
+}
+
+void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
+  take(description);
+  peak_flops_ = peak_printed_ = description.peak_flops;
   if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabelColumns);
   for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabelColumns);
   for (const std::string& text : slowness_notices(description)) line_.notice(text);
@@ -67,6 +71,16 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
   if (report_) report_->refresh();
+}
+
+void RunLog::begin_stage(const RunDescription& description) {
+  take(description);
+  interval_ = {};
+  line_.print_wrapped(describe_stage(description, run_.step), 2);
+  for (const std::string& text : slowness_notices(description)) line_.notice(text);
+  record("stage", {{"sequence_length", shape_.sequence_length},
+                   {"micro_batch", shape_.micro_batch},
+                   {"flops_per_token", shape_.flops_per_token()}});
 }
 
 // It has no loss and no gradient: the line lacks them.

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 // The limits of the configuration's keys
 constexpr int64_t kMostSteps = 1'000'000'000, kMostSequencesOfAStep = 1'000'000'000;
+constexpr int64_t kMostTokensRead = int64_t{1} << 62;  // so that their count plus a sequence is an int64_t
 constexpr int64_t kMostBatch = 1'000'000, kMostTokens = 10'000'000, kMostRanks = 65536;
 
 json json_of(const TokenRange& range) { return {range.first_token, range.token_count}; }
@@ -110,6 +111,11 @@ bool note_evaluation(RunState& run, double validation_loss) {
   return is_best;
 }
 
+int64_t position_with_length(const RunState& was, int64_t tokens) {
+  if (was.sequence_length == tokens) return was.data_position;
+  return (was.data_position * was.sequence_length + tokens - 1) / tokens;
+}
+
 nlohmann::ordered_json json_of(const RunState& s) {
   nlohmann::ordered_json object = {{"format", kStateFormat},
                                    {"step", s.step},
@@ -139,13 +145,14 @@ RunState read_run_state(const fs::path& checkpoint) {
   const auto whole = [&](const char* key, int64_t at_least, int64_t at_most) {
     return whole_number(object, key, name, at_least, at_most);
   };
-  const int64_t step = whole("step", 1, kMostSteps);
+  const int64_t step = whole("step", 1, kMostSteps), tokens = whole("sequence_length", 1, kMostTokens);
   RunState run{.step = step,
                // A step consumes at least one sequence.
-               .data_position = whole("data_position", step, step * kMostSequencesOfAStep),
+               .data_position = whole("data_position", step,
+                                      std::min(step * kMostSequencesOfAStep, kMostTokensRead / tokens)),
                .seed = whole("seed", 0, std::numeric_limits<int64_t>::max()),
                .micro_batch = whole("micro_batch", 1, kMostBatch),
-               .sequence_length = whole("sequence_length", 1, kMostTokens),
+               .sequence_length = tokens,
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
                .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};

@@ -58,6 +58,10 @@ inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  /
 // finite is not; nor is that of step 0, which is not counted either: it has no checkpoint.
 bool note_evaluation(RunState& run, double validation_loss);
 
+// Where a run continues in the data with sequences of `tokens`: after as many tokens as `was` has consumed,
+// rounded up to whole sequences.
+int64_t position_with_length(const RunState& was, int64_t tokens);
+
 nlohmann::ordered_json json_of(const RunState& run);
 
 // The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.

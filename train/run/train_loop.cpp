@@ -235,12 +235,12 @@ void TrainLoop::work(const Due& due) {
 // The tasks before the next step: the evaluation of a fresh run; in a resumed one, the evaluation and sample
 // of the checkpoint's step if a signal stopped the run before them.
 TrainLoop::Due TrainLoop::due_before_steps() {
-  if (run_.resumed.empty())
-    return {.evaluation = run_.config.evaluation.every > 0 && run_.config.evaluation.at_start};
+  if (run_.resumed.empty()) return {.evaluation = evaluates_first()};
   const std::vector<double> had =
       run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
-  const Due due{.evaluation = all.evaluation && had[0] == 0,
+  const bool begins_stage = run_.config.begins_stage(run_.now.step);
+  const Due due{.evaluation = (all.evaluation && had[0] == 0) || (begins_stage && evaluates_first()),
                 .sample = (all.sample || has_last_sample()) && had[1] == 0};
   if (due.evaluation || due.sample) return due;
   if (run_.now.step == run_.config.steps())
@@ -256,21 +256,46 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   return due;
 }
 
-void TrainLoop::train_all() {
-  run_.log.begin({.config = run_.config,
-                  .shape = shape(),
-                  .device = run_.device,
-                  .data = run_.data,
-                  .peak_flops = run_.peak_flops,
-                  .folder = run_.folder.string()},
-                 run_.resumed);
-  for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
-  catch_stop_signals(run_.ranks.is_rank_0());
+// Of the shape and the data of a run or a stage: the time of a step, and what the next step counts
+void TrainLoop::expect_steps() {
   const auto [counted, lengths] = counts_of(run_.next, shape().sequence_length);
   const std::vector<double> all =
       run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
   count_next(std::span(all).subspan(1));
+}
+
+RunDescription TrainLoop::description() const {
+  return {.config = run_.config,
+          .shape = shape(),
+          .device = run_.device,
+          .data = run_.data,
+          .peak_flops = run_.peak_flops,
+          .folder = run_.folder.string()};
+}
+
+// Before the first step of a run, or of a stage of train.context_schedule
+bool TrainLoop::evaluates_first() const {
+  return run_.config.evaluation.every > 0 && run_.config.evaluation.at_start;
+}
+
+// The next stage of train.context_schedule starts from a checkpoint of the last step, as a run that was
+// stopped there does.
+void TrainLoop::begin_stage() {
+  if (run_.now.step > saved_) save();
+  run_.next_stage(run_.checkpoints / checkpoint_name(run_.now.step));
+  run_.log.begin_stage(description());
+  expect_steps();
+  work({.evaluation = evaluates_first()});
+  stopping_.agreed();
+}
+
+void TrainLoop::train_all() {
+  run_.log.begin(description(), run_.resumed);
+  if (run_.config.begins_stage(run_.now.step)) run_.log.begin_stage(description());
+  for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
+  catch_stop_signals(run_.ranks.is_rank_0());
+  expect_steps();
   const Due due = due_before_steps();
   if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
@@ -286,6 +311,7 @@ void TrainLoop::train_all() {
       write_profile();
     }
     work(due_after(step));
+    if (run_.config.begins_stage(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_stage();
   }
   if (dropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
@@ -311,12 +337,13 @@ void TrainLoop::tell_best() {
   const std::string held_out = data.validation.empty()
                                    ? fmt::format("data.validation_fraction={}", data.validation_fraction)
                                    : path("data.validation", data.validation);
+  std::vector<std::string> data_keys{data.train.size() == 1 ? path("data.train", data.train[0].path)
+                                                            : "data.train=" + Sources().write(data.train),
+                                     held_out};
+  if (data.masks()) data_keys.push_back("data.documents=mask");
   run_.log.line().print_wrapped(
       fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
-                  set_switches({path("train.init_from", kept.string())}),
-                  set_switches({data.train.size() == 1 ? path("data.train", data.train[0].path)
-                                                       : "data.train=" + Sources().write(data.train),
-                                held_out}),
+                  set_switches({path("train.init_from", kept.string())}), set_switches(data_keys),
                   set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
       2);
 }

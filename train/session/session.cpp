@@ -99,7 +99,7 @@ double Session::evaluate(const SequencesView& sequences, int64_t count, std::spa
   return mean_loss(host, static_cast<double>(counted(sequences.targets)));
 }
 
-std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
+std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t count) {
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = std::ssize(tokens);
@@ -108,13 +108,16 @@ std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
   copy_ids(stream_, Ids::kTokens, tokens, shape_.model.vocab_size, device_tokens);
   const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::nothing());
   forward(stream_, model, {.tokens = device_tokens, .targets = {}}, saved);
-  const Shape logits_shape{1, shape_.model.padded_vocab()};
+  const int64_t V = shape_.model.vocab_size, padded = shape_.model.padded_vocab();
+  const Shape logits_shape{count, padded};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(stream_, model, saved.norm.y.rows(T - 1, 1), logits);
-  std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
+  logits_forward(stream_, model, saved.norm.y.rows(T - count, count), logits);
+  std::vector<float> host(static_cast<size_t>(count * padded));
   stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
   stream_.synchronize();
-  host.resize(static_cast<size_t>(shape_.model.vocab_size));
+  for (int64_t row = 1; row < count; ++row)  // without the padding
+    std::copy_n(host.begin() + row * padded, V, host.begin() + row * V);
+  host.resize(static_cast<size_t>(count * V));
   return host;
 }
 

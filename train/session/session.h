@@ -24,13 +24,15 @@ class Session {
   void initialize(uint64_t seed);  // random weights
   ParamSink writer();              // fp32 values, rounded to the weights' dtype
 
-  // Both fail, before any kernel, on an id outside the vocabulary.
+  // All fail, before any kernel, on an id outside the vocabulary.
   // Mean loss of `count` sequences over the tokens that count; 0 if none does. The sum of the losses at each
   // position, in the document where the session has documents, is added to `by_position`, [T], unless it is
   // empty.
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return last_logits(tokens, 1); }
+  // The same after each of the last `count` of `tokens`, in one forward: [count, V]
+  std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }

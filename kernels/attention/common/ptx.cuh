@@ -40,6 +40,11 @@ __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address) : "memory");
   return v;
 }
+__device__ __forceinline__ int2 load_shared_int2(uint32_t shared_address) {
+  int2 v;
+  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared_address) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint4 load_shared_uint4(uint32_t shared_address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

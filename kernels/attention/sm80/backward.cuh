@@ -24,6 +24,7 @@
 #include "kernels/attention/sm80/backward_args.cuh"
 #include "kernels/attention/sm80/dropout.cuh"
 #include "kernels/attention/sm80/key_block.cuh"
+#include "kernels/attention/sm80/mask.cuh"
 #include "kernels/attention/sm80/query_gradient.cuh"
 #include "kernels/attention/sm80/shape.h"
 #include "kernels/attention/sm80/tile_io.cuh"
@@ -39,7 +40,8 @@ struct BackwardMemory {
   static constexpr int kRowsBytes = Tile::kBlockQ * 4;
   static constexpr int kTicket =
       2 * Keys::kBytes + kStages * (2 * Queries::kBytes + Scores::kBytes + 2 * kRowsBytes);
-  static constexpr int kBytes = kTicket + 16;
+  static constexpr int kSpans = kTicket + 16;
+  static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
   uint32_t base = shared_memory();
 
@@ -57,23 +59,30 @@ struct BackwardMemory {
   }
   __device__ __forceinline__ uint32_t delta(int stage) const { return log2_sum_exp(stage) + kRowsBytes; }
   __device__ __forceinline__ uint32_t ticket() const { return base + kTicket; }
+  __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
+    return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
+  }
 };
 
 // Scores of keys that a query does not see become -inf. `key` and `query` are those of element (0, 0).
-template <bool kCausal, int kM, int kN>
-__device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key, int query, int tokens) {
+template <MaskKind kMask, int kM, int kN>
+__device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key, int query,
+                                                const KernelMask<kMask>& mask) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kM / 16; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = key + 16 * m + 8 * r + lane / 4;
-      const int first_query = row >= tokens ? 0x7fffffff : kCausal ? row : 0;
-      const int limit = first_query - query - lane % 4 * 2;
+      const Span seeing = mask.queries_of(key + 16 * m + 8 * r + lane / 4);
+      const int begin = seeing.begin - query - lane % 4 * 2, end = seeing.end - query - lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kN / 8; ++n) {
-        if (8 * n < limit) s.at[m][n][2 * r] = -INFINITY;
-        if (8 * n + 1 < limit) s.at[m][n][2 * r + 1] = -INFINITY;
+        if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
+        if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
+        if constexpr (kMask == MaskKind::kAny) {
+          if (8 * n >= end) s.at[m][n][2 * r] = -INFINITY;
+          if (8 * n + 1 >= end) s.at[m][n][2 * r + 1] = -INFINITY;
+        }
       }
     }
   }
@@ -122,29 +131,30 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
   }
 }
 
-// Loads query tiles with their statistics, of one query head of the group after the other.
-template <class Tile>
+// Loads query tiles with their statistics, tiles.begin to tiles.end of one query head of the group after the
+// other.
+template <class Tile, MaskKind kMask>
 struct QueryLoader {
   static constexpr int kBlockQ = Tile::kBlockQ;
   using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim, Tile::kWhole>;
 
   const BackwardArgs& a;
-  const int first_tile;  // of every head
+  const QueryTiles<kMask> tiles;
   Loader q, dout;
   const float* statistics;
   int tile, heads_left;
 
-  __device__ __forceinline__ QueryLoader(const BackwardArgs& args, int first, int b, int kv_head,
-                                         int kv_head_index)
+  __device__ __forceinline__ QueryLoader(const BackwardArgs& args, const QueryTiles<kMask>& of_tiles, int b,
+                                         int kv_head, int kv_head_index)
       : a(args),
-        first_tile(first),
-        q(a.q.head_begin(b, kv_head * a.group), a.q.row, first * kBlockQ, a.head_dim),
-        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first * kBlockQ, a.head_dim),
+        tiles(of_tiles),
+        q(a.q.head_begin(b, kv_head * a.group), a.q.row, tiles.begin * kBlockQ, a.head_dim),
+        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, tiles.begin * kBlockQ, a.head_dim),
         // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load
         // delta, which lies behind it in shared memory.
         statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
-                   static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first * kBlockQ),
-        tile(first),
+                   static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + tiles.begin * kBlockQ),
+        tile(tiles.begin),
         heads_left(a.group) {}
 
   // The next tile, if there is one: a group of copies
@@ -157,7 +167,7 @@ struct QueryLoader {
       q.move(1);
       dout.move(1);
       statistics += kBlockQ;
-      if (++tile == a.query_blocks) next_head();
+      if (++tile == tiles.end) next_head();
     }
     ptx::cp_async_commit();
   }
@@ -165,12 +175,12 @@ struct QueryLoader {
  private:
   __device__ __forceinline__ void next_head() {  // whose statistics follow at once
     --heads_left;
-    tile = first_tile;
-    q.move(first_tile - a.query_blocks);
+    tile = tiles.begin;
+    q.move(tiles.begin - tiles.end);
     q.move_elements(a.q.head);
-    dout.move(first_tile - a.query_blocks);
+    dout.move(tiles.begin - tiles.end);
     dout.move_elements(a.dout.head);
-    statistics += first_tile * kBlockQ;
+    statistics += (tiles.behind() + tiles.begin) * kBlockQ;
   }
 };
 
@@ -182,11 +192,11 @@ __device__ __forceinline__ void take_ticket(const BackwardArgs& a, const Backwar
 
 template <class Tile>
 __device__ __forceinline__ void start_load_keys(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
-                                                int b, int kv_head, int key_block) {
+                                                int b, int kv_head, int key_block, int keys) {
   using Loader = TileLoader<Tile::kWarps * 32, Tile::kBlockK, Tile::kHeadDim, Tile::kWhole>;
   const int first = key_block * Tile::kBlockK;
-  Loader(a.k.head_begin(b, kv_head), a.k.row, first, a.head_dim).start(memory.k(), a.tokens - first);
-  Loader(a.v.head_begin(b, kv_head), a.v.row, first, a.head_dim).start(memory.v(), a.tokens - first);
+  Loader(a.k.head_begin(b, kv_head), a.k.row, first, a.head_dim).start(memory.k(), keys - first);
+  Loader(a.v.head_begin(b, kv_head), a.v.row, first, a.head_dim).start(memory.v(), keys - first);
 }
 
 // dK or dV of a warp's keys: its columns
@@ -196,7 +206,7 @@ using KeyGradient = Accumulator<Tile::kKeysPerWarp, Tile::kHeadDim / Tile::kSpli
 // After the last step: K is no longer read, so its tile can take dK. `part` tells the warp's columns.
 template <bool kDropout, class Tile>
 __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const BackwardMemory<Tile>& memory,
-                                                    const KeyBlock& block, int warp_row, int part,
+                                                    const KeyBlock& block, int keys, int warp_row, int part,
                                                     KeyGradient<Tile>& dk, KeyGradient<Tile>& dv) {
   constexpr int kSplitD = Tile::kSplitD;
   dk.scale(a.scale);
@@ -204,11 +214,9 @@ __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const
   const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
   const int cols = a.head_dim - first_col;
   store_rows<Tile::kWhole>(dk, columns_of<kSplitD>(memory.k(), part), warp_row,
-                           a.dk.head_begin(block.b, block.h) + first_col, a.dk.row, first_row, a.tokens,
-                           cols);
+                           a.dk.head_begin(block.b, block.h) + first_col, a.dk.row, first_row, keys, cols);
   store_rows<Tile::kWhole>(dv, columns_of<kSplitD>(memory.v(), part), warp_row,
-                           a.dv.head_begin(block.b, block.h) + first_col, a.dv.row, first_row, a.tokens,
-                           cols);
+                           a.dv.head_begin(block.b, block.h) + first_col, a.dv.row, first_row, keys, cols);
 }
 
 // Fixed order: our turn to add to a query tile has come when all key blocks from `top_block` down have added.
@@ -221,27 +229,28 @@ __device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block,
 }
 // Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the
 // first has waited for the turn: both cost a trip to L2.
-template <class Tile, bool kDeterministic, class Block>
+template <class Tile, bool kDeterministic, MaskKind kMask, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
-                                          int first_tile, const Block& block) {
+                                          const QueryTiles<kMask>& tiles, const Block& block) {
   if (kDeterministic && threadIdx.x == Tile::kWarps * 32 - 1) {
-    if (tile > first_tile) {
+    if (tile > tiles.begin) {
       ptx::red_add_release(adders - 1, 1);
     } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
-      ptx::red_add_release(adders - 1 - first_tile, 1);  // the last tile of the head before
+      ptx::red_add_release(adders - 1 - tiles.begin - tiles.behind(), 1);  // the last tile of the head before
     }
   }
 }
 
 // At the last tile of all
-template <class Tile>
-__device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyBlock& done) {
-  if (threadIdx.x != Tile::kWarps * 32 - 1) return;
+template <class Tile, MaskKind kMask>
+__device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyBlock& done,
+                                               const QueryTiles<kMask>& tiles) {
+  if (threadIdx.x != Tile::kWarps * 32 - 1 || tiles.empty()) return;
   const int heads_done = (done.head_index + 1) * a.group;
-  ptx::red_add_release(a.counters + heads_done * a.query_blocks, 1);
+  ptx::red_add_release(a.counters + heads_done * a.query_blocks - tiles.behind(), 1);
 }
 
-template <class Tile, bool kCausal, bool kDeterministic, bool kDropout>
+template <class Tile, MaskKind kMask, bool kDeterministic, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
@@ -249,16 +258,19 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const QueryGradient<Tile> gradient;
   if (kDeterministic) take_ticket(a, memory);
   const auto block = [&] {
-    return KeyBlock::of<kCausal, kDeterministic>(
+    return KeyBlock::of<kMask, kDeterministic>(
         kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
   };
   const auto [key_block, kv_head_index, b, kv_head] = block();
   const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK, part = threadIdx.x / 32 % kSplitD;
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
-  const int first_tile = kCausal ? key_block * kBlockK / kBlockQ : 0;
+  const KernelMask<kMask> mask(a.mask, a.tokens, b);
+  const QueryTiles<kMask> tiles =
+      mask.template query_tiles_of<kBlockQ>({key_block * kBlockK, (key_block + 1) * kBlockK}, a.query_blocks);
+  const QueriesSeeing<kMask, kWarpK> seeing(mask, first_k, memory.spans());
 
-  QueryLoader<Tile> load_queries(a, first_tile, b, kv_head, kv_head_index);
-  start_load_keys(a, memory, b, kv_head, key_block);
+  QueryLoader<Tile, kMask> load_queries(a, tiles, b, kv_head, kv_head_index);
+  start_load_keys(a, memory, b, kv_head, key_block, mask.keys);
   load_queries.start(memory, 0);
 
   KeyGradient<Tile> dk, dv;
@@ -270,26 +282,27 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   __syncthreads();  // K, V and the first query tile are there, for all threads
   load_queries.start(memory, 1);
 
-  int dq_tile = kv_head_index * a.group * a.query_blocks + first_tile;  // counted over all heads
-  for (int tile = first_tile, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
-    if (tile == a.query_blocks) {  // dq_tile is the first tile of the next head
+  int dq_tile = kv_head_index * a.group * a.query_blocks + tiles.begin;  // counted over all heads
+  for (int tile = tiles.begin, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
+    if (tiles.empty()) break;
+    if (tile == tiles.end) {
+      dq_tile += tiles.behind();  // the first tile of the next head
       const int group_tiles = a.group * a.query_blocks;
       // One question, in the form that ptxas, at 255 registers, finds room for.
       constexpr bool kDivide = !kDeterministic && kHeadDim == 64;
       if (kDivide ? dq_tile % group_tiles == 0 : dq_tile == (block().head_index + 1) * group_tiles) break;
-      tile = first_tile;
-      dq_tile += first_tile;
+      tile = tiles.begin;
+      dq_tile += tiles.begin;
     }
     const int first_q = tile * kBlockQ;
-    const bool crosses_end = first_k + kWarpK > a.tokens;
-    if (!kCausal || first_q + kBlockQ > first_k) {  // else no query of the tile sees a key of this warp
+    if (!seeing.none({first_q, first_q + kBlockQ})) {
 #pragma unroll
       for (int pass = 0; pass < kBlockQ; pass += kPassQ) {
         Accumulator<kWarpK, kPassQ> p, ds;
         p.clear();
         multiply_rows_rows(p, memory.k(), warp_row, memory.q(stage), pass);
-        if (crosses_end || (kCausal && first_q + pass < first_k + kWarpK - 1))
-          mask_transposed<kCausal>(p, first_k, first_q + pass, a.tokens);
+        if (!seeing.all({first_q + pass, first_q + pass + kPassQ}))
+          mask_transposed(p, first_k, first_q + pass, mask);
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
         const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
@@ -305,29 +318,27 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     ptx::cp_async_wait<0>();
     float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_tile) * gradient.kTileFloats;
     uint32_t* adders = a.counters + 1 + dq_tile;
-    // The highest key block that the tile sees, which adds first
-    const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : a.key_blocks;
-    const int top_block = min(a.key_blocks, seen_blocks) - 1;
-    wait_turn<kDeterministic>(adders, key_block, top_block);
+    const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
+    wait_turn<kDeterministic>(adders, key_block, tile_adders.last);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads
     // Q_i, dO_i any more, whose stage the next load overwrites, nor dS of step i - 1, whose stage
     // step i + 1 overwrites. In fixed order it is also our turn, and all threads have stored the
     // dQ of step i - 1: the turn can be passed on.
     __syncthreads();
-    pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, first_tile, block);
+    pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, tiles, block);
     load_queries.start(memory, stage);
 
     typename QueryGradient<Tile>::Part dq;
-    if (kDeterministic && key_block < top_block) {
+    if (kDeterministic && key_block < tile_adders.last) {
       gradient.load(dq_sums, dq);
     } else {
       dq.clear();
     }
-    const int keys = kCausal ? min(kBlockK, first_q + kBlockQ - key_block * kBlockK) : kBlockK;
-    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, keys);
+    const Span rows = tile_adders.rows(first_q, key_block * kBlockK);
+    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
     if (!kDeterministic) {
       gradient.add(dq_sums, dq);
-    } else if (key_block > 0) {
+    } else if (key_block > tile_adders.first) {
       gradient.store(dq_sums, dq);
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
@@ -338,8 +349,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
-  if (kDeterministic) pass_last_turn<Tile>(a, done);
-  write_key_gradients<kDropout>(a, memory, done, warp_row, part, dk, dv);
+  if (kDeterministic) pass_last_turn<Tile>(a, done, tiles);
+  write_key_gradients<kDropout>(a, memory, done, mask.keys, warp_row, part, dk, dv);
 }
 
 }  // namespace tessera::attention::sm80

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/attention/common/tensors.h"
+#include "kernels/attention/mask.h"
 
 namespace tessera::attention::sm80 {
 
@@ -18,6 +19,7 @@ struct BackwardArgs : BackwardTensors<bf16> {
   float scale;
   int head_dim;
   DropoutMask dropout = DropoutMask({});
+  Mask mask;  // of the first sequence; of kernels for any mask
 };
 
 }  // namespace tessera::attention::sm80

@@ -24,17 +24,18 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.tokens = sizes.tokens;
   args.padded_tokens = static_cast<int>(workspace.padded_tokens);
   args.query_blocks = args.padded_tokens / Tile::kBlockQ;
-  args.key_blocks = (sizes.tokens + Tile::kBlockK - 1) / Tile::kBlockK;
+  args.key_blocks = static_cast<int>((p.kv_tokens + Tile::kBlockK - 1) / Tile::kBlockK);
   args.heads = sizes.heads;
   args.kv_heads = sizes.kv_heads;
   args.group = sizes.group;
   args.scale = sizes.scale;
   args.head_dim = p.head_dim;
   args.dropout = DropoutMask(dropout_of(p));
+  args.mask = mask_of(p);
   return args;
 }
 
-template <class Tile, bool kDropout, bool kDeterministic>
+template <class Tile, bool kDropout, bool kDeterministic, MaskKind kMask>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardArgs args = backward_args<Tile>(f);
@@ -43,18 +44,24 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
-  AttnStatus status = launch(backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kDeterministic>,
-                             static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta), kRowsThreads, 0,
-                             stream, args, rows);
+  const auto rows_kernel = backward_rows_kernel < Tile::kHeadDim, Tile::kWhole, kDeterministic,
+             kMask == MaskKind::kAny > ;
+  AttnStatus status = launch(rows_kernel, static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta),
+                             kRowsThreads, 0, stream, args, rows);
   if (status != ATTN_OK) return status;
 
-  const auto kernel = p.mask.causal ? backward_kernel<Tile, true, kDeterministic, kDropout>
-                                    : backward_kernel<Tile, false, kDeterministic, kDropout>;
-  status = launch(kernel, kv_heads * args.key_blocks, Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream,
-                  args);
+  status = launch(backward_kernel<Tile, kMask, kDeterministic, kDropout>, kv_heads * args.key_blocks,
+                  Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream, args);
   if (status != ATTN_OK || kDeterministic) return status;
 
   return launch(backward_finish_kernel<Tile>, heads * args.query_blocks, Tile::kWarps * 32, 0, stream, args);
+}
+
+// Full and causal masks
+template <class Tile, bool kDropout, bool kDeterministic>
+AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+  return f.problem.mask.causal ? launch_backward<Tile, kDropout, kDeterministic, MaskKind::kCausal>(f, stream)
+                               : launch_backward<Tile, kDropout, kDeterministic, MaskKind::kFull>(f, stream);
 }
 
 template <class Tile>
@@ -63,10 +70,17 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                          : launch_backward<Tile, false, false>(f, stream);
 }
 
-// With dropout there is one mode, of the same bits: half as many kernels to compile.
+// With dropout, and with masks other than full and causal, there is one mode, of the same bits: half as many
+// kernels to compile.
 template <class Tile>
 AttnStatus launch_backward_dropout(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward<Tile, true, true>(f, stream);
+}
+template <class Tile>
+AttnStatus launch_backward_masked(const AttnBackward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0
+             ? launch_backward<Dropping<Tile>, true, true, MaskKind::kAny>(f, stream)
+             : launch_backward<Narrow<Tile>, false, true, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

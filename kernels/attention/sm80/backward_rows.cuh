@@ -1,4 +1,5 @@
-// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros where it counts or adds.
+// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros where it counts or adds,
+// and in dQ where a query sees no key, since no key block may come by.
 #pragma once
 
 #include "kernels/attention/common/dot.cuh"
@@ -9,7 +10,7 @@ namespace tessera::attention::sm80 {
 inline constexpr int kRowsThreads = 256;
 
 // kHeadDim / 8 neighbouring threads take a row, of which the last have no columns where heads are narrower.
-template <int kHeadDim, bool kWhole, bool kDeterministic>
+template <int kHeadDim, bool kWhole, bool kDeterministic, bool kAnyMask>
 __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const BackwardArgs a, int64_t rows) {
   constexpr int kLanes = kHeadDim / 8;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowsThreads + threadIdx.x;
@@ -24,6 +25,8 @@ __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Backw
     const auto out = reinterpret_cast<const uint4*>(a.out.head_begin(b, h) + t * a.out.row);
     const auto dout = reinterpret_cast<const uint4*>(a.dout.head_begin(b, h) + t * a.dout.row);
     sum = dot8(out[lane], dout[lane]);
+    if (kAnyMask && a.mask.of_sequence(b).keys_of(t).empty())
+      reinterpret_cast<uint4*>(a.dq.head_begin(b, h) + t * a.dq.row)[lane] = {0, 0, 0, 0};
   }
 #pragma unroll
   for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);

@@ -1,6 +1,7 @@
 // bf16 from compute capability 8.0 on: products on tensor cores, in registers, with loads ahead (mma.sync).
 #include "kernels/attention/family.h"
 
+#include "kernels/attention/mask.h"
 #include "kernels/attention/sm80/kernels.h"
 #include "kernels/attention/sm80/workspace.h"
 
@@ -13,6 +14,10 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
+  if (!mask_of(f.problem).plain()) {
+    if (head_dim <= 64) return forward_64_masked(f, stream);
+    return head_dim <= 128 ? forward_128_masked(f, stream) : forward_256_masked(f, stream);
+  }
   if (f.problem.dropout.threshold > 0) {
     if (head_dim <= 64) return forward_64_dropout(f, stream);
     return head_dim <= 128 ? forward_128_dropout(f, stream) : forward_256_dropout(f, stream);
@@ -20,6 +25,12 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   if (head_dim <= 64) return head_dim == 64 ? forward_64(f, stream) : forward_64_narrow(f, stream);
   if (head_dim <= 128) return head_dim == 128 ? forward_128(f, stream) : forward_128_narrow(f, stream);
   return forward_256(f, stream);
+}
+AttnStatus backward_masked(const AttnBackward& f, bool large, CUstream_st* stream) {
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return backward_64_masked(f, stream);
+  if (head_dim > 128) return large ? backward_256_masked(f, stream) : backward_256_small_masked(f, stream);
+  return large ? backward_128_masked(f, stream) : backward_128_small_masked(f, stream);
 }
 AttnStatus backward_dropout(const AttnBackward& f, bool large, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
@@ -30,6 +41,7 @@ AttnStatus backward_dropout(const AttnBackward& f, bool large, CUstream_st* stre
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
   const bool large = large_shared_memory(arch);
+  if (!mask_of(f.problem).plain()) return backward_masked(f, large, stream);
   if (f.problem.dropout.threshold > 0) return backward_dropout(f, large, stream);
   if (head_dim <= 64) return head_dim == 64 ? backward_64(f, stream) : backward_64_narrow(f, stream);
   if (head_dim > 128) return large ? backward_256(f, stream) : backward_256_small(f, stream);
@@ -61,7 +73,7 @@ constinit const Family kFamily = {.name = "sm80",
                                   .row_padding = BackwardWorkspace::kRowPadding,
                                   .by_name_only = false,
                                   .dropout = true,
-                                  .masks = Masks::kPlain,
+                                  .masks = Masks::kAll,
                                   .tile_rows = tile_rows,
                                   .forward_workspace = nullptr,
                                   .backward_workspace = workspace_bytes<BackwardWorkspace>,

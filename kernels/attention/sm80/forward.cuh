@@ -2,8 +2,8 @@
 //
 //   for a tile of kBlockQ queries of one batch and head, 32 a warp:            Q_i [Bq, D]
 //     O = 0, m = -inf, sum = 0
-//     for every key tile j, from the last that a query sees down to 0:         K_j, V_j [Bk, D]
-//       S = Q_i K_j^T, masked where the tile crosses the diagonal or the end   [Bq, Bk]
+//     for every key tile j, from the last that a query sees to the first:      K_j, V_j [Bk, D]
+//       S = Q_i K_j^T, masked where a query does not see all of the tile       [Bq, Bk]
 //       m, P, sum, O = online softmax of S (common/softmax.cuh)
 //       O += P V_j                                                             [Bq, D]
 //     O /= sum, LSE = (m + log2(sum)) ln(2)
@@ -16,6 +16,7 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/tensors.h"
 #include "kernels/attention/sm80/dropout.cuh"
+#include "kernels/attention/sm80/mask.cuh"
 #include "kernels/attention/sm80/shape.h"
 #include "kernels/attention/sm80/softmax.cuh"
 #include "kernels/attention/sm80/tile_io.cuh"
@@ -26,6 +27,7 @@ struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
   DropoutMask dropout;
+  Mask mask;  // of the first sequence; of kernels for any mask
 };
 
 template <class Tile>
@@ -33,36 +35,45 @@ struct ForwardMemory {
   using Q = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
   using KV = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
   static constexpr int kStages = 2;  // of K, V
-  static constexpr int kBytes = Q::kBytes + kStages * 2 * KV::kBytes;
+  static constexpr int kSpans = Q::kBytes + kStages * 2 * KV::kBytes;
+  static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
   uint32_t base = shared_memory();
 
   __device__ __forceinline__ Q q() const { return {base}; }
   __device__ __forceinline__ KV k(int stage) const { return {base + Q::kBytes + stage * KV::kBytes}; }
   __device__ __forceinline__ KV v(int stage) const { return {k(kStages + stage).base}; }
+  __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
+    return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
+  }
 };
 
 // Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warp's tile.
-template <bool kCausal, int kM, int kN>
-__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int row, int key, int tokens) {
+template <MaskKind kMask, int kM, int kN>
+__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int row, int key,
+                                            const KernelMask<kMask>& mask) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kM / 16; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Columns are compile-time constants up to the lane's own offset, which goes into the limit.
-      const int visible = kCausal ? min(tokens, row + 16 * m + 8 * r + lane / 4 + 1) : tokens;
-      const int limit = visible - key - lane % 4 * 2;
+      // Columns are compile-time constants up to the lane's own offset, which goes into the limits.
+      const Span seen = mask.keys_of(row + 16 * m + 8 * r + lane / 4);
+      const int end = seen.end - key - lane % 4 * 2, begin = seen.begin - key - lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kN / 8; ++n) {
-        if (8 * n >= limit) s.at[m][n][2 * r] = -INFINITY;
-        if (8 * n + 1 >= limit) s.at[m][n][2 * r + 1] = -INFINITY;
+        if (8 * n >= end) s.at[m][n][2 * r] = -INFINITY;
+        if (8 * n + 1 >= end) s.at[m][n][2 * r + 1] = -INFINITY;
+        if constexpr (kMask == MaskKind::kAny) {
+          if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
+          if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
+        }
       }
     }
   }
 }
 
-template <class Tile, bool kCausal, bool kDropout>
+template <class Tile, MaskKind kMask, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
@@ -74,32 +85,40 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
   const int warp_row = threadIdx.x / 32 * kWarpQ;
   const int first_q = query_block * kBlockQ + warp_row;  // the warp's rows: first_q .. first_q + kWarpQ - 1
-  const int keys = kCausal ? min(a.tokens, (query_block + 1) * kBlockQ) : a.tokens;
-  const int key_blocks = (keys + kBlockK - 1) / kBlockK;
+  const KernelMask<kMask> mask(a.mask, a.tokens, b);
+  const Span key_tiles =
+      tiles_of<kMask>(mask.keys_of(Span{query_block * kBlockQ, (query_block + 1) * kBlockQ}), kBlockK);
 
-  TileLoader<kThreads, kBlockQ, kHeadDim, kWhole>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ,
-                                                  a.head_dim)
-      .start(memory.q(), a.tokens - query_block * kBlockQ);
-  // The last key tile may reach past N, and so may the queries; all other key tiles are whole.
-  const int last_k = (key_blocks - 1) * kBlockK;
+  const bool any_keys = kMask != MaskKind::kAny || !key_tiles.empty();
+
+  if (any_keys) {
+    TileLoader<kThreads, kBlockQ, kHeadDim, kWhole>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ,
+                                                    a.head_dim)
+        .start(memory.q(), a.tokens - query_block * kBlockQ);
+  }
+  // The last key tile may reach past the end, and so may the queries; all other key tiles are whole.
+  const int last_k = (key_tiles.end - 1) * kBlockK;
   const int kv_head = h / a.group;
   KeyLoader load_k(a.k.head_begin(b, kv_head), a.k.row, last_k, a.head_dim);
   KeyLoader load_v(a.v.head_begin(b, kv_head), a.v.row, last_k, a.head_dim);
-  load_k.start(memory.k(0), a.tokens - last_k);
-  load_v.start(memory.v(0), a.tokens - last_k);
-  ptx::cp_async_commit();
+  if (any_keys) {
+    load_k.start(memory.k(0), mask.keys - last_k);
+    load_v.start(memory.v(0), mask.keys - last_k);
+    ptx::cp_async_commit();
+  }
 
   Accumulator<kWarpQ, kHeadDim> o;
   o.clear();
   WarpSoftmax<kWarpQ / 16> softmax(a.scale);
+  const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
   int stage = 0;
-  for (int j = key_blocks - 1; j >= 0; --j, stage ^= 1) {
+  for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, stage ^= 1) {
     ptx::cp_async_wait<0>();
     // K_j, V_j (and Q) have come for this thread: with the barrier, for all. It also tells that every warp is
     // done with step j + 1, whose stage the next load overwrites.
     __syncthreads();
-    if (j > 0) {
+    if (j > key_tiles.begin) {
       load_k.move(-1);
       load_v.move(-1);
       load_k.start(memory.k(stage ^ 1));
@@ -108,14 +127,16 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     }
 
     const int first_k = j * kBlockK;
-    if (kCausal && first_k >= first_q + kWarpQ) continue;  // the whole tile lies above this warp's diagonal
+    const Span columns = {first_k, first_k + kBlockK};
+    if (seen.none(columns)) continue;
 
     Accumulator<kWarpQ, kBlockK> s;
     s.clear();
     multiply_rows_rows(s, memory.q(), warp_row, memory.k(stage), 0);
-    const bool crosses_end = first_k + kBlockK > a.tokens,
-               crosses_diagonal = kCausal && first_k + kBlockK > first_q + 1;
-    if (crosses_end || crosses_diagonal) mask_scores<kCausal>(s, first_q, first_k, a.tokens);
+    if (!seen.all(columns)) {
+      // A mask of its own: kept from the beginning it would take registers that there are not.
+      mask_scores(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
+    }
     softmax.update(s.at, o.at);
     if (kDropout) drop(s, a.dropout, b, h, first_q, first_k);
     const auto p = operand_a(s);
@@ -138,16 +159,30 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
                      a.head_dim);
 }
 
-template <class Tile, bool kDropout = false>
+template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, DropoutMask(dropout_of(p))};
+  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse, p.head_dim,
+                            DropoutMask(dropout_of(p)), mask_of(p)};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
-  const auto kernel =
-      p.mask.causal ? forward_kernel<Tile, true, kDropout> : forward_kernel<Tile, false, kDropout>;
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
-  return launch(kernel, grid, Tile::kWarps * 32, ForwardMemory<Tile>::kBytes, stream, args);
+  return launch(forward_kernel<Tile, kMask, kDropout>, grid, Tile::kWarps * 32, ForwardMemory<Tile>::kBytes,
+                stream, args);
+}
+
+// Full and causal masks
+template <class Tile, bool kDropout = false>
+AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
+  return f.problem.mask.causal ? launch_forward<Tile, kDropout, MaskKind::kCausal>(f, stream)
+                               : launch_forward<Tile, kDropout, MaskKind::kFull>(f, stream);
+}
+
+// Any mask, with dropout or without
+template <class Tile>
+AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
+                                         : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

@@ -135,18 +135,19 @@ __device__ __forceinline__ void multiply_registers_rows(Accumulator<kM, kN>& c, 
   }
 }
 
-// c += A^T B over the first `rows` rows of both: columns a_col.. of A, b_col.. of B. Multiples of 16, 32, 32
+// c += A^T B over rows `begin` to `end` of both: columns a_col.. of A, b_col.. of B. Multiples of 16, and of 32
 template <int kM, int kN, int kRows, int kColsA, int kColsB>
 __device__ __forceinline__ void multiply_cols_cols(Accumulator<kM, kN>& c, SharedTile<kRows, kColsA> a,
                                                    int a_col, SharedTile<kRows, kColsB> b, int b_col,
-                                                   int rows) {
+                                                   int begin, int end) {
   static_assert(kColsA == SharedTile<kRows, kColsA>::kPanelCols && 64 % kN == 0);
   // A warp's columns lie in one panel, so they enter the lane's address once, as the constant k does above.
   const SharedTile<kRows, kColsB> b_panel = {b.base + b_col / 64 * SharedTile<kRows, kColsB>::kPanelBytes};
   const uint32_t a_lane = lane_across_first() ^ a_col * 2, b_lane = lane_down_first() ^ b_col % 64 * 2;
 #pragma unroll
   for (int k = 0; k < kRows; k += 16) {
-    if (k >= rows) break;
+    if (k >= end) break;
+    if (k < begin) continue;
     uint32_t fa[kM / 16][4];
 #pragma unroll
     for (int m = 0; m < kM / 16; ++m) ptx::ldmatrix_x4_trans(fa[m], block_address(a, a_lane, k, 16 * m));

@@ -31,4 +31,14 @@ AttnStatus backward_256_dropout(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_dropout(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_256_small_dropout(const AttnBackward& f, CUstream_st* stream);
 
+// Any mask, with dropout or without, for all head dims that these tiles hold
+AttnStatus forward_64_masked(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_masked(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_masked(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_masked(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_masked(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_masked(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_small_masked(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_small_masked(const AttnBackward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm80

@@ -8,14 +8,15 @@
 //
 // There is little to wait for. A causal block j meets tile i in its step i - j (in units of
 // kBlockK), one after block j + 1 has met it. Without a mask block j meets every tile in the same
-// step as block j + 1 and has to lag behind it: there, several heads take turns with their
-// tickets, so that block j also starts later.
+// step as block j + 1 and has to lag behind it: there, and where the mask may be any, several heads
+// take turns with their tickets, so that block j also starts later.
 //
 // Query heads that share K and V are walked one after another by the same CTA, in the same order by all: a
 // turn is a turn of (query head, tile), and the induction stands.
 #pragma once
 
 #include "kernels/attention/sm80/backward_args.cuh"
+#include "kernels/attention/sm80/mask.cuh"
 
 namespace tessera::attention::sm80 {
 
@@ -25,10 +26,10 @@ struct KeyBlock {
 
   // `work` is the ticket in fixed order, else the place in the grid: there the lowest
   // block comes first, which is the longest.
-  template <bool kCausal, bool kDeterministic>
+  template <MaskKind kMask, bool kDeterministic>
   static __device__ __forceinline__ KeyBlock of(unsigned work, const BackwardArgs& a) {
     KeyBlock block;
-    if constexpr (kDeterministic && !kCausal) {
+    if constexpr (kDeterministic && kMask != MaskKind::kCausal) {
       constexpr int kHeadsAtOnce = 8;
       const int first_head = static_cast<int>(work) / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
       const int heads = min(kHeadsAtOnce, static_cast<int>(gridDim.x) / a.key_blocks - first_head);

@@ -42,6 +42,15 @@ struct Dropping<ForwardTile<128>> : Narrow<ForwardTile<128>> {
   static constexpr int kBlockK = 32;
 };
 
+// A tile for any mask, which needs registers to know what is seen
+template <class Tile>
+struct Masked : Narrow<Tile> {};
+
+template <>
+struct Masked<ForwardTile<64>> : Narrow<ForwardTile<64>> {
+  static constexpr int kBlockK = 64;
+};
+
 // With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
 template <>
 struct ForwardTile<256> {

@@ -61,6 +61,22 @@ TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
       }
 }
 
+TEST(Session, GivesTheLogitsOfSeveralTokensAtOnce) {
+  const RunShape shape = tiny();
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  Session session(*be, arena, shape.session());
+  session.initialize(7);
+  const size_t V = static_cast<size_t>(shape.model.vocab_size), T = 30, count = 5;
+  const std::vector<int32_t> tokens = some_ids(static_cast<int64_t>(T), shape.model.vocab_size);
+  const std::vector<float> last = session.last_logits(tokens, static_cast<int64_t>(count));
+  ASSERT_EQ(last.size(), count * V);
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<float> one = session.next_token_logits(std::span(tokens).first(T - count + 1 + i));
+    for (size_t v = 0; v < V; ++v) EXPECT_NEAR(last[i * V + v], one[v], 1e-5) << i << " " << v;
+  }
+}
+
 TEST(Session, LoadsTheWeightsOfACheckpointWithoutItsOptimizer) {
   const RunShape shape = tiny();
   const std::filesystem::path folder =

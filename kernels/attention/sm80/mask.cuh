@@ -1,0 +1,208 @@
+// The masks that these kernels are compiled for, and what a CTA and a warp ask them.
+//
+// Full and causal masks of as many keys as queries have kernels of their own, in which the answers are
+// constants and compares; kAny is every mask of kernels/attention/mask.h. There, rows and columns given here
+// may reach past the end.
+//
+// Of any tile, and of any part of one, holds: keys_of(rows) and some columns have a key in common where
+// queries_of(those columns) and the rows have a query in common. So CTAs that walk over queries and CTAs, or
+// warps, that walk over keys agree on which tiles meet.
+#pragma once
+
+#include "kernels/attention/mask.h"
+#include "kernels/attention/sm80/ptx.cuh"
+
+namespace tessera::attention::sm80 {
+
+enum class MaskKind { kFull, kCausal, kAny };
+
+// Tiles of `size` that a span touches; full and causal masks show every query a key.
+template <MaskKind kMask>
+__device__ __forceinline__ Span tiles_of(Span span, int size) {
+  if (kMask == MaskKind::kAny && span.empty()) return {0, 0};
+  return {span.begin / size, (span.end + size - 1) / size};
+}
+
+inline constexpr int kNever = 0x7fffffff;
+
+// The query tiles that see a key of a block, of a.query_blocks in a head
+template <MaskKind kMask>
+struct QueryTiles {
+  int begin, end;  // all that there are
+
+  __device__ __forceinline__ bool empty() const { return false; }
+  __device__ __forceinline__ int behind() const { return 0; }
+};
+template <>
+struct QueryTiles<MaskKind::kAny> {
+  int begin, end, all;
+
+  __device__ __forceinline__ bool empty() const { return begin == end; }
+  __device__ __forceinline__ int behind() const { return all - end; }
+};
+
+template <MaskKind kMask>
+struct KernelMask {
+  static constexpr bool kCausal = kMask == MaskKind::kCausal;
+  int queries, keys;  // equal
+
+  __device__ __forceinline__ KernelMask(const Mask& /*mask*/, int tokens, int /*batch*/)
+      : queries(tokens), keys(tokens) {}
+  __device__ __forceinline__ Span keys_of(int query) const {
+    return {0, kCausal ? min(keys, query + 1) : keys};
+  }
+  __device__ __forceinline__ Span keys_of(Span rows) const {
+    return {0, kCausal ? min(keys, rows.end) : keys};
+  }
+  // Padded queries count as seeing a key; their probabilities are 0.
+  __device__ __forceinline__ Span queries_of(int key) const {
+    return {key >= keys ? kNever : kCausal ? key : 0, kNever};
+  }
+  template <int kBlockQ>
+  __device__ __forceinline__ QueryTiles<kMask> query_tiles_of(Span columns, int all) const {
+    return {kCausal ? columns.begin / kBlockQ : 0, all};
+  }
+};
+
+template <>
+struct KernelMask<MaskKind::kAny> : Mask {
+  __device__ __forceinline__ KernelMask(const Mask& mask, int /*tokens*/, int batch)
+      : Mask(mask.of_sequence(batch)) {}
+  __device__ __forceinline__ Span keys_of(int query) const { return Mask::keys_of(min(query, queries - 1)); }
+  __device__ __forceinline__ Span keys_of(Span rows) const {
+    const Span inside = {rows.begin, min(rows.end, queries)};
+    return inside.empty() ? Span{0, 0} : Mask::keys_of(inside);
+  }
+  __device__ __forceinline__ Span queries_of(int key) const {
+    return key < keys ? Mask::queries_of(key) : Span{kNever, kNever};
+  }
+  __device__ __forceinline__ Span queries_of(Span columns) const {
+    const Span inside = {columns.begin, min(columns.end, keys)};
+    return inside.empty() ? Span{0, 0} : Mask::queries_of(inside);
+  }
+  template <int kBlockQ>
+  __device__ __forceinline__ QueryTiles<MaskKind::kAny> query_tiles_of(Span columns, int all) const {
+    const Span tiles = queries_of(columns).tiles(kBlockQ);
+    return {tiles.begin, tiles.end, all};
+  }
+};
+
+// Two spans of a warp, of kernels for any mask: what one of its rows or keys sees, and what all of them see.
+// They lie in shared memory, since registers are short.
+struct WarpSpans {
+  static constexpr int kBytes = 16;  // a warp
+  uint32_t at;
+
+  __device__ __forceinline__ void set(Span some, Span every) const {
+    if (threadIdx.x % 32 == 0) {
+      ptx::store_shared(at, some.begin), ptx::store_shared(at + 4, some.end);
+      ptx::store_shared(at + 8, every.begin), ptx::store_shared(at + 12, every.end);
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ bool meet(Span other) const {
+    const int2 some = ptx::load_shared_int2(at);
+    return other.begin < some.y && other.end > some.x;
+  }
+  __device__ __forceinline__ bool hold(Span other) const {
+    const int2 every = ptx::load_shared_int2(at + 8);
+    return every.x <= other.begin && other.end <= every.y;
+  }
+};
+
+// Which keys the kRows queries of a warp see: the same for all key tiles
+template <MaskKind kMask, int kRows>
+struct KeysSeen {
+  int first_row, keys;
+
+  __device__ __forceinline__ KeysSeen(const KernelMask<kMask>& mask, int of_row, WarpSpans /*spans*/)
+      : first_row(of_row), keys(mask.keys) {}
+  __device__ __forceinline__ bool none(Span columns) const {
+    return kMask == MaskKind::kCausal && columns.begin >= first_row + kRows;
+  }
+  __device__ __forceinline__ bool all(Span columns) const {
+    const bool cross_end = columns.end > keys,
+               cross_diagonal = kMask == MaskKind::kCausal && columns.end > first_row + 1;
+    return !(cross_end || cross_diagonal);
+  }
+};
+
+template <int kRows>
+struct KeysSeen<MaskKind::kAny, kRows> {
+  WarpSpans spans;  // seen by one query, by all
+
+  __device__ __forceinline__ KeysSeen(const KernelMask<MaskKind::kAny>& mask, int row, WarpSpans its_spans)
+      : spans(its_spans) {
+    spans.set(mask.keys_of(Span{row, row + kRows}),
+              {mask.keys_of(row + kRows - 1).begin, mask.keys_of(row).end});
+  }
+  __device__ __forceinline__ bool none(Span columns) const { return !spans.meet(columns); }
+  __device__ __forceinline__ bool all(Span columns) const { return spans.hold(columns); }
+};
+
+// Which queries see the kKeys keys of a warp: the same for all query tiles
+template <MaskKind kMask, int kKeys>
+struct QueriesSeeing {
+  int first_key, keys;
+
+  __device__ __forceinline__ QueriesSeeing(const KernelMask<kMask>& mask, int of_key, WarpSpans /*spans*/)
+      : first_key(of_key), keys(mask.keys) {}
+  __device__ __forceinline__ bool none(Span rows) const {
+    return kMask == MaskKind::kCausal && rows.end <= first_key;
+  }
+  __device__ __forceinline__ bool all(Span rows) const {
+    return !(first_key + kKeys > keys || (kMask == MaskKind::kCausal && rows.begin < first_key + kKeys - 1));
+  }
+};
+
+template <int kKeys>
+struct QueriesSeeing<MaskKind::kAny, kKeys> {
+  WarpSpans spans;  // seeing one key, all
+
+  __device__ __forceinline__ QueriesSeeing(const KernelMask<MaskKind::kAny>& mask, int key,
+                                           WarpSpans its_spans)
+      : spans(its_spans) {
+    spans.set(mask.queries_of(Span{key, key + kKeys}),
+              {mask.queries_of(key + kKeys - 1).begin, mask.queries_of(key).end});
+  }
+  __device__ __forceinline__ bool none(Span rows) const { return !spans.meet(rows); }
+  __device__ __forceinline__ bool all(Span rows) const { return spans.hold(rows); }
+};
+
+// The key blocks that add to dQ of a query tile, from `last` down to `first`
+template <class Tile, MaskKind kMask>
+struct TileAdders {
+  static constexpr bool kCausal = kMask == MaskKind::kCausal;
+  static constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK;
+  int first, last;
+
+  __device__ __forceinline__ TileAdders(const KernelMask<kMask>& /*mask*/, int first_q, int key_blocks)
+      : first(0) {
+    const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : key_blocks;
+    last = min(key_blocks, seen_blocks) - 1;
+  }
+  // The rows of dS^T that the key block from `first_k` on has for the tile: those of warps with a key that the
+  // tile sees
+  __device__ __forceinline__ Span rows(int first_q, int first_k) const {
+    return {0, kCausal ? min(kBlockK, first_q - first_k + kBlockQ) : kBlockK};
+  }
+};
+
+template <class Tile>
+struct TileAdders<Tile, MaskKind::kAny> {
+  static constexpr int kBlockK = Tile::kBlockK, kKeys = Tile::kKeysPerWarp;
+  Span seen;  // keys
+  int first, last;
+
+  __device__ __forceinline__ TileAdders(const KernelMask<MaskKind::kAny>& mask, int first_q,
+                                        int /*key_blocks*/)
+      : seen(mask.keys_of(Span{first_q, first_q + Tile::kBlockQ})),
+        first(seen.begin / kBlockK),
+        last((seen.end - 1) / kBlockK) {}
+  __device__ __forceinline__ Span rows(int /*first_q*/, int first_k) const {
+    return {max(seen.begin - first_k, 0) / kKeys * kKeys,
+            (min(seen.end - first_k, kBlockK) + kKeys - 1) / kKeys * kKeys};
+  }
+};
+
+}  // namespace tessera::attention::sm80
