@@ -20,6 +20,10 @@ struct Traffic {
   double loaded = 0, stored = 0;
 };
 
+// Queries and keys that see each other, over all sequences, of one head. The problem is on the host, and so are
+// its documents: here and in all that follows.
+double visible_pairs(const AttnProblem& p);
+
 Traffic naive_forward_traffic(const AttnProblem& p);
 Traffic naive_backward_traffic(const AttnProblem& p);
 
