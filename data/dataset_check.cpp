@@ -47,7 +47,7 @@ std::string verify_at_start(const TokenStream& stream, int64_t most_bytes) {
                        stream.path().string(), stream.path().string());
   for (const FileVerdict& verdict : verify_files(stream.path(), manifest->files))
     check(verdict.fault.empty(),
-          "the shard {} is damaged: {}. Copy the folder again, or prepare it again with ./prepare",
+          "{} is damaged: {}. Copy the folder again, or prepare it again with ./prepare",
           verdict.path.string(), verdict.fault);
   return "";
 }

@@ -2,114 +2,116 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <utility>
 
+#include "data/input_file.h"
 #include "kernels/base/check.h"
-#include "kernels/base/json_text.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
-void check_read(const fs::path& input, std::FILE* file) {
-  check(std::ferror(file) == 0, "cannot read {}: {}", input.string(), std::strerror(errno));
+// Reads on until `text` has `bytes` more, or the input ends.
+void read_more(InputFile& file, size_t bytes, std::string& text, const PieceSink& sink) {
+  const int64_t before = file.bytes_read();
+  size_t size = text.size();
+  text.resize(size + bytes);
+  while (size < text.size()) {
+    const size_t count = file.read(std::span(text).subspan(size));
+    if (count == 0) break;
+    size += count;
+  }
+  text.resize(size);
+  if (sink.on_read) sink.on_read(file.bytes_read() - before);
 }
 
-void read_text(const fs::path& input, std::FILE* file, const DocumentSink& sink) {
-  std::string piece;  // begins with what the last one left
-  size_t read_bytes = kPieceBytes;
-  bool is_first = true;
+std::string shown(const fs::path& input) {
+  return input == kStandardInput ? "standard input" : input.string();
+}
+
+void read_text(const fs::path& input, const PieceSink& sink) {
+  InputFile file(input);
+  std::string text;  // begins with what the last piece left
+  size_t wanted = kPieceBytes;
+  bool begins = true;
   while (true) {
-    const size_t left = piece.size();
-    piece.resize(left + read_bytes);
-    piece.resize(left + std::fread(piece.data() + left, 1, read_bytes, file));
-    check_read(input, file);
-    if (piece.size() == left) break;
-    if (std::exchange(is_first, false)) {
-      const size_t zero = piece.find('\0');
+    const size_t left = text.size();
+    read_more(file, wanted, text, sink);
+    const bool ends = text.size() < left + wanted;
+    if (left == 0 && begins) {
+      check(!text.empty(), "{} is empty", shown(input));
+      const size_t zero = text.find('\0');
       check(zero == std::string::npos,
             "{} is not plain text: its byte {} is 0; is it compressed, UTF-16 or binary? Wanted UTF-8 text "
-            "or .jsonl",
-            input.string(), zero);
+            "or .jsonl, or either of them with .gz or .zst",
+            shown(input), zero);
     }
-    const size_t cut = sink.cut ? sink.cut(piece) : piece.size();
+    const size_t cut = ends || !sink.cut ? text.size() : sink.cut(text);
     // Twice as much before the next look for a cut: the time stays linear.
-    read_bytes = cut > 0 ? kPieceBytes : piece.size();
+    wanted = cut > 0 ? kPieceBytes : text.size();
     if (cut == 0) continue;
-    sink.on_text(std::string_view(piece).substr(0, cut));
-    if (sink.on_read) sink.on_read(static_cast<int64_t>(cut));
-    piece.erase(0, cut);
+    std::string rest = text.substr(cut);
+    text.resize(cut);
+    if (!sink.on_piece({.bytes = std::exchange(text, std::move(rest)),
+                        .input = shown(input),
+                        .begins = std::exchange(begins, false),
+                        .ends = ends}))
+      return;
+    if (ends) return;
   }
-  check(!is_first, "{} is empty", input.string());
-  if (!piece.empty()) {
-    sink.on_text(piece);
-    if (sink.on_read) sink.on_read(std::ssize(piece));
-  }
-  sink.on_end();
 }
 
-std::string text_of_line(std::string_view line, const fs::path& input, int64_t line_number,
-                         const std::string& text_field) {
-  // A document may be as long as memory allows, and have any fields beside its text.
-  json object = parse_json(line, input.string(),
-                           {.bytes = line.size(), .repeated_keys = true, .first_line = line_number});
-  const std::string where = fmt::format("{}:{}", input.string(), line_number);
-  check(object.is_object(), "{}: wanted a JSON object with the text in its field '{}', found a JSON {}",
-        where, text_field, object.type_name());
-  const auto field = object.find(text_field);
-  if (field == object.end()) {
-    std::string found;
-    for (const auto& [name, value] : object.items())
-      found += fmt::format("{}'{}'", found.empty() ? "" : ", ", name);
-    fail("{}: wanted the field '{}', found {}; choose the field with --text-field", where, text_field,
-         found.empty() ? "no fields" : found);
+void read_json_lines(const fs::path& input, const PieceSink& sink) {
+  InputFile file(input);
+  std::string text;  // begins with what the last piece left: the beginning of a line
+  int64_t line = 1;
+  bool has_documents = false;
+  for (bool ends = false; !ends;) {
+    const size_t left = text.size(), room = sink.most_line_bytes + 1 - left;
+    const size_t wanted = std::min(std::max(kPieceBytes, left), room);  // linear in the longest line
+    read_more(file, wanted, text, sink);
+    ends = text.size() < left + wanted;
+    const size_t newline = text.rfind('\n');
+    const size_t whole = newline == std::string::npos ? 0 : newline + 1;
+    check(text.size() - whole <= sink.most_line_bytes,
+          "{}:{}: the line has more than {} bytes, the most that one may have", shown(input),
+          line + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(whole), '\n'),
+          sink.most_line_bytes);
+    const size_t cut = ends ? text.size() : whole;
+    if (cut == 0) continue;
+    std::string rest = text.substr(cut);
+    text.resize(cut);
+    has_documents = has_documents || text.find_first_not_of(" \t\r\n") != std::string::npos;
+    const int64_t lines = std::ranges::count(text, '\n');
+    if (!sink.on_piece({.bytes = std::exchange(text, std::move(rest)),
+                        .input = shown(input),
+                        .is_lines = true,
+                        .first_line = line}))
+      return;
+    line += lines;
   }
-  check(field->is_string(), "{}: wanted a string in the field '{}', found a JSON {}", where, text_field,
-        field->type_name());
-  return std::move(field->get_ref<std::string&>());
+  check(has_documents, "{} holds no documents", shown(input));
 }
 
-void read_json_lines(const fs::path& input, const std::string& text_field, std::FILE* file,
-                     const DocumentSink& sink) {
-  struct Line {
-    char* data = nullptr;
-    size_t capacity = 0;
-    ~Line() { std::free(data); }
-  } line;
-  int64_t line_number = 0, documents = 0;
-  ssize_t length;
-  while ((length = getline(&line.data, &line.capacity, file)) >= 0) {
-    ++line_number;
-    if (sink.on_read) sink.on_read(length);
-    const std::string_view content(line.data, static_cast<size_t>(length));
-    if (content.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-    const std::string text = text_of_line(content, input, line_number, text_field);
-    if (!text.empty()) sink.on_text(text);
-    sink.on_end();
-    ++documents;
-  }
-  check_read(input, file);
-  check(documents > 0, "{} holds no documents", input.string());
+bool is_json_lines(const fs::path& input, InputFormat format) {
+  if (format == InputFormat::kByName) return uncompressed_name(input).extension() == ".jsonl";
+  return format == InputFormat::kJsonLines;
 }
 
 }  // namespace
 
-void check_input(const fs::path& input) {
+void check_input(const fs::path& input, InputFormat format) {
+  const bool by_name = format == InputFormat::kByName;
+  if (input == kStandardInput) {
+    check(!by_name, "standard input has no name that tells its format: add --format text or --format jsonl");
+    return;
+  }
   std::error_code error;
   const fs::file_status status = fs::status(input, error);
   check(status.type() != fs::file_type::not_found, "the input {} does not exist",
@@ -117,19 +119,17 @@ void check_input(const fs::path& input) {
   check(!fs::is_directory(status), "the input {} is a folder: name its files, for example --input {}",
         input.string(), (input / "*.txt").string());
   check(access(input.c_str(), R_OK) == 0, "cannot read {}: {}", input.string(), std::strerror(errno));
-  check(input.extension() != ".json",
+  check(!by_name || uncompressed_name(input).extension() != ".json",
         "the input {} is JSON: wanted plain text, or JSON lines (one object a line) in a file named .jsonl",
         input.string());
 }
 
-void read_documents(const fs::path& input, const std::string& text_field, const DocumentSink& sink) {
-  check_input(input);
-  const File file(std::fopen(input.c_str(), "rb"));
-  check(file != nullptr, "cannot read {}: {}", input.string(), std::strerror(errno));
-  if (input.extension() == ".jsonl") {
-    read_json_lines(input, text_field, file.get(), sink);
+void read_pieces(const fs::path& input, InputFormat format, const PieceSink& sink) {
+  check_input(input, format);
+  if (is_json_lines(input, format)) {
+    read_json_lines(input, sink);
   } else {
-    read_text(input, file.get(), sink);
+    read_text(input, sink);
   }
 }
 

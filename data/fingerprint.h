@@ -22,6 +22,7 @@ struct StreamFingerprint {
   std::string tokenizer;
   std::vector<Source> sources;
   std::string sample;  // checksum of 66 blocks of 4 KiB: the first, the last, and 64 spread between them
+  std::string documents = "";  // the same of the files that say where documents begin; "": there are none
 };
 
 // Reads the start of each file and the blocks of the sample.

@@ -83,12 +83,14 @@ int64_t Loader::offset(int64_t epoch) const {
   return options_.shift ? (offsets_.at(epoch) - offsets_.at(0) + T) % T : 0;
 }
 
-void Loader::read(int64_t first, std::span<int32_t> out) const {
+// Calls read(first token, part of `out`) for the parts of `out` that are consecutive tokens of the stream.
+template <class Read>
+void Loader::on_ring(int64_t first, std::span<int32_t> out, const Read& read) const {
   first %= options_.token_count;
   const auto before_the_end =
       static_cast<size_t>(std::min(options_.token_count - first, static_cast<int64_t>(out.size())));
-  options_.stream->read(options_.first_token + first, out.first(before_the_end));
-  if (before_the_end < out.size()) options_.stream->read(options_.first_token, out.subspan(before_the_end));
+  read(options_.first_token + first, out.first(before_the_end));
+  if (before_the_end < out.size()) read(options_.first_token, out.subspan(before_the_end));
 }
 
 void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
@@ -101,8 +103,12 @@ void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
     const auto row = [&](std::vector<int32_t>& rows) {
       return std::span(rows).subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
     };
-    read(first, row(out.tokens));
-    read(first + 1, row(out.targets));
+    const auto read = [&](int64_t token, std::span<int32_t> part) { options_.stream->read(token, part); };
+    on_ring(first, row(out.tokens), read);
+    on_ring(first + 1, row(out.targets), read);
+    if (const DocumentIndex* documents = options_.stream->documents())
+      on_ring(first + 1, row(out.targets),
+              [&](int64_t token, std::span<int32_t> part) { documents->drop_uncounted(token, part); });
   }
 }
 

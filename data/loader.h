@@ -6,6 +6,7 @@
 #include <span>
 
 #include "data/sequences.h"
+#include "data/token_range.h"
 #include "data/token_stream.h"
 
 namespace tessera {
@@ -38,11 +39,6 @@ struct LoaderOptions {
   bool shift = false;   // cut every epoch at another offset; false for evaluation
 };
 
-struct TokenRange {
-  int64_t first_token = 0;
-  int64_t token_count = 0;
-};
-
 // Splits a range of N tokens into n = (N - 1) / T windows. Window i begins at token i*T + offset(epoch): it
 // has T inputs, and the same shifted by one as targets.
 //
@@ -67,11 +63,12 @@ class Loader : public SequenceSource {
   // multiple of T on, each has another one, in random order. Error: epoch < 0
   int64_t offset(int64_t epoch) const;
 
-  // Within an epoch every window occurs exactly once.
+  // Within an epoch every window occurs exactly once. Targets that do not count are kNoTarget.
   void fetch(int64_t position, int64_t count, Sequences& out) const override;
 
  private:
-  void read(int64_t first, std::span<int32_t> out) const;  // of the ring; at most token_count tokens
+  template <class Read>
+  void on_ring(int64_t first, std::span<int32_t> out, const Read& read) const;
 
   LoaderOptions options_;
   int64_t sequences_per_epoch_;

@@ -11,6 +11,11 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
                          {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
                          {"documents", manifest.documents},   {"shards", manifest.shards},
                          {"files", json_of(manifest.files)}};
+  if (manifest.format == kManifestFormat) {
+    json["counted_tokens"] = manifest.counted_tokens;
+    json["dropped_samples"] = manifest.dropped_samples;
+    if (!manifest.chat_template.empty()) json["chat_template"] = manifest.chat_template;
+  }
   if (!manifest.tokenizer_from.empty()) {
     json["tokenizer_from"] = manifest.tokenizer_from;
     json["end_of_text"] = manifest.end_of_text;
@@ -36,19 +41,29 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
                 .tokens = whole_number(json, "tokens", kManifestName),
                 .documents = whole_number(json, "documents", kManifestName),
                 .shards = whole_number(json, "shards", kManifestName)};
-    if (manifest.format == kManifestFormat) {
+    const bool has_documents = manifest.format == kManifestFormat;
+    if (has_documents) {
+      manifest.counted_tokens = whole_number(json, "counted_tokens", kManifestName);
+      manifest.dropped_samples = whole_number(json, "dropped_samples", kManifestName);
+      if (json.contains("chat_template"))
+        manifest.chat_template = text_value(json, "chat_template", kManifestName);
+    }
+    if (has_documents || manifest.format == kManifestWithoutDocuments) {
       check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);
       manifest.files = read_checksums(json["files"], kManifestName);
-      check(std::ssize(manifest.files) == manifest.shards, "{} has {} shards and {} checksums", kManifestName,
-            manifest.shards, manifest.files.size());
+      check(std::ssize(manifest.files) == manifest.shards * (has_documents ? 2 : 1),
+            "{} has {} shards and {} checksums{}", kManifestName, manifest.shards, manifest.files.size(),
+            has_documents ? "; wanted one for each shard and one for its index of documents" : "");
     }
   } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; prepare the dataset again with ./prepare",
          path.string(), e.what());
   }
-  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutChecksums,
-        "{} has the format '{}', wanted '{}' or '{}'; prepare the dataset again with ./prepare",
-        path.string(), manifest.format, kManifestFormat, kManifestWithoutChecksums);
+  check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutDocuments ||
+            manifest.format == kManifestWithoutChecksums,
+        "{} has the format '{}', wanted '{}', '{}' or '{}'; prepare the dataset again with ./prepare",
+        path.string(), manifest.format, kManifestFormat, kManifestWithoutDocuments,
+        kManifestWithoutChecksums);
   return manifest;
 }
 

@@ -11,8 +11,9 @@
 namespace tessera {
 
 inline constexpr const char* kManifestName = "dataset.json";
-inline constexpr const char* kManifestFormat = "tessera-dataset-2";
-inline constexpr const char* kManifestWithoutChecksums = "tessera-dataset-1";  // is read as well
+inline constexpr const char* kManifestFormat = "tessera-dataset-3";
+inline constexpr const char* kManifestWithoutDocuments = "tessera-dataset-2";  // these are read as well
+inline constexpr const char* kManifestWithoutChecksums = "tessera-dataset-1";
 
 struct Manifest {
   std::string format = kManifestFormat;
@@ -22,8 +23,11 @@ struct Manifest {
   int64_t vocab_size = 0;           // of that tokenizer
   int64_t tokens = 0;               // in all shards, the end-of-text tokens included
   int64_t documents = 0;
+  int64_t counted_tokens = 0;      // that count as targets
+  int64_t dropped_samples = 0;     // of which none would have counted
+  std::string chat_template = "";  // of the conversations; "" if there are none
   int64_t shards = 0;
-  FileChecksums files = {};  // of every shard; none in a manifest without checksums
+  FileChecksums files = {};  // of every shard and its index of documents
 };
 
 // Error: the file cannot be written.

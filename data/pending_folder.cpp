@@ -30,8 +30,9 @@ void check_replaceable(const fs::path& target, bool replace) {
         target.string());
   for (const fs::directory_entry& entry : fs::directory_iterator(target)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name == kManifestName || name == kTokenizerFile ||
-                      (name.starts_with("train_") && name.ends_with(".bin"));
+    const bool ours =
+        name == kManifestName || name == kTokenizerFile ||
+        (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
     check(ours,
           "{} is not replaced: it holds {}, which is not part of a prepared dataset; choose another name",
           target.string(), name);

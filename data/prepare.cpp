@@ -1,4 +1,4 @@
-// prepare: text files and JSON lines in, a folder of token shards out.
+// prepare: texts, completions and conversations in, a folder of token shards out.
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,22 +7,27 @@
 #include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "data/document_index.h"
 #include "data/documents.h"
 #include "data/manifest.h"
 #include "data/pending_folder.h"
+#include "data/sample_encoder.h"
 #include "data/shard.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {
@@ -32,33 +37,55 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::vector<fs::path> inputs;
+  InputFormat format = InputFormat::kByName;
   std::string tokenizer{kBytesTokenizer};
   std::string end_of_text;
   fs::path output;
   int64_t shard_tokens = ShardWriterOptions{}.tokens_per_shard;
   std::string text_field = "text";
+  std::optional<ChatTemplate> chat;
+  CountedLoss loss = CountedLoss::kCompletions;
+  bool strict = false;
+  int64_t show = 0;  // samples to print, instead of writing a folder
   bool force = false;
 };
 
-void declare_options(CLI::App& app, Options& options) {
+void declare_texts(CLI::App& app) {
   app.description(
-      "Turns text into a folder of token shards (llm.c's format) that the trainer reads.\n"
+      "Turns texts, completions and conversations into a folder of token shards (llm.c's format) that the "
+      "trainer reads.\n"
       "An end-of-text token follows every document. The folder gets its name only when it is complete.");
   app.footer(
-      "Inputs:   *.jsonl        one JSON object a line; each is a document\n"
+      "Inputs:   *.jsonl        one JSON object a line, each a document (a line has at most 1 GiB):\n"
+      "                         {\"text\": \"...\"}, {\"prompt\": \"...\", \"completion\": \"...\"} or\n"
+      "                         {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]}\n"
       "          anything else  plain text; each file is a document\n"
-      "Output:   train_000000.bin, train_000001.bin, ..., dataset.json, and the tokenizer's tokenizer.json\n"
+      "          .gz, .zst      either of them, compressed: part.jsonl.zst\n"
+      "          -              standard input, with --format\n"
+      "Output:   train_000000.bin, train_000000.documents, ..., dataset.json, and the tokenizer's "
+      "tokenizer.json\n"
+      "\n"
+      "The loss counts on texts, on completions and on what assistants say.\n"
       "\n"
       "Examples:\n"
       "  ./prepare book.txt articles.jsonl --output data/mine\n"
-      "  ./prepare part_*.jsonl --text-field content --output data/mine --force\n"
-      "  ./prepare book.txt --tokenizer models/gpt2 --output data/mine\n\n"
+      "  ./prepare part_*.jsonl.zst --text-field content --output data/mine --force\n"
+      "  ./prepare chats.jsonl --tokenizer models/qwen --show 3\n"
+      "  ./prepare chats.jsonl --tokenizer models/qwen --output data/chats\n"
+      "  zcat logs.gz | ./prepare - --format text --output data/logs\n\n"
       "Exit codes: 0: the folder is complete; 1: the command line is wrong, or the work was refused, failed "
       "or was interrupted, and the message says why.");
+}
+
+void declare_options(CLI::App& app, Options& options) {
+  declare_texts(app);
   app.add_option("input,--input", options.inputs, "Files to read, in this order")
       ->required()
       ->type_name("FILE");
-  app.add_option("--output", options.output, "Folder to make")->required()->type_name("FOLDER");
+  add_word_option(app, "--format", options.format,
+                  "Format of the inputs: text, jsonl, or name, which tells it")
+      ->default_str(name_of(options.format));
+  app.add_option("--output", options.output, "Folder to make; required without --show")->type_name("FOLDER");
   app.add_option("--tokenizer", options.tokenizer,
                  std::string(kTokenizerSources) + ": ids 0 to 255 are the bytes, 256 is the end of text")
       ->capture_default_str()
@@ -76,6 +103,20 @@ void declare_options(CLI::App& app, Options& options) {
   app.add_option("--text-field", options.text_field, "Field of a JSON line that holds its text")
       ->capture_default_str()
       ->type_name("FIELD");
+  const auto set_chat = [&options](const std::string& word) { options.chat = from_word<ChatTemplate>(word); };
+  app.add_option_function<std::string>("--chat-template", set_chat,
+                                       "How conversations are written: chatml or llama3; by default the one "
+                                       "whose special tokens the tokenizer has")
+      ->check(CLI::IsMember(names_of<ChatTemplate>(values_with_words<ChatTemplate>())))
+      ->type_name("NAME");
+  add_word_option(app, "--loss", options.loss,
+                  "Where the loss counts in prompts and conversations: completions (and assistants), or all")
+      ->default_str(name_of(options.loss));
+  app.add_flag("--strict", options.strict,
+               "Refuse a sample of which no token counts, instead of dropping it");
+  app.add_option("--show", options.show, "Print the first samples with the part that counts marked, and stop")
+      ->check(CLI::PositiveNumber)
+      ->type_name("COUNT");
   app.add_flag("--force", options.force, "Replace the output folder if it is an earlier dataset");
 }
 
@@ -125,128 +166,227 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
-// Encodes documents on all cores, and hands their ids on in the order of the documents.
-class Encoder {
+// Encodes pieces on all cores, and writes their ids in the order of the pieces.
+class Pipeline {
  public:
-  Encoder(const Tokenizer& tokenizer, ShardWriter& shards) : tokenizer_(tokenizer), shards_(shards) {}
+  Pipeline(const SampleEncoder& encoder, const ShardWriterOptions& options)
+      : encoder_(encoder),
+        shards_(options),
+        index_({.folder = options.folder, .tokens_per_shard = options.tokens_per_shard}) {}
 
-  void add_text(std::string_view text) {
-    begin_document();
-    batch_.text += text;
-    batch_.parts.back().bytes += text.size();
-    if (batch_.text.size() >= kBatchBytes) start();
+  void add(Piece piece) {
+    const size_t bytes = piece.bytes.size();
+    while (!running_.empty() && (running_.size() >= std::max(1u, std::thread::hardware_concurrency()) ||
+                                 bytes_running_ + bytes > kMostBytesRunning))
+      take_first();
+    bytes_running_ += bytes;
+    running_.push_back({bytes, std::async(std::launch::async, [this, piece = std::move(piece)] {
+                          return encoder_.encode(piece);
+                        })});
   }
-  void end_document() {
-    begin_document();
-    batch_.parts.back().ends = true;
-    is_open_ = false;
-  }
-  void finish() {
-    start();
+  // The checksums of the files
+  FileChecksums finish() {
     while (!running_.empty()) take_first();
+    shards_.finish();
+    index_.finish();
+    FileChecksums files = shards_.checksums();
+    files.insert(index_.checksums().begin(), index_.checksums().end());
+    return files;
   }
+
+  int64_t documents() const { return documents_; }
+  int64_t conversations() const { return conversations_; }
+  int64_t dropped() const { return dropped_; }
+  const std::vector<std::string>& first_dropped() const { return first_dropped_; }
+  int64_t tokens() const { return shards_.token_count(); }
+  int64_t counted_tokens() const { return tokens() - index_.uncounted_tokens(); }
+  int64_t shards() const { return shards_.shard_count(); }
 
  private:
-  static constexpr size_t kBatchBytes = 1 << 20;
-  struct Part {  // of a document
-    size_t bytes = 0;
-    bool begins = false, ends = false;  // the document
+  static constexpr size_t kMostBytesRunning = size_t{256} << 20;  // unless one piece alone has more
+  static constexpr size_t kMostDroppedNamed = 3;
+  struct Running {
+    size_t bytes;
+    std::future<EncodedPiece> encoded;  // waits for its thread when it is destroyed
   };
-  struct Batch {
-    std::string text;
-    std::vector<Part> parts;
-  };
-
-  void begin_document() {
-    if (!is_open_ || batch_.parts.empty()) batch_.parts.push_back({.begins = !is_open_});
-    is_open_ = true;
-  }
-
-  void start() {
-    if (running_.size() >= std::max(1u, std::thread::hardware_concurrency())) take_first();
-    const auto encode = [this, batch = std::exchange(batch_, {})] { return ids_of(batch); };
-    running_.push_back(std::async(std::launch::async, encode));
-  }
 
   void take_first() {
-    shards_.append(running_.front().get());
+    const EncodedPiece encoded = running_.front().encoded.get();
+    bytes_running_ -= running_.front().bytes;
     running_.pop_front();
+    shards_.append(encoded.ids);
+    index_.append(std::ssize(encoded.ids), encoded.marks);
+    documents_ += encoded.documents;
+    conversations_ += encoded.conversations;
+    dropped_ += std::ssize(encoded.dropped);
+    for (const std::string& place : encoded.dropped)
+      if (first_dropped_.size() < kMostDroppedNamed) first_dropped_.push_back(place);
   }
 
-  std::vector<int32_t> ids_of(const Batch& batch) const {
-    std::vector<int32_t> ids;
-    const auto append = [&](std::span<const int32_t> more) {
-      ids.insert(ids.end(), more.begin(), more.end());
-    };
-    const auto after = tokenizer_.after_text();
-    std::string_view rest = batch.text;
-    for (const Part& part : batch.parts) {
-      if (part.begins) append(tokenizer_.before_text());
-      tokenizer_.encode(rest.substr(0, part.bytes), SpecialTokens::kAsText, ids);
-      rest.remove_prefix(part.bytes);
-      if (!part.ends) continue;
-      append(after);
-      if (after.empty() || after.back() != tokenizer_.end_of_text()) ids.push_back(tokenizer_.end_of_text());
-    }
-    return ids;
-  }
-
-  const Tokenizer& tokenizer_;
-  ShardWriter& shards_;
-  Batch batch_;
-  bool is_open_ = false;                                   // a document has begun
-  std::deque<std::future<std::vector<int32_t>>> running_;  // waits for its threads when it is destroyed
+  const SampleEncoder& encoder_;
+  ShardWriter shards_;
+  DocumentIndexWriter index_;
+  int64_t documents_ = 0, conversations_ = 0, dropped_ = 0;
+  std::vector<std::string> first_dropped_;  // file:line
+  size_t bytes_running_ = 0;
+  std::deque<Running> running_;
 };
 
-void prepare(const Options& options) {
+// Reads all inputs, piece by piece, until on_piece returns false.
+void read_inputs(const Options& options, const Tokenizer& tokenizer,
+                 const std::function<bool(Piece)>& on_piece,
+                 const std::function<void(const fs::path&, int64_t)>& on_read) {
+  bool wants_more = true;
+  for (const fs::path& input : options.inputs) {
+    if (!wants_more) return;
+    read_pieces(input, options.format,
+                {.on_piece =
+                     [&](Piece piece) {
+                       check(!interrupted, "interrupted");
+                       return wants_more = on_piece(std::move(piece));
+                     },
+                 .on_read = [&](int64_t bytes) { on_read(input, bytes); },
+                 .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
+  }
+}
+
+void tell_dropped(const Pipeline& pipeline) {
+  if (pipeline.dropped() == 0) return;
+  std::string places;
+  for (const std::string& place : pipeline.first_dropped()) places += (places.empty() ? "" : ", ") + place;
+  const int64_t more = pipeline.dropped() - std::ssize(pipeline.first_dropped());
+  fmt::print(stderr,
+             "prepare: notice: {} dropped, since no token of them counts (no assistant speaks, or "
+             "the completion is empty): {}{}; --strict refuses them\n",
+             pipeline.dropped() == 1 ? "1 sample was" : fmt::format("{} samples were", pipeline.dropped()),
+             places, more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
+             std::optional<ChatTemplate> chat) {
   const auto start = Clock::now();
+  PendingFolder folder(options.output, options.force);
+  Pipeline pipeline(encoder, {.folder = folder.path(),
+                              .tokens_per_shard = options.shard_tokens,
+                              .bits = bits_for(tokenizer.vocab_size())});
+  Progress progress(options.inputs);
+  int64_t read_bytes = 0;
+  const auto on_piece = [&](Piece piece) {
+    pipeline.add(std::move(piece));
+    return true;
+  };
+  const auto on_read = [&](const fs::path& input, int64_t bytes) {
+    read_bytes += bytes;
+    progress.update(input, read_bytes, pipeline.documents());
+  };
+  read_inputs(options, tokenizer, on_piece, on_read);
+  const FileChecksums files = pipeline.finish();
+  progress.clear();
+  tell_dropped(pipeline);
+  check(pipeline.documents() > 0, "no sample is left: there is nothing to write");
+  if (!tokenizer.json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer.json());
+  write_manifest(folder.path(), {.tokenizer = std::string(tokenizer.name()),
+                                 .tokenizer_from = tokenizer.json().empty() ? "" : options.tokenizer,
+                                 .end_of_text = tokenizer.end_of_text(),
+                                 .vocab_size = tokenizer.vocab_size(),
+                                 .tokens = pipeline.tokens(),
+                                 .documents = pipeline.documents(),
+                                 .counted_tokens = pipeline.counted_tokens(),
+                                 .dropped_samples = pipeline.dropped(),
+                                 .chat_template = pipeline.conversations() > 0 ? name_of(*chat) : "",
+                                 .shards = pipeline.shards(),
+                                 .files = files});
+  check(!interrupted, "interrupted");
+  folder.publish();
+  const bool all_count = pipeline.counted_tokens() == pipeline.tokens();
+  fmt::print("prepare: wrote {}: documents {}, tokens {}, {}shards {}, seconds {:.1f}\n",
+             options.output.string(), pipeline.documents(), pipeline.tokens(),
+             all_count ? "" : fmt::format("counted {}, ", pipeline.counted_tokens()), pipeline.shards(),
+             std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+// The sample as text, with the parts that count in green on a terminal, else in brackets
+std::string marked_text(const EncodedPiece& sample, const Tokenizer& tokenizer) {
+  constexpr size_t kMostBytes = 4000;
+  const bool in_colour = draws_in_place(STDOUT_FILENO);
+  const auto text_of = [&](int64_t first, int64_t count) {
+    std::string text;
+    for (const int32_t id :
+         std::span(sample.ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count)))
+      if (id == tokenizer.end_of_text() && tokenizer.name() == kBytesTokenizer) {
+        text += "<|endoftext|>";  // this token has no bytes
+      } else {
+        text += tokenizer.decode({&id, 1}, true);
+      }
+    const size_t cut = text.size() <= kMostBytes ? text.size() : utf8_prefix(text.substr(0, kMostBytes));
+    return printable(text.substr(0, cut)) +
+           (cut < text.size() ? fmt::format("... ({} bytes)", text.size()) : "");
+  };
+  std::string out;
+  const auto add_counted = [&](int64_t first, int64_t end) {
+    if (first < end)
+      out += (in_colour ? "\x1b[32m" : "[") + text_of(first, end - first) + (in_colour ? "\x1b[0m" : "]");
+  };
+  int64_t at = 0;
+  for (const auto& [first, count] : sample.marks.uncounted) {
+    add_counted(at, first);
+    out += text_of(first, count);
+    at = first + count;
+  }
+  add_counted(at, std::ssize(sample.ids));
+  return out;
+}
+
+void show(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {
+  int64_t shown = 0;
+  const auto show_one = [&](const Piece& piece, const std::string& place) {
+    const EncodedPiece sample = encoder.encode(piece);
+    int64_t counted = std::ssize(sample.ids);
+    for (const TokenRange& run : sample.marks.uncounted) counted -= run.token_count;
+    fmt::print("{}: ", place);
+    if (sample.documents + std::ssize(sample.marks.starts) == 0) {
+      fmt::print("dropped: no token counts\n");
+    } else {
+      fmt::print("tokens {}, counted {}{}\n{}\n\n", sample.ids.size(), counted,
+                 sample.documents == 0 ? " (the text goes on)" : "", marked_text(sample, tokenizer));
+    }
+    ++shown;
+  };
+  const auto on_piece = [&](const Piece& piece) {
+    if (!piece.is_lines && piece.begins) show_one(piece, piece.input);
+    if (piece.is_lines)
+      for_each_line(piece, [&](std::string_view line, int64_t number) {
+        if (shown < options.show)
+          show_one({.bytes = std::string(line), .input = piece.input, .is_lines = true, .first_line = number},
+                   fmt::format("{}:{}", piece.input, number));
+      });
+    return piece.is_lines && shown < options.show;
+  };
+  for (const fs::path& input : options.inputs) {
+    if (shown >= options.show) break;
+    Options one = options;
+    one.inputs = {input};
+    read_inputs(one, tokenizer, on_piece, [](const fs::path&, int64_t) {});
+  }
+}
+
+void run(const Options& options) {
   const auto tokenizer = load_tokenizer(options.tokenizer, {.content = options.end_of_text});
   check(tokenizer->end_of_text() >= 0,
         "the tokenizer {} does not say which token ends a text: name one with --end-of-text TOKEN",
         options.tokenizer);
-  for (const fs::path& input : options.inputs) check_input(input);
-
-  PendingFolder folder(options.output, options.force);
-  ShardWriter shards({.folder = folder.path(),
-                      .tokens_per_shard = options.shard_tokens,
-                      .bits = bits_for(tokenizer->vocab_size())});
-  Encoder encoder(*tokenizer, shards);
-  Progress progress(options.inputs);
-  int64_t read_bytes = 0, documents = 0;
-  for (const fs::path& input : options.inputs) {
-    const auto on_text = [&](std::string_view text) {
-      check(!interrupted, "interrupted");
-      encoder.add_text(text);
-    };
-    const auto on_end = [&] {
-      encoder.end_document();
-      ++documents;
-    };
-    const auto on_read = [&](int64_t bytes) {
-      read_bytes += bytes;
-      progress.update(input, read_bytes, documents);
-    };
-    const auto cut = [&](std::string_view text) { return tokenizer->last_cut(text); };
-    read_documents(input, options.text_field,
-                   {.on_text = on_text, .on_end = on_end, .on_read = on_read, .cut = cut});
+  for (const fs::path& input : options.inputs) check_input(input, options.format);
+  const auto chat = options.chat ? options.chat : find_chat_template(*tokenizer);
+  const SampleEncoder encoder({.tokenizer = tokenizer.get(),
+                               .text_field = options.text_field,
+                               .chat = chat,
+                               .loss = options.loss,
+                               .strict = options.strict});
+  if (options.show > 0) {
+    show(options, *tokenizer, encoder);
+  } else {
+    prepare(options, *tokenizer, encoder, chat);
   }
-  encoder.finish();
-  shards.finish();
-  if (!tokenizer->json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer->json());
-  write_manifest(folder.path(), {.tokenizer = std::string(tokenizer->name()),
-                                 .tokenizer_from = tokenizer->json().empty() ? "" : options.tokenizer,
-                                 .end_of_text = tokenizer->end_of_text(),
-                                 .vocab_size = tokenizer->vocab_size(),
-                                 .tokens = shards.token_count(),
-                                 .documents = documents,
-                                 .shards = shards.shard_count(),
-                                 .files = shards.checksums()});
-  check(!interrupted, "interrupted");
-  folder.publish();
-  progress.clear();
-  fmt::print("prepare: wrote {}: documents {}, tokens {}, shards {}, seconds {:.1f}\n",
-             options.output.string(), documents, shards.token_count(), shards.shard_count(),
-             std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 int run(int argc, char** argv) {
@@ -254,8 +394,11 @@ int run(int argc, char** argv) {
   Options options;
   declare_options(app, options);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
+  check(options.show > 0 || !options.output.empty(),
+        "--output is required: name the folder to make, or print samples with --show COUNT (see ./prepare "
+        "--help)");
   catch_signals();
-  prepare(options);
+  run(options);
   return 0;
 }
 

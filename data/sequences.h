@@ -1,12 +1,30 @@
 // Sequences to train on or to evaluate, and where they come from.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/base/documents.h"
 #include "kernels/base/no_target.h"
 
 namespace tessera {
+
+// Sequences in memory of another; the fields are those of Sequences.
+struct SequencesView {
+  std::span<const int32_t> tokens, targets, documents = {};
+};
+
+// How many of these tokens have a loss that counts
+inline int64_t counted(std::span<const int32_t> targets) {
+  return std::ssize(targets) - std::count(targets.begin(), targets.end(), kNoTarget);
+}
+
+// The place of token n = b T + t in its document
+inline int64_t position_in(const SequencesView& sequences, int64_t n, int64_t T) {
+  return position_of(sequences.documents.empty() ? nullptr : sequences.documents.data(), n, T);
+}
 
 // `count` sequences of T tokens, one after another
 struct Sequences {
@@ -14,6 +32,8 @@ struct Sequences {
   std::vector<int32_t> targets;    // [count, T]: the next token; kNoTarget where its loss does not count
   std::vector<int32_t> documents;  // [count, T, 2]: where each token's document begins and ends in its
                                    // sequence; empty where a sequence is one document
+
+  operator SequencesView() const { return {tokens, targets, documents}; }
   bool operator==(const Sequences&) const = default;
 };
 
@@ -23,8 +43,8 @@ class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
   virtual int64_t sequences_per_epoch() const = 0;
-  // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions go on from epoch to
-  // epoch. Error: position < 0, and what reading the data throws.
+  // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions go on from epoch
+  // to epoch. Error: position < 0, and what reading the data throws.
   virtual void fetch(int64_t position, int64_t count, Sequences& out) const = 0;
 };
 

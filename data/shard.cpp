@@ -96,6 +96,10 @@ std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder
   return shards;
 }
 
+std::string shard_name(const std::string& prefix, int64_t number) {
+  return fmt::format("{}_{:06}.bin", prefix, number);
+}
+
 ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(options)) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // the header counts in an int32
   check(1 <= options_.tokens_per_shard && options_.tokens_per_shard <= kMost,
@@ -140,7 +144,7 @@ void ShardWriter::finish() {
 }
 
 void ShardWriter::begin_shard() {
-  name_ = fmt::format("{}_{:06}.bin", options_.prefix, shard_count_);
+  name_ = shard_name(options_.prefix, shard_count_);
   file_.emplace(options_.folder / name_);
   ++shard_count_;
   // Right for all shards but the last, whose count is known at the end.

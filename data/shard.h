@@ -32,6 +32,9 @@ ShardTokens shard_tokens(const MappedFile& file);
 std::vector<std::filesystem::path> shards_in(const std::filesystem::path& folder,
                                              const std::string& pattern = "*.bin");
 
+// train_000000.bin for ("train", 0)
+std::string shard_name(const std::string& prefix, int64_t number);
+
 struct ShardWriterOptions {
   std::filesystem::path folder;            // exists; shards in it that have the same names are replaced
   std::string prefix = "train";            // names are <prefix>_000000.bin, <prefix>_000001.bin, ...

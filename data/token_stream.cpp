@@ -56,8 +56,10 @@ TokenStream TokenStream::open(const fs::path& path) {
           path.empty() ? "the path ''" : path.string());
     check(path.extension() == ".bin", "no file is named {}, and a pattern must end in .bin", path.string());
     stream.add_shards(path.has_parent_path() ? path.parent_path() : ".", name);
+    stream.add_documents(false);
   } else if (path.extension() == ".bin") {
     stream.add_shard(path);
+    stream.add_documents(false);
   } else {
     check(path.extension() != ".jsonl",
           "{} holds JSON lines, which would be read as plain text: turn it into shards first, with "
@@ -97,8 +99,19 @@ void TokenStream::add_shards(const fs::path& folder, const std::string& pattern)
   for (const fs::path& shard : shards) add_shard(shard);
 }
 
+// `required`: dataset.json says that each shard has an index.
+void TokenStream::add_documents(bool required) {
+  const auto has_index = [](const Source& source) {
+    return fs::exists(document_index_of(source.file.path()));
+  };
+  if (!required && std::ranges::none_of(sources_, has_index)) return;
+  documents_ = std::make_unique<DocumentIndex>();
+  for (const Source& source : sources_) documents_->add_shard(source.file.path(), count_of(source.tokens));
+}
+
 void TokenStream::check_against_manifest() {
   const std::optional<Manifest> manifest = read_manifest(path_);
+  add_documents(manifest && manifest->format == kManifestFormat);
   if (!manifest) return;
   check(manifest->tokens == size_ && manifest->shards == std::ssize(sources_),
         "{} does not agree with the shards beside it: it says {} tokens in {} shards, found {} tokens in {} "
@@ -109,6 +122,14 @@ void TokenStream::check_against_manifest() {
         "{}; copy the folder again or prepare it again with ./prepare",
         (path_ / kManifestName).string(), manifest->vocab_size,
         static_cast<int>(bits_for(manifest->vocab_size)), bits_of(sources_.front().tokens));
+  if (manifest->format == kManifestFormat)
+    check(manifest->documents == documents_->count() &&
+              manifest->counted_tokens == documents_->counted_tokens(),
+          "{} does not agree with the indices beside it: it says {} documents and {} tokens that count, "
+          "found {} "
+          "and {}; copy the folder again or prepare it again with ./prepare",
+          (path_ / kManifestName).string(), manifest->documents, manifest->counted_tokens,
+          documents_->count(), documents_->counted_tokens());
   tokenizer_ = manifest->tokenizer;
   if (!manifest->tokenizer_from.empty()) end_of_text_ = manifest->end_of_text;
 }

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "data/document_index.h"
 #include "data/tokenizers/tokenizer.h"
 #include "kernels/base/file.h"
 
@@ -29,7 +30,8 @@ class TokenStream {
   // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
   // that mixes training and validation shards, or tokens of 16 and 32 bits, is an empty text file, is a
   // .jsonl (which must be prepared first); a shard that is not valid; a manifest that is not valid or
-  // disagrees with the shards.
+  // disagrees with the shards; an index of documents that is not valid, or that only
+  // some shards have.
   static TokenStream open(const std::filesystem::path& path);
 
   int64_t size() const { return size_; }  // tokens; at least 1
@@ -48,6 +50,10 @@ class TokenStream {
   // That tokenizer, from the tokenizer.json beside the shards; null when unknown. Error: that file is missing
   // or not valid, or is another tokenizer than dataset.json names.
   std::unique_ptr<Tokenizer> load_tokenizer() const;
+
+  // Where documents begin and which tokens count as targets; null: the shards do not say. The same object for
+  // the life of the stream, also when it is moved.
+  const DocumentIndex* documents() const { return documents_.get(); }
 
   const std::filesystem::path& path() const { return path_; }  // as given to open()
   std::vector<const MappedFile*> files() const;                // in the order of their tokens
@@ -68,6 +74,7 @@ class TokenStream {
   void add_shard(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& folder, const std::string& pattern);
   void check_against_manifest();
+  void add_documents(bool required);
   template <class Token>
   void copy_checked(const Source& source, std::span<const Token> stored, int64_t at,
                     std::span<int32_t> out) const;
@@ -76,6 +83,7 @@ class TokenStream {
   std::vector<Source> sources_;  // ordered by first_token
   int64_t size_ = 0;
   int64_t vocab_size_ = int64_t{std::numeric_limits<int32_t>::max()} + 1;  // ids are int32
+  std::unique_ptr<DocumentIndex> documents_;                               // null: the shards have none
   std::string tokenizer_;
   int64_t end_of_text_ = -1;  // of a tokenizer with files; else -1
 };

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "data/documents.h"
+#include "data/samples.h"
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/bpe_trainer.h"
 #include "data/tokenizers/load_tokenizer.h"
@@ -133,7 +134,9 @@ CLI::App* add_train(CLI::App& app, Command& c) {
       "train",
       "Learns a byte-level BPE tokenizer from texts and writes tokenizer.json, which Hugging Face's "
       "tokenizers reads, too. The same texts give the same file.");
-  command->add_option("input,--input", c.inputs, "Files to read: *.jsonl, else plain text")
+  command
+      ->add_option("input,--input", c.inputs,
+                   "Files to read: *.jsonl, else plain text; both also with .gz or .zst")
       ->required()
       ->type_name("FILE");
   command->add_option("--vocab-size", c.train.vocab_size, "Tokens: special ones, the 256 bytes, and merges")
@@ -240,29 +243,20 @@ class PieceCounter {
  public:
   explicit PieceCounter(PreTokenizerKind kind) : kind_(kind), all_(kind) {}
 
-  void add(std::string_view text) {
-    batch_.emplace_back(text);
-    batch_bytes_ += text.size();
-    if (batch_bytes_ >= kBatchBytes) start();
+  void add(Piece piece, const std::string& text_field) {
+    if (running_.size() >= std::max(1u, std::thread::hardware_concurrency())) take_first();
+    running_.push_back(std::async(std::launch::async, [kind = kind_, piece = std::move(piece), text_field] {
+      PieceCounts counts(kind);
+      for_each_text(piece, text_field, [&](std::string_view text) { counts.add(text); });
+      return counts;
+    }));
   }
   const PieceCounts& finish() {
-    start();
     while (!running_.empty()) take_first();
     return all_;
   }
 
  private:
-  static constexpr size_t kBatchBytes = 1 << 20;
-
-  void start() {
-    if (running_.size() >= std::max(1u, std::thread::hardware_concurrency())) take_first();
-    running_.push_back(std::async(std::launch::async, [kind = kind_, batch = std::exchange(batch_, {})] {
-      PieceCounts counts(kind);
-      for (const std::string& text : batch) counts.add(text);
-      return counts;
-    }));
-    batch_bytes_ = 0;
-  }
   void take_first() {
     all_.add(running_.front().get());
     running_.pop_front();
@@ -270,8 +264,6 @@ class PieceCounter {
 
   PreTokenizerKind kind_;
   PieceCounts all_;
-  std::vector<std::string> batch_;  // of documents, or of parts of them
-  size_t batch_bytes_ = 0;
   std::deque<std::future<PieceCounts>> running_;
 };
 
@@ -284,15 +276,18 @@ void train(Command& c) {
   StatusLine status(STDERR_FILENO, 5);
   PieceCounter counter(c.train.kind);
   int64_t bytes = 0;
-  const auto on_text = [&](std::string_view text) {
-    counter.add(text);
-    bytes += std::ssize(text);
+  const auto on_piece = [&](Piece piece) {
+    counter.add(std::move(piece), c.text_field);
+    return true;
+  };
+  const auto on_read = [&](int64_t read) {
+    bytes += read;
     if (status.due())
       status.show({{fmt::format("tokenize: read {:.1f} MB", static_cast<double>(bytes) / 1e6), 1}});
   };
   for (const fs::path& input : c.inputs)
-    read_documents(input, c.text_field,
-                   {.on_text = on_text, .on_end = [] {}, .cut = last_blank_between_words});
+    read_pieces(input, InputFormat::kByName,
+                {.on_piece = on_piece, .on_read = on_read, .cut = last_blank_between_words});
   const PieceCounts& pieces = counter.finish();
   c.train.on_merge = [&](int64_t tokens) {
     if (status.due())

@@ -47,7 +47,7 @@ void check_anchor(const char* op, const char* name, const Tensor& t, int rank, D
 }
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
-                     const Tensor& position_table, Device device) {
+                     const Tensor& position_table, const Tensor& documents, Device device) {
   check_anchor(op, "y", rows, 3, device);
   const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
   check_fields(op, device,
@@ -57,7 +57,8 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
                  position_table,
                  rows.dtype,
                  {position_table ? position_table.shape[0] : 0, C},
-                 true}});
+                 true},
+                {"documents", documents, DType::kI32, {B, T, 2}, true}});
   check(!position_table || position_table.shape[0] >= T,
         "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
 }
@@ -88,15 +89,17 @@ bool share_memory(const Heads& a, const Heads& b) {
 
 // What forward and backward have in common. `heads` is the anchor.
 void check_rotary(const char* op, const char* name, const Heads& heads, int64_t query_heads,
-                  const Tensor& angles, Device device) {
+                  const Tensor& angles, const Tensor& documents, Device device) {
   check_anchor(op, name, heads.tensor, 4, device);
-  const int64_t T = heads.tensor.shape[1], D = heads.tensor.shape[3];
+  const int64_t B = heads.tensor.shape[0], T = heads.tensor.shape[1], D = heads.tensor.shape[3];
   check(heads.count > 0, "{}: {} wants at least one head, found {}", op, name, heads.count);
   check_heads(op, name, heads, heads, device);
   check(D % 2 == 0, "{}: the head dim wants an even number, found {}", op, D);
   check(query_heads >= 0 && query_heads <= heads.count, "{}: query_heads wants 0 to {}, found {}", op,
         heads.count, query_heads);
-  check_fields(op, device, {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}}});
+  check_fields(op, device,
+               {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}},
+                {"documents", documents, DType::kI32, {B, T, 2}, true}});
   check(angles.shape[0] >= T, "{}: angles of {} positions are too few for sequences of {} tokens", op,
         angles.shape[0], T);
 }
@@ -129,22 +132,6 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
   }
 }
 
-// That the documents of a sequence follow one another without a gap: kernels read where they point.
-void check_documents(const char* op, const Tensor& documents) {
-  const int64_t B = documents.shape[0], T = documents.shape[1];
-  const auto* span = documents.as<int32_t>();  // of a token: where its document begins and ends
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t t = 0; t < T; ++t, span += 2) {
-      const int64_t begin = t > 0 && t < span[-1] ? span[-2] : t;
-      if (span[0] != begin || span[1] <= t || span[1] > T || (begin < t && span[1] != span[-1]))
-        fail(
-            "{}: documents wants, for each token, where its document begins and ends; found {} to {} for "
-            "token "
-            "{} of sequence {}, of {} tokens",
-            op, span[0], span[1], t, b, T);
-    }
-}
-
 void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
                             const Heads& k, const Heads& v, const Tensor& documents) {
   const AttentionShape& s = plan.shape;
@@ -153,7 +140,6 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
       {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
   if (s.mask.documents) {
     check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
-    if (device == Device::kCpu) check_documents(op, documents);
   } else if (documents) {
     fail(
         "{}: documents wants a plan within documents (AttentionMask::documents), found {} and a plan of "
@@ -219,11 +205,11 @@ void Copy::check_on(Device device) const {
 }
 
 void EmbeddingForward::check_on(Device device) const {
-  check_embedding(kName, tokens, y, token_table, position_table, device);
+  check_embedding(kName, tokens, y, token_table, position_table, documents, device);
 }
 
 void EmbeddingBackward::check_on(Device device) const {
-  check_embedding(kName, tokens, dy, d_token_table, d_position_table, device);
+  check_embedding(kName, tokens, dy, d_token_table, d_position_table, documents, device);
 }
 
 void LayerNormForward::check_on(Device device) const {
@@ -277,7 +263,7 @@ void RmsNormBackward::check_on(Device device) const {
 }
 
 void RotaryForward::check_on(Device device) const {
-  check_rotary(kName, "x", x, query_heads, angles, device);
+  check_rotary(kName, "x", x, query_heads, angles, documents, device);
   check_heads(kName, "y", y, x, device);
   check(!share_memory(x, y) || are_same(x, y), "{}: y may be x itself, but not some of its heads", kName);
   if (!q_weight && !k_weight && !rstd) return;
@@ -291,7 +277,7 @@ void RotaryForward::check_on(Device device) const {
 }
 
 void RotaryBackward::check_on(Device device) const {
-  check_rotary(kName, "dy", dy, query_heads, angles, device);
+  check_rotary(kName, "dy", dy, query_heads, angles, documents, device);
   check_heads(kName, "dx", dx, dy, device);
   check(!share_memory(dy, dx) || are_same(dy, dx), "{}: dx may be dy itself, but not some of its heads",
         kName);

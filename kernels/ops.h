@@ -49,8 +49,8 @@ struct Copy {
   void check_on(Device device) const;
 };
 
-// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone; p = t, or
-// with documents the token's place in its document
+// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
+// p = t, or with documents the token's place in its document
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -189,7 +189,8 @@ struct LinearBackward {
 struct AttentionForward {
   static constexpr const char* kName = "attention forward";
   const AttentionPlan& plan;
-  Heads q, k, v;          // H, K, K heads of [B, T, heads, D]: often of one tensor, see view.h
+  // H heads of [B, T, heads, D], and K heads of [B, kv_tokens, heads, D]: often of one tensor, see view.h
+  Heads q, k, v;
   Tensor y;               // [B, T, H, D]
   Tensor saved;           // plan.saved_shape, for the backward: without dropout
   Tensor workspace = {};  // plan.forward_workspace_bytes

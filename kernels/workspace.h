@@ -25,12 +25,14 @@ inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kMaxSlabs = 1056;  // 8 blocks on each of an H200's 132 multiprocessors
 inline int64_t column_partials_bytes(int64_t slabs, int64_t columns) { return slabs * columns * 4; }
 
-// Embedding backward: rows sorted by token, in windows with up to two partial sums each.
+// Embedding backward: rows sorted by token or by position, in windows with up to two partial sums each. The
+// positions lie where the partial sums will be.
 inline constexpr int64_t kEmbeddingWindow = 32;
 inline int64_t embedding_sort_bytes(int64_t rows) { return (int64_t{4} << 20) + 16 * rows; }
 inline int64_t embedding_backward_bytes(int64_t rows, int64_t channels) {
   const int64_t index = divide_up(rows * 4, 256) * 256;
-  return 3 * index + embedding_sort_bytes(rows) + divide_up(rows, kEmbeddingWindow) * 2 * channels * 4;
+  const int64_t partials = divide_up(rows, kEmbeddingWindow) * 2 * channels * 4;
+  return 3 * index + embedding_sort_bytes(rows) + std::max(partials, index);
 }
 
 }  // namespace tessera::cuda

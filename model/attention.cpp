@@ -32,7 +32,8 @@ void qkv_forward(const Stream& stream, const AttentionSettings& a, const Attenti
                            .q_weight = w.q_norm,
                            .k_weight = w.k_norm,
                            .epsilon = a.config.norm_epsilon,
-                           .rstd = s.head_rstd});
+                           .rstd = s.head_rstd,
+                           .documents = a.documents});
 }
 
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
@@ -45,7 +46,8 @@ void attention_forward(const Stream& stream, const AttentionSettings& a, const A
                               .y = s.output,
                               .saved = s.row_state,
                               .workspace = workspace,
-                              .dropout = a.dropout});
+                              .dropout = a.dropout,
+                              .documents = a.documents});
 }
 
 void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
@@ -81,7 +83,8 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                                .dk = d.k,
                                .dv = d.v,
                                .workspace = workspace,
-                               .dropout = a.dropout});
+                               .dropout = a.dropout,
+                               .documents = a.documents});
   if (a.angles)
     stream.run(RotaryBackward{.dy = d_qk,
                               .dx = d_qk,
@@ -92,7 +95,8 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                               .k_weight = w.k_norm,
                               .rstd = s.head_rstd,
                               .dq_weight = gradients.q_norm,
-                              .dk_weight = gradients.k_norm});
+                              .dk_weight = gradients.k_norm,
+                              .documents = a.documents});
   stream.run(LinearBackward{.dy = rows_of(d_qkv),
                             .x = x,
                             .weight = w.qkv.weight,

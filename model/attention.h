@@ -52,12 +52,13 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
         attention.row_state);
 }
 
-// What attention is given besides its weights, the same for every block but for the plan's scale
+// What attention is given besides its weights, the same for every block but for the plan's scale and dropout
 struct AttentionSettings {
   const ModelConfig& config;
   AttentionPlan plan;
   Tensor angles;         // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};  // of the probabilities
+  Tensor documents;      // of the batch
 };
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,

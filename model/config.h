@@ -92,7 +92,7 @@ struct ModelConfig {
   int64_t parameters() const;                                   // without the padding
   // FLOPs of training on one token: 6 a parameter, and 6 L H D T for causal attention, half of the full T^2.
   // A table that is only looked up has none.
-  double flops_per_token(int64_t T) const;
+  double flops_per_token(double T) const;
   // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.
   int64_t padded_vocab() const { return (vocab_size + 127) / 128 * 128; }
 };

@@ -31,10 +31,10 @@ int64_t ModelConfig::parameters() const {
   return count;
 }
 
-double ModelConfig::flops_per_token(int64_t T) const {
+double ModelConfig::flops_per_token(double T) const {
   const int64_t looked_up = tied ? 0 : vocab_size * channels;
   return 6.0 * static_cast<double>(parameters() - looked_up) +
-         6.0 * static_cast<double>(layers * attention_width() * T);
+         6.0 * static_cast<double>(layers * attention_width()) * T;
 }
 
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze) {

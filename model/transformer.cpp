@@ -7,6 +7,15 @@
 namespace tessera {
 namespace {
 
+// What all blocks share, in a forward and in its backward
+struct Pass {
+  const Model& model;
+  const ActiveDropout& dropout;
+  const Tensor& documents;
+
+  AttentionSettings attention_of(size_t layer) const { return model.attention_of(layer, dropout, documents); }
+};
+
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
 
 // [N, C] as [B, T, C]
@@ -27,21 +36,21 @@ void drop(const Stream& stream, const Model& model, const Dropout& dropout, cons
 
 // One stage of a block: Stage has them in their order. A branch that is dropped adds to the residual stream
 // after that, otherwise in its last product.
-void run_stage(const Stream& stream, const Model& model, const ActiveDropout& dropout, size_t layer,
-               Stage stage, const Tensor& x, const BlockSaved& s, const Tensor& attention_workspace) {
-  const BlockParams& p = model.params.blocks[layer];
-  const ModelConfig& config = model.config;
+void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage, const Tensor& x,
+               const BlockSaved& s, const Tensor& attention_workspace) {
+  const BlockParams& p = pass.model.params.blocks[layer];
+  const ModelConfig& config = pass.model.config;
   switch (stage) {
     case Stage::kNorm1:
       return norm_forward(stream, config, p.norm1, x, s.norm1);
     case Stage::kQkv:
-      return qkv_forward(stream, model.attention_of(layer, dropout), p.attention, s.norm1.y, s.attention);
+      return qkv_forward(stream, pass.attention_of(layer), p.attention, s.norm1.y, s.attention);
     case Stage::kAttention:
-      return attention_forward(stream, model.attention_of(layer, dropout), s.attention, attention_workspace);
+      return attention_forward(stream, pass.attention_of(layer), s.attention, attention_workspace);
     case Stage::kOut: {
-      const Dropout own = dropout.at(DropoutKind::kAttentionBranch, layer);
+      const Dropout own = pass.dropout.at(DropoutKind::kAttentionBranch, layer);
       out_forward(stream, p.attention, s.attention, own ? Tensor{} : x, s.residual_mid);
-      return drop(stream, model, own, s.residual_mid, s.residual_mid, x);
+      return drop(stream, pass.model, own, s.residual_mid, s.residual_mid, x);
     }
     case Stage::kNorm2:
       return norm_forward(stream, config, p.norm2, s.residual_mid, s.norm2);
@@ -50,36 +59,35 @@ void run_stage(const Stream& stream, const Model& model, const ActiveDropout& dr
     case Stage::kActivation:
       return activation_forward(stream, config, s.mlp);
     case Stage::kContract: {
-      const Dropout own = dropout.at(DropoutKind::kMlpBranch, layer);
+      const Dropout own = pass.dropout.at(DropoutKind::kMlpBranch, layer);
       contract_forward(stream, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out);
-      return drop(stream, model, own, s.residual_out, s.residual_out, s.residual_mid);
+      return drop(stream, pass.model, own, s.residual_out, s.residual_out, s.residual_mid);
     }
   }
 }
 
-void block_forward(const Stream& stream, const Model& model, const ActiveDropout& dropout, size_t layer,
-                   const Tensor& x, const BlockSaved& s, const Tensor& attention_workspace) {
-  for (const Stage stage : kStages)
-    run_stage(stream, model, dropout, layer, stage, x, s, attention_workspace);
+void block_forward(const Stream& stream, const Pass& pass, size_t layer, const Tensor& x, const BlockSaved& s,
+                   const Tensor& attention_workspace) {
+  for (const Stage stage : kStages) run_stage(stream, pass, layer, stage, x, s, attention_workspace);
 }
 
 // The forward's stages in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. An input of a linear layer that is not read again is overwritten by its gradient.
-void block_backward(const Stream& stream, Arena& arena, const Model& model, const ActiveDropout& dropout,
-                    size_t layer, const Tensor& x, const BlockSaved& s, const Tensor& d,
-                    const BlockParams& g) {
+void block_backward(const Stream& stream, Arena& arena, const Pass& pass, size_t layer, const Tensor& x,
+                    const BlockSaved& s, const Tensor& d, const BlockParams& g) {
   Arena::Scope scope(arena);
+  const Model& model = pass.model;
   const BlockParams& p = model.params.blocks[layer];
-  const Dropout of_mlp = dropout.at(DropoutKind::kMlpBranch, layer),
-                of_attention = dropout.at(DropoutKind::kAttentionBranch, layer);
+  const Dropout of_mlp = pass.dropout.at(DropoutKind::kMlpBranch, layer),
+                of_attention = pass.dropout.at(DropoutKind::kAttentionBranch, layer);
   const Tensor branch =
       of_mlp ? arena.alloc(MemoryTag::kActivations, "gradient of a residual branch", d.dtype, d.shape) : d;
   drop(stream, model, of_mlp, d, branch);
   mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp, branch, s.norm2.y);
   norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d);
   drop(stream, model, of_attention, d, branch);
-  attention_backward(stream, arena, model.attention_of(layer, dropout), p.attention, s.attention, g.attention,
-                     branch, s.norm1.y);
+  attention_backward(stream, arena, pass.attention_of(layer), p.attention, s.attention, g.attention, branch,
+                     s.norm1.y);
   norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d);
 }
 
@@ -88,11 +96,10 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
 }
 
 // Runs the stages of a block again whose results the forward did not keep.
-void recompute(const Stream& stream, const Model& model, const ActiveDropout& dropout, const Saved& saved,
-               size_t layer) {
+void recompute(const Stream& stream, const Pass& pass, const Saved& saved, size_t layer) {
   for (const Stage stage : kStages)
-    if (!model.keep.keeps(stage))
-      run_stage(stream, model, dropout, layer, stage, block_input(saved, layer), saved.blocks[layer],
+    if (!pass.model.keep.keeps(stage))
+      run_stage(stream, pass, layer, stage, block_input(saved, layer), saved.blocks[layer],
                 saved.attention_workspace);
 }
 
@@ -132,11 +139,13 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
 
 }  // namespace
 
-AttentionSettings Model::attention_of(size_t layer, const ActiveDropout& dropout) const {
+AttentionSettings Model::attention_of(size_t layer, const ActiveDropout& dropout,
+                                      const Tensor& documents) const {
   AttentionSettings own{.config = config,
                         .plan = plan,
                         .angles = angles,
-                        .dropout = dropout.at(DropoutKind::kAttention, layer)};
+                        .dropout = dropout.at(DropoutKind::kAttention, layer),
+                        .documents = documents};
   if (!config.scale_attention) own.plan.scale = 1;
   if (config.scale_attention_by_layer) own.plan.scale /= static_cast<float>(layer + 1);
   return own;
@@ -178,23 +187,23 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
   return saved;
 }
 
-void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
+void forward(const Stream& stream, const Model& model, const Batch& batch, const Saved& saved,
              const ActiveDropout& dropout, const OnLayer& before_layer) {
   const Params& p = model.params;
-  const int64_t B = tokens.shape[0], T = tokens.shape[1];
+  const Pass pass{.model = model, .dropout = dropout, .documents = batch.documents};
   const auto before = [&](int64_t layer) {
     if (before_layer) before_layer(layer);
   };
   before(-1);
-  stream.run(EmbeddingForward{.tokens = tokens,
+  stream.run(EmbeddingForward{.tokens = batch.tokens,
                               .token_table = p.token_table,
                               .position_table = p.position_table,
-                              .y = saved.embedded.view({B, T, model.config.channels})});
+                              .y = by_sequence(model, saved.embedded),
+                              .documents = batch.documents});
   drop(stream, model, dropout.at(DropoutKind::kEmbedding), saved.embedded, saved.embedded);
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     before(static_cast<int64_t>(l));
-    block_forward(stream, model, dropout, l, block_input(saved, l), saved.blocks[l],
-                  saved.attention_workspace);
+    block_forward(stream, pass, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
   }
   before(model.config.layers);
   norm_forward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm);
@@ -209,7 +218,7 @@ void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, cons
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::nothing());
-  forward(stream, model, batch.tokens, saved);
+  forward(stream, model, batch, saved);
   phase.next("head");
   head(stream, arena, model, saved, batch.targets, losses, 0, nullptr, {});
 }
@@ -223,7 +232,7 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
   };
   Arena::Phase phase(arena, "forward");
   const Saved saved = allocate_saved(arena, model.config, model.plan, model.keep);
-  forward(stream, model, batch.tokens, saved, dropout, hooks.before_forward);
+  forward(stream, model, batch, saved, dropout, hooks.before_forward);
 
   phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
@@ -233,21 +242,22 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
     head(stream, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
   }
   done(model.config.layers);
+  const Pass pass{.model = model, .dropout = dropout, .documents = batch.documents};
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
     // Shared tensors still hold the values of the last block.
-    if (l < model.config.layers - 1) recompute(stream, model, dropout, saved, static_cast<size_t>(l));
-    block_backward(stream, arena, model, dropout, static_cast<size_t>(l), block_input(saved, l),
-                   saved.blocks[l], d, grads.blocks[l]);
+    if (l < model.config.layers - 1) recompute(stream, pass, saved, static_cast<size_t>(l));
+    block_backward(stream, arena, pass, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
+                   grads.blocks[l]);
     done(l);
   }
-  const int64_t B = batch.tokens.shape[0], T = batch.tokens.shape[1];
   drop(stream, model, dropout.at(DropoutKind::kEmbedding), d, d);
   if (grads.token_table)  // else frozen, and so is a position table
     stream.run(EmbeddingBackward{.tokens = batch.tokens,
-                                 .dy = d.view({B, T, model.config.channels}),
+                                 .dy = by_sequence(model, d),
                                  .d_token_table = grads.token_table,
-                                 .d_position_table = grads.position_table});
+                                 .d_position_table = grads.position_table,
+                                 .documents = batch.documents});
   done(-1);
 }
 

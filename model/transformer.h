@@ -25,12 +25,13 @@ struct Model {
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
 
   // With the scale of this block's scores
-  AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout) const;
+  AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout, const Tensor& documents) const;
 };
 
-// One batch: rows of T tokens and, for each, the token that follows.
+// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
 struct Batch {
-  Tensor tokens, targets;  // [B, T] int32
+  Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
+  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there
 };
 
 // Called with a layer: a block, -1 for the embeddings, L for the final norm.
@@ -42,17 +43,18 @@ struct LayerHooks {
 };
 
 // Fills `saved`; saved.norm.y [N, C] is what the logits are computed from.
-void forward(const Stream& stream, const Model& model, const Tensor& tokens, const Saved& saved,
+void forward(const Stream& stream, const Model& model, const Batch& batch, const Saved& saved,
              const ActiveDropout& dropout = {}, const OnLayer& before_layer = {});
 
 // Logits [rows, padded V] of some rows of saved.norm.y.
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits);
 
-// Losses [N] fp32 of a batch. Computes no gradient, drops nothing.
+// Losses [N] fp32 of a batch, 0 where there is no target. Computes no gradient, drops nothing.
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                     const Tensor& losses);
 
-// Forward and backward of one micro-batch: losses [N], and gradients, times gradient_scale, added to `grads`.
+// Forward and backward of one micro-batch: losses [N], and the gradients of their sum, times gradient_scale,
+// added to `grads`.
 // With dropout, the losses are those of what it keeps.
 void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                  float gradient_scale, const Tensor& losses, const Grads& grads,

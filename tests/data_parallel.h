@@ -17,6 +17,7 @@ struct SharedRun {
   DeviceTraits device = {};
   RunShape shape = {};
   int first_step = 0, steps = 1;
+  bool uneven = false;  // of sequence i of a step, only the first i + 1 targets count
   std::function<void(TrainState&)> before = {}, after = {};  // the steps
 };
 
@@ -48,9 +49,11 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
         return static_cast<int32_t>((random.bits(0)[0] % 5 + 1) * static_cast<uint32_t>(t) % 61);
       };
       tokens.push_back(at(i % T));
-      targets.push_back(at(i % T + 1));
+      targets.push_back(run.uneven && i % T > i / T ? kNoTarget : at(i % T + 1));
     }
-    state.step(tokens, targets, kTestOptimizer, kSharedRate, step + 1);
+    const int64_t counted_tokens =
+        run.uneven ? kSharedSequences * (kSharedSequences + 1) / 2 : run.shape.tokens_per_step();
+    state.step({.tokens = tokens, .targets = targets}, counted_tokens, kTestOptimizer, kSharedRate, step + 1);
     const double loss = state.finish_step().loss;
     double sum = 0;
     if (ranks.size == 1) {

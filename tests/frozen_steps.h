@@ -52,7 +52,7 @@ inline FrozenSteps frozen_steps(const DeviceTraits& device, const ModelConfig& m
   for (int i = 0; i < steps; ++i) {
     std::vector<int32_t> tokens, targets;
     for (int t = 0; t < 32; ++t) tokens.push_back(t * 7 % 13), targets.push_back((t * 7 + 3) % 13);
-    state.step(tokens, targets, kTestOptimizer, 1e-2, i + 1);
+    state.step({.tokens = tokens, .targets = targets}, shape.tokens_per_step(), kTestOptimizer, 1e-2, i + 1);
     const double norm = state.finish_step().grad_norm;
     if (i > 0) continue;
     result.norm = norm;

@@ -34,6 +34,36 @@ inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;
 }
 
+// The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
+// its own largest value.
+inline double worst_error(const Stream& stream, const Params& params, const ModelConfig& model,
+                          const SafetensorsReader& tensors, const std::string& prefix,
+                          std::string& worst_name) {
+  double worst = 0;
+  for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
+    HostTensors make;
+    const Tensor copy = make.poisoned(info.shape);
+    stream.run(Copy{tensor, copy});
+    stream.synchronize();
+    const std::span<float> ours = floats(copy);
+    read_param(tensors, model, {info, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
+      const std::span<float> wanted = floats(theirs);
+      size_t at = 0;
+      for (const Piece& piece : pieces_of(family_for(model), model, info)) {
+        double error = 0, largest = 0;
+        for (const auto end = at + static_cast<size_t>(piece.elements()); at < end; ++at) {
+          const double want = wanted[at], difference = std::abs(ours[at] - want);
+          if (!(difference <= error)) error = difference;
+          largest = std::max(largest, std::abs(want));
+        }
+        if (!(error / largest <= worst)) worst = error / largest, worst_name = piece.name;
+      }
+      for (; at < ours.size(); ++at) EXPECT_EQ(ours[at], 0) << "padding of " << info.name;
+    });
+  });
+  return worst;
+}
+
 inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dtype, AttentionKind attention,
                                             int64_t micro_batch,
                                             const std::filesystem::path& folder = fixture("gpt2_reference")) {
@@ -57,32 +87,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   state.initialize(0);
   load_weights(folder, state);
 
-  // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
-  // its own largest value.
   const auto compare = [&](const Params& params, const std::string& prefix, std::string& worst_name) {
-    double worst = 0;
-    for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-      HostTensors make;
-      const Tensor copy = make.poisoned(info.shape);
-      state.stream().run(Copy{tensor, copy});
-      state.stream().synchronize();
-      const std::span<float> ours = floats(copy);
-      read_param(tensors, model, {info, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
-        const std::span<float> wanted = floats(theirs);
-        size_t at = 0;
-        for (const Piece& piece : pieces_of(family_for(model), model, info)) {
-          double error = 0, largest = 0;
-          for (const auto end = at + static_cast<size_t>(piece.elements()); at < end; ++at) {
-            const double want = wanted[at], difference = std::abs(ours[at] - want);
-            if (!(difference <= error)) error = difference;
-            largest = std::max(largest, std::abs(want));
-          }
-          if (!(error / largest <= worst)) worst = error / largest, worst_name = piece.name;
-        }
-        for (; at < ours.size(); ++at) EXPECT_EQ(ours[at], 0) << "padding of " << info.name;
-      });
-    });
-    return worst;
+    return worst_error(state.stream(), params, model, tensors, prefix, worst_name);
   };
 
   ReferenceErrors errors{};
@@ -93,8 +99,9 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
                                   .max_grad_norm = reference["max_grad_norm"]};
   for (int64_t step = 0; step < steps; ++step) {
     const size_t first = static_cast<size_t>(step * B * T), count = static_cast<size_t>(B * T);
-    state.step(std::span(tokens).subspan(first, count), std::span(targets).subspan(first, count), optimizer,
-               reference["learning_rate"], step + 1);
+    state.step({.tokens = std::span(tokens).subspan(first, count),
+                .targets = std::span(targets).subspan(first, count)},
+               B * T, optimizer, reference["learning_rate"], step + 1);
     const TrainState::StepResult result = state.finish_step();
     const double loss = reference["losses"][static_cast<size_t>(step)],
                  norm = reference["grad_norms"][static_cast<size_t>(step)];

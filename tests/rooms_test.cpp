@@ -53,8 +53,8 @@ const std::vector<Room> kRooms{
      {"kernels/base", "kernels", "model", "model/formats", "data/tokenizers", "data", "train/config",
       "train/launch", "train/parallel", "train/session", "train/memory", "train/report"}},
     {"train/bench",
-     {"kernels/base", "kernels", "kernels/attention", "model", "train/config", "train/launch",
-      "train/session", "train/plot", "train/memory", "train/run"}},
+     {"kernels/base", "kernels", "kernels/attention", "model", "model/formats", "data/tokenizers",
+      "train/config", "train/launch", "train/session", "train/plot", "train/memory", "train/run"}},
     {"train", {"kernels/base", "train/config", "train/launch", "train/memory", "train/run"}},
 };
 

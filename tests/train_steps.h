@@ -45,7 +45,8 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
   for (int i = 0; i < steps; ++i) {
     const Tensor tokens = data.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
     const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
-    state.step(all.first(all.size() - 1), all.last(all.size() - 1), kTestOptimizer, learning_rate, i + 1);
+    state.step({.tokens = all.first(all.size() - 1), .targets = all.last(all.size() - 1)},
+               shape.tokens_per_step(), kTestOptimizer, learning_rate, i + 1);
     const TrainState::StepResult r = state.finish_step();
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);
@@ -74,10 +75,10 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   state.initialize(5);
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
   const std::vector<int32_t> prompt(static_cast<size_t>(shape.session().longest_sample()), 1);
-  state.step(tokens, tokens, kTestOptimizer, 1e-3, 1);
+  state.step({.tokens = tokens, .targets = tokens}, shape.tokens_per_step(), kTestOptimizer, 1e-3, 1);
   state.finish_step();
   const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
-  state.session().evaluate(batch, batch, shape.micro_batch);
+  state.session().evaluate({.tokens = batch, .targets = batch}, shape.micro_batch);
   state.session().next_token_logits(prompt);
   for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)

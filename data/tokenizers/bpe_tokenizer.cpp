@@ -116,7 +116,9 @@ class BpeTokenizer final : public Tokenizer {
 
   void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const override {
     Pool<Scratch>::Lease lease(pool_);
-    ids.reserve(ids.size() + text.size() / 3);  // more than most texts need
+    // More than most texts need; where texts are appended one by one, twice as much as before.
+    if (const size_t most = ids.size() + text.size() / 3; most > ids.capacity())
+      ids.reserve(std::max(most, 2 * ids.capacity()));
     Work work{.scratch = *lease, .special = special, .ids = ids};
     if (!added_.finds(special)) return encode_text(text, work);
     added_.split(

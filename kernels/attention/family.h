@@ -40,7 +40,8 @@ struct HeadDims {
 
 // Which masks a family serves
 enum class Masks {
-  kPlain,  // causal and full, with as many keys as queries
+  kPlain,              // causal and full, with as many keys as queries
+  kAllWithoutDropout,  // of the others only those without dropout
   kAll
 };
 

@@ -34,7 +34,15 @@ bool mask_served(const Family& family, const AttnProblem& p) {
     return false;
   if (m.causal == 0 && (m.window > 0 || m.offset != 0)) return false;
   if (m.documents != nullptr && (m.offset != 0 || p.kv_tokens != p.tokens)) return false;
-  return family.masks == Masks::kAll || mask_of(p).plain();
+  switch (family.masks) {
+    case Masks::kPlain:
+      return mask_of(p).plain();
+    case Masks::kAllWithoutDropout:
+      return mask_of(p).plain() || p.dropout.threshold == 0;
+    case Masks::kAll:
+      return true;
+  }
+  return false;
 }
 
 // "head dims that are multiples of 8 up to 256 in bf16, ..."

@@ -8,6 +8,27 @@
 
 namespace tessera {
 namespace cpu {
+namespace {
+
+// That the documents of a sequence follow one another without a gap: kernels read where they point. Not in
+// check_on(), since a plan has no memory.
+void check_documents(const char* op, const Tensor& documents) {
+  if (!documents) return;
+  const int64_t B = documents.shape[0], T = documents.shape[1];
+  const auto* span = documents.as<int32_t>();  // of a token: where its document begins and ends
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t t = 0; t < T; ++t, span += 2) {
+      const int64_t begin = t > 0 && t < span[-1] ? span[-2] : t;
+      if (span[0] != begin || span[1] <= t || span[1] > T || (begin < t && span[1] != span[-1]))
+        fail(
+            "{}: documents wants, for each token, where its document begins and ends; found {} to {} for "
+            "token "
+            "{} of sequence {}, of {} tokens",
+            op, span[0], span[1], t, b, T);
+    }
+}
+
+}  // namespace
 
 void run(const FillZero& a, const Launch& /*on*/) {
   const int64_t bytes = static_cast<int64_t>(a.tensor.bytes());
@@ -33,10 +54,12 @@ void run(const Copy& a, const Launch& /*on*/) {
 }
 
 void run(const AttentionForward& a, const Launch& /*on*/) {
+  check_documents(a.kName, a.documents);
   a.plan.kind == AttentionKind::kNaive ? naive_attention_forward(a) : flash_attention_forward(a);
 }
 
 void run(const AttentionBackward& a, const Launch& /*on*/) {
+  check_documents(a.kName, a.documents);
   a.plan.kind == AttentionKind::kNaive ? naive_attention_backward(a) : flash_attention_backward(a);
 }
 

@@ -11,11 +11,16 @@ void run(const CrossEntropy& a, const Launch& /*on*/) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
   const int32_t* targets = a.targets.as<int32_t>();
   for (int64_t n = 0; n < N; ++n)
-    check(targets[n] >= 0 && targets[n] < V, "{}: target {} at row {} is outside the vocabulary of {}",
-          a.kName, targets[n], n, V);
+    check((targets[n] >= 0 && targets[n] < V) || targets[n] == kNoTarget,
+          "{}: target {} at row {} is outside the vocabulary of {}", a.kName, targets[n], n, V);
 #pragma omp parallel for
   for (int64_t n = 0; n < N; ++n) {
     float* row = a.logits.as<float>() + n * padded;
+    if (targets[n] == kNoTarget) {
+      a.losses.as<float>()[n] = 0;
+      if (a.want_gradient) std::fill(row, row + padded, 0.0f);
+      continue;
+    }
     const float target_logit = row[targets[n]];
     if (!a.want_gradient) {
       float largest = row[0], sum = 0;

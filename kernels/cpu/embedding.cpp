@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/documents.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace tessera::cpu {
@@ -12,6 +13,12 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
   for (int64_t n = 0; n < B * T; ++n)
     check(tokens[n] >= 0 && tokens[n] < V, "{}: token {} at row {} is outside the table of {} rows", a.kName,
           tokens[n], n, V);
+  const int32_t* documents = a.documents.as<int32_t>();
+  for (int64_t n = 0; n < B * T; ++n) {
+    const int64_t position = position_of(documents, n, T);
+    check(position >= 0 && position < T, "{}: the document of row {} begins at token {}, wanted 0 to {}",
+          a.kName, n, n % T - position, n % T);
+  }
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
     const float* token = a.token_table.as<float>() + tokens[n] * C;
@@ -20,14 +27,14 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
       std::memcpy(y, token, static_cast<size_t>(C) * sizeof(float));
       continue;
     }
-    const float* position = a.position_table.as<float>() + (n % T) * C;
+    const float* position = a.position_table.as<float>() + position_of(documents, n, T) * C;
     for (int64_t c = 0; c < C; ++c) y[c] = token[c] + position[c];
   }
 }
 
 void run(const EmbeddingBackward& a, const Launch& /*on*/) {
   const int64_t B = a.dy.shape[0], T = a.dy.shape[1], C = a.dy.shape[2];
-  const int32_t* tokens = a.tokens.as<int32_t>();
+  const int32_t *tokens = a.tokens.as<int32_t>(), *documents = a.documents.as<int32_t>();
   // Channels a task owns: many rows may share a token, no two tasks share a channel
   constexpr int64_t kChunk = 64;
 #pragma omp parallel for
@@ -38,7 +45,7 @@ void run(const EmbeddingBackward& a, const Launch& /*on*/) {
       float* token = a.d_token_table.as<float>() + tokens[n] * C;
       for (int64_t c = first; c < last; ++c) token[c] += dy[c];
       if (!a.d_position_table) continue;
-      float* position = a.d_position_table.as<float>() + (n % T) * C;
+      float* position = a.d_position_table.as<float>() + position_of(documents, n, T) * C;
       for (int64_t c = first; c < last; ++c) position[c] += dy[c];
     }
   }

@@ -1,7 +1,7 @@
 // Attention as the plan says: our fused kernels, cuDNN's, or three matrix operations around stored
 // probabilities.
 //
-// naive, for each sequence b and its heads h, with P[b, h] [T, T] saved for the backward:
+// naive, for each sequence b and its heads h, with P[b, h] [T, N] saved for the backward, N = kv_tokens:
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
@@ -12,6 +12,7 @@
 // fixed order, and rounded by each.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"
+#include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -24,21 +25,34 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// How many keys a row's query sees: rows are [.., T queries, T keys].
-__device__ int64_t visible_keys(int64_t row, int64_t T, bool causal) { return causal ? row % T + 1 : T; }
+// The keys that the query of a row sees: rows are [sequences, heads, queries], from the mask's sequence on.
+__device__ attention::Span seen_by_row(int64_t row, int64_t heads, const attention::Mask& mask) {
+  return mask.of_sequence(row / (heads * mask.queries)).keys_of(static_cast<int>(row % mask.queries));
+}
+// Where a thread of a row begins, among the steps that have a key of it
+template <int kStep>
+__device__ int64_t first_step(attention::Span seen) {
+  return (seen.begin / kStep + int64_t{threadIdx.x}) * kStep;
+}
+// Whether the step from key k on has a key of the row
+template <int kStep>
+__device__ bool overlaps(int64_t k, attention::Span seen) {
+  return k < seen.end && k + kStep > seen.begin;
+}
 
 // One block a row, in place. What a query may not see becomes 0; it is not read.
 template <class T, int kStep>
-__global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t Tokens, bool causal) {
+__global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t heads,
+                                                                  attention::Mask mask) {
   __shared__ float maxima[kMaxWarps], scratch[kMaxWarps][1];
-  T* row = scores + blockIdx.x * Tokens;
-  const int64_t visible = visible_keys(blockIdx.x, Tokens, causal);
+  T* row = scores + blockIdx.x * int64_t{mask.keys};
+  const attention::Span seen = seen_by_row(blockIdx.x, heads, mask);
   float value[kStep];
   float maximum = -INFINITY;
-  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+  for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_step(row + k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) maximum = k + i < visible ? fmaxf(maximum, value[i]) : maximum;
+    for (int i = 0; i < kStep; ++i) maximum = seen.contains(k + i) ? fmaxf(maximum, value[i]) : maximum;
   }
   maximum = warp_max(maximum);
   if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = maximum;
@@ -46,18 +60,19 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   for (int w = 0; w < kThreads / kWarp; ++w) maximum = fmaxf(maximum, maxima[w]);
 
   float sum[1] = {};
-  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+  for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_step(row + k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) sum[0] += k + i < visible ? __expf(value[i] - maximum) : 0.0f;
+    for (int i = 0; i < kStep; ++i) sum[0] += seen.contains(k + i) ? __expf(value[i] - maximum) : 0.0f;
   }
   block_sum(sum, scratch);
 
   const float scale = 1 / sum[0];
-  for (int64_t k = threadIdx.x * kStep; k < Tokens; k += kThreads * kStep) {
-    if (k < visible) load_step(row + k, value);
+  for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
+    if (overlaps<kStep>(k, seen)) load_step(row + k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) value[i] = k + i < visible ? __expf(value[i] - maximum) * scale : 0.0f;
+    for (int i = 0; i < kStep; ++i)
+      value[i] = seen.contains(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
     store_step(row + k, value);
   }
 }
@@ -65,48 +80,47 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
 // dS = scale P (dP - rowsum(P dP)), over dP. One block a row.
 template <class T, int kStep>
 __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* probabilities, T* gradients,
-                                                                    int64_t Tokens, bool causal,
+                                                                    int64_t heads, attention::Mask mask,
                                                                     float scale) {
   __shared__ float scratch[kMaxWarps][1];
-  const T* p_row = probabilities + blockIdx.x * Tokens;
-  T* d_row = gradients + blockIdx.x * Tokens;
-  const int64_t visible = visible_keys(blockIdx.x, Tokens, causal);
+  const T* p_row = probabilities + blockIdx.x * int64_t{mask.keys};
+  T* d_row = gradients + blockIdx.x * int64_t{mask.keys};
+  const attention::Span seen = seen_by_row(blockIdx.x, heads, mask);
   float p[kStep] = {}, d[kStep] = {};
   float sum[1] = {};
-  for (int64_t k = threadIdx.x * kStep; k < visible; k += kThreads * kStep) {
+  for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_step(p_row + k, p);
     load_step(d_row + k, d);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) sum[0] += k + i < visible ? p[i] * d[i] : 0.0f;
+    for (int i = 0; i < kStep; ++i) sum[0] += seen.contains(k + i) ? p[i] * d[i] : 0.0f;
   }
   block_sum(sum, scratch);
-  for (int64_t k = threadIdx.x * kStep; k < Tokens; k += kThreads * kStep) {
-    if (k < visible) {
+  for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
+    if (overlaps<kStep>(k, seen)) {
       load_step(p_row + k, p);
       load_step(d_row + k, d);
     }
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) d[i] = k + i < visible ? scale * p[i] * (d[i] - sum[0]) : 0.0f;
+    for (int i = 0; i < kStep; ++i) d[i] = seen.contains(k + i) ? scale * p[i] * (d[i] - sum[0]) : 0.0f;
     store_step(d_row + k, d);
   }
 }
 
-// `to` = what is kept of the matrices `from` [H, T, T] of sequence b, else 0; `to` may be `from`. A warp
+// `to` = what is kept of the matrices `from` [H, T, N] of sequence b, else 0; `to` may be `from`. A warp
 // takes a row: a lane draws for 32 columns, and all lanes then take these together.
 template <class T>
-__global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t Tokens,
-                                                        DropoutMask dropout, uint32_t b) {
+__global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t queries,
+                                                        int64_t keys, DropoutMask dropout, uint32_t b) {
   const int64_t row = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (row >= rows) return;
-  const uint32_t head = static_cast<uint32_t>(row / Tokens), query = static_cast<uint32_t>(row % Tokens);
+  const uint32_t head = static_cast<uint32_t>(row / queries), query = static_cast<uint32_t>(row % queries);
   const int lane = threadIdx.x % kWarp;
-  for (int64_t first = 0; first < Tokens; first += kWarp * 32) {
+  for (int64_t first = 0; first < keys; first += kWarp * 32) {
     const uint32_t drawn = dropout.kept(b, head, query, static_cast<uint32_t>(first / 32) + lane);
     for (int block = 0; block < kWarp; ++block) {
       const uint32_t kept = __shfl_sync(kWholeWarp, drawn, block);
       const int64_t column = first + 32 * block + lane;
-      if (column < Tokens)
-        to[row * Tokens + column] = kept >> lane & 1 ? from[row * Tokens + column] : T(0.0f);
+      if (column < keys) to[row * keys + column] = kept >> lane & 1 ? from[row * keys + column] : T(0.0f);
     }
   }
 }
@@ -117,17 +131,17 @@ void drop(DType dtype, const void* from, void* to, const AttentionShape& s, cons
   constexpr int kRows = kThreads / kWarp;
   with_real_type(dtype, [&]<class T>() {
     drop_kernel<T><<<(rows + kRows - 1) / kRows, kThreads, 0, stream>>>(
-        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, DropoutMask(dropout),
+        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, s.kv_tokens, DropoutMask(dropout),
         static_cast<uint32_t>(b));
   });
   TESSERA_CUDA_LAUNCHED();
 }
 
-// f with the type and the step that rows of T elements allow.
+// f with the type and the step that rows of so many elements allow.
 template <class F>
-void with_row_step(DType dtype, int64_t Tokens, F&& f) {
+void with_row_step(DType dtype, int64_t elements, F&& f) {
   with_real_type(dtype, [&]<class T>() {
-    Tokens % kPackWidth<T> == 0 ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
+    elements % kPackWidth<T> == 0 ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
   });
 }
 
@@ -148,11 +162,11 @@ cuda::GemmMatrix queries_of(const Tensor& y, int64_t b, int64_t g, const Attenti
   return queries_of(Heads{y, 0, s.heads}, b, g, s);
 }
 
-// Their [T, T] matrices: of saved [B, H, T, T] at b, or of the workspace
+// Their [T, N] matrices: of saved [B, H, T, N] at b, or of the workspace
 cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b, int64_t g) {
-  const int64_t head = s.tokens * s.tokens, first = (b * s.heads + g) * head;
+  const int64_t head = s.tokens * s.kv_tokens, first = (b * s.heads + g) * head;
   return {.data = static_cast<char*>(base) + first * static_cast<int64_t>(size_of(dtype)),
-          .ld = s.tokens,
+          .ld = s.kv_tokens,
           .batch_stride = s.group() * head};
 }
 
@@ -165,9 +179,9 @@ void check_attention(AttnStatus status, const char* op, const AttentionPlan& pla
   if (status == ATTN_OK) return;
   const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
   const AttentionShape& s = plan.shape;
-  fail("{}: {} {}(batch {}, tokens {}, heads {}, key/value heads {}, head dim {}, {})", op,
-       attn_status_text(status), launch, s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim,
-       name_of(plan.dtype));
+  fail("{}: {} {}(batch {}, queries {}, keys {}, heads {}, key/value heads {}, head dim {}, {}, mask: {})",
+       op, attn_status_text(status), launch, s.batch, s.tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim,
+       name_of(plan.dtype), to_string(s.mask));
 }
 
 }  // namespace
@@ -208,14 +222,14 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
 
 void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
-  const int64_t T = s.tokens, D = s.head_dim;
+  const int64_t T = s.tokens, N = s.kv_tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
   const auto kv_heads = static_cast<int>(s.kv_heads);
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t g = 0; g < s.group(); ++g)
       gemm({.dtype = dtype,
             .m = T,
-            .n = T,
+            .n = N,
             .k = D,
             .a = queries_of(a.q, b, g, s),
             .b = transpose(matrices_of(a.k, b)),
@@ -225,8 +239,9 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
            on);
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
-  with_row_step(dtype, T, [&]<class E, int kStep>() {
-    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), T, s.mask.causal);
+  const attention::Mask mask = mask_of(a.plan, a.documents);
+  with_row_step(dtype, N, [&]<class E, int kStep>() {
+    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask);
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -236,7 +251,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
       gemm({.dtype = dtype,
             .m = T,
             .n = D,
-            .k = T,
+            .k = N,
             .a = a.dropout ? scores_of(a.workspace.data, dtype, s, 0, g)
                            : scores_of(a.saved.data, dtype, s, b, g),
             .b = matrices_of(a.v, b),
@@ -249,9 +264,10 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
 
 void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
-  const int64_t T = s.tokens, D = s.head_dim;
+  const int64_t T = s.tokens, N = s.kv_tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
+  const attention::Mask mask = mask_of(a.plan, a.documents);
   for (int64_t b = 0; b < s.batch; ++b) {
     const cuda::GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const cuda::GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
@@ -265,7 +281,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
                              dy = queries_of(a.dy, b, g, s);
       const float beta = g == 0 ? 0 : 1;
       gemm({.dtype = dtype,
-            .m = T,
+            .m = N,
             .n = D,
             .k = T,
             .a = transpose(P),
@@ -277,7 +293,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
            on);
       gemm({.dtype = dtype,
             .m = T,
-            .n = T,
+            .n = N,
             .k = D,
             .a = dy,
             .b = transpose(v),
@@ -287,17 +303,18 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
            on);
     }
     if (a.dropout) drop(dtype, a.workspace.data, a.workspace.data, s, a.dropout, b, on.stream);
-    with_row_step(dtype, T, [&]<class E, int kStep>() {
+    with_row_step(dtype, N, [&]<class E, int kStep>() {
       softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
-          a.saved.as<E>() + b * s.heads * T * T, a.workspace.as<E>(), T, s.mask.causal, a.plan.scale);
+          a.saved.as<E>() + b * s.heads * T * N, a.workspace.as<E>(), s.heads, mask.of_sequence(b),
+          a.plan.scale);
     });
     TESSERA_CUDA_LAUNCHED();
     for (int64_t g = 0; g < s.group(); ++g) {
       const cuda::GemmMatrix dS = scores(g), q = queries_of(a.q, b, g, s), dq = queries_of(a.dq, b, g, s);
       const float beta = g == 0 ? 0 : 1;
-      gemm({.dtype = dtype, .m = T, .n = D, .k = T, .a = dS, .b = k, .d = dq, .batch = batch}, on);
+      gemm({.dtype = dtype, .m = T, .n = D, .k = N, .a = dS, .b = k, .d = dq, .batch = batch}, on);
       gemm({.dtype = dtype,
-            .m = T,
+            .m = N,
             .n = D,
             .k = T,
             .a = transpose(dS),

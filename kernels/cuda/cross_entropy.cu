@@ -76,6 +76,12 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, 
   extern __shared__ uint4 kept[];
   T* row = logits + static_cast<int64_t>(blockIdx.x) * padded;
   const int target = targets[blockIdx.x];
+  if (target == kNoTarget) {  // the same for the whole block
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    if (!want_gradient) return;
+    for (int p = threadIdx.x; p < padded / kWidth; p += blockDim.x) store_pack(row + p * kWidth, uint4{});
+    return;
+  }
   const float target_logit = static_cast<float>(row[target]);  // before the barrier below; overwritten after
   const int packs = padded / kWidth, real_packs = (vocab_size + kWidth - 1) / kWidth;
   const int stride = blockDim.x;

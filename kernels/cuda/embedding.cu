@@ -1,6 +1,8 @@
-// Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token: rows
-// are sorted by token first, so that a token's rows lie side by side, in the order of their positions, and
-// their sum has a fixed order.
+// Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token:
+// rows are sorted by token first, so that a token's rows lie side by side, in the order of their
+// positions, and their sum has a fixed order. With documents several rows of a sequence share a position,
+// too: their gradients are scattered in the same way, sorted by position. Without, a position has one row
+// in every sequence.
 //
 // The sorted rows are cut into windows of kEmbeddingWindow, each summed by one block, so that a token that
 // owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one window
@@ -9,6 +11,7 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/base/documents.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -24,7 +27,8 @@ enum { kHead, kTail, kPartials };
 
 template <class T>
 __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_table, const T* position_table,
-                                         T* y, int64_t N, int64_t Tokens, int64_t C) {
+                                         const int32_t* documents, T* y, int64_t N, int64_t Tokens,
+                                         int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   if (i >= N * C) return;
@@ -35,7 +39,7 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
   }
   float sum[kWidth], position[kWidth];
   load_floats(token_table + tokens[n] * C + c, sum);
-  load_floats(position_table + n % Tokens * C + c, position);
+  load_floats(position_table + position_of(documents, n, Tokens) * C + c, position);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) sum[j] += position[j];
   store_floats(y + i, sum);
@@ -44,6 +48,11 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
 __global__ void number_rows_kernel(int32_t* rows, int N) {
   const int n = blockIdx.x * kThreads + threadIdx.x;
   if (n < N) rows[n] = n;
+}
+
+__global__ void positions_kernel(const int32_t* documents, int32_t* positions, int N, int Tokens) {
+  const int n = blockIdx.x * kThreads + threadIdx.x;
+  if (n < N) positions[n] = position_of(documents, n, Tokens);
 }
 
 template <class T>
@@ -159,6 +168,59 @@ __global__ void sum_positions_kernel(const T* dy, T* d_position_table, int64_t B
   add_to_table(d_position_table + i, sum);
 }
 
+// The parts of a workspace of embedding_backward_bytes()
+struct Scratch {
+  int32_t *rows, *sorted_keys, *sorted_rows;  // [N]; rows: 0, 1, 2, ...
+  char* sort;
+  union {
+    int32_t* positions;  // [N], until they are sorted
+    float* partials;     // [windows][kPartials][C]
+  };
+
+  Scratch(char* at, int64_t N) {
+    const auto take = [&](int64_t bytes) {
+      char* taken = at;
+      at += cuda::divide_up(bytes, 256) * 256;
+      return taken;
+    };
+    rows = reinterpret_cast<int32_t*>(take(N * 4));
+    sorted_keys = reinterpret_cast<int32_t*>(take(N * 4));
+    sorted_rows = reinterpret_cast<int32_t*>(take(N * 4));
+    sort = take(cuda::embedding_sort_bytes(N));
+    partials = reinterpret_cast<float*>(at);
+  }
+};
+
+// table[keys[n]] += dy[n] for all N rows; keys are below `end`.
+void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor& dy, const Tensor& table,
+                  const Scratch& scratch, cudaStream_t stream) {
+  const int64_t C = dy.shape[2];
+  const int N = static_cast<int>(dy.shape[0] * dy.shape[1]);
+  // A radix sort is stable: the rows of a key stay in their order.
+  const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(end - 1))));
+  size_t sort_bytes = 0;
+  const auto sort = [&](void* temporary) {
+    TESSERA_CUDA(cub::DeviceRadixSort::SortPairs(temporary, sort_bytes,
+                                                 reinterpret_cast<const uint32_t*>(keys),
+                                                 reinterpret_cast<uint32_t*>(scratch.sorted_keys),
+                                                 scratch.rows, scratch.sorted_rows, N, 0, bits, stream));
+  };
+  sort(nullptr);
+  check(static_cast<int64_t>(sort_bytes) <= cuda::embedding_sort_bytes(N),
+        "{}: the sort of {} rows wants {} bytes", op, N, sort_bytes);
+  sort(scratch.sort);
+  with_real_type(dy.dtype, [&]<class T>() {
+    const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
+    const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
+    sum_windows_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.sorted_rows, dy.as<T>(),
+                                                     table.as<T>(), scratch.partials, N, C);
+    TESSERA_CUDA_LAUNCHED();
+    add_crossing_runs_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.partials,
+                                                           table.as<T>(), N, C);
+    TESSERA_CUDA_LAUNCHED();
+  });
+}
+
 }  // namespace
 
 void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
@@ -166,7 +228,8 @@ void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
   const int64_t N = a.tokens.numel(), Tokens = a.y.shape[1], C = a.y.shape[2];
   with_real_type(a.y.dtype, [&]<class T>() {
     embedding_forward_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
-        a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(), a.y.as<T>(), N, Tokens, C);
+        a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(), a.documents.as<int32_t>(),
+        a.y.as<T>(), N, Tokens, C);
   });
   TESSERA_CUDA_LAUNCHED();
 }
@@ -178,44 +241,18 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
   const int64_t B = a.dy.shape[0], Tokens = a.dy.shape[1], C = a.dy.shape[2], V = a.d_token_table.shape[0];
   check(B * Tokens < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", op, a.dy.to_string());
   const int N = static_cast<int>(B * Tokens);
-
-  char* at = on.scratch(op, cuda::embedding_backward_bytes(N, C));
-  const auto take = [&](int64_t bytes) {
-    char* taken = at;
-    at += cuda::divide_up(bytes, 256) * 256;
-    return taken;
-  };
-  auto* rows = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
-  auto* sorted_tokens = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
-  auto* sorted_rows = reinterpret_cast<int32_t*>(take(int64_t{N} * 4));
-  char* sort_scratch = take(cuda::embedding_sort_bytes(N));
-  auto* partials = reinterpret_cast<float*>(at);
-
-  // A radix sort is stable: the rows of a token stay in their order.
-  const int bits = std::bit_width(static_cast<uint64_t>(V - 1));
-  size_t sort_bytes = 0;
-  const auto sort = [&](void* temporary) {
-    TESSERA_CUDA(cub::DeviceRadixSort::SortPairs(temporary, sort_bytes, a.tokens.as<uint32_t>(),
-                                                 reinterpret_cast<uint32_t*>(sorted_tokens), rows,
-                                                 sorted_rows, N, 0, std::max(bits, 1), on.stream));
-  };
-  sort(nullptr);
-  check(static_cast<int64_t>(sort_bytes) <= cuda::embedding_sort_bytes(N),
-        "{}: the sort of {} rows wants {} bytes", op, N, sort_bytes);
-  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(rows, N);
+  const Scratch scratch(on.scratch(op, cuda::embedding_backward_bytes(N, C)), N);
+  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(scratch.rows, N);
   TESSERA_CUDA_LAUNCHED();
-  sort(sort_scratch);
-
+  scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, a.d_token_table, scratch, on.stream);
+  if (!a.d_position_table) return;
+  if (a.documents) {
+    positions_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
+        a.documents.as<int32_t>(), scratch.positions, N, static_cast<int>(Tokens));
+    TESSERA_CUDA_LAUNCHED();
+    return scatter_rows(op, scratch.positions, Tokens, a.dy, a.d_position_table, scratch, on.stream);
+  }
   with_real_type(a.dy.dtype, [&]<class T>() {
-    const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
-    const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
-    sum_windows_kernel<<<grid, threads, 0, on.stream>>>(sorted_tokens, sorted_rows, a.dy.as<T>(),
-                                                        a.d_token_table.as<T>(), partials, N, C);
-    TESSERA_CUDA_LAUNCHED();
-    add_crossing_runs_kernel<<<grid, threads, 0, on.stream>>>(sorted_tokens, partials,
-                                                              a.d_token_table.as<T>(), N, C);
-    TESSERA_CUDA_LAUNCHED();
-    if (!a.d_position_table) return;
     sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);
     TESSERA_CUDA_LAUNCHED();

@@ -7,6 +7,7 @@
 // single pairs.
 #include <bit>
 
+#include "kernels/base/documents.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -29,6 +30,11 @@ struct Deal {
   uint32_t total;  // groups of all tokens
   int groups, lanes;
   int T, heads, query_heads, D;
+  const int32_t* documents;  // see position_of()
+
+  __device__ __forceinline__ int64_t position(uint32_t n) const {
+    return position_of(documents, n, static_cast<uint32_t>(T));
+  }
 };
 
 // kStep elements as they lie in memory
@@ -122,7 +128,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
 #pragma unroll
   for (int k = 0; k < kForwardHeads; ++k)
     if (mine(k)) held[k].load(x.row_begin(n) + head_of(k) * x.head, lane, deal);
-  if (exists) angle.load(angles + static_cast<int64_t>(n % deal.T) * pairs, lane, deal);
+  if (exists) angle.load(angles + deal.position(n) * pairs, lane, deal);
 
   float rstd[kForwardHeads] = {}, low[kStep], high[kStep];
   if constexpr (kNorm) {
@@ -240,7 +246,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
       held[k].load(x.row_begin(n) + head_of(k) * x.head, lane, deal);
       rstd[k] = rstds[static_cast<int64_t>(n) * deal.heads + head_of(k)];
     }
-    if (exists) angle.load(angles + static_cast<int64_t>(n % deal.T) * pairs, lane, deal);
+    if (exists) angle.load(angles + deal.position(n) * pairs, lane, deal);
 
     float u[kBackwardHeads][2][kSteps][kStep], h[kBackwardHeads][2][kSteps][kStep];
 #pragma unroll
@@ -294,8 +300,8 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 
 // f<T, kStep, kSteps>(deal) for heads like those of `like`, in packs where `tensors` allow it.
 template <class F>
-void with_deal(const char* op, const Heads& like, int64_t query_heads, int heads_at_once,
-               std::initializer_list<Tensor> tensors, F&& f) {
+void with_deal(const char* op, const Heads& like, int64_t query_heads, const Tensor& documents,
+               int heads_at_once, std::initializer_list<Tensor> tensors, F&& f) {
   const Tensor& t = like.tensor;
   const int64_t N = t.shape[0] * t.shape[1], D = t.shape[3], pairs = D / 2;
   check(D <= kMaxHeadDim, "{}: supports head dims up to {}, found {}", op, kMaxHeadDim, D);
@@ -310,7 +316,8 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, int heads
             .T = static_cast<int>(t.shape[1]),
             .heads = static_cast<int>(like.count),
             .query_heads = static_cast<int>(query_heads),
-            .D = static_cast<int>(D)};
+            .D = static_cast<int>(D),
+            .documents = documents.as<int32_t>()};
   with_real_type(t.dtype, [&]<class T>() {
     const auto lanes_for = [&](int64_t steps) {
       return static_cast<int>(std::min<uint64_t>(kWarp, std::bit_ceil(static_cast<uint64_t>(steps))));
@@ -332,7 +339,7 @@ int64_t blocks_for(const Deal& deal, int threads) {
 }  // namespace
 
 void CudaBackend::run_op(const RotaryForward& a, const Launch& on) {
-  with_deal(a.kName, a.x, a.query_heads, kForwardHeads,
+  with_deal(a.kName, a.x, a.query_heads, a.documents, kForwardHeads,
             {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight},
             [&]<class T, int kStep, int kSteps>(const Deal& deal) {
               const auto kernel =
@@ -347,7 +354,7 @@ void CudaBackend::run_op(const RotaryForward& a, const Launch& on) {
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
   const char* op = a.kName;
   if (!a.q_weight) {
-    with_deal(op, a.dy, a.query_heads, kForwardHeads, {a.dy.tensor, a.dx.tensor, a.angles},
+    with_deal(op, a.dy, a.query_heads, a.documents, kForwardHeads, {a.dy.tensor, a.dx.tensor, a.angles},
               [&]<class T, int kStep, int kSteps>(const Deal& deal) {
                 rotary_kernel<T, kStep, kSteps, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
@@ -358,7 +365,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
     return;
   }
   with_deal(
-      op, a.dy, a.query_heads, kBackwardHeads,
+      op, a.dy, a.query_heads, a.documents, kBackwardHeads,
       {a.dy.tensor, a.dx.tensor, a.angles, a.x.tensor, a.q_weight, a.k_weight},
       [&]<class T, int kStep, int kSteps>(const Deal& deal) {
         const auto kernel = qk_norm_backward_kernel<T, kStep, kSteps>;

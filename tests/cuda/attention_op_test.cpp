@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/attention/cudnn.h"
+#include "tests/attention_reference.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -29,20 +30,23 @@ class CudaAttention : public CudaTest {
  protected:
   template <class MakeTwin>
   static Projections projections(const AttentionShape& s, Layout layout, const MakeTwin& make) {
-    const auto of_heads = [&](int64_t heads) { return make(Shape{s.batch, s.tokens, heads, s.head_dim}); };
-    if (layout == Layout::kPacked) return {s, {of_heads(s.heads + 2 * s.kv_heads)}};
-    return {s, {of_heads(s.heads), of_heads(s.kv_heads), of_heads(s.kv_heads)}};
+    const auto of_heads = [&](int64_t tokens, int64_t heads) {
+      return make(Shape{s.batch, tokens, heads, s.head_dim});
+    };
+    if (layout == Layout::kPacked) return {s, {of_heads(s.tokens, s.heads + 2 * s.kv_heads)}};
+    const auto of_keys = [&] { return of_heads(s.kv_tokens, s.kv_heads); };
+    return {s, {of_heads(s.tokens, s.heads), of_keys(), of_keys()}};
   }
 
   void compare(AttentionKind kind, DType dtype, const AttentionShape& s, Layout layout = Layout::kPacked,
-               const Dropout& dropout = {}) {
+               const Dropout& dropout = {}, const std::vector<int32_t>& cumulative = {}) {
     // Single elements: naive rounds the scores, of a size up to 5, before
     // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
-    SCOPED_TRACE(fmt::format("{} {} B {} T {} H {} K {} D {} {} {} dropout {}", name_of(kind), name_of(dtype),
-                             s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim,
-                             s.mask.causal ? "causal" : "full",
-                             layout == Layout::kPacked ? "packed" : "apart", dropout.threshold));
+    SCOPED_TRACE(fmt::format("{} {} B {} T {} keys {} H {} K {} D {} {} {} dropout {}", name_of(kind),
+                             name_of(dtype), s.batch, s.tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim,
+                             to_string(s.mask), layout == Layout::kPacked ? "packed" : "apart",
+                             dropout.threshold));
     const bool naive = kind == AttentionKind::kNaive;
     const AttentionPlan on_cpu = choose_attention({.kind = naive ? kind : AttentionKind::kFlash,
                                                    .shape = s,
@@ -56,6 +60,7 @@ class CudaAttention : public CudaTest {
                                                     .dropout = static_cast<bool>(dropout)});
     const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
     const Projections qkv = projections(s, layout, [&](Shape shape) { return input(dtype, shape); });
+    const Twin documents = documents_of(s, cumulative);
     const Twin y = output(dtype, heads);
     const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
     const auto scratch_of = [&](int64_t on_cpu_bytes, int64_t on_cuda_bytes) {
@@ -72,7 +77,8 @@ class CudaAttention : public CudaTest {
                               .y = on(y),
                               .saved = on(saved),
                               .workspace = on(forward_scratch),
-                              .dropout = dropout};
+                              .dropout = dropout,
+                              .documents = on(documents)};
     });
     expect_same(y, "y", slack);
     expect_same_norm(y, "y");
@@ -94,7 +100,8 @@ class CudaAttention : public CudaTest {
                                .dk = out.k,
                                .dv = out.v,
                                .workspace = on(scratch),
-                               .dropout = dropout};
+                               .dropout = dropout,
+                               .documents = on(documents)};
     });
     for (const Twin& gradient : gradients.tensors) {
       if (!naive && dtype == DType::kBF16) {
@@ -104,6 +111,13 @@ class CudaAttention : public CudaTest {
       }
       expect_same_norm(gradient, "dqkv", 2);
     }
+  }
+
+  // None where the mask has none
+  Twin documents_of(const AttentionShape& s, const std::vector<int32_t>& cumulative) {
+    if (!s.mask.documents) return {};
+    const std::vector<int32_t> spans = test::documents_from(cumulative, s.batch, s.tokens);
+    return indices({s.batch, s.tokens, 2}, [&](int64_t i) { return spans[static_cast<size_t>(i)]; });
   }
 
   // As the fused kernels' own tests measure: in long causal sequences the first rows' gradients, and the
@@ -131,6 +145,32 @@ TEST_F(CudaAttention, Naive) {
       compare(AttentionKind::kNaive, dtype, {1, 1000, 2, 16, causal});
     }
   }
+}
+
+TEST_F(CudaAttention, NaiveServesEveryMask) {
+  const auto causal = [](int64_t window, int64_t offset, bool documents = false) {
+    AttentionMask mask(true, documents);
+    mask.window = window, mask.offset = offset;
+    return mask;
+  };
+  const Dropout dropout{.threshold = 51, .key = 99, .place = 0, .first_sequence = 5};
+  for (const DType dtype : kReal)
+    for (const Dropout& drop : {Dropout{}, dropout}) {
+      const auto compare_apart = [&](const AttentionShape& s, const std::vector<int32_t>& cumulative = {}) {
+        compare(AttentionKind::kNaive, dtype, s, Layout::kApart, drop, cumulative);
+      };
+      for (const int64_t T : {17, 64, 129, 256}) {
+        for (const int64_t window : {2, 9, 100}) compare_apart({2, T, 4, 32, causal(window, 0), 2});
+        for (const int64_t N : {40, 65, 104}) {  // rows of 40 elements are read in packs, those of 65 are not
+          compare_apart({2, T, 4, 32, false, 2, N});
+          for (const int64_t offset : {-10, 5}) compare_apart({2, T, 4, 32, causal(0, offset), 2, N});
+          compare_apart({1, T, 4, 32, causal(12, -9), 4, N});
+        }
+        const auto end = static_cast<int32_t>(2 * T);
+        for (const AttentionMask& mask : {causal(0, 0, true), causal(5, 0, true), AttentionMask(false, true)})
+          compare_apart({2, T, 4, 32, mask, 2}, {0, 1, 8, 15, end - 3, end});
+      }
+    }
 }
 
 TEST_F(CudaAttention, NaiveSurvivesLargeScores) {

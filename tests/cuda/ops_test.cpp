@@ -269,6 +269,40 @@ TEST_F(CudaOps, CrossEntropy) {
   }
 }
 
+// Every third row has no target: loss and gradient are exactly 0, even where its logits are NaN.
+TEST_F(CudaOps, CrossEntropyOfNoTargetIsZero) {
+  struct Case {
+    int64_t N, V, padded;
+  };
+  for (const DType dtype : kReal)
+    for (const Case& c : {Case{9, 257, 264}, Case{4, 50257, 50304}, Case{65, 5, 8}}) {
+      SCOPED_TRACE(fmt::format("{} N {} V {} of {}", name_of(dtype), c.N, c.V, c.padded));
+      const Twin random = random_indices({c.N}, c.V), losses = output(DType::kF32, {c.N}),
+                 targets = indices(
+                     {c.N}, [&](int64_t n) { return n % 3 == 1 ? kNoTarget : random.cpu.as<int32_t>()[n]; });
+      const Twin logits = with_values(dtype, {c.N, c.padded}, [&](int64_t i) {
+        return i == c.padded ? NAN : static_cast<float>(i * 37 % 101) / 20;
+      });
+      for (const bool want_gradient : {false, true}) {
+        run_on_both({logits, losses}, [&](auto on) {
+          return CrossEntropy{.logits = on(logits),
+                              .targets = on(targets),
+                              .losses = on(losses),
+                              .vocab_size = c.V,
+                              .want_gradient = want_gradient,
+                              .gradient_scale = 0.25f};
+        });
+        expect_same(losses, "losses");
+      }
+      expect_same(logits, "gradient");
+      const std::vector<float> gradient = floats_of(logits.cuda), loss = floats_of(losses.cuda);
+      for (int64_t n = 1; n < c.N; n += 3) {
+        ASSERT_EQ(loss[static_cast<size_t>(n)], 0);
+        for (int64_t v = 0; v < c.padded; ++v) ASSERT_EQ(gradient[static_cast<size_t>(n * c.padded + v)], 0);
+      }
+    }
+}
+
 TEST_F(CudaOps, GlobalNorm) {
   for (const DType dtype : kReal) {
     std::vector<Twin> twins;

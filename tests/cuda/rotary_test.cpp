@@ -1,4 +1,4 @@
-// The rotary embedding on CUDA, with and without QK norm, against the CPU backend.
+// The rotary embedding on CUDA, with and without QK norm and documents, against the CPU backend.
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -112,6 +112,65 @@ TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
         expect_same(dq_weight, "dq_weight", 1 + in_place);  // added to twice by then
         expect_same(dk_weight, "dk_weight", 1 + in_place);
       }
+    }
+}
+
+// In a layout of packs, in one of single pairs, and with more work than the device holds blocks
+TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
+  constexpr Size kCases[] = {{3, 65, 9, 3, 64}, {2, 31, 2, 2, 6}, {1, 1500, 16, 8, 128}};
+  for (const DType dtype : kReal)
+    for (const Size& s : kCases) {
+      SCOPED_TRACE(fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads,
+                               s.key_heads, s.D));
+      const Twin angles = angles_of(s), documents = random_documents(s.B, s.T, 7), x = heads(dtype, s, 1),
+                 y = heads(dtype, s, 0), dy = heads(dtype, s, 0), dx = heads(dtype, s, 3),
+                 q_weight = input(dtype, {s.D}, 0.5f, 1), k_weight = input(dtype, {s.D}, 0.5f, 1),
+                 rstd = output(DType::kF32, {s.rows(), s.heads()}), dq_weight = input(dtype, {s.D}, 10),
+                 dk_weight = input(dtype, {s.D}, 10);
+      run_on_both({y}, [&](auto on) {
+        return RotaryForward{.x = {on(x), 1, s.heads()},
+                             .y = {on(y), 0, s.heads()},
+                             .query_heads = s.query_heads,
+                             .angles = on(angles),
+                             .documents = on(documents)};
+      });
+      expect_same(y, "y");
+      run_on_both({dx}, [&](auto on) {
+        return RotaryBackward{.dy = {on(dy), 0, s.heads()},
+                              .dx = {on(dx), 3, s.heads()},
+                              .query_heads = s.query_heads,
+                              .angles = on(angles),
+                              .documents = on(documents)};
+      });
+      expect_same(dx, "dx");
+      run_on_both({y, rstd}, [&](auto on) {
+        return RotaryForward{.x = {on(x), 1, s.heads()},
+                             .y = {on(y), 0, s.heads()},
+                             .query_heads = s.query_heads,
+                             .angles = on(angles),
+                             .q_weight = on(q_weight),
+                             .k_weight = on(k_weight),
+                             .epsilon = kEpsilon,
+                             .rstd = on(rstd),
+                             .documents = on(documents)};
+      });
+      expect_same(y, "y with QK norm");
+      run_on_both({dx, dq_weight, dk_weight}, [&](auto on) {
+        return RotaryBackward{.dy = {on(dy), 0, s.heads()},
+                              .dx = {on(dx), 3, s.heads()},
+                              .query_heads = s.query_heads,
+                              .angles = on(angles),
+                              .x = {on(x), 1, s.heads()},
+                              .q_weight = on(q_weight),
+                              .k_weight = on(k_weight),
+                              .rstd = on(rstd),
+                              .dq_weight = on(dq_weight),
+                              .dk_weight = on(dk_weight),
+                              .documents = on(documents)};
+      });
+      expect_same(dx, "dx with QK norm");
+      expect_same(dq_weight, "dq_weight");
+      expect_same(dk_weight, "dk_weight");
     }
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/dataset_check.h"
+#include "data/document_index.h"
 #include "data/fingerprint.h"
 #include "data/manifest.h"
 #include "data/shard.h"
@@ -57,12 +58,18 @@ struct Prepared {
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
     writer.append(tokens);
     writer.finish();
+    DocumentIndexWriter index({.folder = folder, .tokens_per_shard = 300});
+    index.append(700, {.starts = {0, 350}, .uncounted = {{10, 300}}});
+    index.finish();
+    FileChecksums files = writer.checksums();
+    files.insert(index.checksums().begin(), index.checksums().end());
     write_manifest(folder, {.tokenizer = "bytes",
                             .vocab_size = vocab_size,
                             .tokens = 700,
-                            .documents = 1,
+                            .documents = 2,
+                            .counted_tokens = 400,
                             .shards = 3,
-                            .files = writer.checksums()});
+                            .files = files});
   }
 };
 
@@ -85,7 +92,7 @@ TEST_P(DatasetOf, EveryFlippedBitOfAShardIsFound) {
     }
     write(name, flip(whole, 9000));
     expect_error([&] { verify_at_start(TokenStream::open(folder_)); },
-                 {"the shard", name, "is damaged", "its checksum is", "prepare"});
+                 {name, "is damaged", "its checksum is", "prepare"});
     write(name, whole);
   }
   const std::string notice = verify_at_start(TokenStream::open(folder_), 1000);
@@ -114,7 +121,7 @@ TEST_F(Dataset, AManifestWithBadChecksumsIsRefused) {
   const nlohmann::json good = json["files"];
   nlohmann::json files = good;
   files.erase("train_000001.bin");
-  refused(files, {"3 shards and 2 checksums"});
+  refused(files, {"3 shards and 5 checksums"});
   files = good;
   files["train_000001.bin"]["xxh3_128"] = "12";
   refused(files, {"32 hexadecimal digits", "train_000001.bin"});

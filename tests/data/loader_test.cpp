@@ -7,6 +7,8 @@
 #include <set>
 #include <span>
 
+#include "data/document_index.h"
+#include "kernels/base/no_target.h"
 #include "tests/data/support.h"
 
 namespace tessera {
@@ -162,6 +164,26 @@ TEST_F(LoaderTest, TheSamePositionIsTheSameData) {
     EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(), whole.tokens.begin() + position * 4));
     EXPECT_TRUE(std::equal(one.targets.begin(), one.targets.end(), whole.targets.begin() + position * 4));
   }
+}
+
+// With the ring's seam too
+TEST_F(LoaderTest, TargetsThatDoNotCountAreNone) {
+  const TokenStream plain = stream_of(14);  // two shards of 7 tokens
+  DocumentIndexWriter index({.folder = folder_, .prefix = "t", .tokens_per_shard = 7});
+  index.append(14, {.starts = {0, 5}, .uncounted = {{0, 1}, {3, 2}, {6, 2}}});
+  index.finish();
+  std::filesystem::rename(folder_ / "t_000001.documents", folder_ / "t_000007.documents");
+  const TokenStream stream = TokenStream::open(folder_);
+  const LoaderOptions options{
+      .stream = &stream, .first_token = 0, .token_count = 14, .sequence_length = 4, .seed = 2, .shift = true};
+  LoaderOptions without = options;
+  without.stream = &plain;
+  const std::set<int32_t> uncounted = {0, 3, 4, 6, 7};
+  const Sequences marked = fetch(Loader(options), 0, 30);
+  Sequences wanted = fetch(Loader(without), 0, 30);
+  for (int32_t& target : wanted.targets)
+    if (uncounted.contains(target)) target = kNoTarget;
+  EXPECT_EQ(marked, wanted);
 }
 
 class ShiftedWindows : public LoaderTest {

@@ -25,12 +25,17 @@ TEST_F(Prepare, EndsEveryDocument) {
   EXPECT_EQ(text_of("made/mine"), "one\ntwo|three|\xc3\xa9||last|");
   EXPECT_EQ(TokenStream::open(folder_ / "made/mine").tokenizer(), "bytes");
   const FileChecksum shard = checksum_of_file(folder_ / "made/mine/train_000000.bin");
+  const FileChecksum index = checksum_of_file(folder_ / "made/mine/train_000000.documents");
   EXPECT_EQ(read_file(folder_ / "made/mine/dataset.json"),
-            "{\n  \"documents\": 5,\n  \"files\": {\n    \"train_000000.bin\": {\n      \"bytes\": 1070,\n"
+            "{\n  \"counted_tokens\": 23,\n  \"documents\": 5,\n  \"dropped_samples\": 0,\n  \"files\": {\n  "
+            "  \"train_000000.bin\": {\n      \"bytes\": 1070,\n"
             "      \"xxh3_128\": \"" +
                 shard.checksum +
+                "\"\n    },\n    \"train_000000.documents\": {\n      \"bytes\": 68,\n"
+                "      \"xxh3_128\": \"" +
+                index.checksum +
                 "\"\n    }\n  },\n"
-                "  \"format\": \"tessera-dataset-2\",\n  \"shards\": 1,\n"
+                "  \"format\": \"tessera-dataset-3\",\n  \"shards\": 1,\n"
                 "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
   EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
 }
@@ -155,7 +160,8 @@ TEST_F(Prepare, HelpNamesEveryOption) {
   const Result result = run({"--help"});
   EXPECT_EQ(result.status, 0);
   for (const char* option :
-       {"--input", "--output", "--tokenizer", "--end-of-text", "--shard-tokens", "--text-field", "--force"}) {
+       {"--input", "--output", "--tokenizer", "--end-of-text", "--shard-tokens", "--text-field", "--force",
+        "--format", "--chat-template", "--loss", "--strict", "--show"}) {
     EXPECT_NE(result.out.find(option), std::string::npos) << option;
   }
 }

@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -9,8 +10,10 @@
 #include <sstream>
 
 #include "data/dataset_check.h"
+#include "data/document_index.h"
 #include "data/documents.h"
 #include "data/manifest.h"
+#include "data/sample_encoder.h"
 #include "data/token_stream.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
@@ -63,6 +66,13 @@ std::vector<std::string> lines_of(std::string_view text) {
 template <class Integer>
 std::string bytes_of(Integer value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+std::string of_hex(std::string_view digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16));
+  return bytes;
 }
 
 template <class Token>
@@ -217,25 +227,91 @@ Target dataset() {
                     R"({"format":"tessera-dataset-2","tokenizer":"bytes","vocab_size":257,"tokens":4,)"
                     R"("documents":1,"shards":1,"files":{"train_000000.bin":{"bytes":1032,)"
                     R"("xxh3_128":"00000000000000000000000000000000"}}})"},
-          .words = {"\"files\":", "\"../x\"", "\"bytes\":", "\"xxh3_128\":", "\"tessera-dataset-2\""}};
+          .words = {"\"files\":", "\"../x\"", "\"bytes\":", "\"xxh3_128\":", "\"tessera-dataset-2\"",
+                    "\"tessera-dataset-3\"", "\"counted_tokens\":", "\"chat_template\":"}};
 }
 
+// The first byte chooses the name of the input, and so its format.
 Target documents() {
+  const auto read = [](std::string_view bytes, const fs::path& folder) {
+    static const auto tokenizers = [] {
+      std::vector<std::unique_ptr<Tokenizer>> made;
+      made.push_back(load_tokenizer("bytes"));
+      made.push_back(load_tokenizer(source("tests/fixtures/tokenizers/qwen2.json")));
+      return made;
+    }();
+    constexpr const char* kNames[] = {"a.jsonl", "a.txt", "a.jsonl.gz", "a.jsonl.zst"};
+    const size_t choice = bytes.empty() || bytes[0] < '1' || bytes[0] > '3' ? 0 : bytes[0] - '0';
+    const fs::path input = write(folder / kNames[choice], choice == 0 ? bytes : bytes.substr(1));
+    for (const auto& tokenizer : tokenizers) {
+      const SampleEncoder encoder({.tokenizer = tokenizer.get(), .chat = ChatTemplate::kChatMl});
+      int64_t samples = 0;
+      const auto on_piece = [&](const Piece& piece) {
+        const EncodedPiece encoded = encoder.encode(piece);
+        samples += encoded.documents + std::ssize(encoded.dropped);
+        const auto special = std::ranges::count(encoded.ids, tokenizer->end_of_text());
+        require(special == encoded.documents || encoded.ids.empty(), "a document forges its end");
+        int64_t end = 0;
+        for (const auto& [first, count] : encoded.marks.uncounted) {
+          require(first >= end && count > 0 && first + count <= std::ssize(encoded.ids),
+                  "a run is out of place");
+          end = first + count;
+        }
+        return true;
+      };
+      read_pieces(input, InputFormat::kByName, {.on_piece = on_piece});
+      require(samples > 0, "a file without a document is not refused");
+    }
+  };
   return {
       .name = "documents",
-      .read =
-          [](std::string_view bytes, const fs::path& folder) {
-            int64_t pieces = 0, ends = 0;
-            const DocumentSink sink{.on_text = [&](std::string_view text) { pieces += !text.empty(); },
-                                    .on_end = [&] { ++ends; }};
-            const bool lines = !bytes.empty() && bytes[0] != '#';
-            read_documents(write(folder / (lines ? "a.jsonl" : "a.txt"), bytes), "text", sink);
-            require(ends > 0, "a file without a document is not refused");
-          },
+      .read = read,
       .seeds =
           {"{\"text\":\"one\"}\n\n{\"id\":1,\"text\":\"\\u00e9\"}\r\n{\"text\":\"\"}\n{\"text\":\"last\"}",
-           "# a text\nof two lines\n"},
-      .words = {"\"text\":", "{\"text\":\"", "\"}\n", "\r\n", "\\ud83d\\ude00", std::string(1, '\0')}};
+           R"({"messages":[{"role":"system","content":"a"},{"role":"user","content":"<|im_end|>"},)"
+           R"({"role":"assistant","content":"b"}],"id":[null,1e3]})"
+           "\n"
+           R"({"prompt":"x","completion":" y<|endoftext|>"})",
+           "1# a text\nof two lines\n",
+           // {"text":"one"} by gzip and by zstd
+           "2" + of_hex("1f8b0800000000000203ab562a49ad2851b252cacf4b55aa050059c175130e000000"),
+           "3" + of_hex("28b52ffd04587100007b2274657874223a226f6e65227dcd3b0a2e")},
+      .words = {"\"text\":", "{\"text\":\"", "\"}\n", "\r\n", "\\ud83d\\ude00", std::string(1, '\0'),
+                "\"messages\":[", "{\"role\":\"user\",\"content\":\"", "\"assistant\"",
+                "\"tool_calls\":", "\"prompt\":\"", "\"completion\":\"", "<|im_start|>", "<|endoftext|>"}};
+}
+
+// The index of a shard of 100 tokens
+Target document_index() {
+  const auto index = [](int64_t first, const std::vector<uint32_t>& starts,
+                        const std::vector<uint32_t>& runs) {
+    std::string bytes = "tessdocs" + bytes_of(uint64_t{1});
+    for (const int64_t number : {first, int64_t{100}, std::ssize(starts), std::ssize(runs) / 2})
+      bytes += bytes_of(number);
+    for (const uint32_t number : starts) bytes += bytes_of(number);
+    for (const uint32_t number : runs) bytes += bytes_of(number);
+    return bytes;
+  };
+  return {.name = "document_index",
+          .read =
+              [](std::string_view bytes, const fs::path& folder) {
+                write(folder / "a.documents", bytes);
+                DocumentIndex documents;
+                documents.add_shard(folder / "a.bin", 100);
+                int64_t end = 0;
+                for (int64_t i = 0; i < documents.count(); ++i) {
+                  const TokenRange document = documents.document(i);
+                  require(document.first_token == end && document.token_count > 0, "documents leave a gap");
+                  end += document.token_count;
+                }
+                require(end == 100, "documents do not fill the stream");
+                std::vector<int32_t> targets(100, 0);
+                documents.drop_uncounted(0, targets);
+                require(std::ranges::count(targets, 0) == documents.counted_tokens(), "a count is wrong");
+              },
+          .seeds = {index(0, {0, 5, 99}, {1, 4, 50, 50}), index(500, {}, {}), index(100, {7}, {0, 100})},
+          .words = {"tessdocs", bytes_of(uint32_t{1}), bytes_of(uint32_t{99}), bytes_of(uint32_t{100}),
+                    bytes_of(uint64_t{1}), bytes_of(~uint32_t{0})}};
 }
 
 // A tokenizer that was read gives ids that it decodes, and writes a file that it reads as itself.
@@ -488,10 +564,10 @@ Target metrics() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),         yaml(),      settings(),  safetensors(),      model_config(),  shards(),
-          dataset(),      documents(), checksums(), connection(),       rank_messages(), environment(),
-          command_line(), sizes(),     metrics(),   checkpoint_state(), tokenizer(),     merges(),
-          encoding()};
+  return {json(),        yaml(),         settings(),       safetensors(), model_config(),     shards(),
+          dataset(),     documents(),    document_index(), checksums(),   connection(),       rank_messages(),
+          environment(), command_line(), sizes(),          metrics(),     checkpoint_state(), tokenizer(),
+          merges(),      encoding()};
 }
 
 }  // namespace tessera::fuzz

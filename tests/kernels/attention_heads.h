@@ -29,6 +29,7 @@ inline AttentionPlan plan_for(AttentionKind kind, AttentionShape shape, int thre
 struct Inputs {
   Heads q, k, v;
   Tensor dy;
+  Tensor documents = {};
 };
 struct Result {
   Tensor y, saved;
@@ -62,6 +63,12 @@ inline void copy_heads(const Heads& from, const Heads& to) {
     }
 }
 
+inline test::MaskCase mask_case_of(const AttentionMask& mask, const Tensor& documents) {
+  test::MaskCase same(mask.causal, mask.window, mask.offset);
+  if (documents) same.documents.assign(documents.as<int32_t>(), documents.as<int32_t>() + documents.numel());
+  return same;
+}
+
 // The same problem in fp64
 inline test::AttentionReference reference_of(const AttentionShape& s, const Inputs& in,
                                              const Dropout& dropout = {}) {
@@ -70,17 +77,18 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                                     .heads = s.heads,
                                     .kv_heads = s.kv_heads,
                                     .head_dim = static_cast<int>(s.head_dim),
-                                    .mask = s.mask.causal,
+                                    .mask = mask_case_of(s.mask, in.documents),
                                     .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
-                                    .dropout = dropout};
+                                    .dropout = dropout,
+                                    .kv_tokens = s.kv_tokens};
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                    doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
 }
 
-// The largest |got - want| over the largest |want|; NaN stays
-inline double error_of(const std::vector<float>& got, const std::vector<double>& want) {
+// The largest |got - want| over the largest |want|, or over `least` if that is larger; NaN stays
+inline double error_of(const std::vector<float>& got, const std::vector<double>& want, double least = 1e-30) {
   EXPECT_EQ(got.size(), want.size());
-  double worst = 0, largest = 1e-30;
+  double worst = 0, largest = least;
   for (size_t i = 0; i < want.size(); ++i) {
     const double off = std::abs(got[i] - want[i]);
     if (!(off <= worst)) worst = off;
@@ -98,13 +106,22 @@ struct AttentionHeads : ::testing::Test {
     const PackedHeads in(make.normal({s.batch, s.tokens, s.heads + 2 * s.kv_heads, s.head_dim}), s);
     return {in.q, in.k, in.v, make.normal({s.batch, s.tokens, s.heads, s.head_dim})};
   }
-  Heads poisoned_heads(const AttentionShape& s, int64_t count) {
-    return {make.poisoned({s.batch, s.tokens, count, s.head_dim}), 0, count};
+  // In tensors of their own: keys and values may be of another number of tokens.
+  Inputs inputs_apart(const AttentionShape& s) {
+    const auto normal = [&](int64_t tokens, int64_t count) {
+      return Heads{make.normal({s.batch, tokens, count, s.head_dim}), 0, count};
+    };
+    return {normal(s.tokens, s.heads), normal(s.kv_tokens, s.kv_heads), normal(s.kv_tokens, s.kv_heads),
+            make.normal({s.batch, s.tokens, s.heads, s.head_dim})};
+  }
+  Heads poisoned_heads(const AttentionShape& s, int64_t count) { return poisoned_heads(s, s.tokens, count); }
+  Heads poisoned_heads(const AttentionShape& s, int64_t tokens, int64_t count) {
+    return {make.poisoned({s.batch, tokens, count, s.head_dim}), 0, count};
   }
   // The same values in tensors of their own
   Inputs apart(const AttentionShape& s, const Inputs& in) {
     const Inputs own{poisoned_heads(s, s.heads), poisoned_heads(s, s.kv_heads), poisoned_heads(s, s.kv_heads),
-                     in.dy};
+                     in.dy, in.documents};
     copy_heads(in.q, own.q), copy_heads(in.k, own.k), copy_heads(in.v, own.v);
     return own;
   }
@@ -113,6 +130,14 @@ struct AttentionHeads : ::testing::Test {
     const AttentionShape& s = plan.shape;
     const PackedHeads out(make.poisoned({s.batch, s.tokens, s.heads + 2 * s.kv_heads, s.head_dim}), s);
     const Result r{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), out.q, out.k, out.v};
+    run(plan, in, r, dropout);
+    return r;
+  }
+  // With gradients in tensors of their own
+  Result run_apart(const AttentionPlan& plan, const Inputs& in, const Dropout& dropout = {}) {
+    const AttentionShape& s = plan.shape;
+    const Result r{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), poisoned_heads(s, s.heads),
+                   poisoned_heads(s, s.kv_tokens, s.kv_heads), poisoned_heads(s, s.kv_tokens, s.kv_heads)};
     run(plan, in, r, dropout);
     return r;
   }
@@ -133,7 +158,8 @@ struct AttentionHeads : ::testing::Test {
             .y = r.y,
             .saved = r.saved,
             .workspace = workspace,
-            .dropout = dropout};
+            .dropout = dropout,
+            .documents = in.documents};
   }
   static AttentionBackward backward(const AttentionPlan& plan, const Inputs& in, const Result& r,
                                     const Tensor& workspace, const Dropout& dropout = {}) {
@@ -148,7 +174,8 @@ struct AttentionHeads : ::testing::Test {
             .dk = r.dk,
             .dv = r.dv,
             .workspace = workspace,
-            .dropout = dropout};
+            .dropout = dropout,
+            .documents = in.documents};
   }
 
   static void expect_same_bits(const Result& a, const Result& b) {

@@ -1,4 +1,5 @@
-// Embeddings of models whose positions are rotary: tokens alone.
+// Embeddings of models whose positions are rotary: tokens alone. Positions that restart with every document.
+#include "tests/documents.h"
 #include "tests/kernels/formula.h"
 
 namespace tessera::testing {
@@ -21,6 +22,77 @@ TEST(Embedding, WithoutPositionsCopiesRowsAndAddsThemBack) {
   }
   cpu.run(EmbeddingBackward{.tokens = tokens, .dy = dy, .d_token_table = d_table});
   expect_formula(d_table, want, "d_token_table");
+}
+
+TEST(Embedding, PositionsRestartWithEveryDocument) {
+  HostTensors make;
+  CpuStream cpu;
+  const int64_t B = 3, T = 11, C = 70, V = 4;
+  const std::vector<std::vector<int64_t>> lengths{{11}, {1, 4, 1, 5}, {3, 3, 3, 2}};
+  const Tensor tokens = make.tokens({B, T}, V), table = make.normal({V, C}),
+               positions = make.normal({T + 2, C}), y = make.poisoned({B, T, C}), dy = make.normal({B, T, C}),
+               d_table = make.normal({V, C}), d_positions = make.normal({T + 2, C}),
+               documents = documents_tensor(make, lengths);
+  Doubles want = doubles(d_positions);
+  cpu.run(EmbeddingForward{
+      .tokens = tokens, .token_table = table, .position_table = positions, .y = y, .documents = documents});
+  int64_t n = 0;
+  for (const std::vector<int64_t>& sequence : lengths)
+    for (const int64_t length : sequence)
+      for (int64_t position = 0; position < length; ++position, ++n)
+        for (int64_t c = 0; c < C; ++c) {
+          EXPECT_EQ(floats(y)[n * C + c],
+                    floats(table)[tokens.as<int32_t>()[n] * C + c] + floats(positions)[position * C + c]);
+          want[static_cast<size_t>(position * C + c)] += static_cast<double>(floats(dy)[n * C + c]);
+        }
+  ASSERT_EQ(n, B * T);
+  cpu.run(EmbeddingBackward{.tokens = tokens,
+                            .dy = dy,
+                            .d_token_table = d_table,
+                            .d_position_table = d_positions,
+                            .documents = documents});
+  expect_formula(d_positions, want, "d_position_table");
+}
+
+// A sequence that is one document is what it is without documents, to the bit.
+TEST(Embedding, OneDocumentChangesNoBit) {
+  HostTensors make;
+  CpuStream cpu;
+  const Tensor tokens = make.tokens({2, 9}, 5), table = make.normal({5, 12}),
+               positions = make.normal({9, 12}), dy = make.normal({2, 9, 12}),
+               documents = documents_tensor(make, {{9}, {9}}), start = make.normal({9, 12});
+  Tensor y[2], d_positions[2];
+  for (const int with : {0, 1}) {
+    y[with] = make.poisoned({2, 9, 12}), d_positions[with] = make.copy_of(start);
+    const Tensor given = with ? documents : Tensor{};
+    cpu.run(EmbeddingForward{.tokens = tokens,
+                             .token_table = table,
+                             .position_table = positions,
+                             .y = y[with],
+                             .documents = given});
+    cpu.run(EmbeddingBackward{.tokens = tokens,
+                              .dy = dy,
+                              .d_token_table = make.zeros({5, 12}),
+                              .d_position_table = d_positions[with],
+                              .documents = given});
+  }
+  expect_same_bits(y[0], y[1], "y");
+  expect_same_bits(d_positions[0], d_positions[1], "d_position_table");
+}
+
+TEST(Embedding, RefusesDocumentsThatDoNotFit) {
+  HostTensors make;
+  CpuStream cpu;
+  const Tensor tokens = make.tokens({1, 4}, 5), table = make.normal({5, 8}), y = make.zeros({1, 4, 8});
+  const auto refusal = [&](const Tensor& documents) {
+    return refusal_of(
+        cpu, EmbeddingForward{.tokens = tokens, .token_table = table, .y = y, .documents = documents});
+  };
+  EXPECT_EQ(refusal(make.tokens({1, 4}, 1)),
+            "embedding forward: documents wants int32 [1, 4, 2] on cpu, found int32 [1, 4] on cpu");
+  const Tensor late = documents_tensor(make, {{2, 2}});
+  late.as<int32_t>()[2] = 3;
+  EXPECT_EQ(refusal(late), "embedding forward: the document of row 1 begins at token 3, wanted 0 to 1");
 }
 
 }  // namespace

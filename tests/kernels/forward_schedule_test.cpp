@@ -20,7 +20,7 @@ AttnProblem problem(int64_t batch, int64_t tokens, int64_t heads, int64_t kv_hea
           .heads = heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
-          .mask = {.causal = 0},
+          .mask = {},
           .scale = 1,
           .dropout = {}};
 }

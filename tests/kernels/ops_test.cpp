@@ -2,7 +2,7 @@
 #include <cstring>
 #include <optional>
 
-#include "tests/support.h"
+#include "tests/kernels/formula.h"
 
 namespace tessera::testing {
 namespace {
@@ -297,6 +297,37 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
       floats(logits)[n * padded + v] = 1e30f;  // must not matter
     }
   EXPECT_NEAR(loss(), before, 1e-6);
+}
+
+// A row without a target is as if it were not there, whatever its logits are; the others keep their bits.
+TEST_F(Ops, CrossEntropyOfNoTargetIsZero) {
+  const int64_t N = 6, V = 9, padded = 16;
+  const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V);
+  for (const bool want_gradient : {false, true}) {
+    Tensor row_logits[2], losses[2];
+    for (const int some : {0, 1}) {
+      row_logits[some] = make.copy_of(logits), losses[some] = make.poisoned({N});
+      for (const int64_t n : {1, 4, 5})
+        if (some) targets.as<int32_t>()[n] = kNoTarget;
+      if (some) floats(row_logits[some])[4 * padded + 2] = NAN;
+      cpu.run(CrossEntropy{.logits = row_logits[some],
+                           .targets = targets,
+                           .losses = losses[some],
+                           .vocab_size = V,
+                           .want_gradient = want_gradient,
+                           .gradient_scale = 0.25f});
+    }
+    for (const int64_t n : {0, 2, 3}) {
+      EXPECT_EQ(floats(losses[1])[n], floats(losses[0])[n]);
+      expect_same_bits(row_logits[1].rows(n, 1), row_logits[0].rows(n, 1), "a row with a target");
+    }
+    for (const int64_t n : {1, 4, 5}) {
+      EXPECT_EQ(floats(losses[1])[n], 0);
+      for (int64_t v = 0; want_gradient && v < padded; ++v)
+        EXPECT_EQ(floats(row_logits[1])[n * padded + v], 0);
+    }
+    for (const int64_t n : {1, 4, 5}) targets.as<int32_t>()[n] = 3;
+  }
 }
 
 TEST_F(Ops, CrossEntropyOfHugeLogitsIsFinite) {

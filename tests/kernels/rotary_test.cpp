@@ -1,4 +1,5 @@
-// The rotary embedding on the CPU, with and without QK norm, against its formula in fp64.
+// The rotary embedding on the CPU, with and without QK norm and documents, against its formula in fp64.
+#include "tests/documents.h"
 #include "tests/kernels/formula.h"
 
 namespace tessera::testing {
@@ -29,7 +30,7 @@ struct Formula {
 
 // Without weights: rstd, dq and dk are of no use.
 Formula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& angles, const Tensor& q_weight,
-                const Tensor& k_weight) {
+                const Tensor& k_weight, const Tensor& documents) {
   const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
   Formula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
@@ -42,7 +43,8 @@ Formula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& an
       const auto xs = [&](int64_t i) { return static_cast<double>(floats(x.tensor)[at(x, n, h, i)]); };
       const auto d = [&](int64_t i) { return static_cast<double>(floats(dy.tensor)[at(dy, n, h, i)]); };
       const auto angle = [&](int64_t i, int64_t which) {
-        return static_cast<double>(floats(angles)[size(((n % s.T) * pairs + i) * 2 + which)]);
+        const int64_t position = n % s.T - (documents ? documents.as<int32_t>()[2 * n] : 0);
+        return static_cast<double>(floats(angles)[size((position * pairs + i) * 2 + which)]);
       };
       double squares = 0;
       for (int64_t i = 0; i < D; ++i) squares += xs(i) * xs(i);
@@ -87,6 +89,11 @@ struct Rotary : ::testing::Test {
     return angles;
   }
 
+  // None, and documents of one to three tokens
+  std::vector<Tensor> kinds_of_documents(const Size& s) {
+    return {{}, documents_tensor(make, random_documents(5, s.B, s.T, 3))};
+  }
+
   // The heads within a tensor that has `before` heads before them and two after; all others are NaN.
   Heads within(const Size& s, int64_t before, bool filled) {
     const Heads heads{make.poisoned({s.B, s.T, before + s.heads() + 2, s.D}), before, s.heads()};
@@ -118,64 +125,72 @@ struct Rotary : ::testing::Test {
 };
 
 TEST_F(Rotary, IsItsFormula) {
-  for (const Size& s : kSizes) {
-    SCOPED_TRACE(s.to_string());
-    const Tensor angles = angles_of(s);
-    const Heads x = within(s, 1, true), dy = within(s, 3, true);
-    const Formula want = formula(s, x, dy, angles, {}, {});
-    const Heads y = within(s, 0, false), dx = within(s, 2, false);
-    cpu.run(RotaryForward{.x = x, .y = y, .query_heads = s.query_heads, .angles = angles});
-    cpu.run(RotaryBackward{.dy = dy, .dx = dx, .query_heads = s.query_heads, .angles = angles});
-    const Tensor ys = taken_out(y), dxs = taken_out(dx);
-    expect_formula(ys, want.y, "y");
-    expect_formula(dxs, want.dx, "dx");
-    cpu.run(RotaryForward{.x = x, .y = x, .query_heads = s.query_heads, .angles = angles});
-    cpu.run(RotaryBackward{.dy = dy, .dx = dy, .query_heads = s.query_heads, .angles = angles});
-    expect_same_bits(taken_out(x), ys, "y in place");
-    expect_same_bits(taken_out(dy), dxs, "dx in place");
-  }
+  for (const Size& s : kSizes)
+    for (const Tensor& documents : kinds_of_documents(s)) {
+      SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
+      const Tensor angles = angles_of(s);
+      const Heads x = within(s, 1, true), dy = within(s, 3, true);
+      const Formula want = formula(s, x, dy, angles, {}, {}, documents);
+      const Heads y = within(s, 0, false), dx = within(s, 2, false);
+      cpu.run(RotaryForward{
+          .x = x, .y = y, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+      cpu.run(RotaryBackward{
+          .dy = dy, .dx = dx, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+      const Tensor ys = taken_out(y), dxs = taken_out(dx);
+      expect_formula(ys, want.y, "y");
+      expect_formula(dxs, want.dx, "dx");
+      cpu.run(RotaryForward{
+          .x = x, .y = x, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+      cpu.run(RotaryBackward{
+          .dy = dy, .dx = dy, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+      expect_same_bits(taken_out(x), ys, "y in place");
+      expect_same_bits(taken_out(dy), dxs, "dx in place");
+    }
 }
 
 TEST_F(Rotary, WithQkNormIsItsFormula) {
-  for (const Size& s : kSizes) {
-    SCOPED_TRACE(s.to_string());
-    const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
-                 k_weight = make.normal({s.D}, 0.5, 1), rstd = make.poisoned({s.B * s.T, s.heads()});
-    const Heads x = within(s, 1, true), dy = within(s, 3, true), y = within(s, 0, false);
-    const Formula want = formula(s, x, dy, angles, q_weight, k_weight);
-    cpu.run(RotaryForward{.x = x,
-                          .y = y,
-                          .query_heads = s.query_heads,
-                          .angles = angles,
-                          .q_weight = q_weight,
-                          .k_weight = k_weight,
-                          .epsilon = kEpsilon,
-                          .rstd = rstd});
-    expect_formula(taken_out(y), want.y, "y");
-    expect_formula(rstd, want.rstd, "rstd");
+  for (const Size& s : kSizes)
+    for (const Tensor& documents : kinds_of_documents(s)) {
+      SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
+      const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
+                   k_weight = make.normal({s.D}, 0.5, 1), rstd = make.poisoned({s.B * s.T, s.heads()});
+      const Heads x = within(s, 1, true), dy = within(s, 3, true), y = within(s, 0, false);
+      const Formula want = formula(s, x, dy, angles, q_weight, k_weight, documents);
+      cpu.run(RotaryForward{.x = x,
+                            .y = y,
+                            .query_heads = s.query_heads,
+                            .angles = angles,
+                            .q_weight = q_weight,
+                            .k_weight = k_weight,
+                            .epsilon = kEpsilon,
+                            .rstd = rstd,
+                            .documents = documents});
+      expect_formula(taken_out(y), want.y, "y");
+      expect_formula(rstd, want.rstd, "rstd");
 
-    const Tensor before = make.normal({s.D});
-    Doubles dq = want.dq, dk = want.dk;
-    for (size_t i = 0; i < dq.size(); ++i)
-      dq[i] += static_cast<double>(floats(before)[i]), dk[i] += static_cast<double>(floats(before)[i]);
-    for (const bool in_place : {false, true}) {
-      const Heads dx = in_place ? dy : within(s, 2, false);
-      const Tensor dq_weight = make.copy_of(before), dk_weight = make.copy_of(before);
-      cpu.run(RotaryBackward{.dy = dy,
-                             .dx = dx,
-                             .query_heads = s.query_heads,
-                             .angles = angles,
-                             .x = x,
-                             .q_weight = q_weight,
-                             .k_weight = k_weight,
-                             .rstd = rstd,
-                             .dq_weight = dq_weight,
-                             .dk_weight = dk_weight});
-      expect_formula(taken_out(dx), want.dx, "dx");
-      expect_formula(dq_weight, dq, "dq_weight");
-      expect_formula(dk_weight, dk, "dk_weight");
+      const Tensor before = make.normal({s.D});
+      Doubles dq = want.dq, dk = want.dk;
+      for (size_t i = 0; i < dq.size(); ++i)
+        dq[i] += static_cast<double>(floats(before)[i]), dk[i] += static_cast<double>(floats(before)[i]);
+      for (const bool in_place : {false, true}) {
+        const Heads dx = in_place ? dy : within(s, 2, false);
+        const Tensor dq_weight = make.copy_of(before), dk_weight = make.copy_of(before);
+        cpu.run(RotaryBackward{.dy = dy,
+                               .dx = dx,
+                               .query_heads = s.query_heads,
+                               .angles = angles,
+                               .x = x,
+                               .q_weight = q_weight,
+                               .k_weight = k_weight,
+                               .rstd = rstd,
+                               .dq_weight = dq_weight,
+                               .dk_weight = dk_weight,
+                               .documents = documents});
+        expect_formula(taken_out(dx), want.dx, "dx");
+        expect_formula(dq_weight, dq, "dq_weight");
+        expect_formula(dk_weight, dk, "dk_weight");
+      }
     }
-  }
 }
 
 TEST_F(Rotary, MatchesFiniteDifferences) {

@@ -152,13 +152,14 @@ TEST(DroppingSteps, EverySeedAndStepDropsOthers) {
   TrainState state(*be, arena, shape);
   state.initialize(3);
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_step()), 5);
+  const SequencesView sequences{.tokens = tokens, .targets = tokens};
   std::set<double> losses;
   for (int64_t step = 1; step <= 4; ++step) {
-    state.step(tokens, tokens, kTestOptimizer, 0, step);  // the weights stay
+    state.step(sequences, shape.tokens_per_step(), kTestOptimizer, 0, step);  // the weights stay
     losses.insert(state.finish_step().loss);
   }
   EXPECT_EQ(losses.size(), 4u);
-  state.step(tokens, tokens, kTestOptimizer, 0, 2);
+  state.step(sequences, shape.tokens_per_step(), kTestOptimizer, 0, 2);
   EXPECT_TRUE(losses.contains(state.finish_step().loss));
 }
 
@@ -175,7 +176,7 @@ TEST(DroppingSteps, EvaluationAndSamplesDropNothing) {
       Arena arena = Arena::host();
       TrainState state(*be, arena, shape);
       state.initialize(5);
-      losses.push_back(state.session().evaluate(tokens, tokens, 2));
+      losses.push_back(state.session().evaluate({.tokens = tokens, .targets = tokens}, 2));
       logits.push_back(state.session().next_token_logits(std::span(tokens).first(9)));
     }
     EXPECT_EQ(losses[0], losses[1]);

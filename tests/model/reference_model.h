@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sequences.h"
 #include "model/dropout.h"
 #include "tests/support.h"
 
@@ -21,14 +22,22 @@ class ReferenceModel {
   std::map<std::string, Values> weights;
   ActiveDropout dropout;
 
-  // Mean loss of sequences of T tokens.
+  // Mean loss of sequences of T tokens, over those that have a target.
   double loss(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t T) const {
+    return loss(tokens, targets, std::vector(tokens.size() / static_cast<size_t>(T), T));
+  }
+  // The same of sequences of these lengths, each computed alone
+  double loss(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+              const std::vector<int64_t>& lengths) const {
     double sum = 0;
-    for (size_t first = 0; first < tokens.size(); first += static_cast<size_t>(T))
-      sum += loss_of_one(tokens.subspan(first, static_cast<size_t>(T)),
-                         targets.subspan(first, static_cast<size_t>(T)),
-                         static_cast<uint32_t>(first / static_cast<size_t>(T)));
-    return sum / static_cast<double>(tokens.size());
+    size_t first = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const auto length = static_cast<size_t>(lengths[i]);
+      sum += loss_of_one(tokens.subspan(first, length), targets.subspan(first, length),
+                         static_cast<uint32_t>(i));
+      first += length;
+    }
+    return sum / static_cast<double>(counted(targets));
   }
 
  private:
@@ -208,6 +217,7 @@ class ReferenceModel {
                                        : product(norm(x, "norm"), of("head.weight"), C, V);
     double loss = 0;
     for (int64_t t = 0; t < T; ++t) {
+      if (targets[static_cast<size_t>(t)] == kNoTarget) continue;
       double sum = 0;
       for (int64_t v = 0; v < V; ++v) sum += std::exp(logits[static_cast<size_t>(t * V + v)]);
       loss += std::log(sum) - logits[static_cast<size_t>(t * V + targets[static_cast<size_t>(t)])];

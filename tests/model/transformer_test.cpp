@@ -169,11 +169,14 @@ TEST(Evaluation, IsTheLossThatTrainingSeesAndLeavesNoTrace) {
   const std::span<const int32_t> all(tokens.as<int32_t>(), static_cast<size_t>(tokens.numel()));
   const auto inputs = all.first(all.size() - 1), targets = all.last(all.size() - 1);
   const size_t half = inputs.size() / 2;
-  const double evaluated = (state.session().evaluate(inputs.first(half), targets.first(half), 3) +
-                            state.session().evaluate(inputs.last(half), targets.last(half), 3)) /
-                           2;
+  const auto evaluate = [&](std::span<const int32_t> its_inputs, std::span<const int32_t> its_targets) {
+    return state.session().evaluate({.tokens = its_inputs, .targets = its_targets}, 3);
+  };
+  const double evaluated =
+      (evaluate(inputs.first(half), targets.first(half)) + evaluate(inputs.last(half), targets.last(half))) /
+      2;
   const int64_t before = arena.ledger().current_bytes();
-  state.step(inputs, targets,
+  state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(),
              {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0, .max_grad_norm = 0}, 1e-3, 1);
   EXPECT_NEAR(state.finish_step().loss, evaluated, 1e-5);
   EXPECT_EQ(arena.ledger().current_bytes(), before);
@@ -197,7 +200,8 @@ TEST(Sampling, LogitsOfEveryPrefixAddUpToTheLoss) {
     for (const float l : logits) normalizer += std::exp(static_cast<double>(l));
     sum += std::log(normalizer) - logits[static_cast<size_t>(all[n])];
   }
-  EXPECT_NEAR(sum / 37, state.session().evaluate(all.first(37), all.last(37), 1), 1e-5);
+  EXPECT_NEAR(sum / 37, state.session().evaluate({.tokens = all.first(37), .targets = all.last(37)}, 1),
+              1e-5);
 }
 
 TEST(Memory, ThePlanIsTheStep) {

@@ -3,10 +3,12 @@
 
     python3 tests/same_bits/attention.py BASE/libtessera_attention.so build/libtessera_attention.so
 
-Needs a GPU and PyTorch. Exits with 1 if a bit differs; times are printed and decide nothing.
+Where the structures of attention.h have changed in between, the base is called by its own docs/examples/attention.py:
+name it with --base-python. Needs a GPU and PyTorch. Exits with 1 if a bit differs; times are printed and decide nothing.
 """
 
 import argparse
+import importlib.util
 import itertools
 import pathlib
 import statistics
@@ -18,6 +20,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs/examp
 from attention import Library  # noqa: E402
 
 TOKENS = (1, 2, 63, 65, 129, 511, 1000, 2048)
+
+
+def library_class(python):
+    if python is None:
+        return Library
+    spec = importlib.util.spec_from_file_location("base_attention", python)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Library
 
 
 def inputs(dtype, batch, tokens, heads, kv_heads, head_dim):
@@ -57,14 +68,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("base")
     parser.add_argument("changed")
+    parser.add_argument("--base-python", help="docs/examples/attention.py of the base")
     options = parser.parse_args()
+    base_class = library_class(options.base_python)
     torch.manual_seed(1)
     major, minor = torch.cuda.get_device_capability()
     differing = compared = 0
     families = [(torch.bfloat16, 10 * major + minor, (64, 128)), (torch.bfloat16, 80, (64, 128)),
                 (torch.float32, 10 * major + minor, (16, 32, 64, 128))]
     for dtype, arch, head_dims in families:
-        base, changed = (Library(path, arch) for path in (options.base, options.changed))
+        base, changed = base_class(options.base, arch), Library(options.changed, arch)
         for head_dim, tokens, causal, group in itertools.product(head_dims, TOKENS, (True, False), (1, 4)):
             problem = inputs(dtype, 2, tokens, 2 * group, 2, head_dim)
             before, after = (results(library, *problem, causal) for library in (base, changed))
@@ -78,7 +91,7 @@ def main():
     print(f"bits: {compared} results compared, {differing} differ")
     print("dtype     arch  head dim  causal   forward ms: base, changed, ratio   backward ms: base, changed, ratio")
     for dtype, arch, head_dims in families:
-        base, changed = (Library(path, arch) for path in (options.base, options.changed))
+        base, changed = base_class(options.base, arch), Library(options.changed, arch)
         for head_dim, causal in itertools.product(head_dims[-2:], (True, False)):
             problem = inputs(dtype, 4, 4096 if dtype == torch.bfloat16 else 1024, 2048 // head_dim, 2048 // head_dim, head_dim)
             (f0, b0), (f1, b1) = time_in_turn((base, changed), *problem, causal)

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <optional>
 
+#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
@@ -79,6 +80,38 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
   command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file")->type_name("FILE");
 }
 
+void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
+  command->add_option("model,--model", o.model, "A checkpoint, or a folder that transformers wrote")
+      ->type_name("FOLDER")
+      ->required();
+  command
+      ->add_option("--contexts", o.contexts,
+                   "Tokens of the texts; default: the model's context, 1/2, 1/4, 1/8")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--depths", o.depths, "Depths of the fact, from the begin of the text to its end")
+      ->check(CLI::Range(1, 101))
+      ->capture_default_str();
+  command->add_option("--needles", o.needles, "Facts tried in each cell, each in a text of its own")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--filler", o.filler, "A text file that fills the texts; default: Tessera's own sources")
+      ->type_name("FILE");
+  command->add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
+      ->type_name("SOURCE");
+  command->add_option("--seed", o.seed, "Of the facts, and where their filler begins")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
+  add_word_option(*command, "--precision", o.precision, "auto, bf16 or fp32")
+      ->default_str(name_of(o.precision));
+  add_word_option(*command, "--attention", o.attention, "flash, naive or cudnn")
+      ->default_str(name_of(o.attention));
+  command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
+  command->add_option("--svg", o.svg, "Also draw the grid into this file")->type_name("FILE");
+}
+
 // What the command line says
 struct Command {
   std::string config_name = "gpt2_small.yaml";
@@ -90,6 +123,7 @@ struct Command {
   std::vector<std::string> memory_attention;
   BenchAttentionOptions attention;
   std::optional<std::string> attention_seq_lens;
+  BenchNeedleOptions needle;
 };
 
 void add_common_options(CLI::App* command, Command& c, std::string& json) {
@@ -171,6 +205,23 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
   return attention;
 }
 
+CLI::App* add_needle(CLI::App& app, Command& c) {
+  CLI::App* needle = app.add_subcommand(
+      "needle",
+      "Whether a trained model uses all of its context: a fact, \"The secret number of Lima is 48213.\", "
+      "stands at "
+      "several depths of texts of several lengths, which end with \"The secret number of Lima is\". Counts "
+      "how "
+      "often greedy decoding continues with the number, and the mean log-probability of its tokens.\n"
+      "Each text takes one forward.");
+  add_needle_options(needle, c.needle);
+  needle->footer(
+      "Examples:\n"
+      "  ./bench needle runs/mine/checkpoints/step_00001000 --svg needle.svg\n"
+      "  ./bench needle FOLDER --contexts 1024,4096,32768 --depths 5 --needles 10 --filler book.txt");
+  return needle;
+}
+
 void run_attention(Command& c) {
   if (c.attention_seq_lens) c.attention.seq_lens = parse_sequence_lengths(*c.attention_seq_lens);
   bench_attention(c.attention);
@@ -203,6 +254,7 @@ int main(int argc, char** argv) {
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
       "  ./bench attention --seq-lens 512..8192 --svg attention.svg\n"
       "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
+      "  ./bench needle runs/quickstart/checkpoints/step_00001200\n"
       "  ./bench step --help\n\n"
       "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
       "the message says why; 3, with several ranks: another rank failed and printed the message.");
@@ -211,12 +263,16 @@ int main(int argc, char** argv) {
   const CLI::App* step = add_step(app, command);
   const CLI::App* memory = add_memory(app, command);
   const CLI::App* attention = add_attention(app, command);
-  const auto advice = [&](std::string_view word) { return *attention ? "" : option_is_a_key(word); };
+  const CLI::App* needle = add_needle(app, command);
+  const auto advice = [&](std::string_view word) {
+    return *attention || *needle ? "" : option_is_a_key(word);
+  };
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
     if (*step) run_step(command, argv);
     if (*memory) run_memory(command);
     if (*attention) run_attention(command);
+    if (*needle) bench_needle(command.needle);
     return 0;
   } catch (const PeerFailed&) {
     return kExitPeerFailed;

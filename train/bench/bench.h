@@ -29,6 +29,23 @@ struct BenchMemoryOptions {
 // Error: a kind that the user named and that cannot run; a step that needed other memory than planned.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
+struct BenchNeedleOptions {
+  DeviceRequest device = DeviceRequest::kAuto;
+  Precision precision = Precision::kAuto;
+  AttentionKind attention = AttentionKind::kFlash;
+  std::string model;      // a checkpoint, or a folder of another program
+  std::string tokenizer;  // as load_tokenizer(); empty: the model's own
+  std::string filler;     // a text file; empty: the built-in corpus
+  std::vector<int64_t>
+      contexts;  // tokens of the texts; none: the model's context, and its half, quarter, eighth
+  int64_t depths = 11, needles = 4;
+  int64_t seed = 1337;
+  std::string json, svg;  // files to write; empty: none
+};
+// Whether the model finds a fact at each depth of texts of each length: see needle.h. Error: a folder without a
+// model or a tokenizer, a context above the model's.
+void bench_needle(const BenchNeedleOptions& options);
+
 struct BenchAttentionOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   std::vector<std::string> rungs;  // none: the best of the device and cuDNN; on the CPU all

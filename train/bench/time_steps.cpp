@@ -24,7 +24,7 @@ StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const Opt
     if (i == of.warmup && of.timer) of.timer->clear();
     if (i == of.warmup && of.comm) of.comm->take_waited_seconds();
     const Clock::time_point start = Clock::now();
-    state.step(inputs, targets, optimizer, 1e-4, i + 1);
+    state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(), optimizer, 1e-4, i + 1);
     state.finish_step();
     if (i >= of.warmup) result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }

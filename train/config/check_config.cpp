@@ -102,6 +102,31 @@ void check_family(const SourcedConfig& sourced) {
   }
 }
 
+// Every length is one that train.sequence_length would take, and every stage has a step.
+void check_schedule(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const auto& train = config.train;
+  const char* key = "train.context_schedule";
+  sourced.require(train.sequence_length == 0, key, "is given together with", "train.sequence_length",
+                  "set train.sequence_length=auto, or train.context_schedule=none");
+  sourced.require(train.epochs == 0, key, "names steps, and their number is not known with", "train.epochs",
+                  "set train.epochs=none and train.steps=N");
+  for (const ContextStage& stage : train.context_schedule) {
+    const int64_t T = stage.sequence_length, unit = T * std::max<int64_t>(train.micro_batch, 1);
+    sourced.require(T <= config.model.context, key,
+                    fmt::format("has sequences of {} tokens, which is more than", T), "model.context");
+    sourced.require(train.tokens_per_step % T == 0, "train.tokens_per_step",
+                    fmt::format("is not a multiple of {}, a length of", T), key,
+                    nearest_multiples(train.tokens_per_step, T));
+    sourced.require(train.tokens_per_step % unit == 0, "train.tokens_per_step",
+                    fmt::format("is not a multiple of {} tokens, a length of train.context_schedule, x", T),
+                    "train.micro_batch", nearest_multiples(train.tokens_per_step, unit));
+    sourced.require(stage.from_step < train.steps, key,
+                    fmt::format("has a stage after {} steps, which never begins with", stage.from_step),
+                    "train.steps");
+  }
+}
+
 void check_step(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
@@ -116,6 +141,11 @@ void check_step(const SourcedConfig& sourced) {
                     fmt::format("is not a multiple of {} tokens x", T), "train.micro_batch",
                     nearest_multiples(train.tokens_per_step, tokens));
   }
+}
+
+void check_recompute(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const auto& train = config.train;
   const bool gated = config.model.mlp == Mlp::kSwiglu;
   sourced.require(gated || !train.recompute.recomputes(Recomputed::kActivation), "train.recompute",
                   "names the activation of a gated MLP, but", "model.mlp",
@@ -135,6 +165,13 @@ void check_freeze(const SourcedConfig& sourced) {
                   "leaves nothing to train, with", "model.layers");
 }
 
+void check_data(const SourcedConfig& sourced) {
+  const Config::Data& data = sourced.config.data;
+  sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
+                  "cuts documents that follow one another, but", "data.documents",
+                  "set data.shift=auto, or data.documents=join");
+}
+
 }  // namespace
 
 void check_across(const SourcedConfig& sourced) {
@@ -147,8 +184,10 @@ void check_across(const SourcedConfig& sourced) {
   check_heads(sourced);
   check_rope(sourced);
   check_family(sourced);
-  check_step(sourced);
+  sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);
+  check_recompute(sourced);
   check_freeze(sourced);
+  check_data(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

@@ -1,5 +1,7 @@
 #include "train/config/config.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -20,6 +22,30 @@ Config::Model::Model(const ModelConfig& model) : ModelConfig(model) {
   if (kv_heads == derived.kv_heads) kv_heads = 0;
   if (head_dim == derived.head_dim) head_dim = 0;
   if (mlp_width == derived.mlp_width) mlp_width = 0;
+}
+
+int64_t Config::sequence_length() const {
+  if (train.sequence_length > 0) return train.sequence_length;
+  int64_t longest = 0;
+  for (const ContextStage& stage : train.context_schedule) longest = std::max(longest, stage.sequence_length);
+  return longest > 0 ? longest : model.context;
+}
+
+size_t Config::stage_after(int64_t step) const {
+  size_t stage = 0;
+  while (stage + 1 < stages() && train.context_schedule[stage + 1].from_step <= step) ++stage;
+  return stage;
+}
+
+bool Config::begins_stage(int64_t step) const {
+  return step > 0 && stage_after(step) != stage_after(step - 1);
+}
+
+Config Config::of_stage(size_t stage) const {
+  Config config = *this;
+  if (!train.context_schedule.empty())
+    config.train.sequence_length = train.context_schedule[stage].sequence_length;
+  return config;
 }
 
 ModelConfig Config::Model::resolved() const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/tensor.h"
@@ -15,6 +16,7 @@
 #include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
+#include "train/config/data_sources.h"
 
 namespace tessera {
 
@@ -46,8 +48,20 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
+// Of train.context_schedule
+struct ContextStage {
+  int64_t from_step = 0;  // steps done before it begins
+  int64_t sequence_length = 0;
+  bool operator==(const ContextStage&) const = default;
+};
+
+enum class Documents : uint8_t { kJoin, kMask };
+constexpr auto words_of(Documents) {  // of data.documents
+  return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
+}
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
-inline constexpr const char* kBuiltinData = "builtin";  // data.train: the text that ships with the program
+inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
@@ -67,17 +81,21 @@ struct Config {
     int64_t parameters() const = delete;
     int64_t qkv_heads() const = delete;
     int64_t attention_width() const = delete;
-    double flops_per_token(int64_t T) const = delete;
+    double flops_per_token(double T) const = delete;
   } model;
 
   struct Data {
-    std::string train = kBuiltinData;  // or a path: a shard, a folder of shards, a text file
-    std::string validation = "";       // like train; empty: hold out a part of train
+    std::vector<DataSource> train = {{.path = kBuiltinData}};
+    std::string validation = "";  // a path; empty: hold out a part of each source of train
     double validation_fraction = 0.05;
     bool shuffle = true;
     Shift shift = Shift::kAuto;
+    Documents documents = Documents::kJoin;
     bool operator==(const Data&) const = default;
-    bool shifts() const { return shift == Shift::kAuto ? shuffle : shift == Shift::kOn; }  // of a new run
+    bool masks() const { return documents == Documents::kMask; }
+    bool shifts() const {  // of a new run
+      return shift == Shift::kAuto ? shuffle && !masks() : shift == Shift::kOn;
+    }
   } data;
 
   struct Train {
@@ -87,7 +105,8 @@ struct Config {
     double epochs = 0;           // in place of steps; 0: steps decides (written "none")
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
-    int64_t sequence_length = 0;  // 0: model.context (written "auto")
+    int64_t sequence_length = 0;                      // 0: model.context (written "auto")
+    std::vector<ContextStage> context_schedule = {};  // empty: one length (written "none")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Keep recompute = {};
@@ -152,7 +171,13 @@ struct Config {
   bool operator==(const Config&) const = default;
   int64_t steps() const { return train.epochs > 0 ? epoch_steps : train.steps; }
   int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
-  int64_t sequence_length() const { return train.sequence_length ? train.sequence_length : model.context; }
+  int64_t sequence_length() const;  // with train.context_schedule: the longest
+
+  // The stages of train.context_schedule; without one, the run is one stage.
+  size_t stages() const { return train.context_schedule.empty() ? 1 : train.context_schedule.size(); }
+  size_t stage_after(int64_t step) const;  // the stage of the step after `step`
+  bool begins_stage(int64_t step) const;   // whether a stage other than the first begins after `step`
+  Config of_stage(size_t stage) const;     // with train.sequence_length as in that stage
 };
 
 }  // namespace tessera

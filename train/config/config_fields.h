@@ -92,17 +92,21 @@ void visit_dropout(Section& dropout, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_data(Section& data, Visit& visit) {
-  visit("data.train", data.train, Text{.may_be_empty = false},
-        "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin");
+  visit("data.train", data.train, Sources{},
+        "builtin, or a path: text file, shard, folder of shards, pattern a/*_train_*.bin; or several, with "
+        "their shares of the sequences");
   visit("data.validation", data.validation, Text{},
-        "A path as for data.train; \"\": hold out the end of data.train");
+        "A path as for data.train; \"\": hold out the end of each source of data.train");
   visit("data.validation_fraction", data.validation_fraction, Number{.above = 0, .at_most = 0.5},
-        "The fraction of data.train that is held out if data.validation is \"\"");
+        "The fraction of each source of data.train that is held out if data.validation is \"\"");
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
   visit("data.shift", data.shift, OneOf<Shift>{},
-        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle, and a run that "
-        "resumes as before");
+        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle where "
+        "data.documents is join, and a run that resumes as before");
+  visit("data.documents", data.documents, OneOf<Documents>{},
+        "join: documents follow one another in a sequence, and attention crosses them; mask: whole documents "
+        "share a sequence, each sees only itself, and its positions begin at 0");
 }
 
 template <class Section, class Visit>
@@ -124,6 +128,8 @@ void visit_train(Section& train, Visit& visit) {
         "Tokens of an optimizer step; a multiple of the sequence length");
   visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},
         "Tokens of a sequence, at most model.context; auto: model.context");
+  visit("train.context_schedule", train.context_schedule, Stages{},
+        "In place of train.sequence_length: lengths that change during the run, by the steps done before");
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},

@@ -215,17 +215,107 @@ Freeze FrozenParts::read(const Written& value) const {
   return freeze;
 }
 
+std::string Stages::wants() const {
+  return "none, or sequence lengths by the steps done before them, such as {0: 1024, 800: 8192}";
+}
+
+namespace {
+
+// "0:1024,800:8192" as the entries of a map
+std::vector<std::pair<std::string, std::string>> pairs_in(std::string_view text) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (size_t first = 0; first <= text.size();) {
+    const size_t end = std::min(text.find(',', first), text.size());
+    const std::string_view pair = text.substr(first, end - first);
+    const size_t colon = std::min(pair.find(':'), pair.size());
+    pairs.emplace_back(pair.substr(0, colon), pair.substr(std::min(colon + 1, pair.size())));
+    first = end + 1;
+  }
+  return pairs;
+}
+
+}  // namespace
+
+std::vector<ContextStage> Stages::read(const Written& value) const {
+  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
+  std::vector<ContextStage> stages;
+  if (is_text && value.text == "none") return stages;
+  std::vector<std::pair<std::string, std::string>> entries;
+  if (is_text) entries = pairs_in(value.text);
+  for (const Written& entry : value.values) entries.emplace_back(entry.key, entry.text);
+  if (entries.empty()) refuse(value, wants());
+  for (const auto& [step, length] : entries) {
+    ContextStage stage;
+    if (parse(step, stage.from_step) != std::errc{} || parse(length, stage.sequence_length) != std::errc{} ||
+        stage.from_step < 0 || stage.sequence_length < 1)
+      fail("{}: {} wants {}; found {}: {}", value.where, value.key, wants(), in_quotes(step),
+           in_quotes(length));
+    const bool is_first = stages.empty();
+    check(is_first ? stage.from_step == 0 : stage.from_step > stages.back().from_step,
+          "{}: {}: the first stage begins after 0 steps, and each other later than the one before; found a "
+          "stage after {}{}",
+          value.where, value.key, stage.from_step,
+          is_first ? "" : fmt::format(", which follows that after {}", stages.back().from_step));
+    check(is_first || stage.sequence_length != stages.back().sequence_length,
+          "{}: {}: the stages after {} and {} steps have the same length, {}: write one of them", value.where,
+          value.key, is_first ? 0 : stages.back().from_step, stage.from_step, stage.sequence_length);
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+std::string Stages::write(const std::vector<ContextStage>& value) const {
+  if (value.empty()) return "none";
+  std::string text;
+  for (const ContextStage& stage : value)
+    text += fmt::format("{}{}: {}", text.empty() ? "{" : ", ", stage.from_step, stage.sequence_length);
+  return text + "}";
+}
+
 std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
     fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,
          value.describe());
-  if (value.kind == Written::Kind::kNothing) refuse(value, may_be_empty ? "text, or \"\" for none" : wants());
-  if (value.text.empty() && !may_be_empty) refuse(value, wants());
+  if (value.kind == Written::Kind::kNothing) refuse(value, "text, or \"\" for none");
   if (utf8_prefix(value.text) != value.text.size()) refuse(value, "UTF-8");
   return value.text;
 }
 
 std::string Text::write(const std::string& value) const { return in_quotes(value); }
+
+std::string text_of(const std::vector<DataSource>& sources) {
+  if (sources.size() == 1) return sources[0].path;
+  std::string text;
+  for (const DataSource& source : sources)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", source.path, source.weight);
+  return text;
+}
+
+std::vector<DataSource> Sources::read(const Written& value) const {
+  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
+  if (is_text && !value.text.empty()) return {{.path = Text().read(value)}};
+  if (value.kind != Written::Kind::kMap || value.values.empty()) refuse(value, wants());
+  std::vector<DataSource> sources;
+  for (Written weight : value.values) {
+    const std::string path = weight.key;
+    if (path.empty()) refuse(value, wants(), ", with an empty path");
+    for (const DataSource& other : sources)
+      check(other.path != path, "{}: {} names {} twice", weight.where, value.key, in_quotes(path));
+    weight.key = fmt::format("{}, the weight of {},", value.key, in_quotes(path));
+    sources.push_back({.path = path, .weight = Number{.above = 0, .at_most = 1e9}.read(weight)});
+  }
+  if (sources.size() == 1) sources[0].weight = 1;
+  return sources;
+}
+
+std::string Sources::write(const std::vector<DataSource>& value) const {
+  if (value.size() == 1) return in_quotes(value[0].path);
+  std::string text;
+  for (const DataSource& source : value)
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "{" : ", ", in_quotes(source.path), shortest(source.weight));
+  return text + "}";
+}
 
 bool Flag::read(const Written& value) const {
   if (value.kind != Written::Kind::kPlain || (value.text != "true" && value.text != "false"))

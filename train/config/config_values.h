@@ -7,11 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
 #include "model/freeze.h"
+#include "train/config/config.h"
+#include "train/config/data_sources.h"
 
 namespace tessera {
 
@@ -21,7 +24,8 @@ struct Written {
   std::string key;    // whose value this is
   std::string where;  // for messages: file:line:column, or --set key=value
   Kind kind = Kind::kNothing;
-  std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
+  std::string text;                  // kPlain and kQuoted: without quotes, escapes resolved
+  std::vector<Written> values = {};  // kMap: those of its keys, without the values of these in turn
 
   std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
 };
@@ -100,12 +104,24 @@ struct FrozenParts {
   std::string write(const Freeze& value) const { return text_of(value); }
 };
 
-struct Text {
-  bool may_be_empty = true;
+// none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
+struct Stages {
+  std::string wants() const;
+  std::vector<ContextStage> read(const Written& value) const;
+  std::string write(const std::vector<ContextStage>& value) const;
+};
 
-  std::string wants() const { return may_be_empty ? "text" : "text that is not empty"; }
+struct Text {
+  std::string wants() const { return "text"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
+};
+
+// A path, or a map from paths to weights
+struct Sources {
+  std::string wants() const { return "a path, or several with weights: {a: 0.7, b: 0.3}"; }
+  std::vector<DataSource> read(const Written& value) const;
+  std::string write(const std::vector<DataSource>& value) const;
 };
 
 struct Flag {

@@ -116,7 +116,9 @@ YAML::Node parse_yaml(const std::string& text, const YamlSource& source) {
   }
 }
 
-Written written(const std::string& key, const YAML::Node& node, const YamlSource& source) {
+namespace {
+
+Written written_flat(const std::string& key, const YAML::Node& node, const YamlSource& source) {
   Written value{.key = key, .where = source.at(node.Mark()), .kind = Written::Kind::kNothing, .text = ""};
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
@@ -134,6 +136,17 @@ Written written(const std::string& key, const YAML::Node& node, const YamlSource
     case YAML::NodeType::Undefined:
       break;
   }
+  return value;
+}
+
+}  // namespace
+
+Written written(const std::string& key, const YAML::Node& node, const YamlSource& source) {
+  Written value = written_flat(key, node, source);
+  if (value.kind != Written::Kind::kMap) return value;
+  for (const auto& entry : node)
+    value.values.push_back(
+        written_flat(entry.first.IsScalar() ? entry.first.Scalar() : "", entry.second, source));
   return value;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "train/plot/svg_axis.h"
+#include "train/plot/svg_text.h"
 
 namespace tessera {
 namespace {
@@ -28,28 +29,6 @@ constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text a
 
 // Distinguishable with the common colour blindnesses, and with contrast on light and dark pages.
 constexpr const char* kColours[] = {"#4477dd", "#dd6633", "#229966", "#aa55bb", "#bb9911", "#777777"};
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') {
-      result += "&amp;";
-    } else if (c == '<') {
-      result += "&lt;";
-    } else if (c == '>') {
-      result += "&gt;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
-
-std::string text(double x, double y, const char* anchor, const std::string& what,
-                 const std::string& more = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
-                     escaped(what));
-}
 
 // Stronger than the sheet's colour of texts
 std::string in_colour(const char* colour) { return fmt::format(" style=\"fill:{}\"", colour); }
@@ -90,7 +69,7 @@ class PanelDrawing {
     std::string svg = draw_axes(left);
     for (const SvgPlot::Level& level : panel_.levels) {
       svg += fmt::format("<path class=\"v\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(level.y), right_);
-      svg += text(left_ + 6, y_of(level.y) - 5, "start", level.text);
+      svg += svg_text(left_ + 6, y_of(level.y) - 5, "start", level.text);
     }
     for (size_t i = 0; i < panel_.lines.size(); ++i) svg += draw_line(i);
     return labels ? svg + draw_labels() : svg;
@@ -106,23 +85,23 @@ class PanelDrawing {
   }
 
   std::string draw_axes(double left) const {
-    std::string svg = text((left_ + right_) / 2, top_ - 12, "middle", panel_.title, " class=\"t\"");
+    std::string svg = svg_text((left_ + right_) / 2, top_ - 12, "middle", panel_.title, " class=\"t\"");
     for (const Axis::Tick& tick : y_axis_.ticks) {
       svg +=
           fmt::format("<path class=\"g\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(tick.value), right_);
-      svg += text(left_ - 8, y_of(tick.value) + 4, "end", tick.text);
+      svg += svg_text(left_ - 8, y_of(tick.value) + 4, "end", tick.text);
     }
     double last = left_ - kTickWidth;
     for (const Axis::Tick& tick : x_axis_.ticks) {
       if (x_of(tick.value) - last < kTickWidth) continue;
       last = x_of(tick.value);
-      svg += text(last, bottom_ + 17, "middle", tick.text);
+      svg += svg_text(last, bottom_ + 17, "middle", tick.text);
     }
-    svg += text((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x_label);
+    svg += svg_text((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x_label);
     if (plot_.y_label.empty()) return svg;
     const double middle = (top_ + bottom_) / 2;
-    return svg + text(left + 14, middle, "middle", plot_.y_label,
-                      fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", left + 14, middle));
+    return svg + svg_text(left + 14, middle, "middle", plot_.y_label,
+                          fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", left + 14, middle));
   }
 
   // Whether an earlier line hides behind this one.
@@ -158,7 +137,7 @@ class PanelDrawing {
     for (const auto& [x, y] : points) {
       svg += fmt::format(
           "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}, {}: {}</title></circle>\n",
-          x_of(x), y_of(y), colour, escaped(line.name),
+          x_of(x), y_of(y), colour, svg_escaped(line.name),
           plot_.x_axis == SvgPlot::XAxis::kLinear ? format_count(x) : short_number(x),
           in_bytes() ? format_bytes(std::llround(y)) : fmt::format("{:.4g}", y));
     }
@@ -179,8 +158,8 @@ class PanelDrawing {
     const bool room = x - left_ > kEndText;
     const std::vector<std::string>& lines = end.text;
     for (size_t i = 0; i < lines.size(); ++i)
-      svg += text(x + (room ? 6 : -6), y - 11 - kTextHeight * static_cast<double>(lines.size() - 1 - i),
-                  room ? "end" : "start", lines[i], in_colour(colour));
+      svg += svg_text(x + (room ? 6 : -6), y - 11 - kTextHeight * static_cast<double>(lines.size() - 1 - i),
+                      room ? "end" : "start", lines[i], in_colour(colour));
     return svg;
   }
 
@@ -199,7 +178,7 @@ class PanelDrawing {
       labels[i].first = std::max(labels[i].first, labels[i - 1].first + kTextHeight);
     std::string svg;
     for (const auto& [y, line] : labels)
-      svg += text(right_ + 12, y, "start", line->label, in_colour(colour_of(*line)));
+      svg += svg_text(right_ + 12, y, "start", line->label, in_colour(colour_of(*line)));
     return svg;
   }
 
@@ -245,22 +224,13 @@ std::string SvgPlot::draw() const {
         {.left = column * panel_width, .top = height - high, .width = panel_width, .height = high});
     column = alone ? 0 : (column + 1) % columns;
   }
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-      "height=\"{1:.0f}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<title>{2}</title>\n"
-      "<style>text{{fill:#333}}.t{{font-weight:bold}}.g{{stroke:#888;stroke-opacity:.3;fill:none}}"
-      ".v{{stroke:#888;stroke-dasharray:6 4;fill:none}}.b{{fill:#fff}}\n"
-      "@media(prefers-color-scheme:dark){{text{{fill:#ddd}}.b{{fill:#0d1117}}}}</style>\n"
-      "<rect class=\"b\" width=\"100%\" height=\"100%\"/>\n",
-      kWidth, height, escaped(title));
-  svg += text(kWidth / 2, 22, "middle", title, " class=\"t\" font-size=\"15\"");
+  std::string svg = svg_head(title, kWidth, height);
   const double legend_step = std::min(140.0, kWidth / static_cast<double>(std::max<size_t>(1, names.size())));
   double x = kWidth / 2 - legend_step * static_cast<double>(names.size()) / 2;
   for (size_t i = 0; i < names.size(); ++i, x += legend_step) {
     svg += fmt::format("<path stroke=\"{}\" stroke-width=\"3\" d=\"M{:.1f} 44h18\"/>\n",
                        kColours[i % std::size(kColours)], x);
-    svg += text(x + 24, 48, "start", names[i]);
+    svg += svg_text(x + 24, 48, "start", names[i]);
   }
   double top_y = -std::numeric_limits<double>::infinity();
   for (const Panel& panel : panels) {

@@ -37,7 +37,7 @@ class RunRecord {
     int64_t step;
   };
   static constexpr size_t kMostPositions = 64;
-  struct Event {  // start, resume, checkpoint, best, signal or stop
+  struct Event {  // start, resume, stage, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
   };

@@ -33,13 +33,10 @@ std::vector<double> sums_by_range(std::span<const double> by_position) {
   return sums;
 }
 
-PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> sums, int64_t sequences) {
+PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> sums,
+                               std::span<const double> tokens) {
   PositionLosses found{.step = step, .ends = position_ends(T), .losses = {}};
-  int64_t before = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    found.losses.push_back(sums[i] / static_cast<double>((found.ends[i] - before) * sequences));
-    before = found.ends[i];
-  }
+  for (size_t i = 0; i < sums.size(); ++i) found.losses.push_back(sums[i] / tokens[i]);
   return found;
 }
 

@@ -1,4 +1,5 @@
-// The validation loss by position in the sequence: a token late in it has more text to go by.
+// The validation loss by position in the sequence, or in the document where attention stays within
+// documents: a token late in it has more text to go by.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,11 @@ std::vector<double> sums_by_range(std::span<const double> by_position);
 struct PositionLosses {
   int64_t step = 0;            // after which it was measured
   std::vector<int64_t> ends;   // of position_ends(); empty: not measured
-  std::vector<double> losses;  // the mean of each range, nats
+  std::vector<double> losses;  // the mean of each range, nats; NaN where no token counts
 };
-// `sums` of sums_by_range() over so many sequences
-PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> sums, int64_t sequences);
+// `sums` of the losses, and how many tokens each is a sum over, both by sums_by_range()
+PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> sums,
+                               std::span<const double> tokens);
 
 // A line a range, and whether the last one has a lower loss than the one before
 std::string position_table(const PositionLosses& losses);

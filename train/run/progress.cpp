@@ -7,6 +7,7 @@
 #include "kernels/base/text.h"
 #include "model/dropout.h"
 #include "model/params.h"
+#include "train/config/config_values.h"
 #include "train/run/epochs.h"
 
 namespace tessera {
@@ -44,31 +45,68 @@ int64_t evaluated_sequences(const Config& config, const RunData& data) {
   return std::min(config.evaluation.sequences, data.validation().sequences_per_epoch());
 }
 
+namespace {
+
+std::string count_of(int64_t value) { return format_count(static_cast<double>(value)); }
+
+std::string packing_text(const Packing* packing) {
+  if (!packing) return "";
+  return fmt::format(", of {} documents, {:.2g}% padding", count_of(packing->figures().documents),
+                     100 * packing->figures().padding);
+}
+
+// A line for one source; for several, a line for each and one for all
+void add_data_lines(const RunDescription& run, std::vector<std::string>& lines) {
+  const std::vector<RunData::Source>& sources = run.data.sources();
+  const int64_t T = run.shape.sequence_length, all = run.data.train().sequences_per_epoch();
+  const std::string held_out =
+      run.data.evaluates()
+          ? fmt::format(", {} held out", count_of(run.data.validation().sequences_per_epoch()))
+          : "";
+  if (sources.size() == 1) {
+    lines.push_back(labelled(
+        "data", fmt::format("{}: {} sequences of {} tokens to train on{}{}", sources[0].stream.describe(),
+                            count_of(all), T, held_out, packing_text(sources[0].packing))));
+    return;
+  }
+  double weights = 0;
+  for (const auto& source : sources) weights += source.weight;
+  for (const auto& source : sources) {
+    const double share = source.weight / weights;
+    lines.push_back(labelled(
+        "data",
+        fmt::format("{}: {} sequences of {} tokens{}; {:.3g}% of the run's, each {:.3g} times an epoch",
+                    source.stream.describe(), count_of(source.sequences), T, packing_text(source.packing),
+                    100 * share, share * static_cast<double>(all) / static_cast<double>(source.sequences))));
+  }
+  lines.push_back(labelled("data", fmt::format("{} sources: {} sequences an epoch to train on{}",
+                                               sources.size(), count_of(all), held_out)));
+}
+
+}  // namespace
+
 std::vector<std::string> describe(const RunDescription& run) {
   const RunShape& shape = run.shape;
   const ModelConfig& model = shape.model;
-  const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
-  const std::string held_out =
-      run.data.evaluates() ? fmt::format(", {} held out", count(run.data.validation().sequences_per_epoch()))
-                           : "";
   std::vector<std::string> lines{
       labelled(
           "model",
           fmt::format(
               "{} parameters: {} layers, {} heads{}, {} channels, context {}, vocabulary {}",
-              count(model.parameters()), model.layers, model.heads,
+              count_of(model.parameters()), model.layers, model.heads,
               model.kv_heads == model.heads ? "" : fmt::format(" ({} of keys and values)", model.kv_heads),
               model.channels, model.context, model.vocab_size)),
       labelled("device", fmt::format("{}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s",
                                      run.device.traits.name, name_of(shape.dtype), name_of(shape.attention),
                                      run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
-      labelled("data",
-               fmt::format("{}: {} sequences of {} tokens to train on{}", run.data.stream().describe(),
-                           count(run.data.train().sequences_per_epoch()), shape.sequence_length, held_out))};
+  };
+  add_data_lines(run, lines);
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
   if (shape.freeze) lines.insert(lines.begin() + 1, labelled("frozen", frozen_text(model, shape.freeze)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
-  if (run.config.data.train == kBuiltinData)
+  const bool built_in = std::ranges::any_of(
+      run.config.data.train, [](const DataSource& source) { return source.path == kBuiltinData; });
+  if (built_in)
     lines.push_back(
         labelled("notice",
                  "this is the built-in corpus, Tessera's own sources; --set data.train=PATH trains "
@@ -78,9 +116,28 @@ std::vector<std::string> describe(const RunDescription& run) {
         labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
   lines.push_back(labelled(
       "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
-                          count(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
+                          count_of(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
                           shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
+  if (run.config.stages() > 1)
+    lines.push_back(labelled("stages", "sequence lengths by the steps done before: " +
+                                           Stages{}.write(run.config.train.context_schedule)));
   return lines;
+}
+
+std::string describe_stage(const RunDescription& run, int64_t step) {
+  const RunShape& shape = run.shape;
+  return fmt::format(
+      "step {}: {}{}{} x {} sequences of {} a step, {} to train on{}", step,
+      stage_name(run.config, run.config.stage_after(step)), format_ranks(shape.ranks), shape.micro_steps,
+      shape.micro_batch, shape.sequence_length, run.data.train().sequences_per_epoch(),
+      run.data.evaluates() ? fmt::format(", {} held out", run.data.validation().sequences_per_epoch()) : "");
+}
+
+std::string stage_name(const Config& config, size_t stage) {
+  if (config.stages() == 1) return "";
+  const ContextStage& it = config.train.context_schedule[stage];
+  return fmt::format("stage {} of train.context_schedule, sequences of {} tokens from step {} on: ",
+                     stage + 1, it.sequence_length, it.from_step + 1);
 }
 
 double expected_step_seconds(const RunShape& shape, double peak_flops) {
@@ -140,18 +197,20 @@ double TimeLeft::after(int64_t step) const {
 }
 
 std::vector<StatusPart> step_status(const StepFigures& f) {
-  const double steps = static_cast<double>(std::max<int64_t>(f.interval.steps, 1));
-  const double tokens_per_second =
-      static_cast<double>(f.tokens_per_step) * steps / std::max(f.interval.seconds, 1e-9);
+  const double tokens = static_cast<double>(f.tokens_per_step),
+               tokens_per_second = tokens / std::max(f.interval.mean(f.interval.seconds), 1e-9),
+               counted = 1 - f.interval.mean(f.interval.uncounted) / tokens;
   const double mfu = tokens_per_second * f.flops_per_token / f.peak_flops;
-  return {{fmt::format("step {}/{}", f.step, f.steps), 1},
-          {fmt::format("loss {:.4f}", f.interval.loss / steps), 2},
-          {fmt::format("norm {:.2f}", f.grad_norm), 6},
-          {fmt::format("lr {:.2e}", f.learning_rate), 7},
-          {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
-          {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
-          {format_bytes(f.memory_bytes), 8},
-          {"ETA " + format_duration(f.seconds_left), 4}};
+  std::vector<StatusPart> parts{{fmt::format("step {}/{}", f.step, f.steps), 1},
+                                {fmt::format("loss {:.4f}", f.interval.mean(f.interval.loss)), 2},
+                                {fmt::format("norm {:.2f}", f.grad_norm), 6},
+                                {fmt::format("lr {:.2e}", f.learning_rate), 7},
+                                {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
+                                {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
+                                {format_bytes(f.memory_bytes), 8},
+                                {"ETA " + format_duration(f.seconds_left), 4}};
+  if (counted < 1) parts.insert(parts.begin() + 2, {fmt::format("{:.0f}% loss tokens", 100 * counted), 9});
+  return parts;
 }
 
 std::vector<StatusPart> task_status(const TaskFigures& task) {

@@ -1,6 +1,7 @@
 // What a run prints about itself: its settings at the start, its progress, and the time that remains.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -23,6 +24,12 @@ struct RunDescription {
 };
 // The lines printed at the start of a run
 std::vector<std::string> describe(const RunDescription& run);
+
+// The line printed where a stage of train.context_schedule begins
+std::string describe_stage(const RunDescription& run, int64_t step);
+// "stage 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; "" for a
+// run of one stage
+std::string stage_name(const Config& config, size_t stage);
 
 // Sequences in one evaluation, if the run evaluates
 int64_t evaluated_sequences(const Config& config, const RunData& data);
@@ -53,15 +60,21 @@ class TimeLeft {
   std::array<double, 4> seconds_{};  // smoothed
 };
 
-// The mean of the steps since the last printed line.
+// The steps since the last printed line: their number, and sums over them.
 struct Interval {
   int64_t steps = 0;
-  double loss = 0, seconds = 0;  // sums
-  void add(double step_loss, double step_seconds) {
+  double loss = 0, seconds = 0;
+  double uncounted = 0;        // tokens whose loss does not count
+  double document_length = 0;  // see StepTokens
+
+  void add(const Interval& step) {
     ++steps;
-    loss += step_loss;
-    seconds += step_seconds;
+    loss += step.loss;
+    seconds += step.seconds;
+    uncounted += step.uncounted;
+    document_length += step.document_length;
   }
+  double mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(steps, 1)); }
 };
 
 struct StepFigures {

@@ -38,6 +38,8 @@ constexpr Meaning kMeanings[] = {
     {"train.steps", "where the run ends"},
     {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
+    {"train.sequence_length", "as train.context_schedule has it"},
+    {"train.context_schedule", "the lengths from the next step on"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
@@ -89,29 +91,66 @@ void refuse(const fs::path& checkpoint, const std::string& what) {
       checkpoint.string(), what);
 }
 
-// Both have fingerprints.
-void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now) {
-  const DataFingerprint &old = *was.fingerprint, &data = *now.fingerprint;
-  if (const auto differs = difference(old.train, data.train)) {
-    check(was.data != kBuiltinData || now.data != kBuiltinData,
+void check_same_source(const fs::path& checkpoint, const DataFingerprint::Source& old,
+                       const DataFingerprint::Source& data, const std::string& name, bool built_in,
+                       bool same_length) {
+  if (const auto differs = difference(old.stream, data.stream)) {
+    check(!built_in,
           "{} was trained on the built-in corpus of another build of Tessera, which is that build's sources: "
           "{}. Resume with that build, or train on a file of your own with data.train",
           checkpoint.string(), *differs);
     fail(
         "{} was trained on other data than data.train={} now holds: {}. Restore the data, or start a new run "
         "from these weights with train.init_from",
-        checkpoint.string(), now.data, *differs);
+        checkpoint.string(), name, *differs);
   }
-  check(old.train_range.first_token == data.train_range.first_token &&
-            old.train_range.token_count == data.train_range.token_count,
+  check(old.range == data.range,
         "{} was trained on {} tokens of {}, this run would train on {}: text that was held out would become "
         "training text, or the reverse. Restore data.validation_fraction and data.validation, or start a new "
         "run from these weights with train.init_from",
-        checkpoint.string(), old.train_range.token_count, now.data, data.train_range.token_count);
+        checkpoint.string(), old.range.token_count, name, data.range.token_count);
+  // Documents are packed for the length of the sequences, which train.context_schedule may have changed.
+  if (same_length && old.packing != data.packing)
+    refuse(checkpoint, fmt::format("was trained on documents of {} that were packed in another way", name));
 }
 
-// Whether both evaluate on the same tokens, so that their losses compare.
+// Both have fingerprints.
+void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                       const std::vector<DataSource>& sources) {
+  const auto &old = was.fingerprint->train, &data = now.fingerprint->train;
+  if (old.size() != data.size())
+    refuse(checkpoint, fmt::format("was trained on {} sources, {}, this run has {}, {}", old.size(), was.data,
+                                   data.size(), now.data));
+  const bool built_in = was.data == kBuiltinData && now.data == kBuiltinData;
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (old[i].weight != data[i].weight)
+      refuse(checkpoint, fmt::format("was made with the weight {} of {}, this run has {}", old[i].weight,
+                                     sources[i].path, data[i].weight));
+    check_same_source(checkpoint, old[i], data[i], sources[i].path, built_in,
+                      was.sequence_length == now.sequence_length);
+  }
+}
+
+// The sequences of a checkpoint have the length of the step that it follows. One that an evaluation at the
+// begin of a stage wrote has the length of that stage.
+void check_length(const fs::path& checkpoint, const RunState& was, const RunState& now,
+                  const Config& config) {
+  const auto length_after = [&](int64_t step) {
+    return config.of_stage(config.stage_after(step)).sequence_length();
+  };
+  if (was.sequence_length == length_after(was.step - 1) || was.sequence_length == now.sequence_length) return;
+  fail(
+      "{} was made with sequences of {} tokens, and this run has {} at its step. Restore "
+      "train.sequence_length or train.context_schedule; to change the length from this step on, set "
+      "train.sequence_length=auto and train.context_schedule=0:{},{}:{}; or start a new run from these "
+      "weights with train.init_from",
+      checkpoint.string(), was.sequence_length, now.sequence_length, was.sequence_length, was.step,
+      now.sequence_length);
+}
+
+// Whether both evaluate on the same tokens, in sequences of the same length, so that their losses compare.
 bool same_validation(const RunState& was, const RunState& now) {
+  if (was.sequence_length != now.sequence_length) return false;
   if (!was.fingerprint || !now.fingerprint) return true;
   const auto &old = was.fingerprint->validation, &data = now.fingerprint->validation;
   // Held-out training data was compared with the training data; a run that does not evaluate has none.
@@ -125,8 +164,9 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
       refuse(checkpoint, fmt::format("was made with {} {}, this run has {}", key, before, present));
   };
   same("train.seed", was.seed, now.seed);
-  same("train.sequence_length", was.sequence_length, now.sequence_length);
+  check_length(checkpoint, was, now, config);
   if (was_config) same("data.shuffle", was_config->data.shuffle, config.data.shuffle);
+  same("data.documents", name_of(was.documents), name_of(now.documents));
   same("data.shift", was.shift, now.shift);
   std::vector<std::string> notices;
   if (config.data.shift == Shift::kAuto && !was.shift && config.data.shifts())
@@ -139,8 +179,8 @@ std::vector<std::string> check_same_data(const fs::path& checkpoint, const RunSt
         fmt::format("{} keeps no fingerprint of its data: only the name of data.train was compared",
                     checkpoint.filename().string()));
   } else if (now.fingerprint) {
-    check_same_tokens(checkpoint, was, now);
-    if (!same_validation(was, now))
+    check_same_tokens(checkpoint, was, now, config.data.train);
+    if (was.sequence_length == now.sequence_length && !same_validation(was, now))
       notices.push_back(
           "the validation data is not the checkpoint's: validation losses before and after cannot be "
           "compared, and the search for the best step starts again");
@@ -210,7 +250,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
 }
 
 void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
-  if (!same_validation(was, now)) return;
+  // At the begin of a stage the search for the best step starts again.
+  if (!same_validation(was, now) || config.begins_stage(was.step)) return;
   const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
   if (was.best && config.checkpoint.keep_best && !there) return;
   now.best = was.best;

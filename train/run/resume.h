@@ -14,15 +14,16 @@ namespace tessera {
 
 // Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns notices: keys that
 // changed, with both values and the effect; what could not be compared.
-// Error: the order of the training data would change: another seed, sequence length, data.shuffle or
-// data.shift, or other data.
+// Error: the order of the training data would change: another seed, data.shuffle, data.documents or data.shift,
+// other data, or other weights of its sources, or a sequence length that train.context_schedule does not have
+// at this step.
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
                                                  const RunState& now, const Config& config,
                                                  const RunData& data);
 
 // Sets the best evaluation of `now`, and how many followed, to those up to the checkpoint. They begin anew if
 // losses of this run cannot be compared with them, or if it keeps the best checkpoint and that one no longer
-// exists.
+// exists, or if a stage of train.context_schedule begins.
 void take_best(const std::filesystem::path& checkpoint, const RunState& was, RunState& now,
                const Config& config);
 

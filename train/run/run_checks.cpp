@@ -21,17 +21,35 @@ std::string ids_of(const Tokenizer& tokenizer) {
   return fmt::format("the tokenizer `{}` ({} ids)", tokenizer.name(), tokenizer.vocab_size());
 }
 
+std::string known(const std::string& tokenizer) {
+  return tokenizer.empty() ? "a tokenizer that is not known" : fmt::format("the tokenizer `{}`", tokenizer);
+}
+
+void check_sources(const RunParts& run, std::vector<std::string>& notices) {
+  const std::vector<RunData::Source>& sources = run.data.sources();
+  const TokenStream& first = sources[0].stream;
+  for (const RunData::Source& source : sources) {
+    const TokenStream& stream = source.stream;
+    if (stream.tokenizer() == first.tokenizer()) continue;
+    const std::string what =
+        fmt::format("of data.train, {} is encoded by {}, and {} by {}", first.path().string(),
+                    known(first.tokenizer()), stream.path().string(), known(stream.tokenizer()));
+    check(first.tokenizer().empty() || stream.tokenizer().empty(),
+          "{}: one model reads the ids of one tokenizer. Prepare both with the same one: ./prepare "
+          "--tokenizer PATH FILES --output FOLDER",
+          what);
+    notices.push_back(what + ": the run is meaningless unless they are the same");
+  }
+}
+
 void check_validation(const RunParts& run, std::vector<std::string>& notices) {
-  if (run.validation == nullptr) return;
-  const std::string &train = run.train.tokenizer(), &validation = run.validation->tokenizer();
+  if (run.data.validation_stream() == nullptr) return;
+  const std::string& train = run.data.sources()[0].stream.tokenizer();
+  const std::string& validation = run.data.validation_stream()->tokenizer();
   if (train == validation) return;
-  const auto known = [](const std::string& name) {
-    return name.empty() ? std::string("a tokenizer that is not known")
-                        : fmt::format("the tokenizer `{}`", name);
-  };
-  const std::string what =
-      fmt::format("data.validation, {}, is encoded by {}, and data.train, {}, by {}",
-                  run.config.data.validation, known(validation), run.config.data.train, known(train));
+  const std::string what = fmt::format("data.validation, {}, is encoded by {}, and data.train, {}, by {}",
+                                       run.config.data.validation, known(validation),
+                                       text_of(run.config.data.train), known(train));
   check(train.empty() || validation.empty(),
         "{}: the validation loss would be meaningless. Prepare both with the same tokenizer, or hold out a "
         "part of data.train with --set data.validation=",
@@ -40,11 +58,11 @@ void check_validation(const RunParts& run, std::vector<std::string>& notices) {
 }
 
 void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
-  const Tokenizer& tokenizer = *run.tokenizer;
+  const Tokenizer& tokenizer = *run.data.tokenizer();
   const int64_t tokens = tokenizer.vocab_size();
   if (tokens == run.model.vocab_size) return;
   const std::string what =
-      fmt::format("data.train, {}, is encoded by {}", run.config.data.train, ids_of(tokenizer));
+      fmt::format("data.train, {}, is encoded by {}", text_of(run.config.data.train), ids_of(tokenizer));
   const std::string& init_from = run.config.train.init_from;
   check(init_from.empty() || run.resuming || is_padded(run.model.vocab_size, tokens),
         "{}, and the model of train.init_from, {}, has a vocabulary of {}: its weights would be given ids of "
@@ -81,16 +99,16 @@ void check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices)
     return;
   }
   check(
-      own->name() == run.tokenizer->name(),
+      own->name() == run.data.tokenizer()->name(),
       "data.train, {}, is encoded by {}, and train.init_from, {}, has {}: its weights would be given ids of "
       "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
-      run.config.data.train, ids_of(*run.tokenizer), folder, ids_of(*own), folder);
+      text_of(run.config.data.train), ids_of(*run.data.tokenizer()), folder, ids_of(*own), folder);
 }
 
 void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
   const Config::Sampling& sampling = run.config.sampling;
   if (sampling.every == 0) return;
-  const std::vector<int32_t> tokens = prompt_tokens(*run.tokenizer, sampling);
+  const std::vector<int32_t> tokens = prompt_tokens(*run.data.tokenizer(), sampling);
   const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                 [&](int32_t token) { return token < 0 || token >= run.model.vocab_size; });
   if (bad != tokens.end())
@@ -98,7 +116,7 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
         "sampling.prompt {} has the token {} at position {}, and the model's vocabulary has {} tokens (0 to "
         "{}). Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
         in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
-        run.model.vocab_size - 1, run.tokenizer->vocab_size());
+        run.model.vocab_size - 1, run.data.tokenizer()->vocab_size());
   if (const int64_t context = run.model.context; std::ssize(tokens) > context)
     notices.push_back(
         fmt::format("sampling.prompt has {} tokens, and the model reads {} at most (model.context): only the "
@@ -110,8 +128,9 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
 
 std::vector<std::string> check_run(const RunParts& run) {
   std::vector<std::string> notices;
+  check_sources(run, notices);
   check_validation(run, notices);
-  if (run.tokenizer == nullptr) return notices;
+  if (run.data.tokenizer() == nullptr) return notices;
   check_own_tokenizer(run, notices);
   check_vocabulary(run, notices);
   check_prompt(run, notices);

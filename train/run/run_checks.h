@@ -4,24 +4,21 @@
 #include <string>
 #include <vector>
 
-#include "data/token_stream.h"
-#include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
 #include "train/config/config.h"
+#include "train/run/run_data.h"
 
 namespace tessera {
 
 struct RunParts {
   const Config& config;
   const ModelConfig& model;  // train.init_from may set its sizes
-  const TokenStream& train;
-  const TokenStream* validation = nullptr;  // null: a part of `train`
-  const Tokenizer* tokenizer = nullptr;     // of `train`; null: unknown, and little can be checked
+  const RunData& data;
   bool resuming = false;  // a vocabulary that the checkpoint was trained with is not refused
 };
 
 // Returns notices for the user. Error: data of another tokenizer than that of the weights of train.init_from,
-// or of data.train's; a prompt with tokens that the model does not have.
+// or of data.train's; sources of several tokenizers; a prompt with tokens that the model does not have.
 std::vector<std::string> check_run(const RunParts& run);
 
 }  // namespace tessera

@@ -1,6 +1,10 @@
 #include "train/run/run_data.h"
 
+#include <fmt/ranges.h>
+
 #include "data/dataset_check.h"
+#include "data/mixture.h"
+#include "data/packed_loader.h"
 #include "kernels/base/check.h"
 #include "train/config/find_config.h"
 
@@ -15,50 +19,143 @@ TokenStream open(const std::string& name, int64_t vocab_size) {
   return stream;
 }
 
+std::unique_ptr<Loader> load(const Config& config, const TokenStream& stream, TokenRange range) {
+  return std::make_unique<Loader>(LoaderOptions{.stream = &stream,
+                                                .first_token = range.first_token,
+                                                .token_count = range.token_count,
+                                                .sequence_length = config.sequence_length(),
+                                                .shuffle = false});
+}
+
+// Of the same order whatever the run's seed is, so that validation losses compare
+std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stream, int64_t first) {
+  return std::make_unique<PackedLoader>(
+      PackedLoaderOptions{.stream = &stream,
+                          .first_document = first,
+                          .document_count = documents_of(stream).count() - first,
+                          .sequence_length = config.sequence_length(),
+                          .shuffle = false});
+}
+
+std::unique_ptr<SequenceSource> one_of(std::vector<Mixture::Part> parts) {
+  if (parts.empty()) return nullptr;
+  if (parts.size() == 1) return std::move(parts[0].source);
+  return std::make_unique<Mixture>(std::move(parts));
+}
+
 }  // namespace
 
-RunData::RunData(const Config& config, bool shift)
-    : train_stream_(open(config.data.train, config.model.vocab_size)) {
-  const int64_t T = config.sequence_length();
+// Of a source
+struct RunData::Part {
+  std::unique_ptr<SequenceSource> train,
+      validation;  // validation: null if nothing is held out to evaluate on
+};
+
+RunData::Part RunData::joined(const Config& config, Source& source, bool shift) const {
+  Part part;
+  source.range = {0, source.stream.size()};
+  const SplitOptions options{.token_count = source.stream.size(),
+                             .validation_fraction = config.data.validation_fraction,
+                             .sequence_length = config.sequence_length()};
   const bool evaluates = config.evaluation.every > 0;
-  const auto loader = [&](const TokenStream& stream, TokenRange range, bool trains) {
-    return Loader({.stream = &stream,
-                   .first_token = range.first_token,
-                   .token_count = range.token_count,
-                   .sequence_length = T,
-                   .seed = static_cast<uint64_t>(config.train.seed),
-                   .shuffle = trains && config.data.shuffle,
-                   .shift = trains && shift});
-  };
-  TokenRange train_range{0, train_stream_.size()};
-  if (config.data.validation.empty()) {
-    const SplitOptions options{.token_count = train_stream_.size(),
-                               .validation_fraction = config.data.validation_fraction,
-                               .sequence_length = T};
-    if (evaluates || can_split(options)) {
-      const TrainValidationSplit split = split_train_validation(options);
-      train_range = split.train;
-      if (evaluates) validation_.emplace(loader(train_stream_, split.validation, false));
-    }
-  } else if (evaluates) {
-    validation_stream_ = open(config.data.validation, config.model.vocab_size);
-    validation_.emplace(loader(*validation_stream_, {0, validation_stream_->size()}, false));
+  if (config.data.validation.empty() && (evaluates || can_split(options))) {
+    const TrainValidationSplit split = split_train_validation(options);
+    source.range = split.train;
+    if (evaluates) part.validation = load(config, source.stream, split.validation);
   }
-  train_.emplace(loader(train_stream_, train_range, true));
-  tokenizer_ = train_stream_.load_tokenizer();
+  part.train = std::make_unique<Loader>(LoaderOptions{.stream = &source.stream,
+                                                      .first_token = source.range.first_token,
+                                                      .token_count = source.range.token_count,
+                                                      .sequence_length = config.sequence_length(),
+                                                      .seed = static_cast<uint64_t>(config.train.seed),
+                                                      .shuffle = config.data.shuffle,
+                                                      .shift = shift});
+  return part;
+}
+
+RunData::Part RunData::packed(const Config& config, Source& source) const {
+  Part part;
+  int64_t documents = documents_of(source.stream).count();
+  const bool evaluates = config.evaluation.every > 0;
+  if (config.data.validation.empty() && (evaluates || documents > 1)) {
+    documents = documents_to_train_on(source.stream, config.data.validation_fraction);
+    if (evaluates) part.validation = pack(config, source.stream, documents);
+  }
+  auto train =
+      std::make_unique<PackedLoader>(PackedLoaderOptions{.stream = &source.stream,
+                                                         .first_document = 0,
+                                                         .document_count = documents,
+                                                         .sequence_length = config.sequence_length(),
+                                                         .seed = static_cast<uint64_t>(config.train.seed),
+                                                         .shuffle = config.data.shuffle});
+  source.range = train->range();
+  source.packing = &train->packing();
+  part.train = std::move(train);
+  return part;
+}
+
+RunData::RunData(const Config& config, bool shift) {
+  for (const DataSource& source : config.data.train)
+    sources_.push_back({.stream = open(source.path, config.model.vocab_size), .weight = source.weight});
+  std::vector<Mixture::Part> train, validation;
+  for (Source& source : sources_) {
+    Part part = config.data.masks() ? packed(config, source) : joined(config, source, shift);
+    source.sequences = part.train->sequences_per_epoch();
+    train.push_back({std::move(part.train), source.weight});
+    if (part.validation) validation.push_back({std::move(part.validation), source.weight});
+    if (!tokenizer_) tokenizer_ = source.stream.load_tokenizer();
+  }
+  train_ = one_of(std::move(train));
+  validation_ = one_of(std::move(validation));
+  if (config.data.validation.empty() || config.evaluation.every == 0) return;
+  const TokenStream& held_out =
+      validation_stream_.emplace(open(config.data.validation, config.model.vocab_size));
+  if (config.data.masks())
+    validation_ = pack(config, held_out, 0);
+  else
+    validation_ = load(config, held_out, {0, held_out.size()});
 }
 
 DataFingerprint RunData::fingerprint() const {
-  DataFingerprint found{
-      .train = fingerprint_of(train_stream_), .train_range = train_->range(), .validation = std::nullopt};
+  DataFingerprint found;
+  for (const Source& source : sources_)
+    found.train.push_back({.stream = fingerprint_of(source.stream),
+                           .range = source.range,
+                           .weight = source.weight,
+                           .packing = source.packing ? source.packing->checksum() : ""});
   if (validation_stream_) found.validation = fingerprint_of(*validation_stream_);
   return found;
 }
 
 std::vector<std::string> RunData::verify() const {
-  std::vector<std::string> notices{verify_at_start(train_stream_)};
+  std::vector<std::string> notices;
+  for (const Source& source : sources_) notices.push_back(verify_at_start(source.stream));
   if (validation_stream_) notices.push_back(verify_at_start(*validation_stream_));
   std::erase(notices, "");
+  return notices;
+}
+
+std::vector<std::string> RunData::packing_notices() const {
+  std::vector<std::string> notices;
+  for (const Source& source : sources_) {
+    if (!source.packing) continue;
+    const PackingFigures& figures = source.packing->figures();
+    const std::string path = source.stream.path().string();
+    if (figures.cut > 0)
+      notices.push_back(fmt::format(
+          "{} of {} documents of {} are longer than a sequence, and are cut: no piece of them sees another",
+          figures.cut, figures.documents, path));
+    if (figures.empty > 0)
+      notices.push_back(
+          fmt::format("{} documents of {} have one token and are left out", figures.empty, path));
+    if (figures.uncounted > 0)
+      notices.push_back(
+          fmt::format("{} pieces of documents of {} have no target that counts and are left out; the first "
+                      "{} of {} {}, counted from 0",
+                      figures.uncounted, path, figures.uncounted == 1 ? "is" : "are",
+                      figures.first_uncounted.size() == 1 ? "document" : "documents",
+                      fmt::join(figures.first_uncounted, ", ")));
+  }
   return notices;
 }
 

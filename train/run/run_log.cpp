@@ -40,14 +40,21 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   metrics_->write(line);
 }
 
-void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
+void RunLog::take(const RunDescription& description) {
   shape_ = description.shape;
   time_left_ = TimeLeft(config_);
-  peak_flops_ = peak_printed_ = description.peak_flops;
   sequences_per_epoch_ = static_cast<double>(description.data.train().sequences_per_epoch());
+}
+
+void RunLog::begin(const RunDescription& description, const std::filesystem::path& resumed) {
+  take(description);
+  peak_flops_ = peak_printed_ = description.peak_flops;
   if (!resumed.empty()) line_.print_wrapped("resumed from " + resumed.string(), kLabelColumns);
   for (const std::string& line : describe(description)) line_.print_wrapped(line, kLabelColumns);
   for (const std::string& text : slowness_notices(description)) line_.notice(text);
+  std::string dataset;
+  for (const RunData::Source& source : description.data.sources())
+    dataset += (dataset.empty() ? "" : "; ") + source.stream.describe();
   nlohmann::ordered_json figures{
       {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
       {"device", description.device.traits.name},
@@ -60,42 +67,68 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"peak_flops", peak_flops_},
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
-      {"dataset", description.data.stream().describe()}};
+      {"dataset", dataset}};
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
   if (report_) report_->refresh();
 }
 
-void RunLog::step(const TrainState::StepResult& result, double learning_rate, double seconds,
-                  const MemoryLedger& ledger) {
+void RunLog::begin_stage(const RunDescription& description) {
+  take(description);
+  interval_ = {};
+  line_.print_wrapped(describe_stage(description, run_.step), 2);
+  for (const std::string& text : slowness_notices(description)) line_.notice(text);
+  record("stage", {{"sequence_length", shape_.sequence_length},
+                   {"micro_batch", shape_.micro_batch},
+                   {"flops_per_token", shape_.flops_per_token()}});
+}
+
+// It has no loss and no gradient: the line lacks them.
+void RunLog::skipped_step(double learning_rate, double seconds) {
+  record("step", {{"learning_rate", learning_rate}, {"seconds", seconds}, {"loss_tokens", 0}});
+  line_.notice(
+      fmt::format("step {}: none of its {} tokens is a target that counts; the weights stay as they are",
+                  run_.step, shape_.tokens_per_step()));
+}
+
+void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
+                  double seconds, const MemoryLedger& ledger) {
   if (!metrics_) return;
+  if (tokens.counted == 0) return skipped_step(learning_rate, seconds);
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
-  const double flops_per_token = shape_.flops_per_token();
+  const double flops_per_token = shape_.flops_per_token(tokens.document_length);
   raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks));
   const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks);
   const int64_t memory = ledger.peak_bytes();
   time_left_.took(TimeLeft::kStep, seconds);
-  interval_.add(result.loss, seconds);
-  record("step", {{"loss", result.loss},
-                  {"grad_norm", result.grad_norm},
-                  {"learning_rate", learning_rate},
-                  {"seconds", seconds},
-                  {"tokens_per_second", tokens_per_second},
-                  {"mfu", tokens_per_second * flops_per_token / peak_flops},
-                  {"memory_bytes", memory}});
+  const int64_t uncounted = shape_.tokens_per_step() - tokens.counted;
+  interval_.add({.loss = result.loss,
+                 .seconds = seconds,
+                 .uncounted = static_cast<double>(uncounted),
+                 .document_length = tokens.document_length});
+  nlohmann::ordered_json figures{{"loss", result.loss},
+                                 {"grad_norm", result.grad_norm},
+                                 {"learning_rate", learning_rate},
+                                 {"seconds", seconds},
+                                 {"tokens_per_second", tokens_per_second},
+                                 {"mfu", tokens_per_second * flops_per_token / peak_flops},
+                                 {"memory_bytes", memory}};
+  if (uncounted > 0) figures["loss_tokens"] = tokens.counted;
+  record("step", figures);
   if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
   report_->refresh();
-  const std::vector<StatusPart> status = step_status({.step = run_.step,
-                                                      .steps = config_.steps(),
-                                                      .interval = interval_,
-                                                      .grad_norm = result.grad_norm,
-                                                      .learning_rate = learning_rate,
-                                                      .tokens_per_step = shape_.tokens_per_step(),
-                                                      .flops_per_token = flops_per_token,
-                                                      .peak_flops = peak_flops,
-                                                      .memory_bytes = memory,
-                                                      .seconds_left = time_left_.after(run_.step)});
+  const std::vector<StatusPart> status =
+      step_status({.step = run_.step,
+                   .steps = config_.steps(),
+                   .interval = interval_,
+                   .grad_norm = result.grad_norm,
+                   .learning_rate = learning_rate,
+                   .tokens_per_step = shape_.tokens_per_step(),
+                   .flops_per_token = shape_.flops_per_token(interval_.mean(interval_.document_length)),
+                   .peak_flops = peak_flops,
+                   .memory_bytes = memory,
+                   .seconds_left = time_left_.after(run_.step)});
   if (run_.step % config_.train.log_every != 0 && run_.step != config_.steps()) return line_.show(status);
   line_.keep(status);
   interval_ = {};
@@ -123,17 +156,21 @@ void RunLog::progress(int64_t step, const std::string& what, int64_t done, int64
                           .seconds = seconds}));
 }
 
-void RunLog::evaluation(double loss, int64_t sequences, double seconds, const PositionLosses& positions) {
+void RunLog::evaluation(double loss, int64_t sequences, int64_t counted, double seconds,
+                        const PositionLosses& positions) {
   time_left_.took(TimeLeft::kEvaluation, seconds);
   nlohmann::ordered_json figures{
       {"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}};
+  const bool all_count = counted == sequences * shape_.sequence_length;
+  if (!all_count) figures["loss_tokens"] = counted;
   if (!positions.ends.empty()) {
     figures["position_ends"] = positions.ends;
     figures["position_losses"] = positions.losses;
   }
   record("evaluation", figures);
-  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences", run_.step,
-                          loss, std::exp(loss), sequences));
+  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}", run_.step,
+                          loss, std::exp(loss), sequences,
+                          all_count ? "" : fmt::format(", {} loss tokens", counted)));
 }
 
 void RunLog::sample(const std::string& text, double seconds) {

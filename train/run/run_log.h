@@ -15,6 +15,12 @@
 
 namespace tessera {
 
+// Of the tokens of a step on all ranks
+struct StepTokens {
+  int64_t counted = 0;         // whose loss counts
+  double document_length = 0;  // of the document of each, the mean
+};
+
 class RunLog {
  public:
   // Every line of metrics.jsonl has the step, tokens and epoch of `run` at that moment.
@@ -30,12 +36,17 @@ class RunLog {
 
   // Called once, first. `resumed` is the checkpoint; empty: a fresh run.
   void begin(const RunDescription& description, const std::filesystem::path& resumed);
-  void step(const TrainState::StepResult& result, double learning_rate, double seconds,
-            const MemoryLedger& ledger);
+  // A stage of train.context_schedule other than the first
+  void begin_stage(const RunDescription& description);
+  // Without a token that counts the step was skipped, and `result` is not looked at.
+  void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
+            double seconds, const MemoryLedger& ledger);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);
-  void evaluation(double loss, int64_t sequences, double seconds, const PositionLosses& positions);
+  // `counted`: how many tokens of the sequences the loss is a mean over
+  void evaluation(double loss, int64_t sequences, int64_t counted, double seconds,
+                  const PositionLosses& positions);
   void sample(const std::string& text, double seconds);
   void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);
@@ -44,7 +55,9 @@ class RunLog {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void take(const RunDescription& description);
   void record(const char* type, const nlohmann::ordered_json& figures);
+  void skipped_step(double learning_rate, double seconds);
   void raise_peak(double flops);
 
   const Config& config_;

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 // The limits of the configuration's keys
 constexpr int64_t kMostSteps = 1'000'000'000, kMostSequencesOfAStep = 1'000'000'000;
+constexpr int64_t kMostTokensRead = int64_t{1} << 62;  // so that their count plus a sequence is an int64_t
 constexpr int64_t kMostBatch = 1'000'000, kMostTokens = 10'000'000, kMostRanks = 65536;
 
 json json_of(const TokenRange& range) { return {range.first_token, range.token_count}; }
@@ -30,22 +31,61 @@ TokenRange read_range(const json& object, const std::string& key, const std::str
   return range;
 }
 
-DataFingerprint read_data(const json& object, const std::string& name) {
+json json_of(const DataFingerprint::Source& source) {
+  json object = {{"train", json_of(source.stream)}, {"train_range", json_of(source.range)}};
+  if (!source.packing.empty()) object["packing"] = source.packing;
+  return object;
+}
+
+DataFingerprint::Source read_source(const json& object, const std::string& name) {
   check(object.is_object() && object.contains("train"), "{}: the fingerprint of the data lacks \"train\"",
         name);
-  DataFingerprint data{
-      .train = read_fingerprint(object["train"], name), .train_range = {}, .validation = std::nullopt};
-  data.train_range = read_range(object, "train_range", name, data.train.tokens);
+  DataFingerprint::Source source{.stream = read_fingerprint(object["train"], name), .range = {}};
+  source.range = read_range(object, "train_range", name, source.stream.tokens);
+  if (object.contains("packing")) source.packing = text_value(object, "packing", name);
+  return source;
+}
+
+// One source stands for itself; several are a list, with their weights.
+json json_of(const DataFingerprint& fingerprint) {
+  json object = json::object();
+  if (fingerprint.train.size() == 1) object = json_of(fingerprint.train[0]);
+  if (fingerprint.train.size() > 1)
+    for (const auto& source : fingerprint.train) {
+      json one = json_of(source);
+      one["weight"] = source.weight;
+      object["sources"].push_back(one);
+    }
+  if (fingerprint.validation) object["validation"] = json_of(*fingerprint.validation);
+  return object;
+}
+
+DataFingerprint read_data(const json& object, const std::string& name) {
+  DataFingerprint data;
+  if (object.is_object() && object.contains("sources")) {
+    const json& sources = object["sources"];
+    check(sources.is_array() && sources.size() > 1, "{}: \"sources\" is {}, wanted a list of several", name,
+          brief(sources));
+    for (const json& one : sources) {
+      data.train.push_back(read_source(one, name));
+      check(one.contains("weight") && one["weight"].is_number() && one["weight"].get<double>() > 0,
+            "{}: a source of several wants a \"weight\" above 0", name);
+      data.train.back().weight = one["weight"].get<double>();
+    }
+  } else {
+    data.train.push_back(read_source(object, name));
+  }
   if (object.contains("validation")) data.validation = read_fingerprint(object["validation"], name);
   return data;
 }
 
-Device read_device(const json& object, const std::string& name) {
-  const std::optional<Device> device = from_word<Device>(text_value(object, "device", name));
-  constexpr auto known = values_with_words<Device>();
-  check(device.has_value(), "{}: \"device\" is {}, wanted {}", name, brief(object["device"]),
-        join_words(names_of<Device>(known)));
-  return *device;
+template <HasWords E>
+E read_word(const json& object, const std::string& key, const std::string& name) {
+  const std::optional<E> found = from_word<E>(text_value(object, key, name));
+  constexpr auto known = values_with_words<E>();
+  check(found.has_value(), "{}: \"{}\" is {}, wanted {}", name, key, brief(object[key]),
+        join_words(names_of<E>(known)));
+  return *found;
 }
 
 // Of either format that is known
@@ -71,6 +111,11 @@ bool note_evaluation(RunState& run, double validation_loss) {
   return is_best;
 }
 
+int64_t position_with_length(const RunState& was, int64_t tokens) {
+  if (was.sequence_length == tokens) return was.data_position;
+  return (was.data_position * was.sequence_length + tokens - 1) / tokens;
+}
+
 nlohmann::ordered_json json_of(const RunState& s) {
   nlohmann::ordered_json object = {{"format", kStateFormat},
                                    {"step", s.step},
@@ -82,14 +127,10 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"device", name_of(s.device)},
                                    {"data", s.data},
                                    {"shift", s.shift},
+                                   {"documents", name_of(s.documents)},
                                    {"freeze", s.freeze},
                                    {"evaluations_since_best", s.evaluations_since_best}};
-  if (s.fingerprint) {
-    nlohmann::ordered_json data = {{"train", json_of(s.fingerprint->train)},
-                                   {"train_range", json_of(s.fingerprint->train_range)}};
-    if (s.fingerprint->validation) data["validation"] = json_of(*s.fingerprint->validation);
-    object["data_fingerprint"] = data;
-  }
+  if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
   return object;
 }
@@ -104,21 +145,23 @@ RunState read_run_state(const fs::path& checkpoint) {
   const auto whole = [&](const char* key, int64_t at_least, int64_t at_most) {
     return whole_number(object, key, name, at_least, at_most);
   };
-  const int64_t step = whole("step", 1, kMostSteps);
+  const int64_t step = whole("step", 1, kMostSteps), tokens = whole("sequence_length", 1, kMostTokens);
   RunState run{.step = step,
                // A step consumes at least one sequence.
-               .data_position = whole("data_position", step, step * kMostSequencesOfAStep),
+               .data_position = whole("data_position", step,
+                                      std::min(step * kMostSequencesOfAStep, kMostTokensRead / tokens)),
                .seed = whole("seed", 0, std::numeric_limits<int64_t>::max()),
                .micro_batch = whole("micro_batch", 1, kMostBatch),
-               .sequence_length = whole("sequence_length", 1, kMostTokens),
+               .sequence_length = tokens,
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
-               .device = read_device(object, name),
+               .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
   if (object.contains("shift")) {
     check(object["shift"].is_boolean(), "{}: \"shift\" is {}, wanted true or false", name,
           brief(object["shift"]));
     run.shift = object["shift"].get<bool>();
   }
+  if (object.contains("documents")) run.documents = read_word<Documents>(object, "documents", name);
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);

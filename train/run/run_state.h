@@ -6,17 +6,24 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/fingerprint.h"
 #include "data/loader.h"
 #include "kernels/base/tensor.h"
+#include "train/config/config.h"
 
 namespace tessera {
 
 // Whether a run trains and evaluates on the same tokens as before, wherever their files are
 struct DataFingerprint {
-  StreamFingerprint train;
-  TokenRange train_range;                       // what is not held out
+  struct Source {
+    StreamFingerprint stream;
+    TokenRange range;          // what is not held out
+    double weight = 1;         // of several sources
+    std::string packing = "";  // Packing::checksum(); "": documents are joined
+  };
+  std::vector<Source> train;
   std::optional<StreamFingerprint> validation;  // nothing: the rest of `train`, or the run does not evaluate
 };
 
@@ -33,10 +40,11 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  Device device = Device::kCpu;  // of the run that wrote it
-  std::string data;              // the training data, as the configuration named it
-  bool shift = false;            // of the training sequences; checkpoints without it: false
-  std::string freeze = "none";   // train.freeze; checkpoints without it: none
+  Device device = Device::kCpu;            // of the run that wrote it
+  std::string data;                        // the training data, as text_of() names it
+  bool shift = false;                      // of the training sequences; checkpoints without it: false
+  Documents documents = Documents::kJoin;  // data.documents; checkpoints without it: join
+  std::string freeze = "none";             // train.freeze; checkpoints without it: none
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best
@@ -49,6 +57,10 @@ inline constexpr const char* kStateWithoutChecksums = "tessera checkpoint 1";  /
 // Records an evaluation after run.step. Returns whether its loss is the lowest so far. A loss that is not
 // finite is not; nor is that of step 0, which is not counted either: it has no checkpoint.
 bool note_evaluation(RunState& run, double validation_loss);
+
+// Where a run continues in the data with sequences of `tokens`: after as many tokens as `was` has consumed,
+// rounded up to whole sequences.
+int64_t position_with_length(const RunState& was, int64_t tokens);
 
 nlohmann::ordered_json json_of(const RunState& run);
 

@@ -1,9 +1,12 @@
 #include "train/run/train_loop.h"
 
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/text.h"
+#include "train/config/config_values.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
@@ -19,6 +22,24 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What the ranks add up of their sequences of a step: the tokens that count, the length of each token's
+// document
+std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
+  double lengths = static_cast<double>(T * std::ssize(sequences.tokens));
+  if (!sequences.documents.empty()) lengths = 0;
+  for (size_t i = 0; i < sequences.documents.size(); i += 2)
+    lengths += sequences.documents[i + 1] - sequences.documents[i];
+  return {static_cast<double>(counted(sequences.targets)), lengths};
+}
+
+// For each position in a document, the tokens there that count are added.
+void count_by_position(const Sequences& sequences, int64_t T, std::vector<double>& by_position) {
+  for (size_t n = 0; !by_position.empty() && n < sequences.targets.size(); ++n)
+    if (sequences.targets[n] != kNoTarget)
+      ++by_position[static_cast<size_t>(position_in(sequences, static_cast<int64_t>(n), T))];
+}
+
 }  // namespace
 
 void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position, Sequences& out) {
@@ -31,14 +52,22 @@ TrainLoop::TrainLoop(const OpenRun& run)
       stopping_(run.ranks, [this](int number) { run_.log.signal(number); }),
       saved_(run.now.step) {}
 
-// The validation loss, the same on all ranks; nothing if a signal stopped the evaluation.
+// `counts`: the sums of counts_of() over all ranks
+void TrainLoop::count_next(std::span<const double> counts) {
+  next_tokens_ = {.counted = static_cast<int64_t>(counts[0]),
+                  .document_length = counts[1] / static_cast<double>(shape().tokens_per_step())};
+}
+
+// The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean
+// over the tokens that count, and a batch has the weight of the sequences that so many tokens fill.
 std::optional<double> TrainLoop::evaluate() {
   Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
   Sequences sequences;
-  double sum = 0;
-  std::vector<double> by_position(run_.config.evaluation.by_position ? static_cast<size_t>(T) : 0);
+  double sum = 0, tokens = 0;
+  std::vector<double> by_position(run_.config.evaluation.by_position ? static_cast<size_t>(T) : 0),
+      tokens_by_position(by_position.size());
   run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
   const int64_t batch = shape().micro_batch;
@@ -46,17 +75,25 @@ std::optional<double> TrainLoop::evaluate() {
        first += run_.ranks.size() * batch) {
     const int64_t count = std::min(shape().micro_batch, total - first);
     run_.data.validation().fetch(first, count, sequences);
-    sum += run_.state.session().evaluate(sequences.tokens, sequences.targets, count, by_position) *
-           static_cast<double>(count);
+    const double its_tokens = static_cast<double>(counted(sequences.targets));
+    sum +=
+        run_.state.session().evaluate(sequences, count, by_position) * (its_tokens / static_cast<double>(T));
+    tokens += its_tokens;
+    count_by_position(sequences, T, tokens_by_position);
     run_.log.progress(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
   }
   run_.log.line().clear();
-  const std::vector<double> all = stopping_.sum({sum});
+  const std::vector<double> all = stopping_.sum({sum, tokens});
   if (stopping_.signal() != 0) return {};
-  const double loss = all[0] / static_cast<double>(total);
+  check(all[1] > 0,
+        "there is no validation loss: no token of the {} sequences evaluated is a target that counts. Set "
+        "data.validation to data with targets, or evaluation.sequences higher",
+        total);
+  const double loss = all[0] / (all[1] / static_cast<double>(T));
   if (!by_position.empty())
-    positions_ = position_losses(run_.now.step, T, run_.ranks.sum(sums_by_range(by_position)), total);
-  run_.log.evaluation(loss, total, seconds_since(start), positions_);
+    positions_ = position_losses(run_.now.step, T, run_.ranks.sum(sums_by_range(by_position)),
+                                 run_.ranks.sum(sums_by_range(tokens_by_position)));
+  run_.log.evaluation(loss, total, static_cast<int64_t>(all[1]), seconds_since(start), positions_);
   return loss;
 }
 
@@ -114,7 +151,8 @@ void TrainLoop::report_ranks() {
   run_.log.line().print(text);
 }
 
-// False: a signal arrived, and the step was dropped.
+// False: a signal arrived, and the step was dropped. A step without any token that counts has no loss and no
+// gradient: it is skipped, weights and optimizer stay as they are, and the log says so.
 bool TrainLoop::train_step(int64_t step) {
   run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
@@ -127,13 +165,19 @@ bool TrainLoop::train_step(int64_t step) {
       run_.log.progress(step, "this step", done, shape().micro_steps, "micro-batches", elapsed);
     return !stopping_.drops_step(done, elapsed);
   };
-  if (!run_.state.step(run_.next.tokens, run_.next.targets, optimizer_config(run_.config), learning_rate,
-                       step, continues))
+  const StepTokens tokens = next_tokens_;
+  const bool skips = tokens.counted == 0;
+  if (!skips && !run_.state.step(run_.next, tokens.counted, optimizer_config(run_.config), learning_rate,
+                                 step, continues))
     return false;
   const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
   fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.next);  // while the device works
-  TrainState::StepResult result = run_.state.finish_step();
-  const std::vector<double> all = stopping_.sum({result.loss, seconds_since(start)});
+  TrainState::StepResult result{};
+  if (!skips) result = run_.state.finish_step();
+  const auto [next_counted, next_lengths] = counts_of(run_.next, shape().sequence_length);
+  const std::vector<double> all =
+      stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
+  count_next(std::span(all).subspan(2));
   const double ranks = static_cast<double>(run_.ranks.size());
   result.loss = all[0] / ranks;
   phase.end();
@@ -145,8 +189,8 @@ bool TrainLoop::train_step(int64_t step) {
         step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
   run_.now.step = step;
   run_.now.data_position = position;
-  step_seconds_ = all[1] / ranks;
-  run_.log.step(result, learning_rate, seconds_since(start), run_.arena.ledger());
+  if (!skips) step_seconds_ = all[1] / ranks;
+  run_.log.step(result, tokens, learning_rate, seconds_since(start), run_.arena.ledger());
   return true;
 }
 
@@ -191,12 +235,12 @@ void TrainLoop::work(const Due& due) {
 // The tasks before the next step: the evaluation of a fresh run; in a resumed one, the evaluation and sample
 // of the checkpoint's step if a signal stopped the run before them.
 TrainLoop::Due TrainLoop::due_before_steps() {
-  if (run_.resumed.empty())
-    return {.evaluation = run_.config.evaluation.every > 0 && run_.config.evaluation.at_start};
+  if (run_.resumed.empty()) return {.evaluation = evaluates_first()};
   const std::vector<double> had =
       run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
-  const Due due{.evaluation = all.evaluation && had[0] == 0,
+  const bool begins_stage = run_.config.begins_stage(run_.now.step);
+  const Due due{.evaluation = (all.evaluation && had[0] == 0) || (begins_stage && evaluates_first()),
                 .sample = (all.sample || has_last_sample()) && had[1] == 0};
   if (due.evaluation || due.sample) return due;
   if (run_.now.step == run_.config.steps())
@@ -212,18 +256,46 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   return due;
 }
 
+// Of the shape and the data of a run or a stage: the time of a step, and what the next step counts
+void TrainLoop::expect_steps() {
+  const auto [counted, lengths] = counts_of(run_.next, shape().sequence_length);
+  const std::vector<double> all =
+      run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
+  step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
+  count_next(std::span(all).subspan(1));
+}
+
+RunDescription TrainLoop::description() const {
+  return {.config = run_.config,
+          .shape = shape(),
+          .device = run_.device,
+          .data = run_.data,
+          .peak_flops = run_.peak_flops,
+          .folder = run_.folder.string()};
+}
+
+// Before the first step of a run, or of a stage of train.context_schedule
+bool TrainLoop::evaluates_first() const {
+  return run_.config.evaluation.every > 0 && run_.config.evaluation.at_start;
+}
+
+// The next stage of train.context_schedule starts from a checkpoint of the last step, as a run that was
+// stopped there does.
+void TrainLoop::begin_stage() {
+  if (run_.now.step > saved_) save();
+  run_.next_stage(run_.checkpoints / checkpoint_name(run_.now.step));
+  run_.log.begin_stage(description());
+  expect_steps();
+  work({.evaluation = evaluates_first()});
+  stopping_.agreed();
+}
+
 void TrainLoop::train_all() {
-  run_.log.begin({.config = run_.config,
-                  .shape = shape(),
-                  .device = run_.device,
-                  .data = run_.data,
-                  .peak_flops = run_.peak_flops,
-                  .folder = run_.folder.string()},
-                 run_.resumed);
+  run_.log.begin(description(), run_.resumed);
+  if (run_.config.begins_stage(run_.now.step)) run_.log.begin_stage(description());
   for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
   catch_stop_signals(run_.ranks.is_rank_0());
-  step_seconds_ = run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops)})[0] /
-                  static_cast<double>(run_.ranks.size());
+  expect_steps();
   const Due due = due_before_steps();
   if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
@@ -239,6 +311,7 @@ void TrainLoop::train_all() {
       write_profile();
     }
     work(due_after(step));
+    if (run_.config.begins_stage(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_stage();
   }
   if (dropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
@@ -264,10 +337,13 @@ void TrainLoop::tell_best() {
   const std::string held_out = data.validation.empty()
                                    ? fmt::format("data.validation_fraction={}", data.validation_fraction)
                                    : path("data.validation", data.validation);
+  std::vector<std::string> data_keys{data.train.size() == 1 ? path("data.train", data.train[0].path)
+                                                            : "data.train=" + Sources().write(data.train),
+                                     held_out};
+  if (data.masks()) data_keys.push_back("data.documents=mask");
   run_.log.line().print_wrapped(
       fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
-                  set_switches({path("train.init_from", kept.string())}),
-                  set_switches({path("data.train", data.train), held_out}),
+                  set_switches({path("train.init_from", kept.string())}), set_switches(data_keys),
                   set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
       2);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,10 +33,13 @@ struct OpenRun {
   Sequences& next;    // this rank's, of the next step
   double peak_flops;  // of one device
   std::filesystem::path folder, checkpoints;
-  std::filesystem::path profile;     // folder of the memory profile; empty: none
-  std::filesystem::path resumed;     // the checkpoint; empty: a fresh run
-  const CopiedFiles& copied;         // into every checkpoint
-  const nlohmann::json& token_ids;   // the same
+  std::filesystem::path profile;    // folder of the memory profile; empty: none
+  std::filesystem::path resumed;    // the checkpoint; empty: a fresh run
+  const CopiedFiles& copied;        // into every checkpoint
+  const nlohmann::json& token_ids;  // the same
+  // Rebuilds plan, data, arena, state and next, and changes `now`, for the next stage of
+  // train.context_schedule, from the checkpoint of the last step.
+  std::function<void(const std::filesystem::path&)> next_stage;
   std::vector<std::string> notices;  // for rank 0 to print when the run starts
 };
 
@@ -61,7 +65,12 @@ class TrainLoop {
   Due due_before_steps();
   Due due_after(int64_t step) const;
   void work(const Due& due);
+  void expect_steps();
+  RunDescription description() const;
+  bool evaluates_first() const;
+  void begin_stage();
   bool train_step(int64_t step);
+  void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
   void sample();
   void save();
@@ -73,6 +82,7 @@ class TrainLoop {
   OpenRun run_;
   Stopping stopping_;
   int64_t saved_;             // the step of the newest checkpoint of this run
+  StepTokens next_tokens_;    // of run_.next, over all ranks
   PositionLosses positions_;  // of the last evaluation, with evaluation.by_position
   double step_seconds_ = 0;   // of the last step, or expected before the first; equal on all ranks
 };

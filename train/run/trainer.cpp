@@ -35,11 +35,15 @@ class Trainer {
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
+  void plan_every_stage(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
+  void check_later_data();
   void add_notices(const std::vector<std::string>& notices) {
     notices_.insert(notices_.end(), notices.begin(), notices.end());
   }
+  void open_device();
   void obtain_memory(bool resuming);
+  void next_stage(const fs::path& checkpoint);
   void load_weights(const fs::path* checkpoint);
   void take_over(const fs::path& folder);
 
@@ -51,9 +55,12 @@ class Trainer {
   std::optional<RunData> data_;
   RunState run_, was_;                // was_: the checkpoint's, where there is one
   std::vector<std::string> notices_;  // for rank 0 to print when the run starts
-  RunPlan plan_;
+  size_t stage_ = 0;                  // of train.context_schedule
+  std::vector<RunPlan> plans_;        // of all stages
+  RunPlan plan_;                      // of this one
   double peak_flops_ = 0;
   std::unique_ptr<Backend> backend_;
+  Communicator* comm_ = nullptr;
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;
   RunLog log_;
@@ -86,13 +93,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   if (checkpoint) resumed_ = *checkpoint;
   if (!checkpoint && !config.train.init_from.empty())  // before anything slow
     notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
-  take_shape(checkpoint);
-  if (!plan_.fits()) throw OutOfMemory(refusal(config, plan_, checkpoint));  // before any slow work
+  take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   // Data that cannot be read is refused before any memory is allocated or any file is written.
   fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
+  open_device();
   obtain_memory(checkpoint != nullptr);
   load_weights(checkpoint);
 
@@ -109,61 +116,111 @@ void Trainer::take_shape(const fs::path* checkpoint) {
     was_ = read_state(*checkpoint, model_config(config_));
   }
   const RunState& was = was_;
-  // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
-  const bool same_place = was.device == device_.traits.device && was.ranks == config_.ranks;
-  plan_ = plan_run(config_, device_.traits, ranks_.memory_limit(device_.traits.device),
-                   same_place ? was.micro_batch : 0);
+  stage_ = config_.stage_after(was.step);
+  plan_every_stage(checkpoint);
   run_ = {.step = was.step,
-          .data_position = was.data_position,
+          .data_position = position_with_length(was, shape().sequence_length),
           .seed = config_.train.seed,
           .micro_batch = shape().micro_batch,
           .sequence_length = shape().sequence_length,
           .ranks = config_.ranks,
           .device = device_.traits.device,
-          .data = config_.data.train,
+          .data = text_of(config_.data.train),
           .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
+          .documents = config_.data.documents,
           .freeze = text_of(config_.train.freeze)};
+}
+
+// All stages are planned before the run starts, with the memory that is free now. A stage that lies behind the
+// checkpoint need not fit.
+void Trainer::plan_every_stage(const fs::path* checkpoint) {
+  // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
+  const bool same_place = was_.device == device_.traits.device && was_.ranks == config_.ranks;
+  const MemoryLimit limit = ranks_.memory_limit(device_.traits.device);
+  for (size_t stage = 0; stage < config_.stages(); ++stage) {
+    const Config config = config_.of_stage(stage);
+    const bool same_length = was_.sequence_length == config.sequence_length();
+    plans_.push_back(
+        plan_run(config, device_.traits, limit, same_place && same_length ? was_.micro_batch : 0));
+    if (stage >= stage_ && !plans_.back().fits())
+      throw OutOfMemory(stage_name(config_, stage) + refusal(config, plans_.back(), checkpoint));
+  }
+  plan_ = plans_[stage_];
+}
+
+// The data of later stages: too short for a longer sequence, it would end the run in the middle.
+void Trainer::check_later_data() {
+  for (size_t stage = stage_ + 1; stage < config_.stages(); ++stage) {
+    const RunData later(config_.of_stage(stage), run_.shift);
+    for (size_t i = 0; i < later.sources().size(); ++i)
+      check(later.sources()[i].range.token_count == data_->sources()[i].range.token_count,
+            "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
+            "stage, or a larger data.validation_fraction",
+            stage_name(config_, stage), later.sources()[i].stream.path().string());
+  }
 }
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
   ranks_.enter_phase("the data", Timeout::kNone);
-  data_.emplace(config_, run_.shift);
+  data_.emplace(config_.of_stage(stage_), run_.shift);
+  check_later_data();
   if (config_.train.epochs > 0)
     config_.epoch_steps = steps_of_epochs(config_, data_->train().sequences_per_epoch(), run_);
   check(run_.step <= config_.steps(), "{} is at step {}, and nothing is left to do: {}", resumed_.string(),
         run_.step, advice_on_length(config_));
   run_.fingerprint = data_->fingerprint();
-  ranks_.check_same(run_.fingerprint->train.sample,
-                    "a checksum of data.train: all ranks have to read the same data");
+  std::string samples;
+  for (const auto& source : run_.fingerprint->train) samples += source.stream.sample + source.packing;
+  ranks_.check_same(samples, "a checksum of data.train: all ranks have to read the same data");
   if (ranks_.is_rank_0()) add_notices(data_->verify());
-  add_notices(check_run({.config = config_,
-                         .model = shape().model,
-                         .train = data_->stream(),
-                         .validation = data_->validation_stream(),
-                         .tokenizer = data_->tokenizer(),
-                         .resuming = checkpoint != nullptr}));
+  add_notices(data_->packing_notices());
+  add_notices(check_run(
+      {.config = config_, .model = shape().model, .data = *data_, .resuming = checkpoint != nullptr}));
   if (!checkpoint) return;
   add_notices(compare_with_checkpoint(*checkpoint, was_, run_, config_, *data_));
   take_best(*checkpoint, was_, run_, config_);
 }
 
-void Trainer::obtain_memory(bool resuming) {
+void Trainer::open_device() {
   ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  Communicator* comm = ranks_.make_communicator(*backend_);
+  comm_ = ranks_.make_communicator(*backend_);
+}
+
+void Trainer::obtain_memory(bool resuming) {
   arena_.emplace(make_arena(device_.traits));
   try {
     arena_->reserve(plan_.peak());
     if (!profile_.empty()) arena_->record();
     Arena::Phase phase(*arena_, "setup");
-    state_.emplace(*backend_, *arena_, shape(), comm);
+    state_.emplace(*backend_, *arena_, shape(), comm_);
   } catch (const OutOfMemory& error) {
     // The memory was free when the plan was made, but not in one piece, or another program has taken it
     // since.
-    throw OutOfMemory(fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, resuming))));
+    throw OutOfMemory(
+        fmt::format("{}\n{}", error.what(), advice_text(advice(config_.of_stage(stage_), plan_, resuming))));
   }
+}
+
+// Continues from `checkpoint`, the end of a stage of train.context_schedule, as a run that resumes from it.
+void Trainer::next_stage(const fs::path& checkpoint) {
+  ranks_.enter_phase("the next stage", Timeout::kNone);
+  ranks_.sum({0});  // all ranks wait for the checkpoint
+  plan_ = plans_[++stage_];
+  run_.data_position = position_with_length(run_, shape().sequence_length);
+  run_.sequence_length = shape().sequence_length;
+  run_.micro_batch = shape().micro_batch;
+  run_.best.reset();
+  run_.evaluations_since_best = 0;
+  data_.emplace(config_.of_stage(stage_), run_.shift);
+  run_.fingerprint = data_->fingerprint();  // documents are packed for this length
+  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
+  state_.reset();
+  arena_.reset();
+  obtain_memory(true);
+  load_weights(&checkpoint);
 }
 
 // What belongs to the weights and is no part of the model
@@ -214,6 +271,7 @@ void Trainer::run() {
              .resumed = resumed_,
              .copied = copied_,
              .token_ids = token_ids_,
+             .next_stage = [this](const fs::path& checkpoint) { next_stage(checkpoint); },
              .notices = notices_})
       .run();
 }

@@ -106,6 +106,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .keep = c.train.recompute,
                  .freeze = c.train.freeze,
                  .classifier_chunk = classifier_chunk(c, dtype),
+                 .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
                  .ranks = c.ranks,

@@ -11,10 +11,8 @@ std::vector<float> host_losses(const Stream& stream, const Tensor& losses) {
   return host;
 }
 
-double mean_of(const std::vector<float>& losses) {
-  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+double mean_loss(const std::vector<float>& losses, double counted) {
+  return counted > 0 ? std::accumulate(losses.begin(), losses.end(), 0.0) / counted : 0;
 }
-
-double mean_loss(const Stream& stream, const Tensor& losses) { return mean_of(host_losses(stream, losses)); }
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ class Walk {
     peak_ = arena.ledger().peak_bytes();
   }
   void evaluation_and_sample(Session& session) {
-    session.evaluate({}, {}, session.shape().batch);
+    session.evaluate({}, session.shape().batch);
     ended("an evaluation");
     session.next_token_logits(std::vector<int32_t>(static_cast<size_t>(session.shape().longest_sample())));
     ended("a sample");

@@ -17,6 +17,7 @@ struct SessionShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   int64_t classifier_chunk = 0;  // see Model
+  bool documents = false;        // sequences may hold several documents, and attention stays within each
   // The longest text that next_token_logits() is given; 0: model.context
   int64_t sample_tokens = 0;
 
@@ -36,6 +37,7 @@ struct RunShape {
   Keep keep = {};                // train.recompute
   Freeze freeze = {};            // train.freeze
   int64_t classifier_chunk = 0;  // see Model
+  bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
 
@@ -49,8 +51,10 @@ struct RunShape {
   int64_t tokens_per_step() const { return tokens_per_rank() * ranks; }
   int64_t parts() const { return shard_optimizer ? ranks : 1; }  // of the optimizer
 
-  double flops_per_token() const {  // of a step
-    return model.flops_per_token(sequence_length) - frozen_flops_per_token(model, freeze);
+  double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
+  // Of a step. `document_length`: of the document of a token, the mean over the tokens
+  double flops_per_token(double document_length) const {
+    return model.flops_per_token(document_length) - frozen_flops_per_token(model, freeze);
   }
 
   SessionShape session() const {
@@ -61,6 +65,7 @@ struct RunShape {
             .attention = attention,
             .deterministic = deterministic,
             .classifier_chunk = classifier_chunk,
+            .documents = documents,
             .sample_tokens = sample_tokens};
   }
 };

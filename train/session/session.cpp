@@ -12,12 +12,13 @@ namespace tessera {
 namespace {
 
 AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch, int64_t tokens,
-                             bool dropout = false) {
+                             bool documents, bool dropout = false) {
   return choose_attention({.kind = s.attention,
                            .shape = {.batch = batch,
                                      .tokens = tokens,
                                      .heads = s.model.heads,
                                      .head_dim = s.model.head_dim,
+                                     .mask = {/*is_causal=*/true, documents},
                                      .kv_heads = s.model.kv_heads},
                            .dtype = s.dtype,
                            .device = device,
@@ -44,7 +45,7 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
       model_{.config = shape.model,
              .params = layout_.params(
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
-             .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length),
+             .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk} {
@@ -64,51 +65,59 @@ Model Session::training_model(Keep keep) const {
   Model model = model_;
   model.keep = keep;
   if (shape_.model.dropout.attention > 0)
-    model.plan =
-        plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length, true);
+    model.plan = plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length,
+                                shape_.documents, true);
   return model;
 }
 
-Model Session::model_at(int64_t batch, int64_t tokens) const {
+Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.plan = plan_attention(shape_, stream_.backend().traits(), batch, tokens);
+  model.plan = plan_attention(shape_, stream_.backend().traits(), batch, tokens, documents);
   return model;
 }
 
-double Session::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
-                         std::span<double> by_position) {
+double Session::evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position) {
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const Shape shape{count, shape_.sequence_length};
-  const Tensor losses =
-      arena_.alloc(MemoryTag::kData, "losses evaluated", DType::kF32, {count * shape_.sequence_length});
-  const Batch batch{.tokens = arena_.alloc(MemoryTag::kData, "tokens evaluated", DType::kI32, shape),
-                    .targets = arena_.alloc(MemoryTag::kData, "targets evaluated", DType::kI32, shape)};
-  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, batch.tokens);
-  copy_ids(stream_, "target", targets, shape_.model.vocab_size, batch.targets);
-  evaluate_batch(stream_, arena_, model_at(count, shape_.sequence_length), batch, losses);
+  const int64_t T = shape_.sequence_length;
+  const Shape shape{count, T};
+  const auto take = [&](const char* name, DType dtype, const Shape& of) {
+    return arena_.alloc(MemoryTag::kData, name, dtype, of);
+  };
+  const Tensor losses = take("losses evaluated", DType::kF32, {count * T});
+  Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
+              .targets = take("targets evaluated", DType::kI32, shape)};
+  if (shape_.documents) batch.documents = take("documents evaluated", DType::kI32, {count, T, 2});
+  copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
+  copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
+  copy_documents(stream_, sequences.documents, T, batch.documents);
+  evaluate_batch(stream_, arena_, model_at(count, T, shape_.documents), batch, losses);
   const std::vector<float> host = host_losses(stream_, losses);
-  for (size_t i = 0; !by_position.empty() && i < host.size(); ++i)
-    by_position[i % by_position.size()] += static_cast<double>(host[i]);
-  return mean_of(host);
+  for (int64_t n = 0; !by_position.empty() && n < std::ssize(host); ++n)
+    by_position[static_cast<size_t>(position_in(sequences, n, T))] +=
+        static_cast<double>(host[static_cast<size_t>(n)]);
+  return mean_loss(host, static_cast<double>(counted(sequences.targets)));
 }
 
-std::vector<float> Session::next_token_logits(std::span<const int32_t> tokens) {
+std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t count) {
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "token", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const int64_t T = std::ssize(tokens);
-  const Model model = model_at(1, T);
+  const Model model = model_at(1, T, /*documents=*/false);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
-  copy_ids(stream_, "token", tokens, shape_.model.vocab_size, device_tokens);
+  copy_ids(stream_, Ids::kTokens, tokens, shape_.model.vocab_size, device_tokens);
   const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::nothing());
-  forward(stream_, model, device_tokens, saved);
-  const Shape logits_shape{1, shape_.model.padded_vocab()};
+  forward(stream_, model, {.tokens = device_tokens, .targets = {}}, saved);
+  const int64_t V = shape_.model.vocab_size, padded = shape_.model.padded_vocab();
+  const Shape logits_shape{count, padded};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(stream_, model, saved.norm.y.rows(T - 1, 1), logits);
-  std::vector<float> host(static_cast<size_t>(shape_.model.padded_vocab()));
+  logits_forward(stream_, model, saved.norm.y.rows(T - count, count), logits);
+  std::vector<float> host(static_cast<size_t>(count * padded));
   stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
   stream_.synchronize();
-  host.resize(static_cast<size_t>(shape_.model.vocab_size));
+  for (int64_t row = 1; row < count; ++row)  // without the padding
+    std::copy_n(host.begin() + row * padded, V, host.begin() + row * V);
+  host.resize(static_cast<size_t>(count * V));
   return host;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "data/sequences.h"
 #include "kernels/stream.h"
 #include "model/formats/positions.h"
 #include "model/transformer.h"
@@ -23,13 +24,15 @@ class Session {
   void initialize(uint64_t seed);  // random weights
   ParamSink writer();              // fp32 values, rounded to the weights' dtype
 
-  // Both fail, before any kernel, on an id outside the vocabulary.
-  // Mean loss of `count` sequences, [count, T] tokens and targets. The sum of the losses at each position is
-  // added to `by_position`, [T], unless it is empty.
-  double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
-                  std::span<double> by_position = {});
+  // All fail, before any kernel, on an id outside the vocabulary.
+  // Mean loss of `count` sequences over the tokens that count; 0 if none does. The sum of the losses at each
+  // position, in the document where the session has documents, is added to `by_position`, [T], unless it is
+  // empty.
+  double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return last_logits(tokens, 1); }
+  // The same after each of the last `count` of `tokens`, in one forward: [count, V]
+  std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
@@ -38,7 +41,7 @@ class Session {
   const Stream& stream() const { return stream_; }       // with the workspace that all operations share
 
  private:
-  Model model_at(int64_t batch, int64_t tokens) const;
+  Model model_at(int64_t batch, int64_t tokens, bool documents) const;
 
   Stream stream_;
   Arena& arena_;

@@ -1,32 +1,71 @@
 #include "train/session/token_ids.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/no_target.h"
 
 namespace tessera {
 namespace {
 
+const char* name_of(Ids which) { return which == Ids::kTokens ? "token" : "target"; }
+
 // Kernels read and write rows of tables by these ids; on a GPU an access past the end would not be caught.
-void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_size) {
-  uint32_t largest = 0;  // negative ids are the largest
-  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
-  if (largest < static_cast<uint64_t>(vocab_size)) return;
-  const auto wrong = std::find(ids.begin(), ids.end(), static_cast<int32_t>(largest));
+void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size) {
+  // As unsigned, kNoTarget is the largest of all ids, and one more is 0.
+  static_assert(kNoTarget == -1);
+  const uint32_t shift = which == Ids::kTargets ? 1 : 0;
+  uint32_t largest = 0;
+  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id) + shift);
+  if (largest < static_cast<uint64_t>(vocab_size) + shift) return;
+  const auto wrong = std::find(ids.begin(), ids.end(), static_cast<int32_t>(largest - shift));
   fail(
       "{} {} (number {} of {}) is outside the model's vocabulary of {} tokens, 0 to {}. Set model.vocab_size "
       "to that of the tokenizer that made the data, or prepare the data again",
-      what, *wrong, wrong - ids.begin() + 1, ids.size(), vocab_size, vocab_size - 1);
+      name_of(which), *wrong, wrong - ids.begin() + 1, ids.size(), vocab_size, vocab_size - 1);
+}
+
+// A document is the tokens begin to end - 1, and each of them says so.
+void check_documents(std::span<const int32_t> documents, int64_t T) {
+  const int64_t N = std::ssize(documents) / 2;
+  int64_t begin = 0, end = 0;  // of the document of the token before
+  for (int64_t n = 0; n < N; ++n) {
+    const int64_t t = n % T, its_begin = documents[static_cast<size_t>(2 * n)],
+                  its_end = documents[static_cast<size_t>(2 * n + 1)];
+    if (t == 0 || t == end) begin = t, end = its_end;
+    check(its_begin == begin && its_end == end && t < end && end <= T,
+          "sequence {}, token {}: its document is {} to {}, wanted one that begins at token {} and ends {}",
+          n / T, t, its_begin, its_end, begin,
+          t == begin ? fmt::format("by {}", T) : fmt::format("at {}", end));
+  }
 }
 
 }  // namespace
 
-void copy_ids(const Stream& stream, const char* what, std::span<const int32_t> ids, int64_t vocab_size,
+void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to) {
-  check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", what, to.numel(),
-        to.shape.to_string(), ids.size());
-  check_ids(what, ids, vocab_size);
+  check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", name_of(which),
+        to.numel(), to.shape.to_string(), ids.size());
+  check_ids(which, ids, vocab_size);
   stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
+}
+
+void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to) {
+  if (!to) {
+    check(documents.empty(),
+          "the sequences hold several documents, and this run joins them: it was planned without documents");
+    return;
+  }
+  std::vector<int32_t> whole;
+  if (documents.empty()) {
+    for (int64_t n = 0; n < to.numel() / 2; ++n) whole.insert(whole.end(), {0, static_cast<int32_t>(T)});
+    documents = whole;
+  }
+  check(!to.data || std::ssize(documents) == to.numel(), "documents wanted: {} numbers for {}, found: {}",
+        to.numel(), to.shape.to_string(), documents.size());
+  check_documents(documents, T);
+  stream.run(Copy{{const_cast<int32_t*>(documents.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 
 }  // namespace tessera

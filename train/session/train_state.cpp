@@ -31,7 +31,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
           allocate_trained(arena, MemoryTag::kGradients, "gradients", shape.dtype, session_.layout()),
           discarded_)),
       optimizer_(arena, shape.model, model_.params, shape.moments,
-                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze) {
+                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze),
+      counted_tokens_(shape.tokens_per_step()) {
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());
   const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
@@ -52,6 +53,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   const Shape per_token{shape.micro_steps, shape.rows()};
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
   targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
+  if (shape.documents)
+    documents_ =
+        arena.alloc(MemoryTag::kData, "documents", DType::kI32, {shape.micro_steps, shape.rows(), 2});
   losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
 }
 
@@ -74,11 +78,23 @@ Session& TrainState::session() {
   return session_;
 }
 
-bool TrainState::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
-                      const OptimizerConfig& config, double learning_rate, int64_t step,
-                      const std::function<bool(int64_t)>& continues) {
-  copy_ids(stream(), "token", tokens, shape_.model.vocab_size, tokens_);
-  copy_ids(stream(), "target", targets, shape_.model.vocab_size, targets_);
+// As far as one rank can tell
+void TrainState::check_counted(std::span<const int32_t> targets, int64_t counted_tokens) const {
+  const int64_t mine = counted(targets), others = shape_.tokens_per_step() - shape_.tokens_per_rank();
+  const int64_t least = std::max<int64_t>(mine, 1);
+  check(least <= counted_tokens && counted_tokens <= mine + others,
+        "counted_tokens is {}, wanted {} to {}: {} of this rank's {} targets count, and the other ranks have "
+        "{} tokens",
+        counted_tokens, least, mine + others, mine, targets.size(), others);
+}
+
+bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
+                      double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
+  copy_ids(stream(), Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_);
+  copy_ids(stream(), Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_);
+  copy_documents(stream(), sequences.documents, shape_.sequence_length, documents_);
+  check_counted(sequences.targets, counted_tokens);
+  counted_tokens_ = counted_tokens;
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
@@ -90,7 +106,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     if (bucket) stream().run(FillZero{bucket});
   if (discarded_) stream().run(FillZero{discarded_});
   const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
-  const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(shape_.tokens_per_step()));
+  const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens_));
   const auto bucket_of = [&](int64_t layer) {
     return layer < 0 || layer == shape_.model.layers ? ParamLayout::kOutside
                                                      : ParamLayout::bucket_of_block(layer);
@@ -104,7 +120,10 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const int64_t first = rank() * shape_.sequences_per_rank();  // of this rank's sequences in the step
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
-    const Batch batch{tokens_.rows(m, 1).view(batch_shape), targets_.rows(m, 1).view(batch_shape)};
+    Batch batch{.tokens = tokens_.rows(m, 1).view(batch_shape),
+                .targets = targets_.rows(m, 1).view(batch_shape)};
+    if (documents_)
+      batch.documents = documents_.rows(m, 1).view({shape_.micro_batch, shape_.sequence_length, 2});
     const bool last = m + 1 == micro_steps;
     train_batch(stream(), arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
                 grads_,
@@ -168,7 +187,8 @@ TrainState::StepResult TrainState::finish_step() {
   const Tensor& norms = optimizer_.grad_norms();
   std::vector<float> host(static_cast<size_t>(norms.numel()));
   stream().run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
-  const double loss = mean_loss(stream(), losses_);
+  const double counted_per_rank = static_cast<double>(counted_tokens_) / static_cast<double>(shape_.ranks),
+               loss = mean_loss(host_losses(stream(), losses_), counted_per_rank);
   double squares = 0;
   for (const double norm : host) squares += norm * norm;
   return {.loss = loss, .grad_norm = std::sqrt(squares)};

@@ -31,17 +31,19 @@ class TrainState {
   // it again after a step.
   Session& session();
 
-  // Enqueues one optimizer step over this rank's `tokens` and `targets`, [micro_steps, B, T] each. `step`
-  // counts from 1. Error, before any kernel: an id outside the vocabulary.
+  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. `counted_tokens`
+  // is how many targets of all ranks' sequences are not kNoTarget: the loss of the step is the sum of
+  // theirs over that number, and so are the gradients. `step` counts from 1. Error, before any kernel: an
+  // id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
   // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the
   // step is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree
   // on that, as the last micro-step exchanges gradients.
-  bool step(std::span<const int32_t> tokens, std::span<const int32_t> targets, const OptimizerConfig& config,
+  bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step's allocations, for a plan: all micro-steps allocate and release the same, so one is enough.
   void walk_step();
   struct StepResult {
-    double loss;       // mean over this rank's tokens of the step, nats
+    double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
   };
   StepResult finish_step();  // waits for the device
@@ -58,6 +60,7 @@ class TrainState {
   const Grads& grads() const { return grads_; }
 
  private:
+  void check_counted(std::span<const int32_t> targets, int64_t counted_tokens) const;
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
   void reduce_gradients(size_t bucket);
@@ -77,7 +80,9 @@ class TrainState {
   std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
   Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
   Tensor tokens_, targets_;        // [micro_steps, B T]
+  Tensor documents_;               // [micro_steps, B T, 2]; with shape.documents
   Tensor losses_;                  // [micro_steps, B T]
+  int64_t counted_tokens_;         // of the step, on all ranks
 };
 
 }  // namespace tessera

@@ -38,12 +38,13 @@ struct BackwardConsumer {
 
   // What is known of a key block, and its sums
   struct Block {
-    QueryWalk walk;
+    QueryWalk<Shape> walk;
     int first_k;      // the warpgroup's first key
     int mask_before;  // tiles that begin before this query have something to mask
-    bool finish;      // dQ: this is its last adder
-    // Whether dQ of the last step, of the one before has other adders
-    bool others = false, others_before = false;
+    Span whole;       // with kAnyMask: queries that see all keys of the warpgroup
+    // Of dQ of the last step, of the one before: whether this is its last adder, and whether it has others.
+    // Of a plain mask block 0 is the last adder of all, and finish_before is not used.
+    bool finish, finish_before, others = false, others_before = false;
     float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
     uint32_t p[kBlockQ / 4];  // P^T, then dS^T
   };
@@ -91,13 +92,18 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  __device__ __forceinline__ void begin_block(Block& b, const Work& work) const {
+  __device__ __forceinline__ void begin_block(Block& b, const Work<Shape>& work) const {
     b.first_k = work.key_block * kBlockK + row;
-    b.walk = QueryWalk::of<Shape>(work, a);
+    if constexpr (Shape::kAnyMask) {
+      const Mask mask = a.mask.of_sequence(work.batch);
+      b.whole = {0, 0};
+      if (b.first_k + kWarpgroupRows <= a.kv_tokens)
+        b.whole = {mask.queries_of(b.first_k + kWarpgroupRows - 1).begin, mask.queries_of(b.first_k).end};
+    }
     // Causal: keys past the end are after all queries, so that the diagonal's mask takes care of them.
-    b.mask_before = a.causal                                ? b.first_k + kWarpgroupRows - 1
-                    : b.first_k + kWarpgroupRows > a.tokens ? 0x7fffffff
-                                                            : 0;
+    b.mask_before = a.causal                                   ? b.first_k + kWarpgroupRows - 1
+                    : b.first_k + kWarpgroupRows > a.kv_tokens ? 0x7fffffff
+                                                               : 0;
     b.finish = work.key_block == 0;
 #pragma unroll
     for (float& x : b.dk) x = 0;
@@ -112,8 +118,8 @@ struct BackwardConsumer {
     begin_scores<kBefore>(b, x);
     const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
     KeyMasks<kBlockQ> masks;
-    if constexpr (Shape::kDropout) {                           // while the products are under way
-      const int batch = Work::published(memory.work()).batch;  // read again: registers are short
+    if constexpr (Shape::kDropout) {                                     // while the products are under way
+      const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
       masks.draw(a.dropout, batch, b.walk.head, b.walk.tile * kBlockQ,
                  b.first_k + 16 * (threadIdx.x / 32 % kWarpsPerGroup));
       ptx::hold(masks.words);
@@ -127,7 +133,15 @@ struct BackwardConsumer {
     }
     take_turn<Shape>(group);
     const int first_q = b.walk.tile * kBlockQ;
-    if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.tokens);
+    if constexpr (Shape::kAnyMask) {
+      if (!b.whole.contains({first_q, first_q + kBlockQ})) {
+        const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
+        const Mask mask = a.mask.of_sequence(batch);
+        mask_transposed(x, first_q, {seeing_of(b.first_k, 0, mask), seeing_of(b.first_k, 1, mask)});
+      }
+    } else {
+      if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.kv_tokens);
+    }
     scores_to_probabilities(x, log2_scale, log2_sum_exp);
     pack(b.p, x);
     if constexpr (Shape::kDropout) masks.drop(b.p);
@@ -143,8 +157,10 @@ struct BackwardConsumer {
     }
     begin_probability_gradients<kBefore>(b, x);
     if constexpr (kBefore > 1)
-      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, gradient_scale());
+      gradient.put(b.dq, at.before().before(), finishes_before(b), b.others_before, gradient_scale());
     const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
+    Adders adders{};
+    if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.stage));
     ptx::wgmma_wait<0>();
     ptx::hold(x);
     ptx::hold(b.dv);
@@ -154,9 +170,22 @@ struct BackwardConsumer {
     if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
     ptx::hold(b.p);
 
+    b.finish_before = b.finish;
     b.others_before = b.others;
-    b.others = b.finish && first_adder<Shape>(b.walk.tile, a) > 0;
+    note_adders(b, adders);
     at.next(), b.walk.next(a);
+  }
+  static __device__ __forceinline__ bool finishes_before(const Block& b) {
+    return Shape::kAnyMask ? b.finish_before : b.finish;
+  }
+  // Of the step that ends
+  __device__ __forceinline__ void note_adders(Block& b, Adders adders) const {
+    if constexpr (Shape::kAnyMask) {
+      b.finish = adders.last == b.first_k / kBlockK;
+      b.others = b.finish && adders.first > adders.last;
+    } else {
+      b.others = b.finish && adders_of<Shape>(b.walk.tile, 0, a).first > 0;
+    }
   }
   // S of this step, dK of the one before, dQ of the one before that
   template <int kBefore>
@@ -190,11 +219,11 @@ struct BackwardConsumer {
 
   // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked
   // up once more rather than kept in registers.
-  __device__ __forceinline__ Work catch_up(Block& b) {
+  __device__ __forceinline__ Work<Shape> catch_up(Block& b) {
     wait_ds_place(at.before());
     store_fragment(memory.ds(at.before().stage), row, 0, b.p);
     publish_ds();
-    const Work done = Work::published(memory.work());
+    const auto done = Work<Shape>::published(memory.work(), a);
     if (done.steps > 1) {
       wait_ds(at.before().before());
       ptx::wgmma_fence();
@@ -202,7 +231,7 @@ struct BackwardConsumer {
       ptx::wgmma_wait<0>();
       ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(b.dq, at.before().before(), b.finish, b.others_before, gradient_scale());
+      gradient.put(b.dq, at.before().before(), finishes_before(b), b.others_before, gradient_scale());
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());
@@ -226,7 +255,7 @@ struct BackwardConsumer {
 
   // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of the
   // stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
-  __device__ __forceinline__ void write(Block& b, const Work& done) const {
+  __device__ __forceinline__ void write(Block& b, const Work<Shape>& done) const {
     using Gradients = typename Memory::Gradients;
     constexpr bool kThroughScores = kHeadDim == 64;
     const uint32_t rows = group * Gradients::kBytes;
@@ -271,15 +300,15 @@ struct BackwardConsumer {
       if (leader) ptx::bulk_wait_read<0>();  // dK, dV of the block before have left shared memory, ...
       sync_warpgroup(group);                 // ... and all threads know it
       memory.k_ring().wait_full(keys_at);
-      const Work work = Work::published(memory.work());
+      const auto work = Work<Shape>::published(memory.work(), a);
       if (work.key_block < 0) break;
-      Block b;
+      Block b{.walk = {work, a}};
       begin_block(b, work);
       step<0>(b);
       if (b.walk.left > 0) step<1>(b);
       while (b.walk.left > 0) step<2>(b);
       if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
-      const Work done = catch_up(b);
+      const Work<Shape> done = catch_up(b);
       write(b, done);
     }
   }

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/attention/common/view.h"
+#include "kernels/attention/mask.h"
 #include "kernels/attention/sm90/pipeline.cuh"
 #include "kernels/attention/sm90/tile.cuh"
 
@@ -17,12 +18,14 @@ struct BackwardArgs {
   const float* row_statistics;  // this and the next: see BackwardWorkspace
   float* dq_sums;
   uint32_t* counters;
-  int tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
+  int tokens, kv_tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
   uint32_t works;     // key blocks of all heads
   int heads_at_once;  // see Work
   int causal;
   float scale;
   DropoutMask dropout;
+  Mask mask;  // with kAnyMask, as the next: see BackwardWorkspace
+  const Span *blocks_of_tiles, *tiles_of_blocks;
 };
 
 template <class Shape>
@@ -45,8 +48,9 @@ struct BackwardMemory {
                        kBarriers = kRings + 2 * KeyRing::kBytes + QRing::kBytes + DoutRing::kBytes,
                        kWork =
                            (kBarriers + (2 * Shape::kStages + 3 * Shape::kGroups * Shape::kStages) * 8 + 15) /
-                           16 * 16;
-  static constexpr int kBytes = kWork + 16;
+                           16 * 16,
+                       kAdders = kWork + (Shape::kAnyMask ? 24 : 16);
+  static constexpr int kBytes = kAdders + (Shape::kAnyMask ? Shape::kStages * 8 : 0);
   static_assert(kBytes <= 227 * 1024);
 
   uint32_t base;
@@ -92,6 +96,8 @@ struct BackwardMemory {
     return part_empty(group, stage) + 8 * Shape::kGroups * Shape::kStages;
   }
   __device__ __forceinline__ uint32_t work() const { return base + kWork; }
+  // With kAnyMask: the key blocks that add to dQ of the queries in this stage of Q
+  __device__ __forceinline__ uint32_t adders(int q_stage) const { return base + kAdders + 8 * q_stage; }
 
   __device__ __forceinline__ void init_barriers() const {
     if (base % kTileAlignment != 0) __trap();

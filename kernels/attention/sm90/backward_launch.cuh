@@ -1,4 +1,5 @@
-// The backward as two launches: row statistics, and the main kernel. There is one mode, whatever
+// The backward as two launches: row statistics, and the main kernel; with any mask one between them, which finds
+// who meets whom. There is one mode, whatever
 // AttnBackward::deterministic says: the fixed order of additions costs a few percent of waiting at most, and
 // spares zeroing dQ and a last pass over it.
 #pragma once
@@ -8,6 +9,7 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm90/backward.cuh"
 #include "kernels/attention/sm90/backward_rows.cuh"
+#include "kernels/attention/sm90/backward_spans.cuh"
 #include "kernels/attention/sm90/workspace.h"
 
 namespace tessera::attention::sm90 {
@@ -28,14 +30,17 @@ AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
     CUtensorMap* map;
     const AttnTensor* tensor;
     int64_t heads;
+    int64_t tokens;
     int rows;
-  } const maps[] = {
-      {&args->q, &f.q, p.heads, Shape::kBlockQ},      {&args->dout, &f.dout, p.heads, Shape::kBlockQ},
-      {&args->k, &f.k, p.kv_heads, Shape::kBlockK},   {&args->v, &f.v, p.kv_heads, Shape::kBlockK},
-      {&args->dk, &f.dk, p.kv_heads, kWarpgroupRows}, {&args->dv, &f.dv, p.kv_heads, kWarpgroupRows}};
+  } const maps[] = {{&args->q, &f.q, p.heads, p.tokens, Shape::kBlockQ},
+                    {&args->dout, &f.dout, p.heads, p.tokens, Shape::kBlockQ},
+                    {&args->k, &f.k, p.kv_heads, p.kv_tokens, Shape::kBlockK},
+                    {&args->v, &f.v, p.kv_heads, p.kv_tokens, Shape::kBlockK},
+                    {&args->dk, &f.dk, p.kv_heads, p.kv_tokens, kWarpgroupRows},
+                    {&args->dv, &f.dv, p.kv_heads, p.kv_tokens, kWarpgroupRows}};
   for (const auto& m : maps) {
     const AttnStatus status =
-        make_tensor_map(m.map, *m.tensor, p.batch, p.tokens, m.heads, box_of(p.head_dim, m.rows));
+        make_tensor_map(m.map, *m.tensor, p.batch, m.tokens, m.heads, box_of(p.head_dim, m.rows));
     if (status != ATTN_OK) return status;
   }
   for (int d = 0; d < Shape::kHeadDim; d += Shape::kPart) {
@@ -67,9 +72,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Shape::kBlockQ == 0);
   static_assert(BackwardWorkspace::kSmallestBlockQ <= Shape::kBlockQ);
-  const auto tokens = static_cast<int>(p.tokens);
+  const auto tokens = static_cast<int>(p.tokens), kv_tokens = static_cast<int>(p.kv_tokens);
   const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
-            key_blocks = (tokens + Shape::kBlockK - 1) / Shape::kBlockK;
+            key_blocks = (kv_tokens + Shape::kBlockK - 1) / Shape::kBlockK;
   const auto heads = static_cast<int>(p.batch * p.heads), kv_heads = static_cast<int>(p.batch * p.kv_heads);
 
   const BackwardRowsArgs rows = {
@@ -99,6 +104,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .dq_sums = workspace.dq,
       .counters = workspace.counters,
       .tokens = tokens,
+      .kv_tokens = kv_tokens,
       .heads = static_cast<int>(p.heads),
       .kv_heads = static_cast<int>(p.kv_heads),
       .heads_per_kv = static_cast<int>(p.heads / p.kv_heads),
@@ -109,7 +115,15 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
+      .mask = mask_of(p),
+      .blocks_of_tiles = workspace.blocks_of_tiles,
+      .tiles_of_blocks = workspace.tiles_of_blocks,
   };
+  if constexpr (Shape::kAnyMask) {
+    status = launch(find_spans_kernel<Shape>, static_cast<unsigned>(p.batch), kSpansThreads, 0, stream,
+                    args.mask, query_tiles, key_blocks, workspace.blocks_of_tiles, workspace.tiles_of_blocks);
+    if (status != ATTN_OK) return status;
+  }
   status = make_tensor_maps<Shape>(&args, f);
   if (status != ATTN_OK) return status;
   return launch(backward_kernel<Shape>, std::min(static_cast<uint32_t>(sms), args.works), Shape::kThreads,

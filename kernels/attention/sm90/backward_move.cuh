@@ -17,7 +17,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
   for (;; keys_at.next()) {
     const uint32_t ticket = atomicAdd(a.counters, 1u);
     const bool any = ticket < a.works;
-    const Work work = any ? Work::of<Shape>(ticket, a) : Work{-1, 0, 0, 0};
+    const auto work = any ? Work<Shape>::of(ticket, a) : Work<Shape>::none();
     memory.k_ring().wait_empty(keys_at);  // and nobody looks up the last work any more
     work.publish(memory.work());
     if (!any) {
@@ -29,12 +29,17 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
                              first_k, work.kv_head, work.batch);
     bool v_there = false;
 #pragma unroll 1  // few registers are left for this warp
-    for (QueryWalk walk = QueryWalk::of<Shape>(work, a); walk.left > 0; walk.next(a)) {
+    for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a)) {
       const int first_q = walk.tile * Shape::kBlockQ;
+      if constexpr (Shape::kAnyMask) {
+        const Adders adders = adders_of<Shape>(walk.tile, work.batch, a);
+        memory.q_ring().wait_empty(at);
+        adders.publish(memory.adders(at.stage));
+      }
       const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
       load_tile<Shape::kWhole>(memory.q(at.stage), a.q, q_full, first_q, walk.head, work.batch);
       ptx::load_bytes(memory.rows(at.stage),
-                      a.row_statistics + static_cast<int64_t>(walk.index) * (2 * Shape::kBlockQ),
+                      a.row_statistics + walk.index_of(work.batch, a) * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
       if (!v_there) {
         load_tile<Shape::kWhole>(memory.v(), a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
@@ -53,7 +58,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 // The first adder stores, the others add: by the copy engine, in whose proxy they follow one
 // another. When a copy is complete (bulk_wait) its thread sees it, and by releasing the counter
 // lets the next adder's thread see it, which then orders it before its own copy by a proxy fence.
-// The last adder is key block 0: there, the sum of the others is brought into shared memory for the
+// The last adder is the lowest key block, of a plain mask block 0: there, the sum of the others is brought into shared memory for the
 // warpgroup to add, and what is sent is dQ in bf16.
 template <class Shape>
 __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group) {
@@ -64,16 +69,19 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
 
   for (;; keys_at.next()) {
     memory.k_ring().wait_full(keys_at);
-    const Work work = Work::published(memory.work());
+    const auto work = Work<Shape>::published(memory.work(), a);
     memory.k_ring().release(keys_at);
     if (work.key_block < 0) break;
-    const bool finish = work.key_block == 0;
+    Adders next = adders_of<Shape>(work.tiles.begin, work.batch, a);  // read a step ahead: it takes a while
 #pragma unroll 1
-    for (QueryWalk walk = QueryWalk::of<Shape>(work, a); walk.left > 0; walk.next(a), at.next()) {
-      const int index = walk.index * Shape::kGroups + group;
+    for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
+      const Adders adders = next;
+      const bool finish = work.key_block == adders.last;
+      const auto index = static_cast<int>(walk.index_of(work.batch, a)) * Shape::kGroups + group;
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
       const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
-      const int turns_before = first_adder<Shape>(walk.tile, a) - work.key_block;
+      const int turns_before = adders.first - work.key_block;
+      if (walk.left > 1) next = adders_of<Shape>(walk.next_tile(a), work.batch, a);
       if (turns_before > 0) {
         while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turns_before)) {
         }

@@ -26,6 +26,28 @@ __device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int
   }
 }
 
+// The same for any mask, with the queries that see a thread's two keys: seeing_of(), which is called while the
+// scores are under way. Queries past the end have probability 0 whatever their scores.
+__device__ __forceinline__ Span seeing_of(int key, int r, const Mask& mask) {
+  const int row = key + 16 * (threadIdx.x / 32 % kWarpsPerGroup) + 8 * r + threadIdx.x % 32 / 4;
+  return row < mask.keys ? mask.queries_of(row) : Span{0, 0};
+}
+template <int kCount>
+__device__ __forceinline__ void mask_transposed(float (&s)[kCount], int query, const Span (&seeing)[2]) {
+  const int first = query + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int begin = seeing[r].begin - first, end = seeing[r].end - first;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * n + e < begin || 8 * n + e >= end) s[4 * n + 2 * r + e] = -INFINITY;
+      }
+    }
+  }
+}
+
 // Statistics of the columns' queries, the first few of which are loaded before the wait
 // for the products that they are needed with.
 struct ColumnStatistics {

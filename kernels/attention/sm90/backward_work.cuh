@@ -12,20 +12,26 @@
 // tickets, so that block j also starts later.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/sm90/backward_args.cuh"
 
 namespace tessera::attention::sm90 {
 
+// The query tiles that a key block meets
 template <class Shape>
-__device__ __forceinline__ int first_tile(int key_block, const BackwardArgs& a) {
-  return a.causal ? key_block * (Shape::kBlockK / Shape::kBlockQ) : 0;
+__device__ __forceinline__ Span tiles_of(int key_block, int batch, const BackwardArgs& a) {
+  if constexpr (Shape::kAnyMask) return a.tiles_of_blocks[batch * a.key_blocks + key_block];
+  return {a.causal ? key_block * (Shape::kBlockK / Shape::kBlockQ) : 0, a.query_tiles};
 }
 
+template <class Shape>
 struct Work {
   int key_block, kv_head, batch;
-  int steps;  // query tiles that see the block, times query heads
+  int steps;   // query tiles that the block meets, times query heads
+  Span tiles;  // those
 
-  template <class Shape>
+  static __device__ __forceinline__ Work none() { return {-1, 0, 0, 0, {0, 0}}; }
   static __device__ __forceinline__ Work of(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks), at_once = static_cast<uint32_t>(a.heads_at_once);
     const uint32_t first_head = ticket / (at_once * blocks) * at_once;
@@ -33,50 +39,105 @@ struct Work {
     ticket -= first_head * blocks;
     const uint32_t head = first_head + ticket % heads;
     const auto key_block = static_cast<int>(blocks - 1 - ticket / heads);
-    return {key_block, static_cast<int>(head % a.kv_heads), static_cast<int>(head / a.kv_heads),
-            a.heads_per_kv * (a.query_tiles - first_tile<Shape>(key_block, a))};
+    const auto batch = static_cast<int>(head / a.kv_heads);
+    const Span tiles = tiles_of<Shape>(key_block, batch, a);
+    return {key_block, static_cast<int>(head % a.kv_heads), batch, a.heads_per_kv * (tiles.end - tiles.begin),
+            tiles};
   }
 
   // What the CTA works on, as its loader lets the others know; key block -1 ends it.
   __device__ __forceinline__ void publish(uint32_t at) const {
     ptx::store_shared(at, uint4{static_cast<uint32_t>(key_block), static_cast<uint32_t>(kv_head),
                                 static_cast<uint32_t>(batch), static_cast<uint32_t>(steps)});
+    if constexpr (Shape::kAnyMask) ptx::store_shared(at + 16, make_uint2(tiles.begin, tiles.end));
   }
-  static __device__ __forceinline__ Work published(uint32_t at) {
+  static __device__ __forceinline__ Work published(uint32_t at, const BackwardArgs& a) {
     const uint4 w = ptx::load_shared_uint4(at);
-    return {static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w)};
+    Work work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w), {}};
+    if constexpr (Shape::kAnyMask) {
+      const int2 tiles = ptx::load_shared_int2(at + 16);
+      work.tiles = {tiles.x, tiles.y};
+    } else {
+      work.tiles = tiles_of<Shape>(work.key_block, work.batch, a);
+    }
+    return work;
   }
 };
 
-// The steps of a key block: its query tiles, upwards from the first that sees a key of it, for one query head
-// after the other. Everyone in the CTA walks so.
-struct QueryWalk {
+// The steps of a key block: its query tiles, upwards from the first, for one query head after the other.
+// Everyone in the CTA walks so.
+struct WalkOfPlainMask {
   int first_tile;
   int tile, head;  // of the batch
   int index;       // of the tile among those of all heads
   int left;        // steps, this one included
 
   template <class Shape>
-  static __device__ __forceinline__ QueryWalk of(Work work, const BackwardArgs& a) {
-    QueryWalk walk;
-    walk.first_tile = sm90::first_tile<Shape>(work.key_block, a);
-    walk.tile = walk.first_tile;
-    walk.head = work.kv_head * a.heads_per_kv;
-    walk.index = (work.batch * a.heads + walk.head) * a.query_tiles + walk.tile;
-    walk.left = work.steps;
-    return walk;
-  }
+  __device__ __forceinline__ WalkOfPlainMask(const Work<Shape>& work, const BackwardArgs& a)
+      : first_tile(work.tiles.begin),
+        tile(work.tiles.begin),
+        head(work.kv_head * a.heads_per_kv),
+        index((work.batch * a.heads + head) * a.query_tiles + tile),
+        left(work.steps) {}
   __device__ __forceinline__ void next(const BackwardArgs& a) {
     --left, ++index;
     if (++tile == a.query_tiles) tile = first_tile, ++head, index += first_tile;
   }
+  __device__ __forceinline__ int next_tile(const BackwardArgs& a) const {
+    return tile + 1 == a.query_tiles ? first_tile : tile + 1;
+  }
+  __device__ __forceinline__ int64_t index_of(int /*batch*/, const BackwardArgs& /*a*/) const {
+    return index;
+  }
 };
+// Tiles end before the sequence does. The index is computed anew, for the warps that move data have no register
+// to keep it in.
+struct WalkOfAnyMask {
+  int first_tile, end_tile;
+  int tile, head;
+  int left;
 
-// The highest key block that sees a query tile, which is the first to add to its dQ; the last is block 0.
+  template <class Shape>
+  __device__ __forceinline__ WalkOfAnyMask(const Work<Shape>& work, const BackwardArgs& a)
+      : first_tile(work.tiles.begin),
+        end_tile(work.tiles.end),
+        tile(work.tiles.begin),
+        head(work.kv_head * a.heads_per_kv),
+        left(work.steps) {}
+  __device__ __forceinline__ void next(const BackwardArgs& /*a*/) {
+    --left;
+    if (++tile == end_tile) tile = first_tile, ++head;
+  }
+  __device__ __forceinline__ int next_tile(const BackwardArgs& /*a*/) const {
+    return tile + 1 == end_tile ? first_tile : tile + 1;
+  }
+  __device__ __forceinline__ int64_t index_of(int batch, const BackwardArgs& a) const {
+    return (batch * a.heads + head) * a.query_tiles + tile;
+  }
+};
 template <class Shape>
-__device__ __forceinline__ int first_adder(int tile, const BackwardArgs& a) {
+using QueryWalk = std::conditional_t<Shape::kAnyMask, WalkOfAnyMask, WalkOfPlainMask>;
+
+// The key blocks that add to the dQ of a query tile, the highest first: [last, first]
+struct Adders {
+  int last, first;
+
+  __device__ __forceinline__ void publish(uint32_t at) const {
+    ptx::store_shared(at, make_uint2(last, first));
+  }
+  static __device__ __forceinline__ Adders published(uint32_t at) {
+    const int2 w = ptx::load_shared_int2(at);
+    return {w.x, w.y};
+  }
+};
+template <class Shape>
+__device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardArgs& a) {
+  if constexpr (Shape::kAnyMask) {
+    const Span blocks = a.blocks_of_tiles[batch * a.query_tiles + tile];
+    return {blocks.begin, blocks.end - 1};
+  }
   constexpr int kTilesPerBlock = Shape::kBlockK / Shape::kBlockQ;
-  return a.causal ? tile / kTilesPerBlock : a.key_blocks - 1;
+  return {0, a.causal ? tile / kTilesPerBlock : a.key_blocks - 1};
 }
 
 }  // namespace tessera::attention::sm90

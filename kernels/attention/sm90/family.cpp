@@ -8,17 +8,32 @@ namespace tessera::attention::sm90 {
 namespace {
 
 #ifdef TESSERA_ATTENTION_SM90
+using Forward = AttnStatus (*)(const AttnForward&, CUstream_st*);
+using Backward = AttnStatus (*)(const AttnBackward&, CUstream_st*);
+
+// The kernels of a width: for the plain masks without dropout and with it, and for any mask
+template <class Launch>
+struct Kernels {
+  Launch plain, dropout, mask;
+};
+template <class Launch>
+Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels<Launch>& whole_128,
+            const Kernels<Launch>& narrow_128) {
+  const Kernels<Launch>& of_width = p.head_dim <= 64 ? up_to_64 : p.head_dim == 128 ? whole_128 : narrow_128;
+  if (!mask_of(p).plain()) return of_width.mask;
+  return p.dropout.threshold > 0 ? of_width.dropout : of_width.plain;
+}
+
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  const bool dropout = f.problem.dropout.threshold > 0;
-  if (f.problem.head_dim <= 64) return (dropout ? forward_64_dropout : forward_64)(f, stream);
-  if (f.problem.head_dim == 128) return (dropout ? forward_128_dropout : forward_128)(f, stream);
-  return (dropout ? forward_128_narrow_dropout : forward_128_narrow)(f, stream);
+  return pick<Forward>(f.problem, {forward_64, forward_64_dropout, forward_64_mask},
+                       {forward_128, forward_128_dropout, forward_128_mask},
+                       {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask})(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  const bool dropout = f.problem.dropout.threshold > 0;
-  if (f.problem.head_dim <= 64) return (dropout ? backward_64_dropout : backward_64)(f, stream);
-  if (f.problem.head_dim == 128) return (dropout ? backward_128_dropout : backward_128)(f, stream);
-  return (dropout ? backward_128_narrow_dropout : backward_128_narrow)(f, stream);
+  return pick<Backward>(f.problem, {backward_64, backward_64_dropout, backward_64_mask},
+                        {backward_128, backward_128_dropout, backward_128_mask},
+                        {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask})(f,
+                                                                                                      stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
@@ -41,9 +56,9 @@ constinit const Family kFamily = {.name = "sm90",
                                   .row_padding = BackwardWorkspace::kRowPadding,
                                   .by_name_only = false,
                                   .dropout = true,
-                                  .masks = Masks::kPlain,
+                                  .masks = Masks::kAllWithoutDropout,
                                   .tile_rows = tile_rows,
-                                  .forward_workspace = nullptr,
+                                  .forward_workspace = workspace_bytes<ForwardWorkspace>,
                                   .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                   .forward = forward,
                                   .backward = backward};

@@ -21,37 +21,75 @@
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
+#include "kernels/attention/sm90/forward_spans.cuh"
 
 namespace tessera::attention::sm90 {
 
-// Keys that a row may not see score -inf. `row` and `key` are those
-// of element (0, 0) of the warpgroup's tile.
-template <bool kCausal, int kCount>
-__device__ __forceinline__ void mask_scores(float (&s)[kCount], int row, int key, int tokens) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarpsPerGroup;
+// Of a slice's rows, the first that a thread has elements of; the other is 8 below.
+__device__ __forceinline__ int lane_row() {
+  return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
+}
+
+// What a slice of 64 rows may not see: those scores become -inf.
+template <class Shape, bool kCausal>
+struct SliceMask {
+  static constexpr int kBlockK = Shape::kBlockK;
+  int tokens;
+  int row;  // the first that the thread has elements of; the other is 8 below
+  Span whole;
+  uint32_t rows_keys;  // with kAnyMask: in shared memory, of that row
+
+  __device__ __forceinline__ SliceMask(int all_tokens, const ForwardWork<Shape>& work,
+                                       uint32_t slice_rows_keys)
+      : tokens(all_tokens),
+        row(work.row + lane_row()),
+        whole{0, kCausal ? min(all_tokens, work.row + 1) : all_tokens},
+        rows_keys(slice_rows_keys + lane_row() * 8) {
+    if constexpr (Shape::kAnyMask) whole = work.keys.whole;
+  }
+  // The scores of key tile j
+  __device__ __forceinline__ void apply(float (&s)[kBlockK / 2], int j) const {
+    if (!whole.contains({j * kBlockK, (j + 1) * kBlockK})) hide(s, j * kBlockK);
+  }
+
+ private:
+  __device__ __forceinline__ Span keys_of(int r) const {
+    if constexpr (Shape::kAnyMask) {
+      const int2 seen = ptx::load_shared_int2(rows_keys + r * 64);
+      return {seen.x, seen.y};
+    }
+    return {0, kCausal ? min(tokens, row + 8 * r + 1) : tokens};
+  }
+  __device__ __forceinline__ void hide(float (&s)[kBlockK / 2], int key) const {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    // Columns are compile-time constants up to the lane's own offset, which goes into the limit.
-    const int visible = kCausal ? min(tokens, row + 16 * warp + 8 * r + lane / 4 + 1) : tokens;
-    const int limit = visible - key - lane % 4 * 2;
+    for (int r = 0; r < 2; ++r) {
+      const Span seen = keys_of(r);
+      // Columns are compile-time constants up to the lane's own offset, which goes into the limits.
+      const int first = key + threadIdx.x % 4 * 2, end = seen.end - first, begin = seen.begin - first;
 #pragma unroll
-    for (int n = 0; n < kCount / 4; ++n) {
-      if (8 * n >= limit) s[4 * n + 2 * r] = -INFINITY;
-      if (8 * n + 1 >= limit) s[4 * n + 2 * r + 1] = -INFINITY;
+      for (int n = 0; n < kBlockK / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = 8 * n + e;
+          if (column >= end || (Shape::kAnyMask && column < begin)) s[4 * n + 2 * r + e] = -INFINITY;
+        }
+      }
     }
   }
-}
+};
 
 // One of the warpgroups that compute
 template <class Shape, bool kCausal>
 struct ForwardConsumer {
   using Memory = ForwardMemory<Shape>;
+  using Work = ForwardWork<Shape>;
   using Softmax = OnlineSoftmax<SumOrder::kPairs>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
   // those key tiles it still holds a stage of V, for its pending product: the loader must
   // reach the next K before it waits for that stage.
-  static_assert((Shape::kConsumers - 1) * kWarpgroupRows <= Shape::kKVStages * kBlockK);
+  static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVStages);
+  // With kAnyMask it may be more: then the product is finished before.
 
   const ForwardArgs& a;
   const Memory memory;
@@ -65,10 +103,6 @@ struct ForwardConsumer {
   typename Memory::QRing::Place q_at, q_out, q_stored;
   typename Memory::KVRing::Place k_at, v_at;
 
-  // Of the slice's rows, the first that the thread has elements of; the other is 8 below.
-  static __device__ __forceinline__ int lane_row() {
-    return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
-  }
   static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
 
   __device__ __forceinline__ void take_turn() const {
@@ -144,20 +178,28 @@ struct ForwardConsumer {
     for (;;) {
       finish_store();  // the loader may need that stage to bring the next slice
       memory.q_ring(warpgroup).wait_full(q_at);
-      const ForwardWork work = ForwardWork::load(memory.work(warpgroup, q_at.stage));
+      const Work work = Work::load(memory.work(warpgroup, q_at.stage));
       const bool active = work.key_tiles >= 0 && work.row < a.tokens;
-      const int mine = active ? key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows) : 0;
-      if (mine == 0 && pending) finish_slice();
-      if (work.key_tiles < 0) break;
-      for (int j = work.key_tiles - 1; j >= mine; --j) {
-        memory.k_ring().wait_full(k_at);
-        take_turn();
-        pass_turn();
-        release_k();
-        if (mine == 0) skip_v();
+      Span mine{0, 0};
+      if constexpr (Shape::kAnyMask) {
+        if (active) mine = work.keys.tiles;
+      } else {
+        if (active) mine.end = key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows);
       }
-      if (mine > 0) {
-        attend(work, mine);
+      const int above = work.key_tiles - mine.end;  // key tiles to skip before the first
+      const bool waits = active && (!Shape::kAnyMask || (pending && above < Shape::kKVStages));
+      if (!waits && pending) finish_slice();
+      if (work.key_tiles < 0) break;
+      skip(active ? above : work.key_tiles - work.first_key_tile, !waits);
+      if (active) {
+        attend(work, mine, waits ? above : 0);
+        if constexpr (Shape::kAnyMask) {
+          if (mine.begin > work.first_key_tile) {
+            finish_store();  // of the slice before, where this one had a single key tile
+            finish_slice();
+            skip(mine.begin - work.first_key_tile, true);
+          }
+        }
       } else if (leader()) {
         memory.q_ring(warpgroup).release(q_at);  // all warps have read it: they took a turn since
       }
@@ -166,12 +208,24 @@ struct ForwardConsumer {
     if (leader()) ptx::bulk_wait_read<0>();
   }
 
-  // A slice: `mine` key tiles. Leaves the last product pending.
-  __device__ __forceinline__ void attend(const ForwardWork& work, int mine) {
+  // Key tiles that the slice does not see. V too, unless an earlier one is still needed.
+  __device__ __forceinline__ void skip(int tiles, bool skips_v) {
+    for (; tiles > 0; --tiles) {
+      memory.k_ring().wait_full(k_at);
+      take_turn();
+      pass_turn();
+      release_k();
+      if (skips_v) skip_v();
+    }
+  }
+
+  // A slice, of the key tiles `mine`; `skipped` tiles before them, of which K is already skipped. Leaves the
+  // last product pending.
+  __device__ __forceinline__ void attend(const Work& work, Span mine, int skipped) {
     const auto q = memory.q(warpgroup, q_at.stage);
-    const int unmasked = (kCausal ? min(a.tokens, work.row + 1) : a.tokens) / kBlockK;
-    for (int j = mine - 1; j >= 0; --j) {
-      const bool first = j == mine - 1;
+    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.stage));
+    for (int j = mine.end - 1; j >= mine.begin; --j) {
+      const bool first = j == mine.end - 1;
       float s[kBlockK / 2];
       memory.k_ring().wait_full(k_at);
       take_turn();
@@ -189,7 +243,7 @@ struct ForwardConsumer {
       ptx::wgmma_wait<1>();
       ptx::hold(s);
       release_k();
-      if (j >= unmasked) mask_scores<kCausal>(s, work.row, j * kBlockK, a.tokens);
+      mask.apply(s, j);
       Softmax before = softmax;
       if (first) softmax = Softmax(a.scale);
       softmax.raise(s);
@@ -204,7 +258,7 @@ struct ForwardConsumer {
       if (pending) release_v();
       if (first) {
         if (pending) write(before);
-        for (int skipped = work.key_tiles - mine; skipped > 0; --skipped) skip_v();
+        for (int left = skipped; left > 0; --left) skip_v();
 #pragma unroll
         for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
         out_row = work.row, out_head = work.head, out_batch = work.batch;
@@ -254,14 +308,23 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .tokens = static_cast<int>(p.tokens),
                       .scale = p.scale,
                       .dropout = DropoutMask(dropout_of(p))};
-  const auto map = [&](CUtensorMap* map, const AttnTensor& tensor, int64_t heads, int rows) {
-    return make_tensor_map(map, tensor, p.batch, p.tokens, heads, box_of(p.head_dim, rows)) == ATTN_OK;
+  const auto queries = [&](CUtensorMap* map, const AttnTensor& tensor) {
+    return make_tensor_map(map, tensor, p.batch, p.tokens, p.heads, box_of(p.head_dim, kWarpgroupRows)) ==
+           ATTN_OK;
   };
-  if (!map(&args.q, f.q, p.heads, kWarpgroupRows) || !map(&args.k, f.k, p.kv_heads, Shape::kBlockK) ||
-      !map(&args.v, f.v, p.kv_heads, Shape::kBlockK) || !map(&args.out, f.out, p.heads, kWarpgroupRows)) {
+  const auto keys = [&](CUtensorMap* map, const AttnTensor& tensor) {
+    return make_tensor_map(map, tensor, p.batch, p.kv_tokens, p.kv_heads,
+                           box_of(p.head_dim, Shape::kBlockK)) == ATTN_OK;
+  };
+  if (!queries(&args.q, f.q) || !keys(&args.k, f.k) || !keys(&args.v, f.v) || !queries(&args.out, f.out))
     return ATTN_LAUNCH_FAILED;
+  auto kernel = forward_kernel<Shape, false>;
+  if constexpr (Shape::kAnyMask) {
+    const AttnStatus status = find_spans<Shape>(&args, f, stream);
+    if (status != ATTN_OK) return status;
+  } else if (p.mask.causal) {
+    kernel = forward_kernel<Shape, true>;
   }
-  const auto kernel = p.mask.causal ? forward_kernel<Shape, true> : forward_kernel<Shape, false>;
   const dim3 grid(std::min(sms, args.schedule.items()));
   return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, ForwardMemory<Shape>::kAskFor, stream,
                 args);

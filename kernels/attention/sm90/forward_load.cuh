@@ -6,29 +6,79 @@
 
 namespace tessera::attention::sm90 {
 
+// The items of a CTA, one after another, and what their rows see
+template <class Shape, bool kCausal>
+struct ForwardItems {
+  const ForwardArgs& a;
+  ForwardSchedule::Walk walk;
+  QueryTile tile;
+
+  __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
+      : a(args), walk(args.schedule.begin(blockIdx.x)) {}
+  __device__ __forceinline__ bool next() {
+    const int item = a.schedule.next<kCausal>(walk, gridDim.x);
+    tile = a.schedule.tile<kCausal>(max(item, 0));
+    return item >= 0;
+  }
+  __device__ __forceinline__ SliceKeys keys_of(int /*slice*/) const { return {}; }
+  __device__ __forceinline__ Span key_tiles() const {
+    return {0, sm90::key_tiles<Shape, kCausal>(a.tokens, tile.last_slice * kWarpgroupRows)};
+  }
+};
+template <class Shape, bool kCausal>
+  requires Shape::kAnyMask
+struct ForwardItems<Shape, kCausal> {
+  const ForwardArgs& a;
+  const uint32_t items;
+  uint32_t ticket;  // taken one item ahead, for it takes a while
+  QueryTile tile;
+
+  __device__ __forceinline__ explicit ForwardItems(const ForwardArgs& args)
+      : a(args), items(args.schedule.items()), ticket(atomicAdd(args.ticket, 1u)) {}
+  __device__ __forceinline__ bool next() {
+    const uint32_t item = ticket;
+    if (item < items) ticket = atomicAdd(a.ticket, 1u);
+    tile = a.schedule.tile_in_order(item < items ? static_cast<int>(item) : 0, a.order);
+    return item < items;
+  }
+  __device__ __forceinline__ SliceKeys keys_of(int slice) const {
+    return a.slices_keys[tile.batch * a.schedule.slices() + slice];
+  }
+  __device__ __forceinline__ Span key_tiles() const {
+    return {keys_of(tile.first_slice).tiles.begin, keys_of(tile.last_slice - 1).tiles.end};
+  }
+};
+
 template <class Shape, bool kCausal>
 __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shape> memory) {
   using Memory = ForwardMemory<Shape>;
   ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
   typename Memory::QRing::Place q_at;
   typename Memory::KVRing::Place k_at, v_at;
-  for (auto walk = a.schedule.begin(blockIdx.x);;) {
-    const int item = a.schedule.next<kCausal>(walk, gridDim.x);
-    const QueryTile tile = a.schedule.tile<kCausal>(max(item, 0));
-    const int all = key_tiles<Shape, kCausal>(a.tokens, tile.last_slice * kWarpgroupRows);
+  for (ForwardItems<Shape, kCausal> items(a);;) {
+    const bool any = items.next();
+    const QueryTile& tile = items.tile;
+    const Span all = items.key_tiles();
 #pragma unroll
     for (int w = 0; w < Shape::kConsumers; ++w) {
       const int slice = tile.first_slice + w;
-      const bool active = item >= 0 && slice < tile.last_slice;
+      const bool active = any && slice < tile.last_slice;
+      const SliceKeys keys = active ? items.keys_of(slice) : SliceKeys{};
       const auto ring = memory.q_ring(w);
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWork{item < 0 ? -1 : all, row, tile.head, tile.batch}.store(memory.work(w, q_at.stage));
-      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes : 0);
-      if (active) load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
+      ForwardWork<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
+          memory.work(w, q_at.stage));
+      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
+      if (!active) continue;
+      load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
+      if constexpr (Shape::kAnyMask)
+        ptx::load_bytes(memory.rows_keys(w, q_at.stage),
+                        a.rows_keys + (tile.batch * a.schedule.slices() + slice) * int64_t{kWarpgroupRows},
+                        Memory::kRowsKeysBytes, barrier);
     }
     q_at.next();
-    if (item < 0) break;
+    if (!any) break;
     const auto fill_k = [&](int j) {
       const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
       load_tile<Shape::kWhole>(memory.k(k_at.stage), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
@@ -41,10 +91,10 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
                                tile.batch);
       v_at.next();
     };
-    int j = all - 1;
+    int j = all.end - 1;
     fill_k(j);
-    for (; j >= 0; --j) {
-      if (j > 0) fill_k(j - 1);
+    for (; j >= all.begin; --j) {
+      if (j > all.begin) fill_k(j - 1);
       fill_v(j);
     }
   }

@@ -4,6 +4,7 @@
 #include "kernels/attention/sm90/forward_schedule.h"
 #include "kernels/attention/sm90/pipeline.cuh"
 #include "kernels/attention/sm90/tile.cuh"
+#include "kernels/attention/sm90/workspace.h"
 
 namespace tessera::attention::sm90 {
 
@@ -14,6 +15,11 @@ struct ForwardArgs {
   int tokens;
   float scale;
   DropoutMask dropout;
+  // With kAnyMask: see ForwardWorkspace.
+  uint32_t* ticket;
+  const int32_t* order;
+  const SliceKeys* slices_keys;
+  const Span* rows_keys;
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O
@@ -24,11 +30,13 @@ struct ForwardMemory {
   using KV = Tile<Shape::kBlockK, Shape::kHeadDim>;
   using QRing = Ring<Shape::kQStages>;
   using KVRing = Ring<Shape::kKVStages>;
-  static constexpr int kWorkBytes = 16;
+  static constexpr int kWorkBytes = Shape::kAnyMask ? 48 : 16;
+  static constexpr int kRowsKeysBytes = Shape::kAnyMask ? kWarpgroupRows * 8 : 0;  // of a slice
   static constexpr int kKAt = Shape::kConsumers * Shape::kQStages * Q::kBytes,
                        kVAt = kKAt + Shape::kKVStages * KV::kBytes,
                        kWorkAt = kVAt + Shape::kKVStages * KV::kBytes,
-                       kRingsAt = kWorkAt + Shape::kConsumers * Shape::kQStages * kWorkBytes,
+                       kRowsKeysAt = kWorkAt + Shape::kConsumers * Shape::kQStages * kWorkBytes,
+                       kRingsAt = kRowsKeysAt + Shape::kConsumers * Shape::kQStages * kRowsKeysBytes,
                        kBytes = kRingsAt + Shape::kConsumers * QRing::kBytes + 2 * KVRing::kBytes;
   static constexpr int kAskFor = kBytes + kTileAlignment;  // the base is rounded up
 
@@ -47,6 +55,10 @@ struct ForwardMemory {
   __device__ __forceinline__ uint32_t work(int warpgroup, int stage) const {
     return base + kWorkAt + (warpgroup * Shape::kQStages + stage) * kWorkBytes;
   }
+  // With kAnyMask: the keys that each row of the slice sees
+  __device__ __forceinline__ uint32_t rows_keys(int warpgroup, int stage) const {
+    return base + kRowsKeysAt + (warpgroup * Shape::kQStages + stage) * kRowsKeysBytes;
+  }
   __device__ __forceinline__ QRing q_ring(int warpgroup) const {
     return {base + kRingsAt + warpgroup * QRing::kBytes};
   }
@@ -57,17 +69,33 @@ struct ForwardMemory {
 };
 
 // What a consumer has to do, handed over with its slice of queries
+template <class Shape>
 struct ForwardWork {
-  int key_tiles;  // of the query tile; -1: there is no more work
+  int key_tiles;  // the query tile walks down from the one before this; -1: there is no more work
   int row;        // where the slice begins; past the end of the sequence, this consumer has none
   int head, batch;
+  int first_key_tile = 0;  // down to this one
+  SliceKeys keys = {};     // with kAnyMask
 
   __device__ __forceinline__ void store(uint32_t to) const {
     ptx::store_shared(to, make_uint4(key_tiles, row, head, batch));
+    if constexpr (Shape::kAnyMask) {
+      ptx::store_shared(to + 16,
+                        make_uint4(keys.tiles.begin, keys.tiles.end, keys.whole.begin, keys.whole.end));
+      ptx::store_shared(to + 32, make_uint2(first_key_tile, 0));
+    }
   }
   static __device__ __forceinline__ ForwardWork load(uint32_t from) {
     const uint4 w = ptx::load_shared_uint4(from);
-    return {static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z), static_cast<int>(w.w)};
+    ForwardWork work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z),
+                     static_cast<int>(w.w)};
+    if constexpr (Shape::kAnyMask) {
+      const uint4 k = ptx::load_shared_uint4(from + 16);
+      work.keys = {{static_cast<int>(k.x), static_cast<int>(k.y)},
+                   {static_cast<int>(k.z), static_cast<int>(k.w)}};
+      work.first_key_tile = ptx::load_shared_int2(from + 32).x;
+    }
+    return work;
   }
 };
 
@@ -75,7 +103,7 @@ struct ForwardWork {
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }
 __device__ __forceinline__ int turn_barrier(int warpgroup) { return 5 + warpgroup; }
 
-// Key tiles that rows before end_row see
+// Key tiles that rows before end_row see, of a plain mask
 template <class Shape, bool kCausal>
 __device__ __forceinline__ int key_tiles(int tokens, int end_row) {
   return ((kCausal ? min(tokens, end_row) : tokens) + Shape::kBlockK - 1) / Shape::kBlockK;

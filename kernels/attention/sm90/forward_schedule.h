@@ -1,4 +1,5 @@
-// Which query tiles a CTA takes, and in which order: static, so that the forward needs no counter in memory.
+// Which query tiles a CTA takes, and in which order: for the plain masks static, so that the forward needs no
+// counter in memory.
 //
 // The rows of a head are cut into slices, one a warpgroup, and as few query tiles as
 // hold them; where the slices do not come out even, the first tiles have one less. An
@@ -10,6 +11,9 @@
 // Causal: section by section, each so many heads as stay in L2; within a section the longest tiles first and
 // the heads fastest. Every other round goes backwards, so that nobody gets the longest tile of every round,
 // and what a section's last, partial round gives to some CTAs, the next section's gives to others.
+//
+// Any other mask: section by section as well, and in each the tiles in the order of forward_spans.cuh. Since
+// lengths are not known in advance, CTAs take tickets.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +55,7 @@ class ForwardSchedule {
   ForwardSchedule(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas)
       : ForwardSchedule(p, (p.tokens + slice_rows - 1) / slice_rows, int64_t{slices_a_tile}, ctas) {}
 
-  int items() const { return items_; }
+  TESSERA_HOST_DEVICE int items() const { return items_; }
   TESSERA_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
 
   // Where a CTA stands
@@ -86,12 +90,30 @@ class ForwardSchedule {
     if (kCausal) {
       const int before = section_items_.split(item) * section_;
       const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
-      tile = static_cast<int>(tiles_.divisor) - 1 - here.split(item);
+      tile = tiles() - 1 - here.split(item);
       head = before + item;
     } else {
       head = tiles_.split(item);
       tile = item;
     }
+    return query_tile(tile, head);
+  }
+  // Of any mask: as causal, but for the order of a sequence's tiles, which is read.
+  TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order) const {
+    const int before = section_items_.split(item) * section_;
+    const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
+    const int place = here.split(item), head = before + item;
+    return query_tile(order[heads_.divide(head) * tiles() + place], head);
+  }
+  TESSERA_HOST_DEVICE int slices() const { return tiles() * slices_a_tile_ - short_tiles_; }  // of a head
+  TESSERA_HOST_DEVICE int tiles() const { return static_cast<int>(tiles_.divisor); }          // of a head
+  // The slices of a tile: [first_slice(tile), first_slice(tile + 1))
+  TESSERA_HOST_DEVICE int first_slice(int tile) const {
+    return tile * slices_a_tile_ - (tile < short_tiles_ ? tile : short_tiles_);
+  }
+
+ private:
+  TESSERA_HOST_DEVICE QueryTile query_tile(int tile, int head) const {
     const int batch = heads_.split(head);
     return {.first_slice = first_slice(tile),
             .last_slice = first_slice(tile + 1),
@@ -100,7 +122,6 @@ class ForwardSchedule {
             .batch = batch};
   }
 
- private:
   // Keys and values of a section: they stay in L2 (50 MB or more), beside queries and outputs.
   static constexpr int64_t kSectionBytes = int64_t{32} << 20;
 
@@ -120,17 +141,14 @@ class ForwardSchedule {
 
   // Heads of a section: an even number of rounds, which come out level, or what fits.
   static int section_size(const AttnProblem& p, int64_t tiles, int ctas) {
-    const int64_t bytes = p.tokens * p.head_dim * 2 * 2 * p.kv_heads / p.heads;  // of a head, K and V in bf16
+    const int64_t bytes =
+        p.kv_tokens * p.head_dim * 2 * 2 * p.kv_heads / p.heads;  // of a head, K and V in bf16
     const int64_t fit = kSectionBytes / (bytes + 1);
     int64_t heads = fit;
     for (int rounds : {2, 4}) {
       if (rounds * ctas / tiles > 0 && rounds * ctas / tiles <= fit) heads = rounds * ctas / tiles;
     }
     return static_cast<int>(std::clamp<int64_t>(heads, 1, p.batch * p.heads));
-  }
-
-  TESSERA_HOST_DEVICE int first_slice(int tile) const {
-    return tile * slices_a_tile_ - (tile < short_tiles_ ? tile : short_tiles_);
   }
 
   int slices_a_tile_, short_tiles_, items_;

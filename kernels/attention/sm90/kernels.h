@@ -21,4 +21,12 @@ AttnStatus forward_128_narrow_dropout(const AttnForward& f, CUstream_st* stream)
 AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow_dropout(const AttnBackward& f, CUstream_st* stream);
 
+// Any mask, without dropout
+AttnStatus forward_64_mask(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_mask(const AttnBackward& f, CUstream_st* stream);
+AttnStatus forward_128_mask(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_mask(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_128_mask(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow_mask(const AttnBackward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm90

@@ -157,6 +157,9 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
                "r"(value.w)
                : "memory");
 }
+__device__ __forceinline__ void store_shared(uint32_t to, uint2 value) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(value.x), "r"(value.y) : "memory");
+}
 __device__ __forceinline__ float4 load_shared_float4(uint32_t from) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

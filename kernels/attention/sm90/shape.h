@@ -23,9 +23,16 @@ struct WithDropout : Shape {
   static constexpr bool kDropout = true;
 };
 
+// A shape of the kernels for any mask, which walk what Mask says; the others know causal and full alone, with
+// as many keys as queries.
+template <class Shape>
+struct WithMask : Shape {
+  static constexpr bool kAnyMask = true;
+};
+
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
-  static constexpr bool kWhole = true, kDropout = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are
@@ -56,7 +63,7 @@ struct ForwardTile<128> : ForwardTileBase {
 template <int kHeadDim_>
 struct BackwardShape {
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kWhole = true, kDropout = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
   static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data

@@ -51,13 +51,19 @@ void randomize(Random& random, Freeze& member, const FrozenParts&) {
     if (random() % 2 == 0) member.add(part);
   if (random() % 2 == 0) member.add(Freeze::Blocks{0, 0});
 }
+void randomize(Random& random, std::vector<ContextStage>& member, const Stages&) {
+  for (int64_t i = random_whole(random, 0, 3), step = 0; i > 0; --i) {
+    member.push_back({.from_step = step, .sequence_length = i});
+    step += random_whole(random, 1, 1'000'000);
+  }
+}
 template <class E>
 void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
   member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
 }
 void randomize(Random& random, bool& member, const Flag&) { member = random() % 2 == 0; }
-void randomize(Random& random, std::string& member, const Text& kind) {
+void randomize(Random& random, std::string& member, const Text&) {
   static const std::vector<std::string> pieces = {
       "a",      "null",       "true",   "12",     " ",      "\n",     "\r",     "\t",
       "\"",     "'",          ":",      ": ",     " #",     "#",      "\\",     "\\n",
@@ -65,8 +71,16 @@ void randomize(Random& random, std::string& member, const Text& kind) {
       "\u00e9", "\U0001F600", "\x7f",   "\x01",   "-",      "@",      "|\n",    "~",
       "\x1b",   "\u0085",     "\u2028", "\u2029", "\ufeff", "\u00a0", "\u4e16", std::string(1, '\0')};
   member.clear();
-  for (int64_t i = random_whole(random, kind.may_be_empty ? 0 : 1, 12); i > 0; --i)
-    member += pieces[random() % pieces.size()];
+  for (int64_t i = random_whole(random, 0, 12); i > 0; --i) member += pieces[random() % pieces.size()];
+}
+
+void randomize(Random& random, std::vector<DataSource>& member, const Sources&) {
+  member.resize(1 + random() % 3);
+  for (DataSource& source : member) {
+    do randomize(random, source.path, Text{});
+    while (source.path.empty() || std::ranges::count(member, source.path, &DataSource::path) > 1);
+    if (member.size() > 1) randomize(random, source.weight, Number{.above = 0, .at_most = 1e9});
+  }
 }
 
 // Keeps what `model` has at random, as far as a family and the conditions on several keys allow.
@@ -119,6 +133,13 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.train.micro_batch = random_whole(random, 0, 100);
     config.train.tokens_per_step = config.sequence_length() * std::max<int64_t>(1, config.train.micro_batch) *
                                    random_whole(random, 1, 99);
+    if (!config.train.context_schedule.empty()) {
+      config.train.sequence_length = 0;
+      config.train.epochs = 0;
+      config.train.steps = config.train.context_schedule.back().from_step + random_whole(random, 1, 1000);
+      config.model.context = random_whole(random, 3, 1000);
+      config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
+    }
     make_valid(random, config.model);
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     if (config.train.epochs > 0)
@@ -132,6 +153,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     if (!config.checkpoint.keep_best) config.train.patience = 0;
     config.checkpoint.every = random_whole(random, 1, 1'000'000);
     config.checkpoint.keep_every = config.checkpoint.every * random_whole(random, 0, 99);
+    if (config.data.masks() && config.data.shift == Shift::kOn) config.data.shift = Shift::kOff;
     const std::string yaml = print_config(config);
     ASSERT_EQ(load_config(write("run.yaml", yaml), {}), config) << yaml;
   }

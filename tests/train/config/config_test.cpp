@@ -162,10 +162,13 @@ TEST_F(ConfigFile, WordsFlagsAndText) {
   }
   EXPECT_EQ(refusal("data:\n  shuffle: \"true\"\n"),
             "run.yaml:2:12: data.shuffle wants true or false, found the text \"true\"");
-  EXPECT_EQ(refusal("data:\n  train: \"\"\n"),
-            "run.yaml:2:10: data.train wants text that is not empty, found the text \"\"");
-  EXPECT_EQ(refusal("data:\n  train: null\n"),
-            "run.yaml:2:10: data.train wants text that is not empty, found nothing");
+  EXPECT_EQ(
+      refusal("data:\n  train: \"\"\n"),
+      "run.yaml:2:10: data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found the text "
+      "\"\"");
+  EXPECT_EQ(
+      refusal("data:\n  train: null\n"),
+      "run.yaml:2:10: data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found nothing");
   EXPECT_EQ(refusal("train:\n  folder: ~\n"),
             "run.yaml:2:11: train.folder wants text, or \"\" for none, found nothing");
   EXPECT_EQ(refusal("train:\n  folder: {a: b}\n"),
@@ -173,6 +176,26 @@ TEST_F(ConfigFile, WordsFlagsAndText) {
   EXPECT_EQ(
       refusal("sampling:\n  prompt: \"\\N\"\n"),
       "run.yaml:2:11: sampling.prompt wants UTF-8, found the text \"\x85\"");  // what yaml-cpp makes of \N
+}
+
+TEST_F(ConfigFile, SeveralSources) {
+  using Sources = std::vector<DataSource>;
+  EXPECT_EQ(load("data:\n  train: a\n").data.train, (Sources{{"a", 1}}));
+  EXPECT_EQ(load("data:\n  train: {a: 3}\n").data.train, (Sources{{"a", 1}}));  // a weight among none
+  const Sources two = {{"b/*.bin", 0.7}, {"a", 3}};
+  EXPECT_EQ(load("data:\n  train:\n    \"b/*.bin\": 0.7\n    a: 3\n").data.train, two);
+  EXPECT_EQ(load("", {"data.train={\"b/*.bin\": 0.7, a: 3}"}).data.train, two);
+  EXPECT_EQ(text_of(two), "b/*.bin (0.7), a (3)");
+  EXPECT_EQ(refusal("data:\n  train:\n    a: 1\n    b: 0\n"),
+            "run.yaml:4:8: data.train, the weight of \"b\", wants a number above 0 and at most 1000000000, "
+            "found 0");
+  EXPECT_EQ(refusal("data:\n  train:\n    a: 1\n    a: 2\n"), "run.yaml:4:8: data.train names \"a\" twice");
+  const std::string wants = "data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found ";
+  EXPECT_EQ(refusal("data:\n  train: [a, b]\n"), "run.yaml:2:10: " + wants + "a list");
+  EXPECT_EQ(refusal("data:\n  train: {}\n"), "run.yaml:2:10: " + wants + "a map");
+  EXPECT_EQ(refusal("data:\n  train: {[a]: 1}\n"), "run.yaml:2:10: " + wants + "a map, with an empty path");
+  EXPECT_EQ(refusal("data:\n  train: {a: {b: 1}}\n").substr(0, 47),
+            "run.yaml:2:14: data.train, the weight of \"a\", w");
 }
 
 TEST_F(ConfigFile, Duplicates) {
@@ -242,12 +265,14 @@ TEST_F(ConfigFile, Overrides) {
       "--set checkpoint=3: checkpoint is a section; set one of its keys: checkpoint.every, checkpoint.keep, "
       "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
   EXPECT_EQ(refused_override("=3").substr(0, 31), "--set =3: unknown key \"\"; known");
-  EXPECT_EQ(refused_override("train.steps="),
-            "--set train.steps=: train.steps wants auto or a whole number of at least 1, found the text \"\"");
+  EXPECT_EQ(
+      refused_override("train.steps="),
+      "--set train.steps=: train.steps wants auto or a whole number of at least 1, found the text \"\"");
   EXPECT_EQ(refused_override("train.steps= # x"),
             "--set train.steps= # x: train.steps wants auto or a whole number of at least 1, found nothing");
   EXPECT_EQ(refused_override("data.train=a: b"),
-            "--set data.train=a: b: data.train wants text, found a map; put double quotes around the text");
+            "--set data.train=a: b: data.train, the weight of \"a\", wants a number above 0 and at most "
+            "1000000000, found \"b\"");
   EXPECT_EQ(refused_override("data.train=*.bin"),
             "--set data.train=*.bin: not YAML: the referenced anchor is not defined; put double quotes "
             "around a text with special characters");
@@ -288,6 +313,10 @@ TEST_F(ConfigFile, SeveralKeys) {
       "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is not a multiple of 1024 tokens x "
       "train.micro_batch 3; the nearest are 522240 and 525312");
   EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup_steps, 100);  // a short run only warms up
+  EXPECT_EQ(refusal("data:\n  documents: mask\n  shift: true\n"),
+            "run.yaml:3:10: data.shift true cuts documents that follow one another, but data.documents mask "
+            "(run.yaml:2:14); set data.shift=auto, or data.documents=join");
+  EXPECT_FALSE(load("data:\n  documents: mask\n").data.shifts());
   EXPECT_EQ(
       refusal("optimizer:\n  min_learning_rate: 0.1\n"),
       "run.yaml:2:22: optimizer.min_learning_rate 0.1 is more than optimizer.learning_rate 0.0006 (default)");

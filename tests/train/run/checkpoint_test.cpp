@@ -54,7 +54,7 @@ struct Checkpoint : ::testing::Test {
     fs::create_directories(folder);
     state.initialize(3);
     const std::vector<int32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8};
-    state.step(tokens, tokens,
+    state.step({.tokens = tokens, .targets = tokens}, 8,
                {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
                1);
     state.finish_step();
@@ -128,7 +128,7 @@ TEST_F(Checkpoint, EveryFamilyIsSavedAndLoaded) {
       TrainState made(*be, arenas[0], shape), loaded(*be, arenas[1], shape);
       made.initialize(5);
       const std::vector<int32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8};
-      made.step(tokens, tokens,
+      made.step({.tokens = tokens, .targets = tokens}, 8,
                 {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1}, 1e-2,
                 1);
       made.finish_step();

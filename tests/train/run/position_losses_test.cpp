@@ -15,7 +15,8 @@ TEST(PositionLosses, AreMeansOverRangesThatDouble) {
   EXPECT_EQ(position_ends(8), (std::vector<int64_t>{1, 2, 4, 8}));
   EXPECT_EQ(position_ends(11), (std::vector<int64_t>{1, 2, 4, 8, 11}));
   const std::vector<double> by_position{20, 18, 16, 14, 8, 8, 8, 8, 6, 6, 6};  // of two sequences
-  const PositionLosses found = position_losses(7, 11, sums_by_range(by_position), 2);
+  const PositionLosses found =
+      position_losses(7, 11, sums_by_range(by_position), sums_by_range(std::vector<double>(11, 2)));
   EXPECT_EQ(found.losses, (std::vector<double>{10, 9, 7.5, 4, 3}));
   EXPECT_EQ(position_table(found),
             "validation loss by position, after step 7\n"
@@ -46,7 +47,7 @@ TEST(PositionLosses, AreThoseOfShorterSequences) {
     Arena arena = Arena::host();
     Session session(*be, arena, {.model = model, .batch = 3, .sequence_length = T});
     session.initialize(1);
-    return session.evaluate(first, first_targets, 3, by_position);
+    return session.evaluate({.tokens = first, .targets = first_targets}, 3, by_position);
   };
   std::vector<double> sums(8);
   evaluate(8, sums);

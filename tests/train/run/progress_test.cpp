@@ -161,7 +161,8 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
     for (const double seconds : {4.0, 0.5, 1.0, 0.25}) {
       ++run.step;
       run.data_position += 8;
-      log.step({.loss = static_cast<double>(run.step), .grad_norm = 1}, 1e-3, seconds, ledger);
+      log.step({.loss = static_cast<double>(run.step), .grad_norm = 1},
+               {.counted = 256, .document_length = 32}, 1e-3, seconds, ledger);
     }
   }
   const std::string out = testing::internal::GetCapturedStdout();
@@ -186,6 +187,51 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
   }
   EXPECT_EQ(mfu, (std::vector<double>{0.25, 1, 0.5, 1}));
   EXPECT_EQ(types, (std::vector<std::string>{"start", "step", "step", "step", "step"}));
+}
+
+// Where tokens do not count the line and the metrics say how many do; a step without any is skipped aloud.
+TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
+  const Config c = config({"train.steps=4"});
+  const RunData data(c, c.data.shifts());
+  const DeviceChoice device;
+  const RunShape shape = shape_of(c);
+  RunState run;
+  run.sequence_length = 32;
+  testing::internal::CaptureStdout();
+  {
+    RunLog log(c, run, true);
+    log.open_metrics(folder_ / "metrics.jsonl", -1);
+    const double flops = 256 * shape.flops_per_token(8.0);
+    log.begin(
+        {.config = c, .shape = shape, .device = device, .data = data, .peak_flops = flops, .folder = "out"},
+        {});
+    for (const int64_t counted : {128, 64, 0, 256}) {
+      ++run.step;
+      log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .document_length = 8}, 1e-3, 2,
+               MemoryLedger());
+    }
+    log.evaluation(2, 3, 96, 1, {});
+    log.evaluation(2, 3, 95, 1, {});
+  }
+  const std::string out = testing::internal::GetCapturedStdout();
+  EXPECT_NE(out.find("step 2/4 | loss 2.0000 | 38% loss tokens | norm 1.00 |"), std::string::npos) << out;
+  EXPECT_NE(out.find("| 128 tok/s | MFU 50.0% |"), std::string::npos) << out;
+  EXPECT_NE(out.find("step 3: none of its 256 tokens is a target that counts; the weights stay as they are"),
+            std::string::npos)
+      << out;
+  EXPECT_NE(out.find("step 4/4 | loss 2.0000 | norm 1.00 |"), std::string::npos) << out;
+  EXPECT_NE(out.find(", on 3 sequences\n"), std::string::npos) << out;
+  EXPECT_NE(out.find(", on 3 sequences, 95 loss tokens\n"), std::string::npos) << out;
+  std::vector<nlohmann::json> loss_tokens;
+  std::ifstream file(folder_ / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["type"] != "step" && json["type"] != "evaluation") continue;
+    loss_tokens.push_back(json.contains("loss_tokens") ? json["loss_tokens"] : nlohmann::json("all"));
+    EXPECT_EQ(json.contains("loss") || json.contains("validation_loss"), loss_tokens.back() != 0);
+    if (json.contains("mfu")) EXPECT_DOUBLE_EQ(json["mfu"], 0.5);
+  }
+  EXPECT_EQ(loss_tokens, (std::vector<nlohmann::json>{128, 64, 0, "all", "all", 95}));
 }
 
 }  // namespace

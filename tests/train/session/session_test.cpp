@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <numeric>
+
+#include "tests/documents.h"
 #include "tests/train_steps.h"
 #include "train/run/checkpoint.h"
 #include "train/session/sampler.h"
@@ -32,10 +35,11 @@ void expect_same_answers(Session& a, Session& b) {
   const int64_t rows = a.shape().batch * a.shape().sequence_length;
   const std::vector<int32_t> all = some_ids(rows + 1, a.shape().model.vocab_size);
   const auto tokens = std::span(all).first(all.size() - 1), targets = std::span(all).last(all.size() - 1);
-  EXPECT_EQ(a.evaluate(tokens, targets, a.shape().batch), b.evaluate(tokens, targets, a.shape().batch));
+  const SequencesView whole{.tokens = tokens, .targets = targets};
+  EXPECT_EQ(a.evaluate(whole, a.shape().batch), b.evaluate(whole, a.shape().batch));
   const auto T = static_cast<size_t>(a.shape().sequence_length);
-  EXPECT_EQ(a.evaluate(tokens.first(T), targets.first(T), 1),
-            b.evaluate(tokens.first(T), targets.first(T), 1));
+  const SequencesView one{.tokens = tokens.first(T), .targets = targets.first(T)};
+  EXPECT_EQ(a.evaluate(one, 1), b.evaluate(one, 1));
   for (const size_t length : {size_t{1}, size_t{17}, T})
     EXPECT_EQ(a.next_token_logits(tokens.first(length)), b.next_token_logits(tokens.first(length)));
 }
@@ -57,6 +61,22 @@ TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
       }
 }
 
+TEST(Session, GivesTheLogitsOfSeveralTokensAtOnce) {
+  const RunShape shape = tiny();
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  Session session(*be, arena, shape.session());
+  session.initialize(7);
+  const size_t V = static_cast<size_t>(shape.model.vocab_size), T = 30, count = 5;
+  const std::vector<int32_t> tokens = some_ids(static_cast<int64_t>(T), shape.model.vocab_size);
+  const std::vector<float> last = session.last_logits(tokens, static_cast<int64_t>(count));
+  ASSERT_EQ(last.size(), count * V);
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<float> one = session.next_token_logits(std::span(tokens).first(T - count + 1 + i));
+    for (size_t v = 0; v < V; ++v) EXPECT_NEAR(last[i * V + v], one[v], 1e-5) << i << " " << v;
+  }
+}
+
 TEST(Session, LoadsTheWeightsOfACheckpointWithoutItsOptimizer) {
   const RunShape shape = tiny();
   const std::filesystem::path folder =
@@ -66,7 +86,7 @@ TEST(Session, LoadsTheWeightsOfACheckpointWithoutItsOptimizer) {
   TrainState state(*be, arena, shape);
   state.initialize(7);
   const std::vector<int32_t> ids = some_ids(shape.tokens_per_rank(), shape.model.vocab_size);
-  state.step(ids, ids, kTestOptimizer, 1e-2, 1);
+  state.step({.tokens = ids, .targets = ids}, shape.tokens_per_step(), kTestOptimizer, 1e-2, 1);
   state.finish_step();
   const std::filesystem::path saved = save_checkpoint(
       folder, state,
@@ -92,7 +112,7 @@ TEST(Session, ItsMemoryIsItsPlanWithoutGradientsAndOptimizer) {
       Session session(*be, arena, shape);
       session.initialize(7);
       const std::vector<int32_t> ids = some_ids(shape.batch * shape.sequence_length, 61);
-      session.evaluate(ids, ids, shape.batch);
+      session.evaluate({.tokens = ids, .targets = ids}, shape.batch);
       session.next_token_logits(some_ids(shape.longest_sample(), 61));
       EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
       EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
@@ -128,9 +148,118 @@ TEST(Session, WantsAsManyIdsAsTheBatchHas) {
   Arena arena = Arena::host();
   Session session(*be, arena, tiny().session());
   const std::vector<int32_t> ids(37, 1);
-  EXPECT_THROW(session.evaluate(ids, ids, 2), Error);
-  EXPECT_THROW(session.evaluate(ids, std::span(ids).first(36), 1), Error);
+  EXPECT_THROW(session.evaluate({.tokens = ids, .targets = ids}, 2), Error);
+  EXPECT_THROW(session.evaluate({.tokens = ids, .targets = std::span(ids).first(36)}, 1), Error);
   EXPECT_EQ(arena.ledger().current()[static_cast<size_t>(MemoryTag::kData)], 0);
+}
+
+// Without a word about documents a sequence is one, and the session has the same answers as one that has
+// none.
+TEST(SessionWithDocuments, ASequenceIsOneDocument) {
+  const std::unique_ptr<Backend> be = make_cpu_backend(), other = make_cpu_backend();
+  Arena arena = Arena::host(), other_arena = Arena::host();
+  SessionShape shape = tiny().session();
+  Session plain(*be, arena, shape);
+  shape.documents = true;
+  Session session(*other, other_arena, shape);
+  plain.initialize(7), session.initialize(7);
+  expect_same_answers(session, plain);
+  const std::vector<int32_t> ids = some_ids(37, 61);
+  const SequencesView one{.tokens = ids, .targets = ids};
+  const std::vector<int32_t> documents = documents_of({{37}});
+  EXPECT_EQ(session.evaluate({.tokens = ids, .targets = ids, .documents = documents}, 1),
+            session.evaluate(one, 1));
+}
+
+// The mean over what counts, and losses by the position in the document
+TEST(SessionWithDocuments, EvaluatesWhatCounts) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  SessionShape shape = tiny().session();
+  shape.documents = true;
+  Session session(*be, arena, shape);
+  session.initialize(7);
+  const std::vector<int32_t> tokens = some_ids(37, 61), documents = documents_of({{20, 16, 1}});
+  std::vector<int32_t> targets = tokens;
+  const auto evaluate = [&](std::span<double> by_position) {
+    return session.evaluate({.tokens = tokens, .targets = targets, .documents = documents}, 1, by_position);
+  };
+  std::vector<double> all(37), some(37);
+  const double mean = evaluate(all);
+  EXPECT_NEAR(std::accumulate(all.begin(), all.end(), 0.0) / 37, mean, 1e-12);
+  for (size_t t = 20; t < 37; ++t) EXPECT_EQ(all[t], 0);  // no document is so long
+  std::fill_n(targets.begin() + 20, 17, kNoTarget);       // the second document and the third
+  const double of_first = evaluate(some);
+  EXPECT_NEAR(std::accumulate(some.begin(), some.end(), 0.0) / 20, of_first, 1e-12);
+  for (size_t t = 16; t < 20; ++t) EXPECT_EQ(some[t], all[t]);
+  EXPECT_GT(all[0] - some[0], 1.0);  // two documents more began
+  std::fill(targets.begin(), targets.end(), kNoTarget);
+  EXPECT_EQ(evaluate({}), 0);
+}
+
+TEST(SessionWithDocuments, RefusesWhatIsNone) {
+  const std::unique_ptr<Backend> be = make_cpu_backend(), other = make_cpu_backend();
+  Arena arena = Arena::host(), other_arena = Arena::host();
+  SessionShape shape = tiny().session();
+  Session plain(*be, arena, shape);
+  shape.documents = true;
+  Session session(*other, other_arena, shape);
+  const std::vector<int32_t> ids(37, 1);
+  const auto refusal = [&](Session& of, const std::vector<int32_t>& documents) -> std::string {
+    try {
+      of.evaluate({.tokens = ids, .targets = ids, .documents = documents}, 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "was not refused";
+  };
+  const std::vector<int32_t> good = documents_of({{20, 17}});
+  EXPECT_EQ(refusal(session, good), "was not refused");
+  EXPECT_EQ(
+      refusal(plain, good),
+      "the sequences hold several documents, and this run joins them: it was planned without documents");
+  EXPECT_EQ(refusal(session, documents_of({{36}})), "documents wanted: 74 numbers for [1, 37, 2], found: 72");
+  EXPECT_EQ(refusal(session, documents_of({{20, 18}})).find("documents wanted"), 0u);
+  std::vector<int32_t> bad = good;
+  bad[2 * 25] = 21;
+  EXPECT_EQ(
+      refusal(session, bad),
+      "sequence 0, token 25: its document is 21 to 37, wanted one that begins at token 20 and ends at 37");
+  bad = good;
+  bad[2 * 20 + 1] = 38;
+  EXPECT_EQ(
+      refusal(session, bad),
+      "sequence 0, token 20: its document is 20 to 38, wanted one that begins at token 20 and ends by 37");
+  bad = good;
+  bad[2 * 20 + 1] = 20;
+  EXPECT_EQ(
+      refusal(session, bad),
+      "sequence 0, token 20: its document is 20 to 20, wanted one that begins at token 20 and ends by 37");
+}
+
+TEST(TrainState, WantsTheNumberOfTargetsThatCount) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  const RunShape shape = tiny();
+  TrainState state(*be, arena, shape);
+  state.initialize(7);
+  const std::vector<int32_t> tokens = some_ids(shape.tokens_per_step(), 61);
+  std::vector<int32_t> targets = tokens;
+  targets[3] = kNoTarget;
+  const auto refusal = [&](int64_t counted_tokens) -> std::string {
+    try {
+      state.step({.tokens = tokens, .targets = targets}, counted_tokens, kTestOptimizer, 1e-2, 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "was not refused";
+  };
+  EXPECT_EQ(refusal(222),
+            "counted_tokens is 222, wanted 221 to 221: 221 of this rank's 222 targets count, and the other "
+            "ranks have 0 tokens");
+  EXPECT_EQ(refusal(221), "was not refused");
+  std::fill(targets.begin(), targets.end(), kNoTarget);
+  EXPECT_EQ(refusal(0).find("counted_tokens is 0, wanted 1 to 0"), 0u);
 }
 
 }  // namespace

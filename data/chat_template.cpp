@@ -1,0 +1,94 @@
+#include "data/chat_template.h"
+
+#include <algorithm>
+
+#include "data/tokenizers/added_tokens.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+class Parts {
+ public:
+  void marker(const char* text, bool counts) { parts_.push_back({text, true, counts}); }
+  void text(std::string_view text, bool counts) {
+    if (text.empty()) return;
+    const bool goes_on = !parts_.empty() && !parts_.back().is_marker && parts_.back().counts == counts;
+    if (!goes_on) parts_.push_back({.text = "", .counts = counts});
+    parts_.back().text += text;
+  }
+  std::vector<ChatPart> take() { return std::move(parts_); }
+
+ private:
+  std::vector<ChatPart> parts_;
+};
+
+void add_chatml(Parts& parts, const ChatMessage& message, bool counts) {
+  parts.marker("<|im_start|>", false);
+  parts.text(std::string(name_of(message.role)) + "\n", false);
+  parts.text(message.content, counts);
+  parts.marker("<|im_end|>", counts);
+  parts.text("\n", false);
+}
+
+void add_llama3(Parts& parts, const ChatMessage& message, bool counts) {
+  parts.marker("<|start_header_id|>", false);
+  parts.text(name_of(message.role), false);
+  parts.marker("<|end_header_id|>", false);
+  parts.text("\n\n", false);
+  parts.text(without_outer_blanks(message.content), counts);
+  parts.marker("<|eot_id|>", counts);
+}
+
+}  // namespace
+
+std::vector<ChatPart> render(ChatTemplate chat, const Conversation& conversation) {
+  Parts parts;
+  if (chat == ChatTemplate::kLlama3) parts.marker("<|begin_of_text|>", false);
+  for (const ChatMessage& message : conversation) {
+    const bool counts = message.role == Role::kAssistant;
+    (chat == ChatTemplate::kLlama3 ? add_llama3 : add_chatml)(parts, message, counts);
+  }
+  return parts.take();
+}
+
+std::vector<std::string_view> markers_of(ChatTemplate chat) {
+  if (chat == ChatTemplate::kChatMl) return {"<|im_start|>", "<|im_end|>"};
+  return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>"};
+}
+
+bool is_special_token(const Tokenizer& tokenizer, std::string_view text) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, SpecialTokens::kMatched);
+  if (ids.size() != 1) return false;
+  check(tokenizer.encode(text, SpecialTokens::kAsText) != ids,
+        "the tokenizer takes {} in any text for the token {}: it is not special, so the text of a message "
+        "could "
+        "forge it; mark it as special in the tokenizer's files",
+        text, ids[0]);
+  return true;
+}
+
+std::optional<ChatTemplate> find_chat_template(const Tokenizer& tokenizer) {
+  std::optional<ChatTemplate> found;
+  for (const ChatTemplate chat : values_with_words<ChatTemplate>()) {
+    if (tokenizer.encode(markers_of(chat)[0], SpecialTokens::kMatched).size() != 1) continue;
+    if (found) return std::nullopt;
+    found = chat;
+  }
+  return found;
+}
+
+void check_chat_template(ChatTemplate chat, const Tokenizer& tokenizer) {
+  std::vector<std::string_view> missing;
+  const auto markers = markers_of(chat);
+  for (const std::string_view marker : markers)
+    if (!is_special_token(tokenizer, marker)) missing.push_back(marker);
+  const bool as_text = chat == ChatTemplate::kChatMl && missing.size() == markers.size();
+  check(missing.empty() || as_text,
+        "the chat template {} needs the special tokens {}, which the tokenizer {} does not have; use one "
+        "that has "
+        "them, or --chat-template chatml, whose markers may be ordinary text",
+        name_of(chat), join_words(missing, " and "), tokenizer.name());
+}
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+#include "data/document_index.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "data/shard.h"
+#include "kernels/base/check.h"
+#include "kernels/base/no_target.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "tessdocs";
+constexpr uint32_t kVersion = 1;
+
+struct Header {
+  char magic[8];
+  uint32_t version;
+  uint32_t zero;
+  int64_t first_token, tokens, documents, runs;
+};
+static_assert(sizeof(Header) == 48);
+
+Header read_header(const MappedFile& file, int64_t tokens) {
+  const std::string path = file.path().string();
+  const auto bytes = std::ssize(file.bytes());
+  Header header{};
+  std::memcpy(&header, file.bytes().data(), std::min(file.bytes().size(), sizeof(Header)));
+  const std::string again = "copy the folder again or prepare it again with ./prepare";
+  check(bytes >= std::ssize(kMagic) && std::string_view(header.magic, sizeof header.magic) == kMagic,
+        "{} is not an index of documents: it does not begin with \"{}\"; {}", path, kMagic, again);
+  check(bytes >= std::ssize(kMagic) + 4 && header.version == kVersion,
+        "the index of documents {} has version {}, supported is {}; {}", path, header.version, kVersion,
+        again);
+  check(bytes >= static_cast<int64_t>(sizeof(Header)),
+        "the index of documents {} is truncated: its header takes {} bytes, found {}; {}", path,
+        sizeof(Header), bytes, again);
+  check(header.tokens == tokens,
+        "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
+        header.tokens, tokens, again);
+  check(header.zero == 0 && header.first_token >= 0 && header.documents >= 0 && header.documents <= tokens &&
+            header.runs >= 0 && header.runs <= tokens,
+        "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
+        "tokens; {}",
+        path, header.documents, header.runs, header.first_token, tokens, again);
+  const int64_t wanted = static_cast<int64_t>(sizeof(Header)) + 4 * header.documents + 8 * header.runs;
+  check(bytes == wanted, "the index of documents {} is {}: wanted {} bytes, found {}; {}", path,
+        bytes < wanted ? "truncated" : "longer than its header says", wanted, bytes, again);
+  return header;
+}
+
+template <class T>
+std::span<const T> list_at(const MappedFile& file, int64_t byte, int64_t count) {
+  return {reinterpret_cast<const T*>(file.bytes().data() + byte), static_cast<size_t>(count)};
+}
+
+}  // namespace
+
+fs::path document_index_of(const fs::path& shard) { return fs::path(shard).replace_extension(".documents"); }
+
+void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
+  const fs::path path = document_index_of(shard);
+  check(fs::exists(path),
+        "{} is missing: shards of this data set have an index of documents beside them; "
+        "copy the folder again or prepare it again with ./prepare",
+        path.string());
+  MappedFile file(path);
+  const Header header = read_header(file, tokens);
+  const auto starts = list_at<uint32_t>(file, sizeof(Header), header.documents);
+  const auto runs =
+      list_at<Run>(file, static_cast<int64_t>(sizeof(Header)) + 4 * header.documents, header.runs);
+  int64_t previous = -1;
+  for (const uint32_t start : starts) {
+    check(start > previous && start < tokens,
+          "the index of documents {} is damaged: a document begins with token {}, after one with token {}, "
+          "in a "
+          "shard of {} tokens",
+          path.string(), start, previous, tokens);
+    previous = start;
+  }
+  int64_t end = -1;
+  for (const auto& [first, count] : runs) {
+    check(
+        first > end && count > 0 && int64_t{first} + count <= tokens,
+        "the index of documents {} is damaged: {} tokens from {} on do not count, after {}, in a shard of {} "
+        "tokens",
+        path.string(), count, first, end, tokens);
+    end = int64_t{first} + count;
+    uncounted_ += count;
+  }
+  const bool follows = !parts_.empty() && parts_.back().follows == header.first_token;
+  const bool begins = !follows && (starts.empty() || starts[0] != 0);
+  parts_.push_back({.file = std::move(file),
+                    .first_token = tokens_,
+                    .tokens = tokens,
+                    .follows = header.first_token + tokens,
+                    .first_document = count_,
+                    .begins = begins,
+                    .starts = starts,
+                    .runs = runs});
+  count_ += std::ssize(starts) + (begins ? 1 : 0);
+  tokens_ += tokens;
+}
+
+int64_t DocumentIndex::start_of(int64_t i) const {
+  if (i == count_) return tokens_;
+  // The last part whose documents begin at or before i. Parts in which none begins share the number of the one
+  // after them, which is the last of these.
+  const Part& part = *(std::ranges::upper_bound(parts_, i, {}, &Part::first_document) - 1);
+  const int64_t at = i - part.first_document - (part.begins ? 1 : 0);
+  return part.first_token + (at < 0 ? 0 : int64_t{part.starts[static_cast<size_t>(at)]});
+}
+
+TokenRange DocumentIndex::document(int64_t i) const {
+  check(0 <= i && i < count_, "there is no document {}: the stream has {}", i, count_);
+  const int64_t first = start_of(i);
+  return {first, start_of(i + 1) - first};
+}
+
+void DocumentIndex::drop_uncounted(int64_t first, std::span<int32_t> targets) const {
+  const int64_t last = first + std::ssize(targets);
+  check(0 <= first && last <= tokens_, "the tokens {} to {} are not all in the stream, which has {}", first,
+        last - 1, tokens_);
+  if (targets.empty()) return;
+  auto part = std::ranges::upper_bound(parts_, first, {}, &Part::first_token) - 1;
+  for (; part != parts_.end() && part->first_token < last; ++part) {
+    const int64_t from = first - part->first_token, to = last - part->first_token;  // tokens of the shard
+    auto run = std::ranges::lower_bound(part->runs, from, {},
+                                        [](const Run& r) { return int64_t{r.first} + r.count - 1; });
+    for (; run != part->runs.end() && run->first < to; ++run) {
+      const int64_t begin = std::max<int64_t>(run->first, from);
+      const int64_t end = std::min(int64_t{run->first} + run->count, to);
+      std::ranges::fill(targets.subspan(static_cast<size_t>(begin - from), static_cast<size_t>(end - begin)),
+                        kNoTarget);
+    }
+  }
+}
+
+std::vector<const MappedFile*> DocumentIndex::files() const {
+  std::vector<const MappedFile*> files;
+  for (const Part& part : parts_) files.push_back(&part.file);
+  return files;
+}
+
+void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks) {
+  const int64_t size = options_.tokens_per_shard;
+  auto start = marks.starts.begin();
+  auto run = marks.uncounted.begin();
+  int64_t done_of_run = 0;
+  for (int64_t at = 0; at < tokens;) {
+    const int64_t count = std::min(tokens - at, size - shard_tokens_), end = at + count;
+    const int64_t shift = shard_tokens_ - at;  // from tokens of this call to tokens of the shard
+    for (; start != marks.starts.end() && *start < end; ++start)
+      starts_.push_back(static_cast<uint32_t>(*start + shift));
+    while (run != marks.uncounted.end() && run->first_token + done_of_run < end) {
+      const int64_t first = run->first_token + done_of_run;
+      const int64_t here = std::min(run->token_count - done_of_run, end - first);
+      add_run(first + shift, here);
+      done_of_run += here;
+      if (done_of_run < run->token_count) break;
+      ++run;
+      done_of_run = 0;
+    }
+    shard_tokens_ += count;
+    at = end;
+    if (shard_tokens_ == size) write_shard();
+  }
+}
+
+void DocumentIndexWriter::add_run(int64_t first, int64_t count) {
+  uncounted_ += count;
+  if (!runs_.empty() && int64_t{runs_[runs_.size() - 2]} + runs_.back() == first) {
+    runs_.back() += static_cast<uint32_t>(count);
+  } else {
+    runs_.insert(runs_.end(), {static_cast<uint32_t>(first), static_cast<uint32_t>(count)});
+  }
+}
+
+void DocumentIndexWriter::write_shard() {
+  Header header{.magic = {},
+                .version = kVersion,
+                .zero = 0,
+                .first_token = shards_ * options_.tokens_per_shard,
+                .tokens = shard_tokens_,
+                .documents = std::ssize(starts_),
+                .runs = std::ssize(runs_) / 2};
+  std::ranges::copy(kMagic, header.magic);
+  const fs::path path = document_index_of(options_.folder / shard_name(options_.prefix, shards_));
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(&header, 1)));
+  file.write(std::as_bytes(std::span(starts_)));
+  file.write(std::as_bytes(std::span(runs_)));
+  checksums_[path.filename().string()] = file.commit();
+  starts_.clear();
+  runs_.clear();
+  shard_tokens_ = 0;
+  ++shards_;
+}
+
+void DocumentIndexWriter::finish() {
+  if (shard_tokens_ > 0) write_shard();
+}
+
+}  // namespace tessera

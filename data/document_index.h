@@ -1,0 +1,106 @@
+// Where documents begin, and which of their tokens do not count as targets: a file beside each shard,
+// train_000000.documents beside train_000000.bin. Little-endian:
+//   bytes 0 to 7    the letters "tessdocs"
+//   8 to 11         uint32  version 1
+//   12 to 15        0
+//   16 to 23        int64   the shard's first token, counted in the whole data set
+//   24 to 31        int64   T, the tokens of the shard
+//   32 to 39        int64   N, the documents that begin in the shard
+//   40 to 47        int64   R, runs of tokens that do not count as targets
+//   then            uint32 [N]     first tokens of documents, ascending
+//                   uint32 [R, 2]  first token and length of each run, ascending; between two is a token
+// Tokens are counted from the beginning of the shard. A document goes on until the next one begins, in the
+// following shard too; a run ends with its shard.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/token_range.h"
+#include "kernels/base/file.h"
+#include "kernels/base/file_checksums.h"
+
+namespace tessera {
+
+// train_000000.documents, beside train_000000.bin
+std::filesystem::path document_index_of(const std::filesystem::path& shard);
+
+// The documents of a stream of shards, in order and without gaps. Files are memory-mapped. Any number of threads
+// may read it.
+class DocumentIndex {
+ public:
+  // Of a shard with `tokens` tokens; shards are added in the order of the stream. Where a shard does not follow
+  // the one before it in its data set, a document begins with it. Reads the whole file.
+  // Error, naming the file: missing, not an index, another version, truncated or longer, made for a shard of
+  // another size, first tokens or runs that do not ascend or lie outside the shard.
+  void add_shard(const std::filesystem::path& shard, int64_t tokens);
+
+  int64_t count() const { return count_; }                         // documents
+  int64_t tokens() const { return tokens_; }                       // of all of them
+  TokenRange document(int64_t i) const;                            // Error: i < 0, i >= count()
+  int64_t counted_tokens() const { return tokens_ - uncounted_; }  // that count as targets
+
+  // Sets targets[i] = kNoTarget for every stream token first + i that does not count as a target.
+  // Error: a range outside the stream.
+  void drop_uncounted(int64_t first, std::span<int32_t> targets) const;
+
+  std::vector<const MappedFile*> files() const;
+
+ private:
+  struct Run {
+    uint32_t first, count;
+  };
+  struct Part {  // of one shard
+    MappedFile file;
+    int64_t first_token;  // in the stream
+    int64_t tokens;
+    int64_t follows;         // the data set's token after its last one
+    int64_t first_document;  // that begins in it
+    bool begins;             // a document begins with its first token, though `starts` does not say so
+    std::span<const uint32_t> starts;
+    std::span<const Run> runs;
+  };
+  int64_t start_of(int64_t i) const;
+
+  std::vector<Part> parts_;
+  int64_t count_ = 0, tokens_ = 0, uncounted_ = 0;
+};
+
+// The marks of some consecutive tokens, counted from the first of them
+struct DocumentMarks {
+  std::vector<int64_t> starts;        // first tokens of documents, ascending
+  std::vector<TokenRange> uncounted;  // ascending, without overlaps
+};
+
+struct DocumentIndexWriterOptions {
+  std::filesystem::path folder;
+  std::string prefix = "train";  // as for the ShardWriter beside it
+  int64_t tokens_per_shard = 0;
+};
+
+// Writes the index of each shard that a ShardWriter with the same options writes. Errors name the file and the
+// system's reason.
+class DocumentIndexWriter {
+ public:
+  explicit DocumentIndexWriter(DocumentIndexWriterOptions options) : options_(std::move(options)) {}
+
+  void append(int64_t tokens, const DocumentMarks& marks);
+  void finish();  // completes the last file; required
+
+  int64_t uncounted_tokens() const { return uncounted_; }
+  const FileChecksums& checksums() const { return checksums_; }  // of the complete files
+
+ private:
+  void add_run(int64_t first, int64_t count);
+  void write_shard();
+
+  DocumentIndexWriterOptions options_;
+  std::vector<uint32_t> starts_, runs_;  // of the current shard
+  int64_t shards_ = 0, shard_tokens_ = 0, uncounted_ = 0;
+  FileChecksums checksums_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// Sequences of whole documents, from the part of a stream that a range of its documents is.
+#pragma once
+
+#include <cstdint>
+
+#include "data/document_index.h"
+#include "data/loader.h"
+#include "data/packing.h"
+#include "data/sequences.h"
+#include "data/token_stream.h"
+
+namespace tessera {
+
+// What a stream says of its documents. Error: it does not say where they begin; the message has the command
+// that prepares the data again.
+const DocumentIndex& documents_of(const TokenStream& stream);
+
+struct PackedLoaderOptions {
+  const TokenStream* stream = nullptr;  // outlives the loader; has documents
+  int64_t first_document = 0;           // the part of the stream to use
+  int64_t document_count = 0;
+  int64_t sequence_length = 0;  // T, tokens
+  uint64_t seed = 0;
+  bool shuffle = true;  // false: every epoch has the order of the first
+};
+
+// The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
+// Packing is by length: another one in each epoch, or the same if `shuffle` is false. What a sequence lacks is
+// padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
+class PackedLoader : public SequenceSource {
+ public:
+  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing.
+  explicit PackedLoader(const PackedLoaderOptions& options);
+
+  int64_t sequences_per_epoch() const override { return packing_.sequences(); }
+  void fetch(int64_t position, int64_t count, Sequences& out) const override;
+
+  TokenRange range() const;  // of the documents
+  const Packing& packing() const { return packing_; }
+
+ private:
+  struct Row;
+  int64_t inputs(int64_t document) const;  // counted from the first of the range
+  Packing pack() const;
+  void fill(int64_t sequence, const Row& row) const;
+
+  PackedLoaderOptions options_;
+  const DocumentIndex& documents_;
+  Packing packing_;
+  SequenceOrder order_;
+};
+
+// The number of documents before those that are held out: the end of the stream that holds `fraction` of its
+// tokens, to the nearest document, at least one and not all. Error: fewer than two documents.
+int64_t documents_to_train_on(const TokenStream& stream, double fraction);
+
+}  // namespace tessera

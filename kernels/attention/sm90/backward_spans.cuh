@@ -1,0 +1,51 @@
+// Before the backward of any mask: which key blocks add to the dQ of each query tile, and so which query tiles
+// each key block meets. One table follows from the other, so that loaders, senders and adders agree.
+//
+// Both are spans that never fall, as Mask's are. Every tile has a block and every block a tile, whether they see
+// anything or not: dQ of a tile that sees nothing, dK and dV of a block that nobody sees, have to be written,
+// too. For that the first tile begins at key 0 and the last ends at the last key.
+#pragma once
+
+#include "kernels/attention/mask.h"
+#include "kernels/attention/sm90/shape.h"
+
+namespace tessera::attention::sm90 {
+
+inline constexpr int kSpansThreads = 1024;
+
+// A CTA takes a sequence.
+template <class Shape>
+__global__ void __launch_bounds__(kSpansThreads)
+    find_spans_kernel(Mask all, int query_tiles, int key_blocks, Span* blocks_of_tiles,
+                      Span* tiles_of_blocks) {
+  const Mask mask = all.of_sequence(blockIdx.x);
+  blocks_of_tiles += static_cast<int64_t>(blockIdx.x) * query_tiles;
+  tiles_of_blocks += static_cast<int64_t>(blockIdx.x) * key_blocks;
+  for (int tile = threadIdx.x; tile < query_tiles; tile += kSpansThreads) {
+    Span keys = mask.keys_of({tile * Shape::kBlockQ, min((tile + 1) * Shape::kBlockQ, mask.queries)});
+    if (tile == 0) keys.begin = 0;
+    if (tile == query_tiles - 1) keys.end = mask.keys;
+    const int last = min(keys.begin, mask.keys - 1) / Shape::kBlockK;
+    const int first = max(keys.end - 1, 0) / Shape::kBlockK;
+    blocks_of_tiles[tile] = {last, max(first, last) + 1};
+  }
+  __syncthreads();
+  // The first tile for which `reached` holds, which it does from there on
+  const auto first_tile = [&](auto&& reached) {
+    int low = 0, high = query_tiles;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (reached(blocks_of_tiles[middle]))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  };
+  for (int block = threadIdx.x; block < key_blocks; block += kSpansThreads) {
+    tiles_of_blocks[block] = {first_tile([&](Span blocks) { return blocks.end > block; }),
+                              first_tile([&](Span blocks) { return blocks.begin > block; })};
+  }
+}
+
+}  // namespace tessera::attention::sm90

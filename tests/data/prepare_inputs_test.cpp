@@ -1,0 +1,221 @@
+// The formats that the prepare program reads, compressed and not, and what it says of damaged ones.
+#include <zlib.h>
+#include <zstd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/input_file.h"
+#include "data/manifest.h"
+#include "data/samples.h"
+#include "tests/data/prepare_process.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstandard(const std::string& text) {
+  ZSTD_CCtx* const context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the program zstd does
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size()));
+  ZSTD_freeCCtx(context);
+  return out;
+}
+
+const std::string kLines =
+    "{\"text\":\"one\"}\n\n{\"prompt\":\"2+2=\",\"completion\":\"4\"}\r\n"
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yo\"}]}";
+const std::string kLinesAsText =
+    "one|2+2=4|<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n|";
+
+TEST_F(Prepare, ReadsEveryFormatAndCompression) {
+  write("a.jsonl", kLines);
+  write("a.jsonl.gz", gzip(kLines));
+  write("a.jsonl.zst", zstandard(kLines));
+  write("t.txt", "a text");
+  write("t.txt.gz", gzip("a text"));
+  write("t.zst", zstandard("a text"));
+  const size_t half = kLines.size() / 2;  // inputs in several parts, as bgzip, pigz and pzstd write them
+  write("parts.jsonl.gz", gzip(kLines.substr(0, half)) + gzip("") + gzip(kLines.substr(half)));
+  write("parts.jsonl.zst",
+        zstandard(kLines.substr(0, half)) + zstandard("") + zstandard(kLines.substr(half)));
+  for (const char* name : {"a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "t.txt", "t.txt.gz", "t.zst",
+                           "parts.jsonl.gz", "parts.jsonl.zst"}) {
+    const Result result = run({name, "--output", "d", "--force", "--chat-template", "chatml"});
+    EXPECT_EQ(result.status, 0) << result.error;
+    const bool lines = std::string_view(name).find(".jsonl") != std::string_view::npos;
+    EXPECT_EQ(text_of("d"), lines ? kLinesAsText : "a text|") << name;
+    const Manifest manifest = *read_manifest(folder_ / "d");
+    EXPECT_EQ(manifest.chat_template, lines ? "chatml" : "");
+    EXPECT_EQ(manifest.documents, lines ? 3 : 1);
+    EXPECT_EQ(manifest.counted_tokens, lines ? 4 + 2 + 12 : 7);
+    EXPECT_EQ(result.out.find("counted 18, shards 1") != std::string::npos, lines) << result.out;
+    const TokenStream stream = TokenStream::open(folder_ / "d");
+    EXPECT_EQ(stream.documents()->count(), manifest.documents);
+    EXPECT_EQ(stream.documents()->counted_tokens(), manifest.counted_tokens);
+  }
+}
+
+TEST_F(Prepare, ReadsStandardInputInTheFormatThatIsNamed) {
+  write("in", kLines);
+  const auto piped = [&](const std::string& options) {
+    return testing::run_process("/bin/sh",
+                                {"-c", std::string(PREPARE_BINARY) + " < in - --output d " + options},
+                                {.folder = folder_});
+  };
+  EXPECT_EQ(piped("--format jsonl --chat-template chatml").status, 0);
+  EXPECT_EQ(text_of("d"), kLinesAsText);
+  EXPECT_EQ(piped("--format text --force").status, 0);
+  EXPECT_EQ(text_of("d"), kLines + "|");
+  const Result unnamed = piped("--force");
+  EXPECT_EQ(unnamed.status, 1);
+  EXPECT_NE(unnamed.error.find("standard input"), std::string::npos) << unnamed.error;
+  EXPECT_NE(unnamed.error.find("--format jsonl"), std::string::npos) << unnamed.error;
+  write("in", "{\"text\":\"x\"}\n{\"text\"");
+  const Result cut = piped("--format jsonl --force");
+  EXPECT_NE(cut.error.find("standard input:2:8: not JSON"), std::string::npos) << cut.error;
+}
+
+TEST_F(Prepare, TellsWhereACompressedInputIsDamaged) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += fmt::format("{{\"text\":\"{}\"}}\n", i * i * 7919 % 10007);
+  for (const auto& [name, bytes] :
+       {std::pair("a.jsonl.gz", gzip(lines)), std::pair("a.jsonl.zst", zstandard(lines))}) {
+    for (size_t count = 1; count < bytes.size(); count += bytes.size() / 7) {
+      write(name, bytes.substr(0, count));
+      expect_refusal({name, "--output", "d"}, {name, "is truncated"});
+    }
+    write(name, bytes.substr(0, bytes.size() - 1));
+    expect_refusal({name, "--output", "d"}, {name, "is truncated"});
+    write(name, "{\"text\":\"not compressed\"}\n");
+    expect_refusal({name, "--output", "d"}, {name, "is damaged near its byte"});
+    write(name, bytes + "more");
+    expect_refusal({name, "--output", "d"},
+                   {name, std::string_view(name).ends_with("gz") ? "damaged" : "a.jsonl"});
+    std::string flipped = bytes;
+    flipped[bytes.size() / 2] = static_cast<char>(flipped[bytes.size() / 2] ^ 4);
+    write(name, flipped);
+    expect_refusal({name, "--output", "d"}, {name});
+    write(name, "");
+    expect_refusal({name, "--output", "d"}, {name, "holds no documents"});
+  }
+  write("t.txt.gz", gzip(""));
+  expect_refusal({"t.txt.gz", "--output", "d"}, {"t.txt.gz is empty"});
+  write("t.json.gz", gzip("{}"));
+  expect_refusal({"t.json.gz", "--output", "d"}, {"t.json.gz is JSON"});
+}
+
+TEST_F(Prepare, NamesTheLineOfADocumentThatIsWrong) {
+  const auto expect = [&](const std::string& line, std::initializer_list<std::string_view> words) {
+    std::string content;  // more than a piece before it
+    for (int i = 0; i < 30000; ++i) content += "{\"text\":\"a text that fills the lines before it\"}\n";
+    write("a.jsonl", content + line + "\n{\"text\":\"last\"}\n");
+    expect_refusal({"a.jsonl", "--output", "d", "--chat-template", "chatml"}, words);
+  };
+  expect("{\"text\":\"x", {"a.jsonl:30001:", "not JSON"});
+  expect("{\"text\":\"\xe2\x82\"}", {"a.jsonl:30001:", "UTF-8"});
+  expect("{\"text\":\"" + std::string(1, '\0') + "\"}", {"a.jsonl:30001:10: not JSON: a zero byte"});
+  expect("{\"messages\":" + std::string(1000, '[') + "}", {"a.jsonl:30001:", "nested more than 64 deep"});
+  expect("{\"messages\":[{\"role\":\"human\",\"content\":\"x\"}]}", {"a.jsonl:30001: message 1", "human"});
+  expect("{\"prompt\":\"x\"}", {"a.jsonl:30001", "'completion'"});
+}
+
+TEST_F(Prepare, GivesTheSameFilesWithAnyNumberOfThreads) {
+  std::string lines;
+  for (int i = 0; lines.size() < 6'000'000; ++i)
+    lines += i % 3 == 0   ? fmt::format("{{\"text\":\"document {} {}\"}}\n", i,
+                                        std::string(static_cast<size_t>(i % 997), 'x'))
+             : i % 3 == 1 ? fmt::format("{{\"prompt\":\"{}+1=\",\"completion\":\"{}\"}}\n", i, i + 1)
+                          : fmt::format(
+                                "{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}},"
+                                "{{\"role\":\"assistant\",\"content\":\"{}\"}}]}}\n",
+                                i, i % 5 ? "yes" : "");
+  write("a.jsonl", lines);
+  write("long.jsonl", "{\"text\":\"" + std::string(5'000'000, 'y') + "\"}\n{\"text\":\"short\"}");
+  const std::vector<std::string> arguments = {
+      "a.jsonl",         "long.jsonl",
+      "--shard-tokens",  "1M",
+      "--chat-template", "chatml",
+      "--tokenizer",     TESSERA_SOURCE_DIR "/tests/fixtures/tokenizers/qwen2.json",
+      "--output"};
+  const auto made_by = [&](const char* program, std::vector<std::string> before, const char* folder) {
+    before.insert(before.end(), arguments.begin(), arguments.end());
+    before.push_back(folder);
+    const Result result = testing::run_process(program, before, {.folder = folder_});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_NE(result.error.find("samples were dropped"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("a.jsonl:6, a.jsonl:21, a.jsonl:36 and "), std::string::npos) << result.error;
+    return read_manifest(folder_ / folder)->files;
+  };
+  const FileChecksums all = made_by(PREPARE_BINARY, {}, "all");
+  EXPECT_GT(all.size(), 4u);
+  EXPECT_EQ(all, made_by("/usr/bin/taskset", {"--cpu-list", "0", PREPARE_BINARY}, "one"));
+}
+
+TEST_F(Prepare, DropsOrRefusesSamplesWithoutACountedToken) {
+  write("a.jsonl", "{\"text\":\"x\"}\n{\"prompt\":\"a\",\"completion\":\"\"}\n");
+  const Result result = run({"a.jsonl", "--output", "d"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_NE(result.error.find("1 sample was dropped"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("a.jsonl:2"), std::string::npos) << result.error;
+  EXPECT_EQ(read_manifest(folder_ / "d")->dropped_samples, 1);
+  expect_refusal({"a.jsonl", "--output", "e", "--strict"}, {"a.jsonl:2", "its completion is empty"});
+  write("b.jsonl", "{\"prompt\":\"a\",\"completion\":\"\"}\n");
+  const Result none = run({"b.jsonl", "--output", "e"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.error.find("no sample is left"), std::string::npos) << none.error;
+  EXPECT_EQ(names().count("e"), 0u);
+  EXPECT_EQ(run({"b.jsonl", "--output", "e", "--loss", "all"}).status, 0);
+  EXPECT_EQ(text_of("e"), "a|");
+}
+
+TEST_F(Prepare, ShowsWhatCounts) {
+  write("a.jsonl", kLines + "\n{\"messages\":[]}\n{\"text\":\"never shown\"}\n");
+  const Result result = run({"a.jsonl", "--show", "4", "--chat-template", "chatml"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(result.out,
+            "a.jsonl:1: tokens 4, counted 4\n[one<|endoftext|>]\n\n"
+            "a.jsonl:3: tokens 6, counted 2\n2+2=[4<|endoftext|>]\n\n"
+            "a.jsonl:4: tokens 66, counted 12\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+            "[Yo<|im_end|>]\n<|endoftext|>\n\n"
+            "a.jsonl:5: dropped: no token counts\n");
+  EXPECT_EQ(names(), std::set<std::string>{"a.jsonl"});
+}
+
+TEST_F(Prepare, ALineLongerThanTheLimitIsRefusedBeforeItIsParsed) {
+  const auto read = [&](const std::string& content) {
+    std::vector<int64_t> lines;
+    const auto on_piece = [&](const Piece& piece) {
+      for_each_line(piece, [&](std::string_view line, int64_t number) {
+        lines.insert(lines.end(), {number, std::ssize(line)});
+      });
+      return true;
+    };
+    read_pieces(write("a.jsonl", content), InputFormat::kByName,
+                {.on_piece = on_piece, .most_line_bytes = 3'000'000});
+    return lines;
+  };
+  const std::string most(3'000'000, 'x');
+  EXPECT_EQ(read("1\n" + most + "\n\n" + most), (std::vector<int64_t>{1, 2, 2, 3'000'001, 4, 3'000'000}));
+  for (const char* after : {"", "\n", "\nx"})
+    expect_error([&] { read("1\n\n" + most + "x" + after); },
+                 {"a.jsonl:3: the line has more than 3000000 bytes"});
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,88 @@
+// A small model on the CPU, and the same in fp64: losses and slopes to hold gradients against.
+#pragma once
+
+#include "model/rope.h"
+#include "model/transformer.h"
+#include "tests/documents.h"
+#include "tests/model/reference_model.h"
+
+namespace tessera::testing {
+
+// A model with weights so large that every term of every gradient counts.
+struct LoudModel {
+  static constexpr int64_t kBatch = 2, kTokens = 11;
+
+  // `document_lengths` of each sequence; none: every sequence is one document.
+  LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
+      : model{.config = config,
+              .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
+              .plan = choose_attention({.kind = attention,
+                                        .shape = {.batch = kBatch,
+                                                  .tokens = kTokens,
+                                                  .heads = config.heads,
+                                                  .head_dim = config.head_dim,
+                                                  .mask = {/*is_causal=*/true, !document_lengths.empty()},
+                                                  .kv_heads = config.kv_heads},
+                                        .dtype = DType::kF32,
+                                        .device = {},
+                                        .dropout = config.dropout.attention > 0}),
+              .angles = allocate_angles(cpu, arena, config, kTokens)},
+        grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
+        reference(config) {
+    if (!document_lengths.empty()) documents = documents_tensor(make, document_lengths);
+    for (const std::vector<int64_t>& sequence : document_lengths)
+      lengths.insert(lengths.end(), sequence.begin(), sequence.end());
+    if (lengths.empty()) lengths.assign(kBatch, kTokens);
+    reference.dropout = {.probabilities = config.dropout, .key = dropout_key(1337, 4), .first_sequence = 6};
+    for (const Params* params : {&model.params, &grads})
+      for (const Tensor& bucket : params->buckets) cpu.run(FillZero{bucket});
+    for_each_param(model.params, config, [&](const ParamInfo& info, const Tensor& tensor) {
+      const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
+      const Tensor values = make.normal(info.shape, 0.3, info.init == Init::kOne ? 1 : 0);
+      std::memcpy(tensor.data, values.data, static_cast<size_t>(filled) * sizeof(float));
+      reference.weights[info.name].assign(floats(tensor).begin(), floats(tensor).end());
+    });
+  }
+
+  double train() {
+    const Tensor losses = make.poisoned({kBatch * kTokens});
+    const auto count = static_cast<float>(counted(ids(targets)));
+    train_batch(cpu, arena, model, {tokens, targets, documents}, 1.0f / count, losses, grads,
+                reference.dropout);
+    double sum = 0;
+    for (const float loss : floats(losses)) sum += static_cast<double>(loss);
+    return sum / static_cast<double>(count);
+  }
+  double reference_loss() const { return reference.loss(ids(tokens), ids(targets), lengths); }
+  static std::span<int32_t> ids(const Tensor& t) { return {t.as<int32_t>(), static_cast<size_t>(t.numel())}; }
+
+  Tensor gradient(const ParamPlace& place) const {
+    return ParamLayout(model.config, 1).view(grads.buckets, place);
+  }
+
+  HostTensors make;
+  Arena arena = Arena::host();
+  CpuStream cpu;
+  Model model;
+  Grads grads;
+  ReferenceModel reference;
+  Tensor documents;
+  std::vector<int64_t> lengths;  // of all documents
+  Tensor tokens = make.tokens({kBatch, kTokens}, model.config.vocab_size),
+         targets = make.tokens({kBatch, kTokens}, model.config.vocab_size);
+};
+
+// Central differences in fp64: their own error, h^2, and that of their rounding, 1e-16 / h, are both below
+// 1e-8.
+inline double slope(LoudModel& loud, double& weight) {
+  constexpr double kStep = 1e-5;
+  const double before = weight;
+  weight = before + kStep;
+  const double above = loud.reference_loss();
+  weight = before - kStep;
+  const double below = loud.reference_loss();
+  weight = before;
+  return (above - below) / (2 * kStep);
+}
+
+}  // namespace tessera::testing
