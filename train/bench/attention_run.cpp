@@ -62,9 +62,9 @@ class BackendRun final : public AttentionRun {
                                  .v = in.v,
                                  .y = out_,
                                  .saved = saved_,
-                                 .documents = documents_,
                                  .workspace = workspace_,
-                                 .dropout = dropout_});
+                                 .dropout = dropout_,
+                                 .documents = documents_});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -78,9 +78,9 @@ class BackendRun final : public AttentionRun {
                                   .dq = out.q,
                                   .dk = out.k,
                                   .dv = out.v,
-                                  .documents = documents_,
                                   .workspace = workspace_,
-                                  .dropout = dropout_});
+                                  .dropout = dropout_,
+                                  .documents = documents_});
   }
 
  private:
