@@ -182,8 +182,8 @@ struct TileAdders {
     const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : key_blocks;
     last = min(key_blocks, seen_blocks) - 1;
   }
-  // The rows of dS^T that the key block from `first_k` on has for the tile: those of warps with a key that the
-  // tile sees
+  // The rows of dS^T that the key block from `first_k` on has for the tile: those of warps with a key that
+  // the tile sees
   __device__ __forceinline__ Span rows(int first_q, int first_k) const {
     return {0, kCausal ? min(kBlockK, first_q - first_k + kBlockQ) : kBlockK};
   }
