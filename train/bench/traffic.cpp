@@ -32,8 +32,8 @@ struct Sizes {
   }
 };
 
-// Sum over tiles of `rows` queries of the keys that the tile walks, over all heads: from the first that one of
-// them sees to the last. By symmetry, and but for tiles at ends, also the sum over tiles of keys of the
+// Sum over tiles of `rows` queries of the keys that the tile walks, over all heads: from the first that one
+// of them sees to the last. By symmetry, and but for tiles at ends, also the sum over tiles of keys of the
 // queries that see them.
 double rows_walked(const AttnProblem& p, int rows) {
   double walked = 0;
