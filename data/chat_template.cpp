@@ -57,21 +57,10 @@ std::vector<std::string_view> markers_of(ChatTemplate chat) {
   return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>"};
 }
 
-bool is_special_token(const Tokenizer& tokenizer, std::string_view text) {
-  const std::vector<int32_t> ids = tokenizer.encode(text, SpecialTokens::kMatched);
-  if (ids.size() != 1) return false;
-  check(tokenizer.encode(text, SpecialTokens::kAsText) != ids,
-        "the tokenizer takes {} in any text for the token {}: it is not special, so the text of a message "
-        "could "
-        "forge it; mark it as special in the tokenizer's files",
-        text, ids[0]);
-  return true;
-}
-
 std::optional<ChatTemplate> find_chat_template(const Tokenizer& tokenizer) {
   std::optional<ChatTemplate> found;
   for (const ChatTemplate chat : values_with_words<ChatTemplate>()) {
-    if (tokenizer.encode(markers_of(chat)[0], SpecialTokens::kMatched).size() != 1) continue;
+    if (tokenizer.special_token(markers_of(chat)[0]) < 0) continue;
     if (found) return std::nullopt;
     found = chat;
   }
@@ -82,13 +71,19 @@ void check_chat_template(ChatTemplate chat, const Tokenizer& tokenizer) {
   std::vector<std::string_view> missing;
   const auto markers = markers_of(chat);
   for (const std::string_view marker : markers)
-    if (!is_special_token(tokenizer, marker)) missing.push_back(marker);
+    if (tokenizer.special_token(marker) < 0) missing.push_back(marker);
   const bool as_text = chat == ChatTemplate::kChatMl && missing.size() == markers.size();
   check(missing.empty() || as_text,
         "the chat template {} needs the special tokens {}, which the tokenizer {} does not have; use one "
         "that has "
         "them, or --chat-template chatml, whose markers may be ordinary text",
         name_of(chat), join_words(missing, " and "), tokenizer.name());
+  for (const std::string_view marker : missing)
+    check(tokenizer.encode(marker).size() > 1,
+          "the tokenizer {} takes {} in any text for a token that is not special, so the text of a message "
+          "could "
+          "forge it; mark it as special in the tokenizer's files",
+          tokenizer.name(), marker);
 }
 
 }  // namespace tessera

@@ -3,8 +3,8 @@
 //   chatml (Qwen)  <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n
 //   llama3         <|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>...
 //
-// The loss counts on what an assistant writes: its content and the marker that ends its turn. No system message
-// is added. Llama 3's format takes the blanks around a content away.
+// The loss counts on what an assistant writes: its content and the marker that ends its turn. No system
+// message is added. Llama 3's format takes the blanks around a content away.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +36,12 @@ std::vector<ChatPart> render(ChatTemplate chat, const Conversation& conversation
 // The special tokens of a template
 std::vector<std::string_view> markers_of(ChatTemplate chat);
 
-// Whether `text` is a special token of the tokenizer. Error: it is an added token that is not special, so that a
-// text could forge it.
-bool is_special_token(const Tokenizer& tokenizer, std::string_view text);
-
 // The template whose special tokens the tokenizer has; none if it has those of none, or of both.
 std::optional<ChatTemplate> find_chat_template(const Tokenizer& tokenizer);
 
-// Error: the tokenizer has some of the template's special tokens but not all; it has none, and the template is
-// llama3: chatml may be ordinary text.
+// Error: the tokenizer has some of the template's special tokens but not all; it has none, and the template
+// is llama3 (chatml may be ordinary text); it has them as tokens that are not special, which a text could
+// forge.
 void check_chat_template(ChatTemplate chat, const Tokenizer& tokenizer);
 
 }  // namespace tessera

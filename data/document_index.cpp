@@ -106,8 +106,8 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
 
 int64_t DocumentIndex::start_of(int64_t i) const {
   if (i == count_) return tokens_;
-  // The last part whose documents begin at or before i. Parts in which none begins share the number of the one
-  // after them, which is the last of these.
+  // The last part whose documents begin at or before i. Parts in which none begins share the number of the
+  // one after them, which is the last of these.
   const Part& part = *(std::ranges::upper_bound(parts_, i, {}, &Part::first_document) - 1);
   const int64_t at = i - part.first_document - (part.begins ? 1 : 0);
   return part.first_token + (at < 0 ? 0 : int64_t{part.starts[static_cast<size_t>(at)]});

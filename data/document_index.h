@@ -28,12 +28,12 @@ namespace tessera {
 // train_000000.documents, beside train_000000.bin
 std::filesystem::path document_index_of(const std::filesystem::path& shard);
 
-// The documents of a stream of shards, in order and without gaps. Files are memory-mapped. Any number of threads
-// may read it.
+// The documents of a stream of shards, in order and without gaps. Files are memory-mapped. Any number of
+// threads may read it.
 class DocumentIndex {
  public:
-  // Of a shard with `tokens` tokens; shards are added in the order of the stream. Where a shard does not follow
-  // the one before it in its data set, a document begins with it. Reads the whole file.
+  // Of a shard with `tokens` tokens; shards are added in the order of the stream. Where a shard does not
+  // follow the one before it in its data set, a document begins with it. Reads the whole file.
   // Error, naming the file: missing, not an index, another version, truncated or longer, made for a shard of
   // another size, first tokens or runs that do not ascend or lie outside the shard.
   void add_shard(const std::filesystem::path& shard, int64_t tokens);
@@ -81,8 +81,8 @@ struct DocumentIndexWriterOptions {
   int64_t tokens_per_shard = 0;
 };
 
-// Writes the index of each shard that a ShardWriter with the same options writes. Errors name the file and the
-// system's reason.
+// Writes the index of each shard that a ShardWriter with the same options writes. Errors name the file and
+// the system's reason.
 class DocumentIndexWriter {
  public:
   explicit DocumentIndexWriter(DocumentIndexWriterOptions options) : options_(std::move(options)) {}

@@ -40,10 +40,11 @@ struct PieceSink {
 // format. Reads nothing: a program with many inputs can reject the last one before it processes the first.
 void check_input(const std::filesystem::path& input, InputFormat format = InputFormat::kByName);
 
-// By name *.jsonl is JSON lines, any other file or pipe plain text and one document; .gz and .zst may follow. "-"
-// is standard input.
-// Error: what check_input throws, a read error, compressed bytes that are damaged or cut, an input without any
-// document, a line of more than most_line_bytes, a text with a zero byte near its beginning (it is not text).
+// By name *.jsonl is JSON lines, any other file or pipe plain text and one document; .gz and .zst may
+// follow. "-" is standard input.
+// Error: what check_input throws, a read error, compressed bytes that are damaged or cut, an input without
+// any document, a line of more than most_line_bytes, a text with a zero byte near its beginning (it is not
+// text).
 void read_pieces(const std::filesystem::path& input, InputFormat format, const PieceSink& sink);
 
 }  // namespace tessera

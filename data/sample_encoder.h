@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// Which tokens count as targets: of texts all. Of prompts and conversations the completions and what assistants
-// say, or all as well.
+// Which tokens count as targets: of texts all. Of prompts and conversations the completions and what
+// assistants say, or all as well.
 enum class CountedLoss : uint8_t { kCompletions, kAll };
 constexpr auto words_of(CountedLoss) {
   return std::array{Word{"completions", CountedLoss::kCompletions}, Word{"all", CountedLoss::kAll}};
@@ -38,7 +38,7 @@ struct EncodedPiece {
 };
 
 // Writes a document as
-//   text          what the tokenizer's template puts before a text, the text, what comes after it, end of text
+//   text          what the tokenizer's template puts before and after a text around it, end of text
 //   completion    the same around prompt and completion, which are encoded one by one; the completion counts,
 //                 and what follows it
 //   conversation  the parts of its template, end of text
@@ -48,8 +48,8 @@ class SampleEncoder {
   // Error: what check_chat_template throws.
   explicit SampleEncoder(const SampleEncoderOptions& options);
 
-  // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat template;
-  // with `strict` a sample of which no token counts.
+  // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
+  // template; with `strict` a sample of which no token counts.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

@@ -32,8 +32,8 @@ using Sample = std::variant<std::string, Completion, Conversation>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
 // "messages" of {"role", "content"}. Other fields are metadata. `place` is file:line, for messages.
-// Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of another
-// type; in messages an unknown role, and tool calls or what else would be lost, such as "weight".
+// Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
+// another type; in messages an unknown role, and tool calls or what else would be lost, such as "weight".
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
                     const std::string& text_field);
 

@@ -109,6 +109,11 @@ class BpeTokenizer final : public Tokenizer {
   std::string_view name() const override { return name_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(token_bytes_.size()); }
   int32_t end_of_text() const override { return end_of_text_; }
+  int32_t special_token(std::string_view content) const override {
+    for (const AddedToken& token : definition_.added)
+      if (token.special && token.content == content) return token.id;
+    return -1;
+  }
   std::span<const int32_t> before_text() const override { return definition_.before; }
   std::span<const int32_t> after_text() const override { return definition_.after; }
   const std::string& json() const override { return json_; }

@@ -10,6 +10,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string_view name() const override { return kBytesTokenizer; }
   int32_t vocab_size() const override { return kEndOfText + 1; }
   int32_t end_of_text() const override { return kEndOfText; }
+  int32_t special_token(std::string_view) const override { return -1; }
   std::span<const int32_t> before_text() const override { return {}; }
   std::span<const int32_t> after_text() const override { return {}; }
   using Tokenizer::encode;

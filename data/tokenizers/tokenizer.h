@@ -45,6 +45,8 @@ class Tokenizer {
   virtual const std::string& json() const = 0;
   // Names and values for people: "merges", "50000".
   virtual std::vector<std::array<std::string, 2>> facts() const = 0;
+  // The id of the special token with this content; -1: there is none.
+  virtual int32_t special_token(std::string_view content) const = 0;
 };
 
 // `bytes`: ids 0..255 are the bytes, 256 is the end of text. A plain text file is therefore a token file.

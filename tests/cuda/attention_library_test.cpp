@@ -68,9 +68,12 @@ TEST_F(AttentionLibrary, HeaderIsC) {
   EXPECT_EQ(result.status, 0) << result.error;
 }
 
-// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout, which needs
-// more of them, so does any ptxas.
-constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithDropout = 24;
+// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
+// other than full and causal, which need more of them, so does any ptxas.
+constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24;
+bool needs_more_registers(const std::string& function) {
+  return function.find("Drop") != std::string::npos || function.find("MaskKindE2") != std::string::npos;
+}
 
 // A spilled register, or an array that is indexed at run time, costs more than any tuning gains.
 TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
@@ -87,7 +90,7 @@ TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
     ++kernels;
     const size_t stack = line.find(" STACK:");
     ASSERT_NE(stack, std::string::npos) << line;
-    const int most = function.find("Drop") == std::string::npos ? kMostStackBytes : kMostWithDropout;
+    const int most = needs_more_registers(function) ? kMostWithMore : kMostStackBytes;
     EXPECT_LE(std::stoi(line.substr(stack + 7)), most) << arch << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << arch << function << "\n" << line;
   }

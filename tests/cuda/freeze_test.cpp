@@ -11,7 +11,7 @@ TEST_F(CudaFreeze, WhatIsTrainedGetsTheSameGradientsAndWhatIsNotKeepsItsBits) {
   DeviceTraits device;
   std::string why_not;
   ASSERT_TRUE(find_cuda_device(device, why_not)) << why_not;
-  const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 128};
+  const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 128};
   ModelConfig qwen3 = gpt2;
   qwen3.norm = NormKind::kRmsNorm;
   qwen3.positions = Positions::kRope;

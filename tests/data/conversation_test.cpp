@@ -159,8 +159,12 @@ TEST_F(Conversations, ATextCannotForgeASpecialToken) {
   EXPECT_EQ(std::ranges::count(encoded.ids, 0), 1);
   EXPECT_EQ(counted_ids(encoded), joined({tokenizer->encode("no"), {701}}));
   EXPECT_NE(tokenizer->decode(encoded.ids).find(forged[0].content), std::string::npos);
-  // <think> is an added token that is not special, so any text may have it: no marker may be such a token.
-  expect_error([&] { is_special_token(*tokenizer, "<think>"); }, {"<think>", "702", "not special", "forge"});
+  json definition = json::parse(read_file(tokenizer_fixture("qwen2.json")));
+  for (json& token : definition["added_tokens"]) token["special"] = token["content"] == "<|endoftext|>";
+  const auto forgeable = load_tokenizer(write("a.json", definition.dump()).string());
+  EXPECT_EQ(find_chat_template(*forgeable), std::nullopt);
+  expect_error([&] { check_chat_template(ChatTemplate::kChatMl, *forgeable); },
+               {"<|im_start|>", "not special", "forge"});
 }
 
 // transformers itself, from the Python that TESSERA_PYTHON names (pip install transformers jinja2)
@@ -173,6 +177,15 @@ TEST_F(Conversations, HaveTheIdsOfTransformers) {
   if (run({"-c", "import transformers, jinja2"}).status != 0)
     GTEST_SKIP() << python << " has no transformers with jinja2; TESSERA_PYTHON names another";
   with_llama3();  // writes its file
+  // In the fixtures a marker takes the blanks beside it, and offsets leave them out: neither is so for chat
+  // models.
+  const auto plain = [&](const char* kind) {
+    const std::string name = std::string(kind) + ".json";
+    json definition = json::parse(read_file(tokenizer_fixture(name)));
+    for (json& token : definition["added_tokens"]) token["lstrip"] = token["rstrip"] = false;
+    definition["post_processor"] = nullptr;
+    return write(name, definition.dump());
+  };
   const std::vector<Conversation> talks = {
       kTalk,
       {{kUser, "Two\n\nlines  and 12345"}, {kAssistant, "It's\n- a list\n"}},
@@ -182,9 +195,9 @@ TEST_F(Conversations, HaveTheIdsOfTransformers) {
        {kAssistant, "x"},
        {kAssistant, "y"}}};
   json jobs = json::array();
-  for (const auto& [chat, file] : {std::pair(ChatTemplate::kChatMl, tokenizer_fixture("qwen2.json")),
-                                   std::pair(ChatTemplate::kChatMl, tokenizer_fixture("gpt2.json")),
-                                   std::pair(ChatTemplate::kLlama3, folder_ / "llama3.json")})
+  for (const auto& [chat, file] :
+       {std::pair(ChatTemplate::kChatMl, plain("qwen2")), std::pair(ChatTemplate::kChatMl, plain("gpt2")),
+        std::pair(ChatTemplate::kLlama3, folder_ / "llama3.json")})
     for (const Conversation& talk : talks)
       jobs.push_back({{"tokenizer", file.string()},
                       {"template", name_of(chat)},

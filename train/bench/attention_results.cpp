@@ -43,8 +43,6 @@ double dropped_share(const AttnProblem& problem) {
   return static_cast<double>(problem.dropout.threshold) / Dropout::kResolution;
 }
 
-const char* mask_of(const AttnProblem& problem) { return problem.mask.causal ? "causal" : "full"; }
-
 // Decimal, as bandwidth is.
 std::string gigabytes(double bytes) { return bytes == 0 ? "-" : fmt::format("{:.3g} GB", bytes / 1e9); }
 
@@ -70,20 +68,23 @@ nlohmann::ordered_json direction_json(const AttentionCell& cell, const Attention
 }  // namespace
 
 double attention_flops(const AttnProblem& p, bool backward) {
-  const auto n = static_cast<double>(p.tokens), heads = static_cast<double>(p.batch * p.heads);
-  return 4 * heads * n * n * p.head_dim * (p.mask.causal ? 0.5 : 1) * (backward ? 2.5 : 1);
+  const auto queries = static_cast<double>(p.batch * p.tokens);
+  const double pairs = attention::visible_pairs(p) - (p.mask.causal ? queries / 2 : 0);
+  return 4 * static_cast<double>(p.heads) * pairs * p.head_dim * (backward ? 2.5 : 1);
 }
 
 bool same_problem(const AttnProblem& a, const AttnProblem& b) {
   return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-         a.head_dim == b.head_dim && a.mask.causal == b.mask.causal;
+         a.head_dim == b.head_dim && a.mask.causal == b.mask.causal && a.mask.window == b.mask.window &&
+         a.mask.documents == b.mask.documents;
 }
 
-std::string to_string(const AttnProblem& p) {
+std::string to_string(const AttentionCell& cell) {
+  const AttnProblem& p = cell.problem;
   const std::string grouped =
       p.kv_heads == p.heads ? "" : fmt::format(" ({} of keys and values)", p.kv_heads);
   return fmt::format("{} x {} tokens, {} heads{} of {}, {}", p.batch, p.tokens, p.heads, grouped, p.head_dim,
-                     mask_of(p));
+                     cell.mask.name);
 }
 
 std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results) {
@@ -137,7 +138,8 @@ std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak
   const AttentionCell* other = yardstick(cells, cells.front().problem);
   const auto any = [&](auto&& holds) { return std::any_of(cells.begin(), cells.end(), holds); };
   const bool traffic_known = any([](const AttentionCell& cell) { return moved(cell.forward) > 0; });
-  std::string table = to_string(cells.front().problem);
+  std::string table = to_string(cells.front());
+  table += fmt::format(", {:.0f} visible pairs", attention::visible_pairs(cells.front().problem));
   table += fmt::format("{}\n  {:<13}", other ? ", beside cuDNN " + cudnn : "", "");
   for (const char* direction : {"forward ms", "backward ms"}) {
     table += fmt::format(" {:>12} {:>8} {:>5}", direction, "TFLOP/s", "peak");
@@ -179,9 +181,10 @@ nlohmann::ordered_json to_json(const AttentionResults& results) {
   for (const AttentionCell& cell : results.cells) {
     const AttnProblem& p = cell.problem;
     nlohmann::ordered_json json{{"rung", cell.rung},      {"head_dim", p.head_dim},
-                                {"mask", mask_of(p)},     {"batch", p.batch},
+                                {"mask", cell.mask.name}, {"batch", p.batch},
                                 {"tokens", p.tokens},     {"heads", p.heads},
                                 {"kv_heads", p.kv_heads}, {"dtype", p.dtype == ATTN_BF16 ? "bf16" : "fp32"}};
+    json["visible_pairs"] = attention::visible_pairs(p);
     const bool drops = p.dropout.threshold > 0;
     if (drops) json["dropout"] = dropped_share(p);
     if (cell.why_not.empty()) {
@@ -220,8 +223,8 @@ std::string to_svg(const AttentionResults& results) {
   for (const AttentionCell& cell : results.cells) {
     if (!cell.in_sweep || !cell.why_not.empty() || cell.problem.dropout.threshold > 0) continue;
     for (const bool backward : {false, true}) {
-      const std::string title = fmt::format("head dim {}, {}, {}", cell.problem.head_dim,
-                                            mask_of(cell.problem), backward ? "backward" : "forward");
+      const std::string title = fmt::format("head dim {}, {}, {}", cell.problem.head_dim, cell.mask.name,
+                                            backward ? "backward" : "forward");
       plot.line(title, cell.rung)
           .points.push_back({static_cast<double>(cell.problem.tokens), tflops(cell, backward)});
     }

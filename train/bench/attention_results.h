@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "train/bench/bench_mask.h"
 #include "train/bench/traffic.h"
 
 namespace tessera {
@@ -16,6 +17,7 @@ inline constexpr const char* kYardstick = "cudnn";  // what ratios compare with
 // One way to attend on one problem.
 struct AttentionCell {
   std::string rung;
+  BenchMask mask;         // problem.mask, by its name
   AttnProblem problem{};  // with dropout where this rung drops: beside the same without
   bool in_sweep = true;   // of sequence lengths: plotted
   std::string why_not;    // in a word or two why it was not measured; empty: it was
@@ -34,11 +36,12 @@ struct AttentionResults {
   std::vector<AttentionCell> cells;  // the cells of a problem stand together
 };
 
-// Arithmetic of a call: 4 B H N^2 D forward, 2.5 times as much backward, half of it under a causal mask.
+// Arithmetic of a call: 4 D forward for every pair of a query and a key that it sees, 2.5 times as much
+// backward. As usual a causal query's own key counts half: a causal mask is half of 4 B H N^2 D.
 double attention_flops(const AttnProblem& problem, bool backward);
 
 bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes and dropout
-std::string to_string(const AttnProblem& problem);              // "64 x 1024 tokens, 12 heads of 64, causal"
+std::string to_string(const AttentionCell& cell);               // "64 x 1024 tokens, 12 heads of 64, causal"
 
 // How many times faster than the yardstick, by the geometric mean over
 // the problems that both were measured on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/cudnn.h"
+#include "kernels/attention/mask.h"
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 #include "train/bench/attention_results.h"
@@ -18,11 +19,13 @@ Tensor bytes_of(Arena& arena, MemoryTag tag, const char* name, int64_t bytes) {
 }
 
 AttentionShape shape_of(const AttnProblem& p) {
+  AttentionMask mask(p.mask.causal != 0, p.mask.documents != nullptr);
+  mask.window = p.mask.window;
   return {.batch = p.batch,
           .tokens = p.tokens,
           .heads = p.heads,
           .head_dim = p.head_dim,
-          .mask = p.mask.causal != 0,
+          .mask = mask,
           .kv_heads = p.kv_heads,
           .kv_tokens = p.kv_tokens};
 }
@@ -40,6 +43,7 @@ class BackendRun final : public AttentionRun {
                               .deterministic = deterministic,
                               .dropout = static_cast<bool>(inputs.dropout)});
     dropout_ = inputs.dropout;
+    documents_ = inputs.documents;
     qkv_ = inputs.qkv;
     dout_ = inputs.dout;
     out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
@@ -59,7 +63,8 @@ class BackendRun final : public AttentionRun {
                                  .y = out_,
                                  .saved = saved_,
                                  .workspace = workspace_,
-                                 .dropout = dropout_});
+                                 .dropout = dropout_,
+                                 .documents = documents_});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -74,7 +79,8 @@ class BackendRun final : public AttentionRun {
                                   .dk = out.k,
                                   .dv = out.v,
                                   .workspace = workspace_,
-                                  .dropout = dropout_});
+                                  .dropout = dropout_,
+                                  .documents = documents_});
   }
 
  private:
@@ -82,7 +88,7 @@ class BackendRun final : public AttentionRun {
   Arena arena_;
   AttentionPlan plan_;
   Dropout dropout_;
-  Tensor qkv_, dout_, out_, dqkv_, saved_, workspace_;
+  Tensor documents_, qkv_, dout_, out_, dqkv_, saved_, workspace_;
 };
 
 #ifdef TESSERA_HAS_CUDA
@@ -94,6 +100,7 @@ class FusedRun final : public AttentionRun {
       : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
     AttnProblem p = inputs.problem;
     p.dropout = attn_dropout(inputs.dropout);
+    if (inputs.documents) p.mask.documents = inputs.documents.as<int32_t>();
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
       workspace_bytes_ =
@@ -200,6 +207,7 @@ std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& d
 #ifdef TESSERA_HAS_CUDA
   std::string why;
   if (!attention::cudnn_available(why)) return "not available";
+  if (!attention::mask_of(problem).plain()) return "mask";
   return attention::cudnn_refusal(problem, device.arch) ? "not served" : "";
 #else
   return "not available";
@@ -226,6 +234,11 @@ AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProb
   AttentionInputs inputs{
       p, arena.alloc(MemoryTag::kData, "projections", dtype, {p.batch, p.tokens, H + 2 * K, p.head_dim}),
       arena.alloc(MemoryTag::kData, "output gradient", dtype, {p.batch, p.tokens, H, p.head_dim})};
+  if (p.mask.documents != nullptr) {
+    inputs.documents = arena.alloc(MemoryTag::kData, "documents", DType::kI32, {p.batch, p.tokens, 2});
+    auto* from = const_cast<int32_t*>(p.mask.documents);  // a Tensor has no const
+    stream.run(Copy{{from, DType::kI32, inputs.documents.shape, Device::kCpu}, inputs.documents});
+  }
   fill_random(stream, inputs.qkv);
   fill_random(stream, inputs.dout);
   return inputs;

@@ -25,10 +25,12 @@ struct Contender {
 };
 std::vector<Contender> all_contenders(Device device);
 
-// Packed projections [B, T, H + 2 K, D] and the gradient of the output [B, T, H, D], both random.
+// Packed projections [B, T, H + 2 K, D] and the gradient of the output [B, T, H, D], both random; and the
+// problem's documents on the device, int32 [B, T, 2].
 struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout;
+  Tensor documents = {};
   Dropout dropout = {};
 };
 AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& problem);

@@ -27,20 +27,24 @@ Sizes sizes_of(const BenchAttentionOptions& options, Device device) {
   return sizes;
 }
 
-AttnProblem make_problem(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim, bool causal,
-                         int64_t group) {
+// shape: batch, tokens, heads, head dim
+PlannedProblem make_problem(const std::vector<int64_t>& shape, const std::string& mask, int64_t group,
+                            bool in_sweep) {
+  const int64_t batch = shape[0], tokens = shape[1], heads = shape[2], head_dim = shape[3];
   check(heads % group == 0, "--group {} does not divide {} heads", group, heads);
-  return {.struct_size = sizeof(AttnProblem),
-          .dtype = ATTN_BF16,
-          .batch = batch,
-          .tokens = tokens,
-          .kv_tokens = tokens,
-          .heads = heads,
-          .kv_heads = heads / group,
-          .head_dim = static_cast<int>(head_dim),
-          .mask = {.causal = causal},
-          .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
-          .dropout = {}};
+  PlannedProblem planned{.mask = parse_mask(mask, batch, tokens), .problem = {}, .in_sweep = in_sweep};
+  planned.problem = {.struct_size = sizeof(AttnProblem),
+                     .dtype = ATTN_BF16,
+                     .batch = batch,
+                     .tokens = tokens,
+                     .kv_tokens = tokens,
+                     .heads = heads,
+                     .kv_heads = heads / group,
+                     .head_dim = static_cast<int>(head_dim),
+                     .mask = planned.mask.mask,
+                     .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                     .dropout = {}};
+  return planned;
 }
 
 }  // namespace
@@ -89,22 +93,17 @@ Dropout dropout_of(const BenchAttentionOptions& options) {
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device) {
   const Sizes sizes = sizes_of(options, device);
   std::vector<PlannedProblem> problems;
-  for (const std::string& mask : options.masks) {
-    check(mask == "causal" || mask == "full", "unknown mask \"{}\"; known: causal, full", mask);
-    for (const std::string& shape : options.shapes) {
-      const std::vector<int64_t> s = parse_attention_shape(shape);
-      problems.push_back({make_problem(s[0], s[1], s[2], s[3], mask == "causal", options.group), false});
-    }
-  }
+  for (const std::string& mask : options.masks)
+    for (const std::string& shape : options.shapes)
+      problems.push_back(make_problem(parse_attention_shape(shape), mask, options.group, false));
   for (const int64_t head_dim : options.head_dims) {
     check(sizes.channels % head_dim == 0, "--channels {} are no multiple of head dim {}", sizes.channels,
           head_dim);
     for (const std::string& mask : options.masks) {
       for (const int64_t tokens : sizes.seq_lens) {
+        const int64_t batch = std::max<int64_t>(1, sizes.tokens / tokens);
         problems.push_back(
-            {make_problem(std::max<int64_t>(1, sizes.tokens / tokens), tokens, sizes.channels / head_dim,
-                          head_dim, mask == "causal", options.group),
-             true});
+            make_problem({batch, tokens, sizes.channels / head_dim, head_dim}, mask, options.group, true));
       }
     }
   }

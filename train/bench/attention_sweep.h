@@ -5,11 +5,13 @@
 
 #include "train/bench/attention_run.h"
 #include "train/bench/bench.h"
+#include "train/bench/bench_mask.h"
 
 namespace tessera {
 
 struct PlannedProblem {
-  AttnProblem problem;  // dtype is each contender's own
+  BenchMask mask;
+  AttnProblem problem;  // dtype is each contender's own; its documents are on the host
   bool in_sweep;        // of sequence lengths: plotted
 };
 

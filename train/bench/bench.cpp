@@ -34,7 +34,13 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--masks", o.masks, "causal, full")->delimiter(',')->capture_default_str();
+  command
+      ->add_option(
+          "--masks", o.masks,
+          "causal, full; causal and: window:N (the last N keys), documents:N (documents of N tokens), "
+          "documents:mixed (of log-normal lengths, 700 tokens on average)")
+      ->delimiter(',')
+      ->capture_default_str();
   command
       ->add_option("--seq-lens", seq_lens,
                    std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
@@ -194,7 +200,8 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
       "Examples:\n"
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
       "  ./bench attention --shape 64,1024,12,64 --json attention.json\n"
-      "  ./bench attention --dropout 0.1 --head-dims 64 --seq-lens 1024");
+      "  ./bench attention --dropout 0.1 --head-dims 64 --seq-lens 1024\n"
+      "  ./bench attention --head-dims 64 --seq-lens 1024,32768 --masks causal,window:1024,documents:1024");
   return attention;
 }
 

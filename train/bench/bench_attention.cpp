@@ -88,8 +88,8 @@ class Bench {
     return attention_flops(p, backward) / speed * 1e3;
   }
   static std::string series(const Contender& contender, const AttnProblem& p, bool backward) {
-    return fmt::format("{} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.mask.causal,
-                       backward);
+    return fmt::format("{} {} {} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.mask.causal,
+                       p.mask.window > 0, p.mask.documents != nullptr, backward);
   }
 
   std::vector<AttentionCell> measure(const PlannedProblem& planned,
@@ -101,6 +101,7 @@ class Bench {
       const Contender& contender = contenders[i];
       AttentionCell& cell = entries[i].cell;
       cell.rung = contender.name;
+      cell.mask = planned.mask;
       cell.problem = planned.problem;
       cell.problem.dtype = attn_dtype(contender.dtype(device_.device));
       if (contender.drops) cell.problem.dropout = attn_dropout(dropout_);
@@ -134,7 +135,7 @@ class Bench {
       } catch (const Error& error) {  // one contender's refusal is not the others'
         entries[i].run.reset();
         cell.why_not = "failed, as said above";
-        fmt::print(stderr, "bench: {} on {}: {}\n", contender.name, to_string(cell.problem), error.what());
+        fmt::print(stderr, "bench: {} on {}: {}\n", contender.name, to_string(cell), error.what());
       }
     }
     for (int64_t repeat = 0; repeat < options_.repeats; ++repeat) {

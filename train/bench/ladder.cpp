@@ -58,6 +58,9 @@ std::string refusal(const Family& family, const AttnProblem& p, int arch) {
       return p.tokens > family.most_tokens ? "too long" : "shape";
     case ATTN_BAD_DROPOUT:
       return "dropout";
+    case ATTN_BAD_MASK:
+      return "mask";
+    case ATTN_BAD_STRUCT:
     case ATTN_BAD_ALIGNMENT:
     case ATTN_NO_WORKSPACE:
     case ATTN_LAUNCH_FAILED:

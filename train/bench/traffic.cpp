@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention/mask.h"
+
 namespace tessera::attention {
 namespace {
 
@@ -26,24 +28,33 @@ struct Sizes {
     scalar = 4 * query_rows;
     sums = 4 * query_rows * p.head_dim;
     matrix = query_rows * n * element;
-    seen = p.mask.causal ? (n + 1) / (2 * n) : 1;
+    seen = visible_pairs(p) / (static_cast<double>(p.batch) * n * n);
   }
 };
 
-// Sum over tiles of `rows` queries of the keys that the tile walks, over all heads. By symmetry also the sum
-// over tiles of keys of the queries that see them.
+// Sum over tiles of `rows` queries of the keys that the tile walks, over all heads: from the first that one
+// of them sees to the last. By symmetry, and but for tiles at ends, also the sum over tiles of keys of the
+// queries that see them.
 double rows_walked(const AttnProblem& p, int rows) {
-  const int64_t tiles = (p.tokens + rows - 1) / rows;
-  double walked = static_cast<double>(tiles) * static_cast<double>(p.tokens);
-  if (p.mask.causal) {
-    // All tiles but the last are whole.
-    walked = static_cast<double>(tiles - 1) * static_cast<double>(tiles) / 2 * rows;
-    walked += static_cast<double>(p.tokens);
+  double walked = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Mask mask = mask_of(p).of_sequence(b);
+    for (int first = 0; first < mask.queries; first += rows)
+      walked += mask.keys_of(Span{first, std::min(first + rows, mask.queries)}).size();
   }
-  return static_cast<double>(p.batch * p.heads) * walked;
+  return static_cast<double>(p.heads) * walked;
 }
 
 }  // namespace
+
+double visible_pairs(const AttnProblem& p) {
+  double pairs = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Mask mask = mask_of(p).of_sequence(b);
+    for (int query = 0; query < mask.queries; ++query) pairs += mask.keys_of(query).size();
+  }
+  return pairs;
+}
 
 // A product of naive attention is a launch for each query head of a group: K and V are read as often.
 Traffic naive_forward_traffic(const AttnProblem& p) {

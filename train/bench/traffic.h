@@ -20,6 +20,10 @@ struct Traffic {
   double loaded = 0, stored = 0;
 };
 
+// Queries and keys that see each other, over all sequences, of one head. Here and in all that follows, a
+// problem's documents are on the host.
+double visible_pairs(const AttnProblem& p);
+
 Traffic naive_forward_traffic(const AttnProblem& p);
 Traffic naive_backward_traffic(const AttnProblem& p);
 

@@ -268,14 +268,12 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const QueryTiles<kMask> tiles =
       mask.template query_tiles_of<kBlockQ>({key_block * kBlockK, (key_block + 1) * kBlockK}, a.query_blocks);
   const QueriesSeeing<kMask, kWarpK> seeing(mask, first_k, memory.spans());
-
   QueryLoader<Tile, kMask> load_queries(a, tiles, b, kv_head, kv_head_index);
   start_load_keys(a, memory, b, kv_head, key_block, mask.keys);
   load_queries.start(memory, 0);
 
   KeyGradient<Tile> dk, dv;
-  dk.clear();
-  dv.clear();
+  dk.clear(), dv.clear();
   const float log2_scale = a.scale * kLog2e;
 
   ptx::cp_async_wait<0>();
@@ -320,10 +318,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     uint32_t* adders = a.counters + 1 + dq_tile;
     const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
     wait_turn<kDeterministic>(adders, key_block, tile_adders.last);
-    // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads
-    // Q_i, dO_i any more, whose stage the next load overwrites, nor dS of step i - 1, whose stage
-    // step i + 1 overwrites. In fixed order it is also our turn, and all threads have stored the
-    // dQ of step i - 1: the turn can be passed on.
+    // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
+    // more, whose stage the next load overwrites, nor dS of step i - 1, whose stage step i + 1 overwrites. In
+    // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
+    // passed on.
     __syncthreads();
     pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, tiles, block);
     load_queries.start(memory, stage);

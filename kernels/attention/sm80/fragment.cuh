@@ -135,7 +135,8 @@ __device__ __forceinline__ void multiply_registers_rows(Accumulator<kM, kN>& c, 
   }
 }
 
-// c += A^T B over rows `begin` to `end` of both: columns a_col.. of A, b_col.. of B. Multiples of 16, and of 32
+// c += A^T B over rows `begin` to `end` of both: columns a_col.. of A, b_col.. of B. Rows are multiples of
+// 16, columns of 32.
 template <int kM, int kN, int kRows, int kColsA, int kColsB>
 __device__ __forceinline__ void multiply_cols_cols(Accumulator<kM, kN>& c, SharedTile<kRows, kColsA> a,
                                                    int a_col, SharedTile<kRows, kColsB> b, int b_col,

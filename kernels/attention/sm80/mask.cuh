@@ -28,10 +28,11 @@ inline constexpr int kNever = 0x7fffffff;
 // The query tiles that see a key of a block, of a.query_blocks in a head
 template <MaskKind kMask>
 struct QueryTiles {
-  int begin, end;  // all that there are
+  int begin;
+  const int& end;  // of all: a parameter of the kernel, which takes no register
 
   __device__ __forceinline__ bool empty() const { return false; }
-  __device__ __forceinline__ int behind() const { return 0; }
+  __device__ __forceinline__ int behind() const { return 0; }  // of the tiles of a head, those after `end`
 };
 template <>
 struct QueryTiles<MaskKind::kAny> {
@@ -59,7 +60,7 @@ struct KernelMask {
     return {key >= keys ? kNever : kCausal ? key : 0, kNever};
   }
   template <int kBlockQ>
-  __device__ __forceinline__ QueryTiles<kMask> query_tiles_of(Span columns, int all) const {
+  __device__ __forceinline__ QueryTiles<kMask> query_tiles_of(Span columns, const int& all) const {
     return {kCausal ? columns.begin / kBlockQ : 0, all};
   }
 };
@@ -81,7 +82,7 @@ struct KernelMask<MaskKind::kAny> : Mask {
     return inside.empty() ? Span{0, 0} : Mask::queries_of(inside);
   }
   template <int kBlockQ>
-  __device__ __forceinline__ QueryTiles<MaskKind::kAny> query_tiles_of(Span columns, int all) const {
+  __device__ __forceinline__ QueryTiles<MaskKind::kAny> query_tiles_of(Span columns, const int& all) const {
     const Span tiles = queries_of(columns).tiles(kBlockQ);
     return {tiles.begin, tiles.end, all};
   }
@@ -181,8 +182,8 @@ struct TileAdders {
     const int seen_blocks = kCausal ? (first_q + kBlockQ + kBlockK - 1) / kBlockK : key_blocks;
     last = min(key_blocks, seen_blocks) - 1;
   }
-  // The rows of dS^T that the key block from `first_k` on has for the tile: those of warps with a key that the
-  // tile sees
+  // The rows of dS^T that the key block from `first_k` on has for the tile: those of warps with a key that
+  // the tile sees
   __device__ __forceinline__ Span rows(int first_q, int first_k) const {
     return {0, kCausal ? min(kBlockK, first_q - first_k + kBlockQ) : kBlockK};
   }

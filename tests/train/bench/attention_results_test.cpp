@@ -19,6 +19,7 @@ namespace {
 AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double backward_ms) {
   AttentionCell made;
   made.rung = rung;
+  made.mask = {.name = "causal"};
   made.problem = {.struct_size = sizeof(AttnProblem),
                   .dtype = ATTN_BF16,
                   .batch = 2,
@@ -58,6 +59,62 @@ TEST(AttentionResults, FlopsAreFourTimesBHNND) {
   EXPECT_DOUBLE_EQ(attention_flops(p, true), 2.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64);
 }
 
+AttnProblem masked(const BenchMask& mask, int64_t batch, int64_t tokens) {
+  AttnProblem p = cell("hopper", tokens, 1, 1).problem;
+  p.batch = batch;
+  p.mask = mask.mask;
+  return p;
+}
+
+TEST(AttentionResults, FlopsAndTrafficCountVisiblePairs) {
+  const BenchMask window = parse_mask("window:100", 2, 1024),
+                  documents = parse_mask("documents:256", 1, 2048);
+  const AttnProblem of_window = masked(window, 2, 1024), of_documents = masked(documents, 1, 2048);
+  EXPECT_DOUBLE_EQ(attention::visible_pairs(of_window), 2 * (100 * 1024 - 99 * 100 / 2.0));
+  EXPECT_DOUBLE_EQ(attention::visible_pairs(of_documents), 8 * 256 * 257 / 2.0);
+  // As much arithmetic as the documents on their own
+  AttnProblem own = masked(parse_mask("causal", 8, 256), 8, 256);
+  for (const bool backward : {false, true})
+    EXPECT_DOUBLE_EQ(attention_flops(of_documents, backward), attention_flops(own, backward));
+  EXPECT_DOUBLE_EQ(attention::fused_forward_traffic(of_documents, 128).loaded,
+                   attention::fused_forward_traffic(own, 128).loaded);
+  EXPECT_DOUBLE_EQ(attention::tensor_core_backward_traffic(of_documents, 128, true).loaded,
+                   attention::tensor_core_backward_traffic(own, 128, true).loaded);
+  EXPECT_FALSE(same_problem(of_documents, masked(parse_mask("causal", 1, 2048), 1, 2048)));
+}
+
+TEST(BenchMasks, CutSequencesIntoDocuments) {
+  const BenchMask mask = parse_mask("documents:3", 2, 5);
+  EXPECT_EQ(*mask.documents,
+            (std::vector<int32_t>{0, 3, 0, 3, 0, 3, 3, 5, 3, 5, 0, 3, 0, 3, 0, 3, 3, 5, 3, 5}));
+  EXPECT_EQ(mask.mask.documents, mask.documents->data());
+  EXPECT_EQ(mask.mask.causal, 1);
+}
+
+TEST(BenchMasks, MixedDocumentsHaveTheirMeanLengthAndAreTheSameEveryTime) {
+  constexpr int64_t kTokens = 4 << 20;
+  const BenchMask mask = parse_mask("documents:mixed", 1, kTokens);
+  const std::vector<int32_t>& table = *mask.documents;
+  ASSERT_EQ(table.size(), 2u * kTokens);
+  int64_t count = 0, shortest = kTokens, longest = 0;
+  for (int64_t token = 0; token < kTokens; token = table[2 * token + 1], ++count) {
+    ASSERT_EQ(table[2 * token], token) << "documents follow one another";
+    const int64_t length = table[2 * token + 1] - token;
+    shortest = std::min(shortest, length), longest = std::max(longest, length);
+  }
+  EXPECT_NEAR(kTokens / static_cast<double>(count), kMeanLength, 50);
+  EXPECT_LT(shortest, 60);
+  EXPECT_GT(longest, 5000);
+  EXPECT_EQ(table, *parse_mask("documents:mixed", 1, kTokens).documents);
+}
+
+TEST(BenchMasks, OthersAreRefused) {
+  for (const char* wrong :
+       {"", "windows", "window", "window:", "window:0", "window:-1", "window:1x", "window:mixed", "documents",
+        "documents:0", "documents:Mixed", "causal:1", "full:1"})
+    EXPECT_THROW(parse_mask(wrong, 1, 8), Error) << wrong;
+}
+
 TEST(AttentionResults, MeanRatiosAreGeometricOverProblemsOfBoth) {
   const auto means = mean_ratios(made_up());
   ASSERT_EQ(means.size(), 1u) << "neither the yardstick nor what was not measured has one";
@@ -70,8 +127,9 @@ TEST(AttentionResults, TableTellsFiguresAndWhyThereAreNone) {
   const AttentionResults results = made_up();
   const std::string table =
       problem_table(std::span(results.cells).first(2), results.gemm_peak, results.cudnn);
-  for (const char* part : {"2 x 1024 tokens, 8 heads of 64, causal, beside cuDNN 9.9.9\n", "x cudnn", "2.00",
-                           "0.50", "1.0 MiB", "3.0 MiB", "4 GB", "moves fwd"})
+  for (const char* part :
+       {"2 x 1024 tokens, 8 heads of 64, causal, 1049600 visible pairs, beside cuDNN 9.9.9\n", "x cudnn",
+        "2.00", "0.50", "1.0 MiB", "3.0 MiB", "4 GB", "moves fwd"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   const std::string missing =
       problem_table(std::span(results.cells).last(1), results.gemm_peak, results.cudnn);
@@ -92,6 +150,7 @@ TEST(AttentionResults, JsonHoldsEveryCell) {
   const auto& first = json["cells"][0];
   EXPECT_EQ(first["rung"], "hopper");
   EXPECT_EQ(first["mask"], "causal");
+  EXPECT_DOUBLE_EQ(first["visible_pairs"], 2 * 1024 * 1025 / 2);
   EXPECT_DOUBLE_EQ(first["forward"]["ms"], 1);
   EXPECT_DOUBLE_EQ(first["forward"]["ratio_to_cudnn"], 2);
   EXPECT_DOUBLE_EQ(first["forward"]["tflops"], 0.5 * 4 * 2 * 8 * 1024.0 * 1024.0 * 64 / 1e9);
@@ -200,6 +259,24 @@ TEST_F(BenchAttention, MeasuresBothKindsOnTheCpu) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "a.svg"));
 }
 
+TEST_F(BenchAttention, MeasuresWindowsAndDocuments) {
+  const ProcessResult result = bench({"--device", "cpu", "--seq-lens", "64", "--head-dims", "16",
+                                      "--channels", "32", "--tokens", "128", "--repeats", "1", "--json",
+                                      "a.json", "--masks", "causal,window:8,documents:16,documents:mixed"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  for (const char* part :
+       {"2 x 64 tokens, 2 heads of 16, causal, 4160 visible pairs\n",
+        "2 x 64 tokens, 2 heads of 16, window:8, 968 visible pairs\n",
+        "2 x 64 tokens, 2 heads of 16, documents:16, 1088 visible pairs\n", "documents:mixed"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+  std::ifstream file(folder_ / "a.json");
+  const auto json = nlohmann::json::parse(file);
+  ASSERT_EQ(json["cells"].size(), 8u) << "naive and flash of each";
+  EXPECT_EQ(json["cells"][4]["mask"], "documents:16");
+  EXPECT_DOUBLE_EQ(json["cells"][4]["visible_pairs"], 1088);
+  for (const auto& made : json["cells"]) EXPECT_GT(made["backward"]["ms"], 0) << made;
+}
+
 TEST_F(BenchAttention, TellsWhatDropoutAdds) {
   const ProcessResult result =
       bench({"--device", "cpu", "--seq-lens", "64", "--head-dims", "16", "--channels", "32", "--tokens", "64",
@@ -233,7 +310,7 @@ TEST_F(BenchAttention, RefusesLoudly) {
         << "wanted: " << part << "\nfound:  " << result.error;
   };
   refused({"--rungs", "hopper"}, "there are naive, flash");
-  refused({"--masks", "window"}, "known: causal, full");
+  refused({"--masks", "window"}, "known: causal, full, window:N, documents:N");
   refused({"--shape", "1,2,3"}, "B,N,H,D");
   refused({"--head-dims", "60"}, "no multiple of head dim 60");
   refused({"--group", "3"}, "--group 3 does not divide");

@@ -9,10 +9,13 @@ struct DocumentsOfARun : TrainRanks {
   void SetUp() override {
     TrainRanks::SetUp();
     if (IsSkipped()) return;
-    std::string text;  // documents of 2 to 31 tokens with the end of text: half of the sequences have padding
-    for (int i = 0; i < 300; ++i)
-      text += "{\"text\":\"" +
-              std::string(static_cast<size_t>(i * 7 % 30 + 1), static_cast<char>('a' + i % 5)) + "\"}\n";
+    // One document of 5 tokens and one of 20 to 26 fill a sequence of 32, with padding after them.
+    std::string text;
+    for (int i = 0; i < 300; ++i) {
+      const int length = i % 2 == 0 ? 5 : 20 + i % 7;
+      text +=
+          "{\"text\":\"" + std::string(static_cast<size_t>(length), static_cast<char>('a' + i % 5)) + "\"}\n";
+    }
     write("text.jsonl", text);
     const ProcessResult prepared =
         run_process(PREPARE_BINARY, {"--input", "text.jsonl", "--tokenizer", "bytes", "--output", "packed"},
