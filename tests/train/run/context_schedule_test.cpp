@@ -1,4 +1,5 @@
-// train.context_schedule in the train program: what a stage trains on, prints and saves, and how a run resumes.
+// train.context_schedule in the train program: what a stage trains on, prints and saves, and how a run
+// resumes.
 #include <gtest/gtest.h>
 
 #include "tests/train_ranks.h"
