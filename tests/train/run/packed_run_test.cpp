@@ -85,7 +85,7 @@ TEST_F(PackedRun, RefusesAnotherPackingAtResume) {
   refuses({"data.documents=join"},
           {"data.documents mask, this run has join", "order of the data would change"});
   refuses({"train.seed=1"}, {"train.seed"});
-  refuses({"train.sequence_length=16"}, {"train.sequence_length 32, this run has 16"});
+  refuses({"train.sequence_length=16"}, {"sequences of 32 tokens, and this run has 16"});
   refuses({"data.train=notes"}, {"other data than data.train=notes"});
   refuses({"data.train={poems: 1, notes: 1}"},
           {"was trained on 1 sources, poems", "2, poems (1), notes (1)"});
