@@ -12,8 +12,8 @@ namespace tessera {
 // 10,000, has a whole number of each source, and the blocks are alike. The block is the smallest in which the
 // shares are exact; if none is, they are rounded to 10,000ths. Within a block the k-th sequence of a source
 // with n stands at the rank of (2 k + 1) / (2 n): Webster's method of apportionment, which keeps every
-// beginning of a block near to the shares. The source of a position, and the position in that source, are found
-// in O(1).
+// beginning of a block near to the shares. The source of a position, and the position in that source, are
+// found in O(1).
 //
 // An epoch is as many sequences as the sources have together: a source whose weight is more than its part of
 // them comes more than once in it, another one not completely.

@@ -25,8 +25,8 @@ struct PackedLoaderOptions {
 };
 
 // The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
-// Packing is by length: another one in each epoch, or the same if `shuffle` is false. What a sequence lacks is
-// padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
+// Packing is by length: another one in each epoch, or the same if `shuffle` is false. The rest of a sequence
+// is padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
 class PackedLoader : public SequenceSource {
  public:
   // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing.

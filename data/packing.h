@@ -31,7 +31,8 @@ struct PackingFigures {
 
 // Each document of n tokens t_0 .. t_{n-1} has the inputs t_0 .. t_{n-2} and the targets t_1 .. t_{n-1}: the
 // last token, end-of-text, is only a target. A document of more than T inputs is cut into pieces of T and a
-// rest; each piece is a document of its own to attention and to positions. No pair of input and target is lost.
+// rest; each piece is a document of its own to attention and to positions. No pair of input and target is
+// lost.
 //
 // Best fit decreasing over all pieces: the longest first, each into the fullest sequence that still has room.
 // The fullest is found in a bitmap over the room that sequences have left, 0 to T: O(n) operations on words
@@ -52,7 +53,7 @@ class Packing {
   explicit Packing(const PackingOptions& options);
 
   int64_t sequences() const { return figures_.sequences; }
-  // Of the sequence i, 0 to sequences() - 1, one after another from its beginning. `inputs`: as in the options
+  // The pieces of sequence i, 0 to sequences() - 1, from its beginning on. `inputs`: as in the options
   template <class Inputs, class Visit>
   void visit(int64_t i, const Inputs& inputs, Visit&& visit) const;
   const PackingFigures& figures() const { return figures_; }

@@ -223,7 +223,8 @@ TEST(ChooseAttention, CudnnOfOlderVersionsStoresAllScoresToBeDeterministic) {
   const auto growth = [](CudnnSums sums) {
     const auto bytes = [&](int64_t tokens) {
       return static_cast<double>(attention::cudnn_backward_workspace(
-          {sizeof(AttnProblem), ATTN_BF16, 2, tokens, tokens, 3, 3, 64, {1, 0, 0, nullptr}, 0.125f, {}}, sums));
+          {sizeof(AttnProblem), ATTN_BF16, 2, tokens, tokens, 3, 3, 64, {1, 0, 0, nullptr}, 0.125f, {}},
+          sums));
     };
     return bytes(1 << 15) / bytes(1 << 14);
   };
@@ -270,7 +271,7 @@ TEST(ChooseAttention, CudnnSaysWhatItServes) {
   EXPECT_EQ(choose_attention(good).saved_shape, (Shape{2, 3, 128}));
   const auto scratch = [&](int64_t tokens, bool deterministic) {
     AttentionRequest request = good;
-    request.shape.tokens = tokens;
+    request.shape.tokens = request.shape.kv_tokens = tokens;
     request.deterministic = deterministic;
     return static_cast<double>(choose_attention(request).backward_workspace_bytes);
   };

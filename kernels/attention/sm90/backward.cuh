@@ -117,6 +117,12 @@ struct BackwardConsumer {
     ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
     begin_scores<kBefore>(b, x);
     const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
+    Span seeing[2];
+    bool masked = false;
+    if constexpr (Shape::kAnyMask) {
+      masked = !b.whole.contains({b.walk.tile * kBlockQ, (b.walk.tile + 1) * kBlockQ});
+      if (kEarlySpans && masked) find_seeing(b, seeing);
+    }
     KeyMasks<kBlockQ> masks;
     if constexpr (Shape::kDropout) {                                     // while the products are under way
       const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
@@ -134,10 +140,9 @@ struct BackwardConsumer {
     take_turn<Shape>(group);
     const int first_q = b.walk.tile * kBlockQ;
     if constexpr (Shape::kAnyMask) {
-      if (!b.whole.contains({first_q, first_q + kBlockQ})) {
-        const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
-        const Mask mask = a.mask.of_sequence(batch);
-        mask_transposed(x, first_q, {seeing_of(b.first_k, 0, mask), seeing_of(b.first_k, 1, mask)});
+      if (masked) {
+        if constexpr (!kEarlySpans) find_seeing(b, seeing);
+        mask_transposed(x, first_q, seeing);
       }
     } else {
       if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.kv_tokens);
@@ -175,6 +180,14 @@ struct BackwardConsumer {
     note_adders(b, adders);
     at.next(), b.walk.next(a);
   }
+  // The queries that see the thread's two keys: read while the scores are under way, where registers allow
+  static constexpr bool kEarlySpans = kHeadDim == 64;
+  __device__ __forceinline__ void find_seeing(const Block& b, Span (&seeing)[2]) const {
+    const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
+    const Mask mask = a.mask.of_sequence(batch);
+    seeing[0] = seeing_of(b.first_k, 0, mask), seeing[1] = seeing_of(b.first_k, 1, mask);
+  }
+
   static __device__ __forceinline__ bool finishes_before(const Block& b) {
     return Shape::kAnyMask ? b.finish_before : b.finish;
   }

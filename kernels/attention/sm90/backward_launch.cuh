@@ -99,6 +99,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   if (status != ATTN_OK) return status;
   // Without a mask neighbouring key blocks should start a little more than a step apart: see Work.
   const int apart = (3 * sms / 2 + query_tiles - 1) / query_tiles;
+  // Within documents or a window CTAs that work at a time read few rows of a head each: neighbouring heads
+  // together read longer pieces of them. Measured; with more heads long documents no longer fit L2.
+  constexpr int kRowElements = 256;
   BackwardArgs args = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
@@ -111,7 +114,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .query_tiles = query_tiles,
       .key_blocks = key_blocks,
       .works = static_cast<uint32_t>(kv_heads) * key_blocks,
-      .heads_at_once = p.mask.causal ? 1 : std::min(apart, kv_heads),
+      .heads_at_once = std::min(kv_heads, !p.mask.causal    ? apart
+                                          : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
+                                                            : 1),
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
