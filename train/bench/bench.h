@@ -42,8 +42,8 @@ struct BenchNeedleOptions {
   int64_t seed = 1337;
   std::string json, svg;  // files to write; empty: none
 };
-// Whether the model finds a fact at each depth of texts of each length: see needle.h. Error: a folder without a
-// model or a tokenizer, a context above the model's.
+// Whether the model finds a fact at each depth of texts of each length: see needle.h. Error: a folder
+// without a model or a tokenizer, a context above the model's.
 void bench_needle(const BenchNeedleOptions& options);
 
 struct BenchAttentionOptions {

@@ -1,9 +1,9 @@
 // The needle test: can a model use a fact that stands anywhere in a long text? (G. Kamradt, "Needle in a
-// haystack", 2023.) A text of filler holds "The secret number of Lima is 48213." at some depth, and ends with "The
-// secret number of Lima is". The fact is found if greedy decoding continues with the number.
+// haystack", 2023.) A text of filler holds "The secret number of Lima is 48213." at some depth, and ends
+// with "The secret number of Lima is". The fact is found if greedy decoding continues with the number.
 //
-// Greedy decoding gives the number exactly if each of its tokens is the most probable one after the text and the
-// tokens before it. So one forward over the text with its answer decides: no token is drawn.
+// Greedy decoding gives the number exactly if each of its tokens is the most probable one after the text
+// and the tokens before it. So one forward over the text with its answer decides: no token is drawn.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,8 @@ std::vector<std::string> describe(const RunDescription& run);
 
 // The line printed where a stage of train.context_schedule begins
 std::string describe_stage(const RunDescription& run, int64_t step);
-// "stage 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; "" for a
-// run of one stage
+// "stage 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; ""
+// for a run of one stage
 std::string stage_name(const Config& config, size_t stage);
 
 // Sequences in one evaluation, if the run evaluates

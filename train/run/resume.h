@@ -14,9 +14,9 @@ namespace tessera {
 
 // Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns notices: keys that
 // changed, with both values and the effect; what could not be compared.
-// Error: the order of the training data would change: another seed, data.shuffle, data.documents or data.shift,
-// other data, or other weights of its sources, or a sequence length that train.context_schedule does not have
-// at this step.
+// Error: the order of the training data would change: another seed, data.shuffle, data.documents or
+// data.shift, other data, or other weights of its sources, or a sequence length that train.context_schedule
+// does not have at this step.
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
                                                  const RunState& now, const Config& config,
                                                  const RunData& data);

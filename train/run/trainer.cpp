@@ -131,8 +131,8 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .freeze = text_of(config_.train.freeze)};
 }
 
-// All stages are planned before the run starts, with the memory that is free now. A stage that lies behind the
-// checkpoint need not fit.
+// All stages are planned before the run starts, with the memory that is free now. A stage that lies behind
+// the checkpoint need not fit.
 void Trainer::plan_every_stage(const fs::path* checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was_.device == device_.traits.device && was_.ranks == config_.ranks;

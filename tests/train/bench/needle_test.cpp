@@ -108,7 +108,7 @@ struct NeedleProgram : TrainProgram {
             "device: cpu\n"
             "model:\n  vocab_size: 257\n  context: 160\n  layers: 1\n  heads: 2\n  channels: 48\n"
             "data:\n  train: text.txt\n"
-            "train:\n  folder: out\n  steps: 80\n  tokens_per_step: 960\n"
+            "train:\n  folder: out\n  steps: 250\n  tokens_per_step: 960\n"
             "optimizer:\n  learning_rate: 1e-2\n  min_learning_rate: 1e-3\n  warmup_steps: 5\n"
             "evaluation:\n  every: 0\nsampling:\n  every: 0\ncheckpoint:\n  every: 0\n") {}
   ProcessResult needle(std::vector<std::string> words) const {
@@ -126,7 +126,7 @@ TEST_F(NeedleProgram, FindsWhatAModelKnows) {
   while (text.size() < 40000) text += fact + ".\n";
   write("text.txt", text);
   ASSERT_EQ(train({}).status, 0);
-  const std::string checkpoint = "out/checkpoints/step_00000080";
+  const std::string checkpoint = "out/checkpoints/step_00000250";
   const std::vector<std::string> words{checkpoint, "--contexts", "112,160",    "--depths",
                                        "3",        "--needles",  "2",          "--filler",
                                        "text.txt", "--json",     "needle.json"};
