@@ -69,8 +69,8 @@ TEST_F(AttentionLibrary, HeaderIsC) {
 }
 
 // ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
-// other than full and causal, which need more of them, so does any ptxas; and kernels for 8.0 that are compiled
-// for Hopper, where others serve these problems.
+// other than full and causal, which need more of them, so does any ptxas; and kernels for 8.0 that are
+// compiled for Hopper, where others serve these problems.
 constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24;
 bool needs_more_registers(const std::string& function) {
   const bool is_elsewhere = function.find("sm80") != std::string::npos && function.starts_with("sm_90a");

@@ -87,8 +87,8 @@ std::string text_of(const AttentionCase& c, bool bf16, int arch) {
 void expect_agreement(const AttentionCase& c, bool bf16, const Inputs& inputs, const AttentionReference& want,
                       Packing packing) {
   const Seen seen(c);
-  // dS of a query with one key, or with one that dropout leaves, is what is left of two nearly equal terms: see
-  // cancelled_terms().
+  // dS of a query with one key, or with one that dropout leaves, is what is left of two nearly equal terms:
+  // see cancelled_terms().
   const bool few_keys = c.dropout || *std::ranges::max_element(seen.keys) <= 2;
   for (int arch : archs_here(bf16)) {
     Problem problem(c, bf16, packing, inputs, arch);

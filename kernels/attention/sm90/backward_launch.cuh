@@ -1,7 +1,6 @@
-// The backward as two launches: row statistics, and the main kernel; with any mask one between them, which finds
-// who meets whom. There is one mode, whatever
-// AttnBackward::deterministic says: the fixed order of additions costs a few percent of waiting at most, and
-// spares zeroing dQ and a last pass over it.
+// The backward as two launches: row statistics, and the main kernel; with any mask one between them, which
+// finds who meets whom. There is one mode, whatever AttnBackward::deterministic says: the fixed order of
+// additions costs a few percent of waiting at most, and spares zeroing dQ and a last pass over it.
 #pragma once
 
 #include <algorithm>

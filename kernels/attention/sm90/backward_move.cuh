@@ -55,11 +55,11 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 
 // One thread a warpgroup of products: sends its parts of dQ out, when it is their turn.
 //
-// The first adder stores, the others add: by the copy engine, in whose proxy they follow one
-// another. When a copy is complete (bulk_wait) its thread sees it, and by releasing the counter
-// lets the next adder's thread see it, which then orders it before its own copy by a proxy fence.
-// The last adder is the lowest key block, of a plain mask block 0: there, the sum of the others is brought into shared memory for the
-// warpgroup to add, and what is sent is dQ in bf16.
+// The first adder stores, the others add: by the copy engine, in whose proxy they follow one another. When a
+// copy is complete (bulk_wait) its thread sees it, and by releasing the counter lets the next adder's thread
+// see it, which then orders it before its own copy by a proxy fence. The last adder is the lowest key block,
+// of a plain mask block 0: there, the sum of the others is brought into shared memory for the warpgroup to
+// add, and what is sent is dQ in bf16.
 template <class Shape>
 __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group) {
   const BackwardMemory<Shape> memory;

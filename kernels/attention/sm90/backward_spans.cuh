@@ -1,9 +1,9 @@
-// Before the backward of any mask: which key blocks add to the dQ of each query tile, and so which query tiles
-// each key block meets. One table follows from the other, so that loaders, senders and adders agree.
+// Before the backward of any mask: which key blocks add to the dQ of each query tile, and so which query
+// tiles each key block meets. One table follows from the other, so that loaders, senders and adders agree.
 //
-// Both are spans that never fall, as Mask's are. Every tile has a block and every block a tile, whether they see
-// anything or not: dQ of a tile that sees nothing, dK and dV of a block that nobody sees, have to be written,
-// too. For that the first tile begins at key 0 and the last ends at the last key.
+// Both are spans that never fall, as Mask's are. Every tile has a block and every block a tile, whether they
+// see anything or not: dQ of a tile that sees nothing, dK and dV of a block that nobody sees, have to be
+// written, too. For that the first tile begins at key 0 and the last ends at the last key.
 #pragma once
 
 #include "kernels/attention/mask.h"

@@ -90,8 +90,8 @@ struct WalkOfPlainMask {
     return index;
   }
 };
-// Tiles end before the sequence does. The index is computed anew, for the warps that move data have no register
-// to keep it in.
+// Tiles end before the sequence does. The index is computed anew, for the warps that move data have no
+// register to keep it in.
 struct WalkOfAnyMask {
   int first_tile, end_tile;
   int tile, head;

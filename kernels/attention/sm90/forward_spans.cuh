@@ -1,9 +1,10 @@
-// Before the forward of any mask: what rows, slices and tiles of queries see, and the order of the tiles of each
-// sequence: first those that are more than twice as long as the mean, the longest first, or they could begin
-// last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
+// Before the forward of any mask: what rows, slices and tiles of queries see, and the order of the tiles of
+// each sequence: first those that are more than twice as long as the mean, the longest first, or they could
+// begin last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
-// The first CTAs take a sequence each. The place of a tile is the number of tiles that come before it, counted by
-// one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other CTAs take rows.
+// The first CTAs take a sequence each. The place of a tile is the number of tiles that come before it,
+// counted by one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other CTAs
+// take rows.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"

@@ -67,8 +67,8 @@ struct BackwardWorkspace {
                           // thus become 0; and delta = rowsum(dO o O), 0 past N
   float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
   uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
-  // Of a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the query
-  // tiles that it meets. See backward_spans.cuh.
+  // Of a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the
+  // query tiles that it meets. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   size_t bytes;
 };
