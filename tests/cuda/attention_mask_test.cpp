@@ -228,9 +228,10 @@ TEST_P(AttentionMask, DropoutAgreesWithFp64) {
 
 // More tiles than a GPU has multiprocessors
 TEST_P(AttentionMask, ManyTilesAgreeWithFp32) {
+  const int64_t batch = whole() ? 16 : 4;  // of heads that do not fill their tiles fewer, for the time
   for (bool causal : {true, false})
-    expect_fp32(shape(16, 512, {causal, documents_of(random_lengths(500, 200, 3), 16, 512)}, 8, 1));
-  expect_fp32(shape(16, 512, {true, 100}, 8, 1));
+    expect_fp32(shape(batch, 512, {causal, documents_of(random_lengths(500, 200, 3), batch, 512)}, 8, 1));
+  expect_fp32(shape(batch, 512, {true, 100}, 8, 1));
   expect_fp32(shape(2, 2047, {true, documents_of(random_lengths(50, 600, 5), 2, 2047), 200}, 2, 4));
   AttentionCase chunk = shape(4, 700, {true, 0, 900}, 4, 2);
   chunk.kv_tokens = 1600;
