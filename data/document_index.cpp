@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "data/shard.h"
 #include "kernels/base/check.h"
@@ -27,7 +28,7 @@ Header read_header(const MappedFile& file, int64_t tokens) {
   const std::string path = file.path().string();
   const auto bytes = std::ssize(file.bytes());
   Header header{};
-  std::memcpy(&header, file.bytes().data(), std::min(file.bytes().size(), sizeof(Header)));
+  if (bytes > 0) std::memcpy(&header, file.bytes().data(), std::min(file.bytes().size(), sizeof(Header)));
   const std::string again = "copy the folder again or prepare it again with ./prepare";
   check(bytes >= std::ssize(kMagic) && std::string_view(header.magic, sizeof header.magic) == kMagic,
         "{} is not an index of documents: it does not begin with \"{}\"; {}", path, kMagic, again);
@@ -40,8 +41,9 @@ Header read_header(const MappedFile& file, int64_t tokens) {
   check(header.tokens == tokens,
         "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
         header.tokens, tokens, again);
-  check(header.zero == 0 && header.first_token >= 0 && header.documents >= 0 && header.documents <= tokens &&
-            header.runs >= 0 && header.runs <= tokens,
+  check(header.zero == 0 && header.first_token >= 0 &&
+            header.first_token <= std::numeric_limits<int64_t>::max() - tokens && header.documents >= 0 &&
+            header.documents <= tokens && header.runs >= 0 && header.runs <= tokens,
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
         "tokens; {}",
         path, header.documents, header.runs, header.first_token, tokens, again);

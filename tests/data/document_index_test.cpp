@@ -1,6 +1,7 @@
 #include "data/document_index.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "data/manifest.h"
@@ -129,6 +130,7 @@ TEST_F(Index, DamagedFilesAreRefusedByName) {
   refused(good + "x", "longer than its header says");
   refused(index_bytes(0, 5, {0}), "for a shard of 5 tokens, and the shard beside it has 4");
   refused(index_bytes(-1, 4, {0}), "damaged");
+  refused(index_bytes(std::numeric_limits<int64_t>::max() - 3, 4, {0}), "damaged");
   refused(index_bytes(0, 4, {0, 1, 2, 3, 3}), "says 5 documents");
   refused(index_bytes(0, 4, {0, 2, 2}), "begins with token 2, after one with token 2");
   refused(index_bytes(0, 4, {3, 1}), "begins with token 1, after one with token 3");
