@@ -75,11 +75,11 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
       list_at<Run>(file, static_cast<int64_t>(sizeof(Header)) + 4 * header.documents, header.runs);
   int64_t previous = -1;
   for (const uint32_t start : starts) {
-    check(start > previous && start < tokens,
-          "the index of documents {} is damaged: a document begins with token {}, after one with token {}, "
-          "in a "
-          "shard of {} tokens",
-          path.string(), start, previous, tokens);
+    check(
+        start > previous && start < tokens,
+        "the index of documents {} is damaged: a document begins with token {}, after one with token {},  in "
+        "a shard of {} tokens",
+        path.string(), start, previous, tokens);
     previous = start;
   }
   int64_t end = -1;

@@ -43,8 +43,8 @@ class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
   virtual int64_t sequences_per_epoch() const = 0;
-  // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions go on from epoch
-  // to epoch. Error: position < 0, and what reading the data throws.
+  // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions
+  // continue over epochs. Error: position < 0, and what reading the data throws.
   virtual void fetch(int64_t position, int64_t count, Sequences& out) const = 0;
 };
 

@@ -32,22 +32,7 @@ TEST(PackedDocuments, HaveTheLossAndTheGradientsOfEachAlone) {
       for (const size_t n : {0, 2, 7}) targets[n] = kNoTarget;
       std::fill_n(targets.begin() + 11, 3, kNoTarget);  // a whole document, as padding is
     }
-    const double loss = flash.reference_loss();
-    EXPECT_NEAR(naive.train() / loss, 1, 1e-6);
-    EXPECT_NEAR(flash.train() / loss, 1, 1e-6);
-    for (const ParamPlace& place : ParamLayout(variant.model, 1).places) {
-      std::vector<double>& weights = flash.reference.weights.at(place.info.name);
-      const Tensor gradients[] = {naive.gradient(place), flash.gradient(place)};
-      double largest = 1e-3;
-      for (const float g : floats(gradients[0]))
-        largest = std::max(largest, std::abs(static_cast<double>(g)));
-      for (size_t i = 0; i < weights.size(); i += weights.size() / 3 + 1) {
-        const double wanted = slope(flash, weights[i]);
-        for (const Tensor& gradient : gradients)
-          EXPECT_NEAR(floats(gradient)[i], wanted, tolerance::kCpuAgainstPyTorch * largest)
-              << place.info.name << " " << i;
-      }
-    }
+    expect_fp64(naive, flash);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "model/transformer.h"
 #include "tests/documents.h"
 #include "tests/model/reference_model.h"
+#include "tests/tolerances.h"
 
 namespace tessera::testing {
 
@@ -83,6 +84,25 @@ inline double slope(LoudModel& loud, double& weight) {
   const double below = loud.reference_loss();
   weight = before;
   return (above - below) / (2 * kStep);
+}
+
+// Loss and gradients of one model, by both kinds of attention, against fp64: a few elements of every tensor
+inline void expect_fp64(LoudModel& naive, LoudModel& flash) {
+  const double loss = flash.reference_loss();
+  EXPECT_NEAR(naive.train() / loss, 1, 1e-6);
+  EXPECT_NEAR(flash.train() / loss, 1, 1e-6);
+  for (const ParamPlace& place : ParamLayout(flash.model.config, 1).places) {
+    std::vector<double>& weights = flash.reference.weights.at(place.info.name);
+    const Tensor gradients[] = {naive.gradient(place), flash.gradient(place)};
+    double largest = 1e-3;
+    for (const float g : floats(gradients[0])) largest = std::max(largest, std::abs(static_cast<double>(g)));
+    for (size_t i = 0; i < weights.size(); i += weights.size() / 3 + 1) {
+      const double wanted = slope(flash, weights[i]);
+      for (const Tensor& gradient : gradients)
+        EXPECT_NEAR(floats(gradient)[i], wanted, tolerance::kCpuAgainstPyTorch * largest)
+            << place.info.name << " " << i;
+    }
+  }
 }
 
 }  // namespace tessera::testing

@@ -27,22 +27,7 @@ TEST(Variants, LossAndGradientsAreThoseOfFp64) {
   for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);
     LoudModel naive(variant.model, AttentionKind::kNaive), flash(variant.model, AttentionKind::kFlash);
-    const double loss = flash.reference_loss();
-    EXPECT_NEAR(naive.train() / loss, 1, 1e-6);
-    EXPECT_NEAR(flash.train() / loss, 1, 1e-6);
-    for (const ParamPlace& place : ParamLayout(variant.model, 1).places) {
-      std::vector<double>& weights = flash.reference.weights.at(place.info.name);
-      const Tensor gradients[] = {naive.gradient(place), flash.gradient(place)};
-      double largest = 1e-3;
-      for (const float g : floats(gradients[0]))
-        largest = std::max(largest, std::abs(static_cast<double>(g)));
-      for (size_t i = 0; i < weights.size(); i += weights.size() / 3 + 1) {
-        const double wanted = slope(flash, weights[i]);
-        for (const Tensor& gradient : gradients)
-          EXPECT_NEAR(floats(gradient)[i], wanted, tolerance::kCpuAgainstPyTorch * largest)
-              << place.info.name << " " << i;
-      }
-    }
+    expect_fp64(naive, flash);
   }
 }
 

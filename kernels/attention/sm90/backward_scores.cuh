@@ -29,7 +29,7 @@ __device__ __forceinline__ void mask_transposed(float (&s)[kCount], int key, int
 // The same for any mask, with the queries that see a thread's two keys: seeing_of(), which is called while
 // the scores are under way. Queries past the end have probability 0 whatever their scores.
 __device__ __forceinline__ Span seeing_of(int key, int r, const Mask& mask) {
-  const int row = key + 16 * (threadIdx.x / 32 % kWarpsPerGroup) + 8 * r + threadIdx.x % 32 / 4;
+  const int row = key + lane_row() + 8 * r;
   return row < mask.keys ? mask.queries_of(row) : Span{0, 0};
 }
 template <int kCount>

@@ -11,8 +11,6 @@
 
 namespace tessera::attention::sm90 {
 
-inline constexpr int kSpansThreads = 1024;
-
 // A CTA takes a sequence.
 template <class Shape>
 __global__ void __launch_bounds__(kSpansThreads)

@@ -25,11 +25,6 @@
 
 namespace tessera::attention::sm90 {
 
-// Of a slice's rows, the first that a thread has elements of; the other is 8 below.
-__device__ __forceinline__ int lane_row() {
-  return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
-}
-
 // What a slice of 64 rows may not see: those scores become -inf.
 template <class Shape, bool kCausal>
 struct SliceMask {

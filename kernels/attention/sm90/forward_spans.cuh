@@ -12,8 +12,6 @@
 
 namespace tessera::attention::sm90 {
 
-inline constexpr int kSpansThreads = 1024;
-
 struct ForwardSpansArgs {
   ForwardSchedule schedule;
   ForwardWorkspace to;

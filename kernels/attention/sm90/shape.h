@@ -5,7 +5,8 @@ namespace tessera::attention::sm90 {
 
 inline constexpr int kWarpgroup = 128;  // threads; wgmma and setmaxnreg are theirs
 inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
-inline constexpr int kWarpgroupRows = 64;  // of every product
+inline constexpr int kWarpgroupRows = 64;   // of every product
+inline constexpr int kSpansThreads = 1024;  // of a CTA of the kernels that find spans, before the main ones
 
 // The width of the tiles that hold heads of this many columns
 constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : 128; }

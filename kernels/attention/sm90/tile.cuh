@@ -117,6 +117,11 @@ __device__ __forceinline__ void multiply_cols_cols(float (&d)[kN / 2], A a, int 
 
 // ---- fragments ----
 
+// Of a warpgroup's 64 rows, the first that a thread has elements of; the other is 8 below.
+__device__ __forceinline__ int lane_row() {
+  return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
+}
+
 // Accumulators to bf16, as the A operand of a product in registers
 template <int kCount>
 __device__ __forceinline__ void pack(uint32_t (&packed)[kCount / 2], const float (&x)[kCount]) {
