@@ -47,7 +47,8 @@ void check_anchor(const char* op, const char* name, const Tensor& t, int rank, D
 }
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
-                     const Tensor& position_table, const Tensor& documents, Device device) {
+                     const Tensor& position_table, const Tensor& documents, Device device,
+                     const Tensor& starts = {}) {
   check_anchor(op, "y", rows, 3, device);
   const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
   check_fields(op, device,
@@ -58,7 +59,9 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
                  rows.dtype,
                  {position_table ? position_table.shape[0] : 0, C},
                  true},
-                {"documents", documents, DType::kI32, {B, T, 2}, true}});
+                {"documents", documents, DType::kI32, {B, T, 2}, true},
+                {"starts", starts, DType::kI32, {B}, true}});
+  check(!documents || !starts, "{}: documents and starts exclude each other", op);
   check(!position_table || position_table.shape[0] >= T,
         "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
 }
@@ -89,7 +92,7 @@ bool share_memory(const Heads& a, const Heads& b) {
 
 // What forward and backward have in common. `heads` is the anchor.
 void check_rotary(const char* op, const char* name, const Heads& heads, int64_t query_heads,
-                  const Tensor& angles, const Tensor& documents, Device device) {
+                  const Tensor& angles, const Tensor& documents, Device device, const Tensor& starts = {}) {
   check_anchor(op, name, heads.tensor, 4, device);
   const int64_t B = heads.tensor.shape[0], T = heads.tensor.shape[1], D = heads.tensor.shape[3];
   check(heads.count > 0, "{}: {} wants at least one head, found {}", op, name, heads.count);
@@ -99,7 +102,9 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
         heads.count, query_heads);
   check_fields(op, device,
                {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}},
-                {"documents", documents, DType::kI32, {B, T, 2}, true}});
+                {"documents", documents, DType::kI32, {B, T, 2}, true},
+                {"starts", starts, DType::kI32, {B}, true}});
+  check(!documents || !starts, "{}: documents and starts exclude each other", op);
   check(angles.shape[0] >= T, "{}: angles of {} positions are too few for sequences of {} tokens", op,
         angles.shape[0], T);
 }
@@ -205,7 +210,7 @@ void Copy::check_on(Device device) const {
 }
 
 void EmbeddingForward::check_on(Device device) const {
-  check_embedding(kName, tokens, y, token_table, position_table, documents, device);
+  check_embedding(kName, tokens, y, token_table, position_table, documents, device, starts);
 }
 
 void EmbeddingBackward::check_on(Device device) const {
@@ -263,7 +268,7 @@ void RmsNormBackward::check_on(Device device) const {
 }
 
 void RotaryForward::check_on(Device device) const {
-  check_rotary(kName, "x", x, query_heads, angles, documents, device);
+  check_rotary(kName, "x", x, query_heads, angles, documents, device, starts);
   check_heads(kName, "y", y, x, device);
   check(!share_memory(x, y) || are_same(x, y), "{}: y may be x itself, but not some of its heads", kName);
   if (!q_weight && !k_weight && !rstd) return;
@@ -367,6 +372,53 @@ void AttentionBackward::check_on(Device device) const {
   check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
   check_attention_dropout(kName, plan, dropout);
+}
+
+void CacheAppend::check_on(Device device) const {
+  check_anchor(kName, "k_cache", k_cache, 4, device);
+  const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
+  check_anchor(kName, "k", k.tensor, 4, device);
+  check(k.tensor.shape[0] == cache[0] && k.tensor.shape[3] == cache[3],
+        "{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
+  check_range(kName, "k", k, cache[2]);
+  check_heads(kName, "v", v, k, device);
+  check_fields(kName, device,
+               {{"k", k.tensor, k_cache.dtype, k.tensor.shape},
+                {"v_cache", v_cache, k_cache.dtype, cache},
+                {"starts", starts, DType::kI32, {cache[0]}}});
+  check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
+        k.tensor.shape[1], cache[1]);
+}
+
+void DecodeAttention::check_on(Device device) const {
+  const DecodeShape& s = plan.shape;
+  const Shape cache{s.batch, s.capacity, s.kv_heads, s.head_dim};
+  check_anchor(kName, "q", q.tensor, 4, device);
+  check_fields(kName, device,
+               {{"q", q.tensor, plan.dtype, {s.batch, 1, q.tensor.shape[2], s.head_dim}},
+                {"k_cache", k_cache, plan.dtype, cache},
+                {"v_cache", v_cache, plan.dtype, cache},
+                {"starts", starts, DType::kI32, {s.batch}},
+                {"y", y, plan.dtype, {s.batch, 1, s.heads, s.head_dim}}});
+  check_range(kName, "q", q, s.heads);
+  check_scratch(kName, workspace, plan.workspace_bytes, device);
+}
+
+void SampleTokens::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  const int64_t B = logits.shape[0];
+  check(vocab_size > 0 && vocab_size <= logits.shape[1], "{}: vocab_size {} does not fit logits {}", kName,
+        vocab_size, logits.to_string());
+  check_fields(kName, device,
+               {{"seen", seen, DType::kI32, {B, (vocab_size + 31) / 32}},
+                {"draws", draws, DType::kI32, {B, 2}},
+                {"starts", starts, DType::kI32, {B}},
+                {"tokens", tokens, DType::kI32, {B}}});
+  check(rule.temperature >= 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 &&
+            rule.min_p <= 1 && rule.repetition_penalty > 0,
+        "{}: rule wants a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and a "
+        "repetition_penalty above 0, found {}, {}, {}, {} and {}",
+        kName, rule.temperature, rule.top_k, rule.top_p, rule.min_p, rule.repetition_penalty);
 }
 
 void ApplyDropout::check_on(Device device) const {

@@ -10,6 +10,10 @@
 // ends}, counted in tokens of the sequence; the end is not included. Attention stays within a document, and
 // positions count from its beginning. Without the tensor a sequence is one document.
 //
+// Caches: when a text is continued, the keys and values of its tokens are kept, so that a new token needs
+// only its own. starts[b] says how many tokens of sequence b are in the cache: the place of its first new
+// token. Below 0 the sequence is idle: nothing of it is written but zeros of activations.
+//
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
 //     own.
@@ -27,10 +31,12 @@
 #include <variant>
 
 #include "kernels/attention/choose.h"
+#include "kernels/attention/decode.h"
 #include "kernels/base/activation.h"
 #include "kernels/base/no_target.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
+#include "kernels/sampling.h"
 
 namespace tessera {
 
@@ -50,7 +56,7 @@ struct Copy {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or with documents the token's place in its document
+// p = t, or with documents the token's place in its document. An idle sequence has the rows of place 0.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -58,6 +64,7 @@ struct EmbeddingForward {
   Tensor position_table = {};  // [>= T, C]
   Tensor y;                    // [B, T, C]
   Tensor documents = {};       // [B, T, 2] int32
+  Tensor starts = {};          // [B] int32: p = starts[b] + t; not together with documents
 
   void check_on(Device device) const;
 };
@@ -125,6 +132,7 @@ struct RotaryForward {
   float epsilon = 0;                    // with weights: above 0
   Tensor rstd = {};                     // with weights: [N, heads of x] fp32, saved for the backward
   Tensor documents = {};                // [B, T, 2] int32
+  Tensor starts = {};                   // [B] int32: p = starts[b] + t; not together with documents
 
   void check_on(Device device) const;
 };
@@ -213,6 +221,47 @@ struct AttentionBackward {
   void check_on(Device device) const;
 };
 
+// Keys and values of T new tokens go to the cache: token t of sequence b to row starts[b] + t.
+struct CacheAppend {
+  static constexpr const char* kName = "cache append";
+  Heads k, v;               // K heads of [B, T, heads, D]
+  Tensor starts;            // [B] int32; starts[b] + T is at most the capacity
+  Tensor k_cache, v_cache;  // [B, capacity, K, D]
+
+  void check_on(Device device) const;
+};
+
+// Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the rows 0
+// to starts[b]. An idle sequence has y = 0.
+struct DecodeAttention {
+  static constexpr const char* kName = "decode attention";
+  const DecodePlan& plan;
+  Heads q;                  // H heads of [B, 1, heads, D]
+  Tensor k_cache, v_cache;  // [B, capacity, K, D]
+  Tensor starts;            // [B] int32, each below the capacity
+  Tensor y;                 // [B, 1, H, D]
+  Tensor workspace = {};    // plan.workspace_bytes
+
+  void check_on(Device device) const;
+};
+
+// Draws the next token of each sequence from softmax of its logits as `rule` says (kernels/sampling.h), and
+// counts it: in `seen`, `draws` and `starts`. The draw depends on its seed, the sequence's number and the
+// number of its draws before: not on the other sequences. An idle sequence draws -1 and counts nothing.
+struct SampleTokens {
+  static constexpr const char* kName = "sample tokens";
+  Tensor logits;  // [B, padded V]
+  int64_t vocab_size;
+  SamplingRule rule;
+  uint64_t seed;
+  Tensor seen;    // [B, (V + 31) / 32] int32, bit t % 32 of word t / 32: token t occurs in the text. Added to
+  Tensor draws;   // [B, 2] int32: the sequence's number, and its draws so far: one more
+  Tensor starts;  // [B] int32: one more, as the drawn token is the next to be read
+  Tensor tokens;  // [B] int32, out
+
+  void check_on(Device device) const;
+};
+
 // y = x with some elements dropped, that is 0, and the others multiplied by dropout.scale(); with `add`,
 // y = add + that. The backward is the same operation on the gradient.
 struct ApplyDropout {
@@ -276,12 +325,13 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                           const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                           const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
-                           const SwigluForward*, const SwigluBackward*, const LinearForward*,
-                           const LinearBackward*, const AttentionForward*, const AttentionBackward*,
-                           const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+using AnyOp =
+    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
+                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const AttentionForward*,
+                 const AttentionBackward*, const CacheAppend*, const DecodeAttention*, const SampleTokens*,
+                 const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -55,6 +55,15 @@ const std::vector<Room> kRooms{
     {"train/bench",
      {"kernels/base", "kernels", "kernels/attention", "model", "model/formats", "data/tokenizers",
       "train/config", "train/launch", "train/session", "train/plot", "train/memory", "train/run"}},
+    {"train/generate",
+     {"kernels/base", "kernels", "model", "model/formats", "data/tokenizers", "data", "train/config",
+      "train/session", "train/memory", "train/run"}},
+    {"train/evaluate",
+     {"kernels/base", "kernels", "model", "model/formats", "data/tokenizers", "data", "train/config",
+      "train/launch", "train/session", "train/run"}},
+    {"train/export",
+     {"kernels/base", "kernels", "model", "model/formats", "data/tokenizers", "data", "train/session",
+      "train/run"}},
     {"train", {"kernels/base", "train/config", "train/launch", "train/memory", "train/run"}},
 };
 

@@ -13,11 +13,12 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
   for (int64_t n = 0; n < B * T; ++n)
     check(tokens[n] >= 0 && tokens[n] < V, "{}: token {} at row {} is outside the table of {} rows", a.kName,
           tokens[n], n, V);
-  const int32_t* documents = a.documents.as<int32_t>();
+  const int32_t *documents = a.documents.as<int32_t>(), *starts = a.starts.as<int32_t>();
   for (int64_t n = 0; n < B * T; ++n) {
-    const int64_t position = position_of(documents, n, T);
-    check(position >= 0 && position < T, "{}: the document of row {} begins at token {}, wanted 0 to {}",
-          a.kName, n, n % T - position, n % T);
+    const int64_t position = position_of(documents, starts, n, T);
+    const int64_t places = starts && a.position_table ? a.position_table.shape[0] : starts ? position + 1 : T;
+    check(position >= 0 && position < places, "{}: row {} has place {}, wanted 0 to {}", a.kName, n, position,
+          places - 1);
   }
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
@@ -27,7 +28,7 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
       std::memcpy(y, token, static_cast<size_t>(C) * sizeof(float));
       continue;
     }
-    const float* position = a.position_table.as<float>() + position_of(documents, n, T) * C;
+    const float* position = a.position_table.as<float>() + position_of(documents, starts, n, T) * C;
     for (int64_t c = 0; c < C; ++c) y[c] = token[c] + position[c];
   }
 }

@@ -52,6 +52,9 @@ class CudaBackend final : public Backend {
   void run_op(const LinearBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
+  void run_op(const CacheAppend& a, const Launch& on);
+  void run_op(const DecodeAttention& a, const Launch& on);
+  void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);
   void run_op(const GlobalNorm& a, const Launch& on);

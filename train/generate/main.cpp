@@ -1,0 +1,6 @@
+#include <iostream>
+
+int main() {
+  std::cerr << "generate: error: not built yet\n";
+  return 1;
+}
