@@ -1,5 +1,5 @@
-// SampleTokens on the CPU: against the filters' formulas in fp64, against
-// a plain implementation of kernels/token_draw.h; and by the frequencies of 100,000 draws.
+// SampleTokens on the CPU: against the filters' formulas in fp64, which are held against transformers;
+// against a plain implementation of kernels/token_draw.h; and by the frequencies of 100,000 draws.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -323,7 +323,7 @@ TEST_F(SamplingTest, DependsOnSeedSequenceAndDrawAlone) {
   EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 3u);
 }
 
-TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothing) {
+TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothingAndEndTheSequence) {
   const Sampling s(make, 6, 2000);
   s.fill(normal_logits(2000));
   s.row(0)[1500] = NAN;
@@ -332,11 +332,13 @@ TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothing) {
   std::ranges::fill(s.row(3), NAN);
   s.row(4)[3] = -kInfinity;
   for (const SamplingRule& rule : {SamplingRule{}, {.temperature = 0}, {.top_k = 5}, {.top_p = 0.5f}}) {
+    for (int64_t b = 0; b < 6; ++b) s.starts.as<int32_t>()[b] = 9;
     cpu.run(s.op(rule));
+    for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.starts.as<int32_t>()[b], b < 4 ? -1 : 10) << b;
     for (int64_t b = 0; b < 4; ++b) EXPECT_EQ(s.token(b), kBadLogits) << b;
     for (int64_t b = 4; b < 6; ++b) EXPECT_GE(s.token(b), 0) << b;
   }
-  for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.starts.as<int32_t>()[b], b < 4 ? 0 : 4);
+  for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.draws.as<int32_t>()[2 * b + 1], b < 4 ? 0 : 4);
 }
 
 TEST_F(SamplingTest, RefusesWhatDoesNotFit) {
