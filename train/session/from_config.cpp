@@ -122,6 +122,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
 
 SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,
                              AttentionKind attention, int64_t longest) {
+  check(device.device == Device::kCuda || precision != Precision::kBf16,
+        "--precision bf16 needs a GPU; the CPU computes in fp32. Use --precision auto");
   Config config;
   config.model = Config::Model(model);
   config.model.attention = attention;
