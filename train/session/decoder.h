@@ -32,9 +32,9 @@ class Decoder {
   void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn = 0);
   void stop(int64_t slot);  // idle until the next start()
 
-  // Draws the next token of every slot, -1 where it is idle, and computes the logits after it. A slot whose
-  // cache was full before stops: the token drawn is its last. On a GPU this waits for the tokens, and not for
-  // the logits.
+  // Draws the next token of every slot, kIdleToken where it is idle, and computes the logits after it. A slot
+  // whose cache was full stops, as the token drawn is its last, and so does one that drew kBadLogits. On a GPU
+  // this waits for the tokens, not for the logits.
   std::span<const int32_t> next(const SamplingRule& rule, uint64_t seed);
 
   bool is_idle(int64_t slot) const { return length(slot) == 0; }
