@@ -51,8 +51,13 @@ Decoder::Decoder(Session& session, const Settings& settings)
   logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
                         {slots, model_.config.padded_vocab()});
   tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
-  seen_ = arena.alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
-                      {slots, words_of_bits(settings_.known)});
+  // Of the whole vocabulary, so that a plan needs no tokenizer
+  const int64_t words = words_of_bits(settings_.known);
+  seen_ = arena
+              .alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
+                     {slots * words_of_bits(model_.config.vocab_size)})
+              .rows(0, slots * words)
+              .view({slots, words});
   draws_ = arena.alloc(MemoryTag::kData, "draws", DType::kI32, {slots, 2});
   copy_to(session.stream(), drawn_, cache_.starts);
 }
@@ -123,9 +128,10 @@ std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) 
   bool reads = false;
   for (int64_t slot = 0; slot < settings_.slots; ++slot) {
     int64_t& length = lengths_[static_cast<size_t>(slot)];
+    if (length == 0) continue;
     if (length == settings_.capacity || drawn_[static_cast<size_t>(slot)] == kBadLogits) {
       stop(slot);
-    } else if (length > 0) {
+    } else {
       ++length, reads = true;
     }
   }
