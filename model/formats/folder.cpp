@@ -162,16 +162,18 @@ void check_divides(const Fields& config, const FoundModel& found) {
         model.channels);
 }
 
-const char* name_in_torch(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
+const char* name_in_torch(NumberFormat weights) {
+  switch (weights) {
+    case NumberFormat::kF32:
       return "float32";
-    case DType::kBF16:
+    case NumberFormat::kF16:
+      return "float16";
+    case NumberFormat::kBF16:
       return "bfloat16";
-    case DType::kI32:
+    case NumberFormat::kQ8:
       break;
   }
-  fail("weights are not stored in {}", name_of(dtype));
+  fail("transformers does not load weights in {}", name_of(weights));
 }
 
 }  // namespace
@@ -219,7 +221,7 @@ FoundModel read_model_config(const fs::path& folder) {
 
 const char* family_of(const ModelConfig& model) { return family_for(model).name; }
 
-nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights) {
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights) {
   const Family& family = family_for(model);
   nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.name}};
   for (const Field& field : family.fields)
@@ -240,6 +242,10 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
   config["eos_token_id"] = model.vocab_size - 1;
   config["torch_dtype"] = name_in_torch(weights);
   return config;
+}
+
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights) {
+  return hugging_face_config(model, number_format(weights));
 }
 
 FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, const ModelMay& may) {
