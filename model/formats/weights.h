@@ -43,8 +43,8 @@ void read_param(const SafetensorsReader& file, const ModelConfig& model, const P
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                        PositionExtension extension);
 
-// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Error: as
-// check_weights.
+// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
+// left as they are. Error: as check_weights.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension = PositionExtension::kNone);
 
