@@ -1,5 +1,6 @@
 #include "model/formats/peft.h"
 
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -46,11 +47,13 @@ bool has_transposed_layers(const ModelConfig& model) {
 }
 
 nlohmann::ordered_json peft_config(const ModelConfig& model, const std::string& base) {
+  nlohmann::ordered_json alpha = model.lora.alpha;  // PEFT expects a whole number, and computes with any
+  if (model.lora.alpha == std::floor(model.lora.alpha)) alpha = static_cast<int64_t>(model.lora.alpha);
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
           {"base_model_name_or_path", base},
           {"r", model.lora.rank},
-          {"lora_alpha", model.lora.alpha},
+          {"lora_alpha", alpha},
           {"lora_dropout", 0.0},
           {"target_modules", target_modules(model)},
           {"bias", "none"},

@@ -116,7 +116,7 @@ TEST_F(Lora, AFrozenLayerAddsWhatItIsGiven) {
   const int64_t N = 6, C = 5, O = 7;
   const Tensor x = make.normal({N, C}), weight = make.normal({O, C}), bias = make.normal({O}),
                given = make.normal({N, O}), pre = make.copy_of(given), y = make.poisoned({N, O}),
-               sum = make.poisoned({N, O}), activated = make.poisoned({N, O});
+               sum = make.poisoned({N, O});
   cpu.run(LinearForward{.x = x, .weight = weight, .y = sum, .bias = bias, .add = given});
   cpu.run(LinearForward{.x = x,
                         .weight = weight,

@@ -124,7 +124,7 @@ TEST_F(LoraRun, RefusesAnotherBase) {
   refused({"--resume", "--set", "train.init_from=other"},
           {"the weights in other are not those that", "their checksum is", "train.init_from="});
   fs::rename(folder / "base", folder / "moved");
-  refused({"--resume"}, {"base"});
+  refused({"--resume"}, {"train.init_from: base is not a folder"});
   trains({"--resume", "--set", "train.init_from=moved"});
 }
 
@@ -141,8 +141,9 @@ TEST_F(LoraRun, RefusesWhatItCannotDo) {
   refused({"--set", "train.lora.rank=17"}, {"train.lora.rank 17 is more than model.channels 16"});
   refused({"--set", "train.lora.rank=0"}, {"none or a whole number of at least 1"});
   refused({"--set", "train.lora.parts=none"}, {"train.lora.parts none names no layer"});
-  refused({"--set", "train.lora.parts=q_proj"}, {"attention and mlp"});
-  refused({"--set", "train.lora.rank=none"}, {"train.lora.alpha 8 has no effect with train.lora.rank none"});
+  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts wants none, attention or mlp"});
+  refused({"--set", "train.lora.rank=none"},
+          {"train.lora.alpha 8", "has no effect with train.lora.rank none"});
   refused({"--set", "train.freeze=norms"}, {"train.freeze norms is given together with train.lora.rank 4"});
   refused({"--set", "train.lora.dropout=0.1"}, {"train.lora.dropout"});
   refused({"--set", "train.init_from=out/checkpoints/step_00000004/adapter"},
@@ -164,7 +165,12 @@ TEST_F(LoraRun, WorksWithSchedulesAndPackedDocuments) {
   fs::remove_all(checkpoint("out", 8));
   trains({"--resume", "--set", "train.context_schedule=0:16,4:32"});
   EXPECT_EQ(losses("out"), whole);
-  trains({"--set", "data.documents=mask", "--set", "train.recompute=block", "--set", "train.folder=packed"});
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += fmt::format("{{\"text\": \"a document of number {}\"}}\n", i);
+  write("notes.jsonl", lines);
+  ASSERT_EQ(run_process(PREPARE_BINARY, {"notes.jsonl", "--output", "notes"}, {.folder = folder}).status, 0);
+  trains({"--set", "data.train=notes", "--set", "data.validation=", "--set", "data.documents=mask", "--set",
+          "train.recompute=block", "--set", "train.folder=packed"});
 }
 
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.
