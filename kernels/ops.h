@@ -58,7 +58,8 @@ struct Copy {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or with documents the token's place in its document. An idle sequence has the rows of place 0.
+// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which may
+// be no ids, are not read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -281,7 +282,8 @@ struct DecodeAttention {
 
 // Draws the next token of each sequence from softmax of its logits as `rule` says (kernels/sampling.h), and
 // counts it: in `seen`, `draws` and `starts`. The draw depends on its seed, the sequence's number and the
-// number of its draws before: not on the other sequences. An idle sequence draws -1 and counts nothing.
+// number of its draws before: not on the other sequences (kernels/token_draw.h has the arithmetic). An idle
+// sequence draws kIdleToken, one with NaN among its logits kBadLogits and becomes idle: they count nothing.
 struct SampleTokens {
   static constexpr const char* kName = "sample tokens";
   Tensor logits;  // [B, padded V]

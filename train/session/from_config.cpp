@@ -46,12 +46,11 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
       std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
 }
 
-// The longest input of sample_text() to the model: a prompt has at most as many tokens as bytes, and the last
-// token drawn is never an input.
+// The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and the
+// last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
   if (c.sampling.every == 0) return 1;
-  const int64_t prompt = std::max<int64_t>(static_cast<int64_t>(c.sampling.prompt.size()), 1);
-  return std::min(c.model.context, prompt + c.sampling.tokens - 1);
+  return std::min(c.model.context, static_cast<int64_t>(c.sampling.prompt.size()) + c.sampling.tokens);
 }
 
 // Each rank must get the same number of whole micro-batches.
@@ -123,6 +122,20 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                       : as_before             ? micro_batch
                                               : largest_micro_batch(shape, device, sequences, limit);
   shape.micro_steps = sequences / shape.micro_batch;
+  return shape;
+}
+
+SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,
+                             AttentionKind attention, int64_t longest) {
+  Config config;
+  config.model = Config::Model(model);
+  config.model.attention = attention;
+  config.train.precision = precision;
+  config.train.sequence_length = config.train.tokens_per_step = longest;
+  config.train.micro_batch = 1;
+  config.sampling.every = 0;
+  SessionShape shape = run_shape(config, device).session();
+  shape.sample_tokens = longest;
   return shape;
 }
 
