@@ -196,6 +196,13 @@ FoundModel read_model_config(const fs::path& folder) {
       "transformers' save_pretrained()",
       path);
   if (!fs::exists(folder / "config.json")) {
+    check(
+        !fs::exists(folder / "adapter_config.json"),
+        "{0} holds an adapter of PEFT and no model. Merge it into its model, and start from that: python3 -c "
+        "\"from peft import AutoPeftModelForCausalLM as M; "
+        "M.from_pretrained('{0}').merge_and_unload().save_pretrained('{0}_merged')\". A checkpoint of "
+        "Tessera's holds merged weights beside its folder adapter",
+        path);
     const bool is_run = fs::is_directory(folder / "checkpoints");
     fail("{} has no config.json; wanted {}", path,
          is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())

@@ -1,4 +1,5 @@
-// The tensors of a file that make up a parameter of ours, by the table of the family.
+// The tensors of a file that make up a parameter of ours, by the table of the family. Adapters have the names
+// and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family.
 #pragma once
 
 #include <span>

@@ -194,7 +194,7 @@ std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig
 void load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension) {
   const WeightsFolder weights(folder, model, extension);
-  for (const ParamPlace& place : ParamLayout(model, 1).places) weights.read(place, sink);
+  for (const ParamPlace& place : ParamLayout(model.base(), 1).places) weights.read(place, sink);
 }
 
 }  // namespace tessera

@@ -74,8 +74,8 @@ class WeightsFolder {
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                        PositionExtension extension);
 
-// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Error: as
-// WeightsFolder.
+// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
+// left as they are. Error: as WeightsFolder.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension = PositionExtension::kNone);
 
