@@ -1,6 +1,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/vector_math.h"
@@ -124,8 +125,9 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
         for (int64_t o = first; o < last; ++o) a.dbias.as<float>()[o] += dy[n * O + o];
     }
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C, 0.0f,
-              a.dx.as<float>(), C);
+  if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
+              a.add ? 1.0f : 0.0f, a.dx.as<float>(), C);
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
 }

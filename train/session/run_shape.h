@@ -39,7 +39,7 @@ struct RunShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = {};                // train.recompute
-  Freeze freeze = {};            // train.freeze
+  Freeze freeze = {};            // train.freeze; with adapters all but these
   int64_t classifier_chunk = 0;  // see Model
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape

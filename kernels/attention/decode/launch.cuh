@@ -18,13 +18,22 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
+// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills, the
+// second would not start beside it.
+template <class Kernel>
+bool prefer_shared_memory(Kernel* kernel) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared) == cudaSuccess;
+}
+
 // On 9.0 and later the second kernel is started while the first still runs, and waits for it by itself, if its
 // code was compiled to do so.
 template <class T, int kPairs>
 AttnStatus launch_merge(const Args<T>& args, int64_t heads, int64_t batch, CUstream_st* stream) {
   auto* kernel = merge_kernel<T, kPairs>;
   cudaFuncAttributes compiled;
-  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess) return ATTN_LAUNCH_FAILED;
+  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel))
+    return ATTN_LAUNCH_FAILED;
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -65,6 +74,7 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .turns = static_cast<int>(turns),
                         .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
                         .scale = p.scale};
+  if (!prefer_shared_memory(decode_kernel<Tile, Kernel>)) return ATTN_LAUNCH_FAILED;
   const AttnStatus status = launch(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
                                    Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;
