@@ -17,13 +17,18 @@ std::string to_string(const AttnDecodeProblem& p) {
 
 std::string table_of(const DecodeResults& results) {
   std::string text =
-      fmt::format("{:<52}{:>10}{:>10}{:>10}{:>8}{:>12}\n", "", "MB", "us", "bound us", "share", "cudnn us");
-  for (const DecodeCell& cell : results.cells)
-    text += fmt::format(
-        "{:<52}{:>10.2f}{:>10.2f}{:>10.2f}{:>7.0f}%{:>12}\n", to_string(cell.problem), cell.bytes / 1e6,
-        1e3 * cell.ms, cell.bytes / results.bandwidth * 1e6,
-        100 * share_of_bandwidth(cell, results.bandwidth),
-        cell.why_no_cudnn.empty() ? fmt::format("{:.2f}", 1e3 * cell.cudnn_ms) : cell.why_no_cudnn);
+      fmt::format("{:<52}{:>10}{:>10}{:>10}{:>8}{:>15}\n", "", "MB", "us", "bound us", "share", "cudnn us");
+  for (const DecodeCell& cell : results.cells) {
+    const bool bounded = results.bandwidth > 0;
+    const std::string bound = bounded ? fmt::format("{:.2f}", cell.bytes / results.bandwidth * 1e6) : "",
+                      share = bounded
+                                  ? fmt::format("{:.0f}%", 100 * share_of_bandwidth(cell, results.bandwidth))
+                                  : "",
+                      cudnn = cell.why_no_cudnn.empty() ? fmt::format("{:.2f}", 1e3 * cell.cudnn_ms)
+                                                        : cell.why_no_cudnn;
+    text += fmt::format("{:<52}{:>10.2f}{:>10.2f}{:>10}{:>8}{:>15}\n", to_string(cell.problem),
+                        cell.bytes / 1e6, 1e3 * cell.ms, bound, share, cudnn);
+  }
   return text;
 }
 
@@ -31,15 +36,11 @@ nlohmann::ordered_json to_json(const DecodeResults& results) {
   nlohmann::ordered_json cells = nlohmann::ordered_json::array();
   for (const DecodeCell& cell : results.cells) {
     const AttnDecodeProblem& p = cell.problem;
-    nlohmann::ordered_json one{{"batch", p.batch},
-                               {"cached_tokens", p.capacity},
-                               {"heads", p.heads},
-                               {"kv_heads", p.kv_heads},
-                               {"head_dim", p.head_dim},
-                               {"dtype", p.dtype == ATTN_BF16 ? "bf16" : "fp32"},
-                               {"ms", cell.ms},
-                               {"bytes", cell.bytes},
-                               {"share_of_bandwidth", share_of_bandwidth(cell, results.bandwidth)}};
+    nlohmann::ordered_json one{{"batch", p.batch},       {"cached_tokens", p.capacity},
+                               {"heads", p.heads},       {"kv_heads", p.kv_heads},
+                               {"head_dim", p.head_dim}, {"dtype", p.dtype == ATTN_BF16 ? "bf16" : "fp32"},
+                               {"ms", cell.ms},          {"bytes", cell.bytes}};
+    if (results.bandwidth > 0) one["share_of_bandwidth"] = share_of_bandwidth(cell, results.bandwidth);
     if (cell.why_no_cudnn.empty()) one["cudnn_ms"] = cell.cudnn_ms;
     cells.push_back(one);
   }

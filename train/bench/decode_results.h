@@ -21,7 +21,7 @@ struct DecodeCell {
 
 struct DecodeResults {
   std::string device, cudnn;  // cuDNN's version; empty: none
-  double bandwidth = 0;       // bytes/s of device memory, measured in the same run
+  double bandwidth = 0;       // bytes/s of a GPU's memory, measured in the same run; 0: not measured
   int64_t repeats = 0;
   std::vector<DecodeCell> cells;
 };

@@ -44,16 +44,20 @@ TEST(DecodeResults, TheShareIsTheTimeOfTheBytesOverTheTime) {
           {.problem = problem(1, 64, 4, 4, 256), .ms = 0.005, .why_no_cudnn = "not served", .bytes = 3e6}}};
   EXPECT_DOUBLE_EQ(share_of_bandwidth(results.cells[0], results.bandwidth), 0.5);
   EXPECT_EQ(table_of(results),
-            "                                                            MB        us  bound us   share    "
-            "cudnn us\n"
+            "                                                            MB        us  bound us   share      "
+            " cudnn us\n"
             "16 x 1024 cached tokens, 32 heads of 128, group 4        30.00     20.00     10.00     50%      "
-            " 25.00\n"
-            "1 x 64 cached tokens, 4 heads of 256                      3.00      5.00      1.00     20%  not "
-            "served\n");
+            "    25.00\n"
+            "1 x 64 cached tokens, 4 heads of 256                      3.00      5.00      1.00     20%     "
+            "not served\n");
   const nlohmann::ordered_json json = to_json(results);
   EXPECT_EQ(json["cells"][0]["share_of_bandwidth"], 0.5);
   EXPECT_EQ(json["cells"][0]["kv_heads"], 8);
   EXPECT_FALSE(json["cells"][1].contains("cudnn_ms"));
+  DecodeResults on_cpu = results;
+  on_cpu.bandwidth = 0;
+  EXPECT_EQ(table_of(on_cpu).find('%'), std::string::npos);
+  EXPECT_FALSE(to_json(on_cpu)["cells"][0].contains("share_of_bandwidth"));
 }
 
 TEST(DecodeResults, ProblemsAreBatchesTimesContextsTimesHeadDims) {
