@@ -49,7 +49,7 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
 // The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and the
 // last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
-  if (c.sampling.every == 0) return 1;
+  if (c.sampling.every == 0) return kNoSamples;
   return std::min(c.model.context, static_cast<int64_t>(c.sampling.prompt.size()) + c.sampling.tokens);
 }
 
