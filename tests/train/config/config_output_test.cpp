@@ -73,6 +73,12 @@ void randomize(Random& random, std::string& member, const Text&) {
   member.clear();
   for (int64_t i = random_whole(random, 0, 12); i > 0; --i) member += pieces[random() % pieces.size()];
 }
+void randomize(Random& random, std::vector<std::string>& member, const Paths&) {
+  for (int64_t i = random_whole(random, 0, 3); i > 0; --i) {
+    randomize(random, member.emplace_back(), Text{});
+    member.back() += fmt::format("{}", i);  // each another one, and none empty
+  }
+}
 
 void randomize(Random& random, std::vector<DataSource>& member, const Sources&) {
   member.resize(1 + random() % 3);

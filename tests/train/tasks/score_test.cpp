@@ -139,7 +139,8 @@ TEST_F(ScoreChoices, NeedsNoMoreMemoryThanAnEvaluation) {
 
 TEST_F(ScoreChoices, LossesRefuseMoreThanABatch) {
   Session session(*be, arena, shape(2));
-  const Sequences sequences{.tokens = std::vector<int32_t>(130), .targets = std::vector<int32_t>(130)};
+  const Sequences sequences{
+      .tokens = std::vector<int32_t>(130), .targets = std::vector<int32_t>(130), .documents = {}};
   EXPECT_THROW(session.losses(sequences, 2, 65), Error);
   EXPECT_THROW(session.losses(sequences, 130, 1), Error);
 }
