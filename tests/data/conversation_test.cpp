@@ -26,19 +26,8 @@ std::unique_ptr<Tokenizer> with_chatml(const char* kind = "qwen2") {
 
 class Conversations : public InTempFolder {
  protected:
-  // The same with Llama 3's special tokens, 700 to 703, instead of ChatML's
   std::unique_ptr<Tokenizer> with_llama3() const {
-    json definition = json::parse(read_file(tokenizer_fixture("llama3.json")));
-    json added = json::array({definition["added_tokens"][0]});
-    for (const char* content :
-         {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
-      added.push_back(added[0]);
-      added.back()["id"] = 700 + std::ssize(added) - 2;
-      added.back()["content"] = content;
-    }
-    definition["added_tokens"] = added;
-    definition["post_processor"] = nullptr;
-    return load_tokenizer(write("llama3.json", definition.dump()).string());
+    return load_tokenizer(write("llama3.json", llama3_chat_tokenizer()).string());
   }
 };
 

@@ -13,6 +13,21 @@ inline std::filesystem::path tokenizer_fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/tokenizers" / name;
 }
 
+// The fixture llama3.json with Llama 3's special tokens, 700 to 703, instead of ChatML's
+inline std::string llama3_chat_tokenizer() {
+  auto definition = nlohmann::json::parse(read_file(tokenizer_fixture("llama3.json")));
+  auto added = nlohmann::json::array({definition["added_tokens"][0]});
+  for (const char* content :
+       {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
+    added.push_back(added[0]);
+    added.back()["id"] = 700 + std::ssize(added) - 2;
+    added.back()["content"] = content;
+  }
+  definition["added_tokens"] = added;
+  definition["post_processor"] = nullptr;
+  return definition.dump();
+}
+
 inline const std::vector<std::string>& fixture_kinds() {
   static const std::vector<std::string> kinds{"gpt2", "llama3", "qwen2", "smollm2"};
   return kinds;

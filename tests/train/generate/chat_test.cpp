@@ -4,14 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "data/tokenizers/load_tokenizer.h"
+#include "tests/data/tokenizers/support.h"
 
 namespace tessera {
 namespace {
-
-std::unique_ptr<Tokenizer> fixture(const std::string& name) {
-  return load_tokenizer(
-      name == kBytesTokenizer ? name : TESSERA_SOURCE_DIR "/tests/fixtures/tokenizers/" + name + ".json");
-}
 
 std::vector<int32_t> encoded(const Tokenizer& tokenizer, const std::vector<ChatPart>& parts) {
   std::vector<int32_t> ids;
@@ -20,10 +16,17 @@ std::vector<int32_t> encoded(const Tokenizer& tokenizer, const std::vector<ChatP
   return ids;
 }
 
-class ChatTurnsTest : public ::testing::TestWithParam<std::pair<const char*, ChatTemplate>> {};
+struct ChatTest : InTempFolder {
+  std::unique_ptr<Tokenizer> tokenizer(const std::string& name) const {
+    if (name == kBytesTokenizer) return load_tokenizer(name);
+    return load_tokenizer(name == "llama3" ? write("llama3.json", llama3_chat_tokenizer()).string()
+                                           : tokenizer_fixture(name + ".json").string());
+  }
+};
+struct ChatTurnsTest : ChatTest, ::testing::WithParamInterface<std::pair<const char*, ChatTemplate>> {};
 
 TEST_P(ChatTurnsTest, TurnsAreThoseOfTheWholeConversation) {
-  const auto tokenizer = fixture(GetParam().first);
+  const auto tokenizer = ChatTest::tokenizer(GetParam().first);
   const ChatTemplate chat = GetParam().second;
   const ChatTurns turns(chat, *tokenizer);
   const std::vector<int32_t> marker = tokenizer->encode(turns.end_marker(), SpecialTokens::kMatched);
@@ -54,8 +57,8 @@ INSTANTIATE_TEST_SUITE_P(, ChatTurnsTest,
                                            std::pair("bytes", ChatTemplate::kChatMl)),
                          [](const auto& info) { return std::string(info.param.first); });
 
-TEST(ChatTemplateChoice, IsTheNamedOneOrThatOfTheTokenizer) {
-  const auto qwen = fixture("qwen2"), llama = fixture("llama3"), bytes = fixture("bytes");
+TEST_F(ChatTest, ATemplateIsTheNamedOneOrThatOfTheTokenizer) {
+  const auto qwen = tokenizer("qwen2"), llama = tokenizer("llama3"), bytes = tokenizer("bytes");
   EXPECT_EQ(choose_chat_template({}, *qwen), ChatTemplate::kChatMl);
   EXPECT_EQ(choose_chat_template({}, *llama), ChatTemplate::kLlama3);
   EXPECT_EQ(choose_chat_template(ChatTemplate::kChatMl, *bytes), ChatTemplate::kChatMl);
