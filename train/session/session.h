@@ -30,7 +30,7 @@ class Session {
   // empty.
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // The loss of every token of `count` sequences of T tokens, [count, T]; 0 where the target does not count.
-  // At most as many tokens, and as long sequences, as an evaluation's batch has: then it needs no more memory.
+  // At most as many tokens, and as long sequences, as an evaluation's batch: then it needs no more memory.
   std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T);
   // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
   std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return last_logits(tokens, 1); }
