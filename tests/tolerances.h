@@ -40,6 +40,10 @@ inline double of_sum(DType dtype, int terms) {
 // deep; a random walk of them is 14 epsilon = 8e-7, and a gradient's largest error is several deviations out.
 inline constexpr double kCpuAgainstPyTorch = 1e-5;
 
+// Logits with a cache of keys and values against those of a forward over the whole text: the same products
+// with their sums in another order, and each within that bound of the exact ones.
+inline constexpr double kCachedLogits = 2 * kCpuAgainstPyTorch;
+
 // Flash against naive on the CPU: two ways to sum up to 1000 products in fp32. Rounding errors add up like a
 // random walk, sqrt(1000) = 32 of them, and exp() of a score near 10 multiplies the score's own error by 10.
 inline constexpr double kCpuAttention = 320 * kRoundingF32;
@@ -83,6 +87,10 @@ inline constexpr double kOneRounding = 2 * kRoundingBf16;
 // O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one),
 // and O when it is stored.
 inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
+// Decoding keeps 16 bits of P: O is rounded when it is stored, and that is all.
+inline constexpr double kBf16DecodeOut = kOneRounding + 1e-5;
+// Scores up to 1e3: a sum of products that are as large carries some roundings of 1e3 2^-24, and so does P.
+inline constexpr double kScoresOfAThousand = 8 * 1e3 * kRoundingF32;
 // Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and
 // for the terms that a gradient sums, which are larger than the sum.
 inline constexpr double kBf16Gradient = 3 * kOneRounding;  // 1.2%

@@ -147,6 +147,11 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
     }
     make_valid(random, config.model);
+    LoraConfig& lora = config.train.lora;
+    if (random() % 2 == 0)
+      lora = {};
+    else
+      lora.rank = random_whole(random, 1, config.model.channels), config.train.freeze = {};
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     if (config.train.epochs > 0)
       config.train.steps = 0;
