@@ -25,6 +25,7 @@
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/memory_plan.h"
+#include "train/tasks/read_task.h"
 #include "train/tasks/score.h"
 
 namespace tessera {

@@ -30,7 +30,7 @@ class Session {
   // empty.
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // The loss of every token of `count` sequences of T tokens, [count, T]; 0 where the target does not count.
-  // At most as many tokens, and as long sequences, as an evaluation's batch has: then it needs no more memory.
+  // At most as many tokens, and as long sequences, as an evaluation's batch: then it needs no more memory.
   std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T);
   // Logits after each of the last `count` of 1 to model.context tokens, in one forward: [count, V]
   std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);

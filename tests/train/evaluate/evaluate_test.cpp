@@ -1,5 +1,5 @@
-// The program evaluate, on a model that the test trains: its loss is the run's to the bit, whatever the number
-// of ranks; its tasks are those of a run with evaluation.tasks.
+// The program evaluate, on a model that the test trains: its loss is the run's to the bit, whatever the
+// number of ranks; its tasks are those of a run with evaluation.tasks.
 #include <algorithm>
 #include <cmath>
 
