@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Compares a GGUF file with the folder of Hugging Face that it was exported from, by llama.cpp's own reader.
 
     python3 tests/train/export/check_gguf.py FILE FOLDER f32|f16|bf16|q8_0 PRE_TOKENIZER
@@ -34,7 +34,9 @@ def near(name, found, wanted):
 
 def take(name):
     return config.get(name)
-#The fields of the model
+
+
+# The fields of the model
 expect("architecture", fields["general.architecture"], arch)
 expect("alignment", reader.alignment, 32)
 expect("file_type", fields["general.file_type"], {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}[dtype])
@@ -56,7 +58,7 @@ near(epsilon[1], fields[f"{arch}.{epsilon[1]}"], config[epsilon[0]])
 if not gpt2:
     near("freq_base", fields[f"{arch}.rope.freq_base"], config["rope_theta"])
 
-#The tensors : llama.cpp's own map of names says which is which
+# The tensors: llama.cpp's own map of names says which is which
 blocks = config["n_layer" if gpt2 else "num_hidden_layers"]
 architecture = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
 name_map = gguf.get_tensor_name_map(architecture, blocks)
@@ -94,8 +96,7 @@ for name, value in theirs.items():
         steps = np.abs(value.reshape(-1, 32)).max(axis=1, keepdims=True) / 127
         assert (error.reshape(-1, 32) <= steps * 0.57).all(), mapped  # half a step, and the scale's rounding
 factors = tensors.get("rope_freqs.weight")
-scaling = config.get("rope_scaling") or {
-}
+scaling = config.get("rope_scaling") or {}
 if scaling.get("rope_type") == "llama3":
     head_dim, base = config["head_dim"], config["rope_theta"]
     original = scaling["original_max_position_embeddings"]
@@ -107,10 +108,10 @@ if scaling.get("rope_type") == "llama3":
         near(f"rope_freqs {i}", float(found), wanted)
     seen.add("rope_freqs.weight")
 expect("the tensors", set(tensors), seen)
-#The tokenizer
+
+# The tokenizer
 tokenizer = json.loads((folder / "tokenizer.json").read_text())
-vocabulary, added = tokenizer["model"]["vocab"], {t["id"]: t for t in tokenizer["added_tokens"]
-  }
+vocabulary, added = tokenizer["model"]["vocab"], {t["id"]: t for t in tokenizer["added_tokens"]}
 expect("tokenizer model", fields["tokenizer.ggml.model"], "gpt2")
 expect("pre-tokenizer", fields["tokenizer.ggml.pre"], pre)
 expect("number of tokens", len(fields["tokenizer.ggml.tokens"]), config["vocab_size"])

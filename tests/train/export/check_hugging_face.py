@@ -1,13 +1,9 @@
-#!/ usr / bin / env python3
-""
-    "Loads an export with transformers and compares its logits with those of the model it was made from.
+#!/usr/bin/env python3
+"""Loads an export with transformers and compares its logits with those of the model it was made from.
 
-    python3 tests /
-    train / export /
-    check_hugging_face.py EXPORT FOLDER
+    python3 tests/train/export/check_hugging_face.py EXPORT FOLDER
 
-        The tokenizers of both must give the same ids,
-    too.In fp32 the logits must have the same bits; weights that were
+The tokenizers of both must give the same ids, too. In fp32 the logits must have the same bits; weights that were
 rounded may move them by as much as their rounding explains, which is checked against the rounded source.
 """
 import sys

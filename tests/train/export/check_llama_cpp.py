@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Runs a GGUF file in llama.cpp and compares its probabilities with those of transformers.
 
     python3 tests/train/export/check_llama_cpp.py TOLERANCE FILE FOLDER [FILE FOLDER ...]
@@ -40,7 +40,7 @@ def worst_difference(file, folder):
     ids = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")(TEXT)["input_ids"]
     found = ask("/tokenize", {"content": TEXT, "add_special": True})["tokens"]
     assert found == ids, f"{folder}: llama.cpp gives the ids {found}, transformers {ids}"
-    letter = ask("/tokenize", {"content": "e", "add_special": False})["tokens"][0]  # text whatever is likely
+    letter = ask("/tokenize", {"content": "e", "add_special": False})["tokens"][0]  # text, whatever is likely
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     model = model.double().eval()
     worst = 0.0
