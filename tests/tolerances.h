@@ -107,4 +107,9 @@ inline constexpr double kScoresOfTenThousand = 8 * 1e4 * kRoundingF32;  // 0.5%
 // last place of bf16.
 inline constexpr double kBf16AnotherOrder = 2 * kOneRounding;
 
+// Log-probabilities of a small model in llama.cpp on the CPU, with weights in fp32, against transformers in
+// fp64. llama.cpp looks up GPT-2's GELU in a table of fp16, for arguments in fp16: each of the two roundings
+// is up to 2^-11 relative, and logits of a magnitude of 4 move by as much. Others differ by 3e-6.
+inline constexpr double kLlamaCpp = 4 * 0x1p-11;
+
 }  // namespace tessera::tolerance::attention
