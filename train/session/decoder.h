@@ -30,6 +30,9 @@ class Decoder {
   // these a text that is started again has `drawn` already. Error: an id outside the vocabulary; another
   // number of tokens. The slot is then idle.
   void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn = 0);
+  // Puts further tokens after the text of a slot, as the next turn of a conversation: draws go on from those
+  // before. Error: as start(); an idle slot.
+  void append(int64_t slot, std::span<const int32_t> tokens);
   void stop(int64_t slot);  // idle until the next start()
 
   // Draws the next token of every slot, kIdleToken where it is idle, and computes the logits after it. A slot
@@ -44,6 +47,8 @@ class Decoder {
   const Settings& settings() const { return settings_; }
 
  private:
+  void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen);
+
   Session& session_;
   Settings settings_;
   Arena::Scope scope_;
