@@ -2,7 +2,7 @@
 // "Flash-Decoding for long-context inference", 2023).
 //
 //   decode_kernel    each CTA, for the rows of units in its share (work.cuh):   K, V: [keys, D] of one head
-//                      each warp takes every kWarps-th tile (heads.cuh)         m, sum: [heads], O: [heads, D]
+//                      each warp takes every kWarps-th tile (heads.cuh)        m, sum: [heads], O: [heads, D]
 //                      the warps' sums become one                               O / sum, LSE = m + log2(sum)
 //                      -> y where the CTA has all keys of the row, else a part of it in the workspace
 //   merge_kernel     each CTA, for a query head whose row has several parts i:
@@ -24,7 +24,7 @@ struct Args {
   View<T> out;
   Work work;
   float *part_out, *part_lse;  // Workspace
-  int heads, group, head_dim;
+  int group, head_dim;
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
   int part_heads;  // heads that a part has room for
   float scale;

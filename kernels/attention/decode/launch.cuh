@@ -18,16 +18,16 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
-// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills, the
-// second would not start beside it.
+// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills,
+// the second would not start beside it.
 template <class Kernel>
 bool prefer_shared_memory(Kernel* kernel) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                               cudaSharedmemCarveoutMaxShared) == cudaSuccess;
 }
 
-// On 9.0 and later the second kernel is started while the first still runs, and waits for it by itself, if its
-// code was compiled to do so.
+// On 9.0 and later the second kernel is started while the first still runs, and waits for it by itself, if
+// its code was compiled to do so.
 template <class T, int kPairs>
 AttnStatus launch_merge(const Args<T>& args, int64_t heads, int64_t batch, CUstream_st* stream) {
   auto* kernel = merge_kernel<T, kPairs>;
@@ -68,7 +68,6 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                                  .ctas = ctas},
                         .part_out = workspace.out,
                         .part_lse = workspace.lse,
-                        .heads = static_cast<int>(p.heads),
                         .group = static_cast<int>(group),
                         .head_dim = p.head_dim,
                         .turns = static_cast<int>(turns),
