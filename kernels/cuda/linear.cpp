@@ -46,7 +46,8 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
+// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may
+// overwrite x
 void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType dtype = a.x.dtype;
