@@ -1,0 +1,37 @@
+// Launching kernels that may begin before the one before them has ended.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_check.h"
+
+namespace tessera::cuda {
+
+struct LaunchShape {
+  int64_t blocks;
+  int threads;
+  int64_t shared_bytes = 0;
+  // The kernel calls wait_for_grid_before() (kernels/attention/common/ptx.cuh) and may begin before the grid
+  // before it has ended. Wanted of compute capability 9.0 and later.
+  bool overlap = false;
+};
+
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, const Args&... args) {
+  if (shape.shared_bytes > 0)
+    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shape.shared_bytes)));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = shape.overlap ? 1 : 0;
+  TESSERA_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+}  // namespace tessera::cuda
