@@ -50,11 +50,14 @@ struct Args {
   float epsilon;
   int N, C, O;
   Epilogue epilogue;
-  int split;           // warps of a group
-  int items, rounds;   // tiles, and how many of them a group takes at most
-  int steps;           // of a warp in an item
-  int x_stride;        // elements of a row of x in shared memory
-  int warps_of_row;    // that load and norm a row of x
+  int log_split;         // of the warps of a group
+  int items, rounds;     // tiles, and how many of them a group takes at most
+  int steps;             // of a warp in an item
+  int x_stride;          // elements of a row of x in shared memory
+  int log_warps_of_row;  // that load and norm a row of x
+  const char* ahead;     // every block asks for a share
+  int64_t ahead_bytes;
+  uint32_t ahead_share;
 };
 
 // A step of an item, as the copies and the products walk over them
@@ -67,62 +70,80 @@ struct Cursor {
   }
 };
 
-// Sums over the warps that share a row of x, in their order. `scratch` is not written again before the next
-// barrier.
-__device__ __forceinline__ float row_sum(float value, int warps_of_row, float (&scratch)[kWarps]) {
-  const int warp = threadIdx.x / kWarp, first = warp - warp % warps_of_row;
-  value = warp_sum(value);
-  if (warps_of_row == 1) return value;
-  if (threadIdx.x % kWarp == 0) scratch[warp] = value;
-  __syncthreads();  // a warp reads the sums of others
-  value = 0;
-  for (int w = first; w < first + warps_of_row; ++w) value += scratch[w];
-  return value;
-}
-
-template <class T>
-struct NormPacks {  // of the calling thread's first pack of channels
-  uint4 weight = {}, bias = {};
+// The channels of a row of x that the calling thread loads: packs `place`, place + threads, ...
+struct RowShare {
+  int row, place, threads;
 };
 
-// x to shared memory, normed. A thread reads back only what it wrote.
-template <class T, RowNorm kNorm>
-__device__ __forceinline__ void load_rows(const Args<T>& a, T* rows, const NormPacks<T>& first) {
-  constexpr int kWidth = kPackWidth<T>;
-  __shared__ float scratch[2][kWarps];
-  const int threads = a.warps_of_row * kWarp, row = threadIdx.x / threads, place = threadIdx.x % threads;
-  const bool exists = row < a.N;
-  T* to = rows + row * a.x_stride;
-  float value[kWidth], sum = 0;
-  for (int c = place * kWidth; exists && c < a.C; c += threads * kWidth) {
-    const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(a.x + static_cast<int64_t>(row) * a.C + c));
-    store_pack(to + c, raw);
-    if constexpr (kNorm != RowNorm::kNone) {
-      unpack<T>(raw, value);
+// Sums of two values over the warps that share a row of x, in their order
+__device__ __forceinline__ float2 row_sums(float2 value, int log_warps) {
+  __shared__ float2 scratch[kWarps];
+  const int warp = threadIdx.x / kWarp, first = warp >> log_warps << log_warps;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += kNorm == RowNorm::kRmsNorm ? value[i] * value[i] : value[i];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value.x += __shfl_xor_sync(kWholeWarp, value.x, offset);
+    value.y += __shfl_xor_sync(kWholeWarp, value.y, offset);
+  }
+  if (log_warps == 0) return value;
+  if (threadIdx.x % kWarp == 0) scratch[warp] = value;
+  __syncthreads();  // a warp reads the sums of others
+  float2 sum = {};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const float2 other = scratch[w];
+    if (w >> log_warps << log_warps == first) sum.x += other.x, sum.y += other.y;
+  }
+  return sum;
+}
+
+// x to shared memory, normed. A thread reads back only what it wrote. The variance of a row is that of its
+// differences d from its first element: E d^2 - (E d)^2, where E d^2 is at most C + 1 times the variance, so
+// that the difference keeps its digits.
+template <class T, RowNorm kNorm>
+__device__ __forceinline__ void load_rows(const Args<T>& a, T* rows, const RowShare& share,
+                                          uint4 first_weight, uint4 first_bias) {
+  constexpr int kWidth = kPackWidth<T>, kBatch = 4;  // loads under way
+  const bool exists = share.row < a.N;
+  const T* from = a.x + static_cast<int64_t>(share.row) * a.C;
+  T* to = rows + share.row * a.x_stride;
+  const int begin = share.place * kWidth, stride = share.threads * kWidth;
+  float value[kWidth], shift = 0;
+  float2 sums = {};
+  if (kNorm == RowNorm::kLayerNorm && exists) shift = static_cast<float>(*from);
+  for (int at = begin; exists && at < a.C; at += kBatch * stride) {
+    uint4 raw[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b)
+      if (at + b * stride < a.C) raw[b] = __ldcg(reinterpret_cast<const uint4*>(from + at + b * stride));
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (at + b * stride >= a.C) break;
+      store_pack(to + at + b * stride, raw[b]);
+      if constexpr (kNorm != RowNorm::kNone) {
+        unpack<T>(raw[b], value);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const float d = value[i] - shift;
+          sums.x += d, sums.y += d * d;
+        }
+      }
     }
   }
   if constexpr (kNorm == RowNorm::kNone) return;
+  sums = row_sums(sums, a.log_warps_of_row);
   const float inverse_of_C = 1.0f / static_cast<float>(a.C);
-  float mean = 0, squares = row_sum(sum, a.warps_of_row, scratch[0]);
+  float variance = sums.y * inverse_of_C, mean = 0;
   if constexpr (kNorm == RowNorm::kLayerNorm) {
-    mean = squares * inverse_of_C;
-    sum = 0;
-    for (int c = place * kWidth; exists && c < a.C; c += threads * kWidth) {
-      load_floats(to + c, value);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += (value[i] - mean) * (value[i] - mean);
-    }
-    squares = row_sum(sum, a.warps_of_row, scratch[1]);
+    const float difference = sums.x * inverse_of_C;
+    mean = shift + difference;
+    variance = fmaxf(variance - difference * difference, 0.0f);
   }
-  const float rstd = rsqrtf(squares * inverse_of_C + a.epsilon);
-  for (int c = place * kWidth; exists && c < a.C; c += threads * kWidth) {
-    const bool is_first = c == place * kWidth;
+  const float rstd = rsqrtf(variance + a.epsilon);
+  for (int c = begin; exists && c < a.C; c += stride) {
     float weight[kWidth], bias[kWidth] = {};
-    unpack<T>(is_first ? first.weight : load_pack(a.norm_weight + c), weight);
+    unpack<T>(c == begin ? first_weight : load_pack(a.norm_weight + c), weight);
     if constexpr (kNorm == RowNorm::kLayerNorm)
-      unpack<T>(is_first ? first.bias : load_pack(a.norm_bias + c), bias);
+      unpack<T>(c == begin ? first_bias : load_pack(a.norm_bias + c), bias);
     load_floats(to + c, value);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = (value[i] - mean) * rstd * weight[i] + bias[i];
@@ -199,10 +220,11 @@ __global__ __launch_bounds__(kThreads, 3) void skinny_linear_kernel(const Args<T
   T* rows = reinterpret_cast<T*>(shared);
   uint4* ring = shared + a.N * a.x_stride / kWidth + threadIdx.x;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int of_group = warp % a.split, groups = gridDim.x * (kWarps / a.split);
-  const int first_item = blockIdx.x * (kWarps / a.split) + warp / a.split;
+  const int group = warp >> a.log_split, first_warp = group << a.log_split;
+  const int groups = gridDim.x * (kWarps >> a.log_split);
+  const int first_item = blockIdx.x * (kWarps >> a.log_split) + group;
   const int part = lane % kParts * kWidth, row = lane / kParts;
-  const auto column = [&](int step) { return (of_group + step * a.split) * kStep<T> + part; };
+  const auto column = [&](int step) { return (warp - first_warp + (step << a.log_split)) * kStep<T> + part; };
 
   Cursor copy{first_item};
   const auto ask = [&](int slot) {
@@ -221,41 +243,45 @@ __global__ __launch_bounds__(kThreads, 3) void skinny_linear_kernel(const Args<T
   ptx::launch_dependents();
 #pragma unroll
   for (int slot = 0; slot < kDepth; ++slot) ask(slot);
-
-  NormPacks<T> norm;
-  if constexpr (kNorm != RowNorm::kNone) {
-    const int c = threadIdx.x % (a.warps_of_row * kWarp) * kWidth;
-    if (c < a.C) {
-      norm.weight = load_pack(a.norm_weight + c);
-      if constexpr (kNorm == RowNorm::kLayerNorm) norm.bias = load_pack(a.norm_bias + c);
-    }
+  if (threadIdx.x == 0) {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.ahead_share, left = a.ahead_bytes - at;
+    if (left > 0) ptx::prefetch_to_l2(a.ahead + at, left < a.ahead_share ? left : a.ahead_share);
   }
-  // What the epilogue reads, ahead of the products: an output a thread of a group, two where it is one warp
-  const int members = a.split * kWarp, member = threadIdx.x % members;
+
+  const int threads_of_row = kWarp << a.log_warps_of_row;
+  const RowShare share{warp >> a.log_warps_of_row, static_cast<int>(threadIdx.x) & (threads_of_row - 1),
+                       threads_of_row};
+  uint4 norm_weight = {}, norm_bias = {};
+  if (kNorm != RowNorm::kNone && share.place * kWidth < a.C) {
+    norm_weight = load_pack(a.norm_weight + share.place * kWidth);
+    if (kNorm == RowNorm::kLayerNorm) norm_bias = load_pack(a.norm_bias + share.place * kWidth);
+  }
+  // The outputs of a thread of a group: one, or two where the group is one warp. What their epilogue reads is
+  // asked for ahead of the products.
   constexpr int kOutputs = kRows * kTileRows / kWarp;
-  float bias[kOutputs][kTiles], add[kOutputs];
-  const auto output = [&](int item, int e) { return item * kTileRows + (member + e * members) % kTileRows; };
-  const auto row_of = [&](int e) { return (member + e * members) / kTileRows; };
-  const auto mine = [&](int item, int e) { return item < a.items && row_of(e) < a.N && output(item, e) < a.O; };
+  const int members = kWarp << a.log_split, member = threadIdx.x & (members - 1);
+  const int of_tile = member % kTileRows, first_row = member / kTileRows, next_row = members / kTileRows;
+  float bias[kTiles], add[kOutputs];
+  const auto mine = [&](int item, int e) {
+    return item < a.items && first_row + e * next_row < a.N && item * kTileRows + of_tile < a.O;
+  };
+  const auto place_of = [&](int item, int e) {
+    return static_cast<int64_t>(first_row + e * next_row) * a.O + item * kTileRows + of_tile;
+  };
   const auto fetch_bias = [&](int item) {
 #pragma unroll
-    for (int e = 0; e < kOutputs; ++e)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j)
-        bias[e][j] = a.bias && mine(item, e) ? static_cast<float>(a.bias[output(item, e) + j * a.O]) : 0.0f;
+    for (int j = 0; j < kTiles; ++j)
+      bias[j] = a.bias && mine(item, 0) ? static_cast<float>(a.bias[item * kTileRows + of_tile + j * a.O]) : 0;
   };
   const auto fetch_add = [&](int item) {
 #pragma unroll
-    for (int e = 0; e < kOutputs; ++e) {
-      add[e] = 0;
-      if (!a.add || !mine(item, e)) continue;
-      add[e] = static_cast<float>(a.add[static_cast<int64_t>(row_of(e)) * a.O + output(item, e)]);
-    }
+    for (int e = 0; e < kOutputs; ++e)
+      add[e] = a.add && mine(item, e) ? static_cast<float>(a.add[place_of(item, e)]) : 0.0f;
   };
   fetch_bias(first_item);
   ptx::wait_for_grid_before();
+  load_rows<T, kNorm>(a, rows, share, norm_weight, norm_bias);
   fetch_add(first_item);
-  load_rows<T, kNorm>(a, rows, norm);
   __syncthreads();  // every warp reads all of x
 
   int slot = 0;
@@ -281,16 +307,16 @@ __global__ __launch_bounds__(kThreads, 3) void skinny_linear_kernel(const Args<T
     __syncthreads();  // an output is the sum of several warps; the turn before last has been read
 #pragma unroll
     for (int e = 0; e < kOutputs; ++e) {
-      if (!mine(item, e) || row_of(e) >= kRows) continue;
+      if (!mine(item, e)) continue;
       float value[kTiles];
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        value[j] = bias[e][j];
-        for (int w = 0; w < a.split; ++w)
-          value[j] += own[warp / a.split * a.split + w][j][row_of(e)][(member + e * members) % kTileRows];
+        value[j] = bias[j];
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w)
+          if (w < 1 << a.log_split) value[j] += own[first_warp + w][j][first_row + e * next_row][of_tile];
       }
-      const float result = apply(a.epilogue, value[0], value[kTiles - 1]) + add[e];
-      a.y[static_cast<int64_t>(row_of(e)) * a.O + output(item, e)] = static_cast<T>(result);
+      a.y[place_of(item, e)] = static_cast<T>(apply(a.epilogue, value[0], value[kTiles - 1]) + add[e]);
     }
     if (round + 1 < a.rounds) fetch_bias(item + groups), fetch_add(item + groups);
   }
@@ -306,11 +332,12 @@ void run_typed(const SkinnyLinear& p, const SkinnyLaunch& on) {
   const int tiles = p.epilogue == Epilogue::kSwiglu ? 2 : 1;
   const int items = static_cast<int>(divide_up(p.O, kTileRows));
   const auto N = static_cast<uint32_t>(p.N);
-  // Where there are many items a warp takes one alone: fewer barriers
+  // Where there are many items two warps share one: fewer barriers
   const int most_blocks = kBlocksPerMultiprocessor * on.multiprocessors;
-  const int split = items >= 4 * kWarps * most_blocks ? 2 : kWarps;
+  const int log_split = items >= 4 * most_blocks ? 1 : 3, split = 1 << log_split;
   const int64_t blocks = std::min<int64_t>(divide_up(int64_t{items} * split, kWarps), most_blocks);
   const int groups = static_cast<int>(blocks) * (kWarps / split);
+  const int64_t ahead = p.ahead ? std::min(p.ahead_bytes, kAheadBytes) / 16 * 16 : 0;
   const Args<T> args{.x = static_cast<const T*>(p.x),
                      .weight = static_cast<const T*>(p.weight),
                      .bias = static_cast<const T*>(p.bias),
@@ -323,12 +350,16 @@ void run_typed(const SkinnyLinear& p, const SkinnyLaunch& on) {
                      .C = static_cast<int>(p.C),
                      .O = static_cast<int>(p.O),
                      .epilogue = p.epilogue,
-                     .split = split,
+                     .log_split = log_split,
                      .items = items,
                      .rounds = static_cast<int>(divide_up(items, groups)),
                      .steps = static_cast<int>(divide_up(divide_up(p.C, kStep<T>), split)),
                      .x_stride = static_cast<int>(x_stride_of(p.C, sizeof(T))),
-                     .warps_of_row = kWarps / static_cast<int>(std::bit_ceil(N))};
+                     .log_warps_of_row = std::countr_zero(static_cast<uint32_t>(kWarps)) -
+                                         std::countr_zero(std::bit_ceil(N)),
+                     .ahead = static_cast<const char*>(p.ahead),
+                     .ahead_bytes = ahead,
+                     .ahead_share = static_cast<uint32_t>(divide_up(divide_up(ahead, blocks), 128) * 128)};
   const int slots = std::min(kSlots / tiles, args.rounds * args.steps) * tiles;
   const int64_t shared = p.N * args.x_stride * sizeof(T) + int64_t{slots} * kThreads * 16;
   const LaunchShape shape{
