@@ -5,6 +5,10 @@
 
 namespace tessera {
 
+// In the place of a token, where none was drawn: of an idle sequence, and of one with a logit that is NaN, or
+// whose largest is infinite.
+inline constexpr int32_t kIdleToken = -1, kBadLogits = -2;
+
 // Applied in this order, which is that of transformers. A token that a filter removes has probability 0; the
 // others keep their proportions. Ties go to the lower id.
 struct SamplingRule {

@@ -1,0 +1,102 @@
+// The arithmetic of SampleTokens that all devices share, so that equal logits give equal tokens.
+//
+// Probabilities are whole numbers: a token's weight is exp((x - largest) / temperature) in units of 2^-40, cut
+// off. Sums of whole numbers are the same in any order, and so for any number of threads and any device. Of a
+// token less probable than 2^-40 times the most probable one the weight is 0: it is never drawn.
+//
+// The order of tokens is by logit, after the repetition penalty, and among equals by id. top_k and top_p keep
+// a beginning of that order, which ends with a TokenCut.
+//
+//   1. x = penalised(logit) of tokens in `seen`. If the largest x is not finite, or a logit is NaN, the token
+//      is kBadLogits. If the temperature is 0, the token is the first in the order.
+//   2. With top_k, the cut is at the k-th token of the order.
+//   3. With top_p, the cut is where the weights, summed in the order up to the cut of 2, first reach
+//      top_p_weight(their total).
+//   4. With min_p, the weight of a kept token is at least min_p_weight().
+//   5. Of the kept tokens, in the order of their ids: the first whose sum of weights up to and with its own is
+//      above drawn_weight(seed, sequence, draw, their total).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/base/host_device.h"
+#include "kernels/base/random.h"
+
+namespace tessera {
+
+inline constexpr int kWeightBits = 40;  // a vocabulary of 2^23 tokens still sums to less than 2^63
+inline constexpr uint64_t kWholeWeight = uint64_t{1} << kWeightBits;  // of the most probable token
+inline constexpr uint64_t kSamplingStream = uint64_t{1} << 32;        // not a stream of the initial weights
+
+// Of a token that occurs in the text. fma, because a compiler may join a product with a later sum.
+TESSERA_HOST_DEVICE inline float penalised(float logit, float penalty) {
+  return logit > 0 ? logit / penalty : fmaf(logit, penalty, 0.0f);
+}
+
+// Larger for a larger float; equal for 0 and -0. Not for NaN.
+TESSERA_HOST_DEVICE inline uint32_t order_of(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// exp((x - largest) / temperature) in units of 2^-40; x <= largest, temperature > 0. With d = n ln 2 + r and
+// |r| <= ln 2 / 2, exp(r) is a Taylor polynomial of degree 7, whose error is 5e-9; every step is an fma, so
+// that devices round alike.
+TESSERA_HOST_DEVICE inline uint64_t weight_of(float x, float largest, float temperature) {
+  constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  constexpr float kNothing = -28;        // exp(-28) < 2^-40
+  const float exact = (x - largest) / temperature;
+  const float d = exact < kNothing ? kNothing : exact;
+  const float n = fmaf(d, kLog2e, kRound) - kRound;
+  const float r = fmaf(n, -kLn2Low, fmaf(n, -kLn2High, d));
+  float p = fmaf(r, 1.0f / 5040, 1.0f / 720);
+  p = fmaf(p, r, 1.0f / 120);
+  p = fmaf(p, r, 1.0f / 24);
+  p = fmaf(p, r, 1.0f / 6);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r, 1.0f);
+  p = fmaf(p, r, 1.0f);
+  // p 2^24 is a whole number, but below 1 - 2^-24; 2^38 more leaves room for it in 63 bits.
+  constexpr int kMantissa = 24, kShift = 38;
+  const uint64_t mantissa = static_cast<uint32_t>(static_cast<int32_t>(p * 0x1p24f));
+  return (mantissa << kShift) >> (kShift + kMantissa - kWeightBits - static_cast<int32_t>(n));
+}
+
+// A token of these is kept.
+struct TokenCut {
+  uint32_t order = 0;           // order_of() of the last token's x
+  int64_t last_id = INT64_MAX;  // the largest id that is kept of those with this order
+
+  TESSERA_HOST_DEVICE bool keeps(uint32_t token_order, int64_t id) const {
+    return token_order > order || (token_order == order && id <= last_id);
+  }
+};
+
+// The smallest sum of weights that is a share of top_p of `total`; 1 to total
+TESSERA_HOST_DEVICE inline uint64_t top_p_weight(float top_p, uint64_t total) {
+  const double share = ceil(static_cast<double>(top_p) * static_cast<double>(total));
+  const uint64_t weight = static_cast<uint64_t>(share);
+  return weight < 1 ? 1 : weight > total ? total : weight;
+}
+
+TESSERA_HOST_DEVICE inline uint64_t min_p_weight(float min_p) {
+  return static_cast<uint64_t>(ceil(static_cast<double>(min_p) * static_cast<double>(kWholeWeight)));
+}
+
+// Uniform in 0 to total - 1: 64 random bits times the total, without the lower 64 bits of the product
+TESSERA_HOST_DEVICE inline uint64_t drawn_weight(uint64_t seed, int32_t sequence, int32_t draw,
+                                                 uint64_t total) {
+  const Philox random(seed, kSamplingStream + static_cast<uint32_t>(sequence));
+  const Philox::Words words = random.bits(static_cast<uint32_t>(draw));
+  const uint64_t bits = uint64_t{words[0]} << 32 | words[1];
+#ifdef __CUDA_ARCH__
+  return __umul64hi(bits, total);
+#else
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(bits) * total >> 64);
+#endif
+}
+
+}  // namespace tessera
