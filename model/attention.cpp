@@ -8,11 +8,17 @@ Heads heads_to_rotate(const ModelConfig& config, const Tensor& tensor) {
   return {tensor, 0, config.heads + config.kv_heads};
 }
 
-// q, k and v as attention reads them
+// q, k and v of the batch's tokens
 PackedHeads heads_of(const AttentionSettings& a, const AttentionSaved& s) {
   PackedHeads heads(s.qkv, a.plan.shape);
   if (s.rotated) heads.q.tensor = heads.k.tensor = s.rotated;
   return heads;
+}
+
+// All heads of the first `tokens` tokens of a cache with one slot
+Heads cached_heads(const Tensor& cache, int64_t tokens) {
+  const int64_t capacity = cache.shape[1], K = cache.shape[2], D = cache.shape[3];
+  return {cache.view({capacity, K, D}).rows(0, tokens).view({1, tokens, K, D}), 0, K};
 }
 
 Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
@@ -24,21 +30,38 @@ Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
                  const AttentionSaved& s) {
   stream.run(LinearForward{.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
-  if (!a.angles) return;
-  stream.run(RotaryForward{.x = heads_to_rotate(a.config, s.qkv),
-                           .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),
-                           .query_heads = a.config.heads,
-                           .angles = a.angles,
-                           .q_weight = w.q_norm,
-                           .k_weight = w.k_norm,
-                           .epsilon = a.config.norm_epsilon,
-                           .rstd = s.head_rstd,
-                           .documents = a.documents});
+  if (a.angles)
+    stream.run(RotaryForward{.x = heads_to_rotate(a.config, s.qkv),
+                             .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),
+                             .query_heads = a.config.heads,
+                             .angles = a.angles,
+                             .q_weight = w.q_norm,
+                             .k_weight = w.k_norm,
+                             .epsilon = a.config.norm_epsilon,
+                             .rstd = s.head_rstd,
+                             .documents = a.documents,
+                             .starts = a.starts});
+  if (!a.starts) return;
+  const PackedHeads heads = heads_of(a, s);
+  stream.run(CacheAppend{
+      .k = heads.k, .v = heads.v, .starts = a.starts, .k_cache = a.cache.k, .v_cache = a.cache.v});
 }
 
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace) {
-  const PackedHeads in = heads_of(a, s);
+  PackedHeads in = heads_of(a, s);
+  if (a.decode)
+    return stream.run(DecodeAttention{.plan = *a.decode,
+                                      .q = in.q,
+                                      .k_cache = a.cache.k,
+                                      .v_cache = a.cache.v,
+                                      .starts = a.starts,
+                                      .y = s.output,
+                                      .workspace = workspace});
+  if (a.starts) {
+    in.k = cached_heads(a.cache.k, a.plan.shape.kv_tokens);
+    in.v = cached_heads(a.cache.v, a.plan.shape.kv_tokens);
+  }
   stream.run(AttentionForward{.plan = a.plan,
                               .q = in.q,
                               .k = in.k,

@@ -3,8 +3,11 @@
 // (Ainslie et al., arXiv:2305.13245).
 #pragma once
 
-#include "kernels/attention/choose.h"
+#include <optional>
+
+#include "kernels/attention/decode.h"
 #include "kernels/base/arena.h"
+#include "model/kv_cache.h"
 #include "model/part.h"
 
 namespace tessera {
@@ -20,7 +23,7 @@ struct AttentionSaved {
   Tensor rotated;    // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
   Tensor head_rstd;  // [N, H + K]; only with QK norm
   Tensor output;     // [B, T, H, D]
-  Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan
+  Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
 };
 
 template <class W, class V>
@@ -47,6 +50,7 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
     visit(SavedInfo{Stage::kQkv, "rstd of q and k", DType::kF32, {B * T, H + K}}, attention.head_rstd);
   }
   visit(SavedInfo{Stage::kAttention, "attention output", plan.dtype, {B, T, H, D}}, attention.output);
+  if (plan.saved_shape.rank() == 0) return;  // of decoding
   visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
                   MemoryTag::kAttention},
         attention.row_state);
@@ -59,6 +63,10 @@ struct AttentionSettings {
   Tensor angles;         // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};  // of the probabilities
   Tensor documents;      // of the batch
+  // Of texts that are continued: keys and values go to the cache and are read there.
+  KvCache::Layer cache = {};
+  Tensor starts = {};                     // [B], see KvCache
+  std::optional<DecodePlan> decode = {};  // set: each text has one new token, and this plan is the one used
 };
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,

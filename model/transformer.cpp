@@ -11,9 +11,9 @@ namespace {
 struct Pass {
   const Model& model;
   const ActiveDropout& dropout;
-  const Tensor& documents;
+  const Batch& batch;
 
-  AttentionSettings attention_of(size_t layer) const { return model.attention_of(layer, dropout, documents); }
+  AttentionSettings attention_of(size_t layer) const { return model.attention_of(layer, dropout, batch); }
 };
 
 DType dtype_of(const Model& model) { return model.params.token_table.dtype; }
@@ -139,15 +139,17 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
 
 }  // namespace
 
-AttentionSettings Model::attention_of(size_t layer, const ActiveDropout& dropout,
-                                      const Tensor& documents) const {
+AttentionSettings Model::attention_of(size_t layer, const ActiveDropout& dropout, const Batch& batch) const {
   AttentionSettings own{.config = config,
                         .plan = plan,
                         .angles = angles,
                         .dropout = dropout.at(DropoutKind::kAttention, layer),
-                        .documents = documents};
+                        .documents = batch.documents,
+                        .decode = decode};
+  if (batch.cache) own.cache = batch.cache->layers[layer], own.starts = batch.cache->starts;
   if (!config.scale_attention) own.plan.scale = 1;
   if (config.scale_attention_by_layer) own.plan.scale /= static_cast<float>(layer + 1);
+  if (own.decode) own.decode->scale = own.plan.scale;
   return own;
 }
 
@@ -190,7 +192,7 @@ Saved allocate_saved(Arena& arena, const ModelConfig& config, const AttentionPla
 void forward(const Stream& stream, const Model& model, const Batch& batch, const Saved& saved,
              const ActiveDropout& dropout, const OnLayer& before_layer) {
   const Params& p = model.params;
-  const Pass pass{.model = model, .dropout = dropout, .documents = batch.documents};
+  const Pass pass{.model = model, .dropout = dropout, .batch = batch};
   const auto before = [&](int64_t layer) {
     if (before_layer) before_layer(layer);
   };
@@ -199,7 +201,8 @@ void forward(const Stream& stream, const Model& model, const Batch& batch, const
                               .token_table = p.token_table,
                               .position_table = p.position_table,
                               .y = by_sequence(model, saved.embedded),
-                              .documents = batch.documents});
+                              .documents = batch.documents,
+                              .starts = batch.cache ? batch.cache->starts : Tensor{}});
   drop(stream, model, dropout.at(DropoutKind::kEmbedding), saved.embedded, saved.embedded);
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     before(static_cast<int64_t>(l));
@@ -242,7 +245,7 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
     head(stream, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
   }
   done(model.config.layers);
-  const Pass pass{.model = model, .dropout = dropout, .documents = batch.documents};
+  const Pass pass{.model = model, .dropout = dropout, .batch = batch};
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
     // Shared tensors still hold the values of the last block.

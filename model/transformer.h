@@ -15,6 +15,13 @@
 
 namespace tessera {
 
+// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
+struct Batch {
+  Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
+  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there
+  const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
+};
+
 // A model at a batch size, ready to run: everything that stays the same from step to step.
 struct Model {
   ModelConfig config;
@@ -22,16 +29,11 @@ struct Model {
   AttentionPlan plan;  // carries B and T; its scale is 1 / sqrt(D), see attention_of()
   Tensor angles = {};  // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
-  int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
+  int64_t classifier_chunk = 0;           // rows of [N, padded V] logits that exist at a time; 0: all N
+  std::optional<DecodePlan> decode = {};  // attention in place of the plan's: see decode.h
 
   // With the scale of this block's scores
-  AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout, const Tensor& documents) const;
-};
-
-// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
-struct Batch {
-  Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
-  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there
+  AttentionSettings attention_of(size_t layer, const ActiveDropout& dropout, const Batch& batch) const;
 };
 
 // Called with a layer: a block, -1 for the embeddings, L for the final norm.

@@ -7,8 +7,9 @@
 namespace tessera {
 
 const char* name_of(MemoryTag tag) {
-  constexpr const char* kNames[kMemoryTags] = {"weights",   "gradients", "optimizer",     "activations",
-                                               "attention", "workspace", "communication", "data"};
+  constexpr const char* kNames[kMemoryTags] = {"weights",     "gradients",     "optimizer",
+                                               "activations", "attention",     "cache",
+                                               "workspace",   "communication", "data"};
   return kNames[static_cast<int>(tag)];
 }
 

@@ -10,11 +10,12 @@ namespace tessera::cpu {
 void run(const EmbeddingForward& a, const Launch& /*on*/) {
   const int64_t B = a.y.shape[0], T = a.y.shape[1], C = a.y.shape[2], V = a.token_table.shape[0];
   const int32_t* tokens = a.tokens.as<int32_t>();
-  for (int64_t n = 0; n < B * T; ++n)
+  const int32_t *documents = a.documents.as<int32_t>(), *starts = a.starts.as<int32_t>();
+  const auto is_idle = [&](int64_t n) { return starts && starts[n / T] < 0; };
+  for (int64_t n = 0; n < B * T; ++n) {
+    if (is_idle(n)) continue;
     check(tokens[n] >= 0 && tokens[n] < V, "{}: token {} at row {} is outside the table of {} rows", a.kName,
           tokens[n], n, V);
-  const int32_t *documents = a.documents.as<int32_t>(), *starts = a.starts.as<int32_t>();
-  for (int64_t n = 0; n < B * T; ++n) {
     const int64_t position = position_of(documents, starts, n, T);
     const int64_t places = starts && a.position_table ? a.position_table.shape[0] : starts ? position + 1 : T;
     check(position >= 0 && position < places, "{}: row {} has place {}, wanted 0 to {}", a.kName, n, position,
@@ -22,8 +23,12 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
   }
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
-    const float* token = a.token_table.as<float>() + tokens[n] * C;
     float* y = a.y.as<float>() + n * C;
+    if (is_idle(n)) {
+      std::fill_n(y, C, 0.0f);
+      continue;
+    }
+    const float* token = a.token_table.as<float>() + tokens[n] * C;
     if (!a.position_table) {
       std::memcpy(y, token, static_cast<size_t>(C) * sizeof(float));
       continue;

@@ -48,7 +48,7 @@ function draw_all() {
 }
 
 // Memory at the peak, by tag: a bar a run, as wide as its share of the largest.
-const all_tags = ["weights", "gradients", "optimizer", "activations", "attention", "workspace", "communication", "data"];
+const all_tags = ["weights", "gradients", "optimizer", "activations", "attention", "cache", "workspace", "communication", "data"];
 const memory_of = (run) => Object.entries(run.memory).sort(([a], [b]) => all_tags.indexOf(a) - all_tags.indexOf(b));
 const peak_of = (run) => Math.max(memory_of(run).reduce((sum, [, b]) => sum + b, 0), ...[run.curves.memory_bytes].flatMap((c) => (c.greatest ?? c.mean).filter(known)), 0);
 function draw_memory() {

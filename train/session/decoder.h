@@ -1,5 +1,5 @@
 // Decoder: continues texts token by token. The keys and values of earlier tokens are kept in a cache, so that
-// a new token costs one row of every product and not a forward over the whole text.
+// a new token costs one row of every product and not a forward over the whole text: model/decode.h.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/sampling.h"
+#include "model/decode.h"
 #include "train/session/session.h"
 
 namespace tessera {
@@ -15,30 +16,46 @@ class Decoder {
  public:
   struct Settings {
     int64_t slots = 1;       // texts that are continued together
-    int64_t capacity;        // the longest text, in tokens; at most model.context
+    int64_t capacity;        // tokens of a text that the cache can hold; at most model.context
     int64_t prefill = 2048;  // the most tokens of a prompt in one forward
+    int64_t known = 0;       // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
   };
-  // Allocates the cache from the session's arena; the session must outlive it.
+  // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
+  // idle.
   Decoder(Session& session, const Settings& settings);
   Decoder(const Decoder&) = delete;
 
   // Puts a text of 1 to capacity tokens into a slot, and computes the logits after it. What is drawn depends
-  // on the decoder's rule, `seed` and `sequence` alone. Error: an id outside the vocabulary; another number
-  // of tokens.
-  void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence);
+  // on the text, the rule, the seed, `sequence` (0 to 2^31 - 1) and the number of draws before it alone; of
+  // these a text that is started again has `drawn` already. Error: an id outside the vocabulary; another
+  // number of tokens. The slot is then idle.
+  void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn = 0);
   void stop(int64_t slot);  // idle until the next start()
 
-  // Draws the next token of every slot, and computes the logits after it unless the slot is then full: full
-  // slots stop. The token is -1 where the slot was idle. Only ids below `known` are drawn.
-  std::span<const int32_t> next(const SamplingRule& rule, uint64_t seed, int64_t known);
+  // Draws the next token of every slot, -1 where it is idle, and computes the logits after it. A slot whose
+  // cache was full before stops: the token drawn is its last. On a GPU this waits for the tokens, and not for
+  // the logits.
+  std::span<const int32_t> next(const SamplingRule& rule, uint64_t seed);
 
-  bool is_idle(int64_t slot) const;
-  int64_t length(int64_t slot) const;             // tokens in the cache
-  std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32
+  bool is_idle(int64_t slot) const { return length(slot) == 0; }
+  int64_t length(int64_t slot) const;             // tokens in the cache; 0: idle
+  std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
+
+  const Settings& settings() const { return settings_; }
 
  private:
   Session& session_;
   Settings settings_;
+  Arena::Scope scope_;
+  // All that a step reads and writes lies where it lay in the step before, and what changes is in tensors.
+  KvCache cache_;  // starts: of the last token read
+  Model model_;
+  Saved saved_;
+  Tensor logits_;        // [slots, padded V]
+  Tensor tokens_;        // [slots] int32, drawn last
+  Tensor seen_, draws_;  // see SampleTokens
+  std::vector<int64_t> lengths_;
+  std::vector<int32_t> drawn_;  // tokens_ on the host
 };
 
 }  // namespace tessera

@@ -39,6 +39,7 @@ class Session {
   Model training_model(Keep keep) const;                 // at the largest batch, with its dropout
   const ParamLayout& layout() const { return layout_; }  // of the weights
   const Stream& stream() const { return stream_; }       // with the workspace that all operations share
+  Arena& arena() const { return arena_; }
 
  private:
   Model model_at(int64_t batch, int64_t tokens, bool documents) const;

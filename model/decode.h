@@ -1,0 +1,35 @@
+// Text out: a model continues texts token by token, over a cache of keys and values (kv_cache.h).
+//
+// Two forwards, made of the stages of transformer.cpp:
+//   prefill  reads T tokens of a prompt at once. They see one another and the tokens before them, so queries
+//            [T] meet keys [start + T] under a causal mask whose first query stands at `start`.
+//   decode   reads one token of each slot. A row of each product is little work for all the weights that it
+//            reads: so the slots go together, and a step takes as long as reading the weights and the caches.
+//
+// Of both, the new keys and values go to the cache first, and attention reads all of them there. Places in
+// the text, and so position rows, angles and rows of the cache, come from cache.starts: a tensor, so that a
+// step of decode() is the same launches with the same arguments as the step before.
+//
+// Both give the logits of the token after: what training computes for the same text, but for rounding.
+#pragma once
+
+#include "model/transformer.h"
+
+namespace tessera {
+
+// Reads tokens [1, T] after the `start` tokens that a cache of one slot holds. cache.starts must be `start`.
+// `logits` [1, padded V] after the last of them; none: they are not computed, as between the chunks of a long
+// prompt. `model` is one of any batch size: its weights and its kind of attention are used.
+// Error: the cache has no room for them; as choose_attention().
+void prefill(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
+             const Tensor& tokens, int64_t start, const Tensor& logits = {});
+
+// `model` at one new token of each slot, with attention over the cache. Error: as choose_decode().
+Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device);
+
+// Reads tokens [slots, 1], each at the place that cache.starts says: logits [slots, padded V]. Rows of idle
+// slots mean nothing. `model` is that of decoding(), `saved` of allocate_saved() with Keep::nothing().
+void decode(const Stream& stream, const Model& model, const KvCache& cache, const Tensor& tokens,
+            const Saved& saved, const Tensor& logits);
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+#include "model/kv_cache.h"
+
+namespace tessera {
+
+KvCache KvCache::slot(int64_t slot) const {
+  KvCache one{.layers = {}, .starts = starts.rows(slot, 1)};
+  for (const Layer& layer : layers) one.layers.push_back({layer.k.rows(slot, 1), layer.v.rows(slot, 1)});
+  return one;
+}
+
+KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, int64_t slots,
+                          int64_t capacity) {
+  const Shape shape{slots, capacity, config.kv_heads, config.head_dim};
+  KvCache cache;
+  for (int64_t l = 0; l < config.layers; ++l)
+    cache.layers.push_back(
+        {arena.alloc(MemoryTag::kCache, fmt::format("keys of block {}", l), dtype, shape),
+         arena.alloc(MemoryTag::kCache, fmt::format("values of block {}", l), dtype, shape)});
+  cache.starts = arena.alloc(MemoryTag::kCache, "tokens in the cache", DType::kI32, {slots});
+  return cache;
+}
+
+int64_t kv_cache_bytes_per_token(const ModelConfig& config, DType dtype) {
+  return 2 * config.layers * config.kv_heads * config.head_dim * static_cast<int64_t>(size_of(dtype));
+}
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+#include "train/session/decoder.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "train/session/token_ids.h"
+
+namespace tessera {
+namespace {
+
+Decoder::Settings checked(Decoder::Settings settings, const Session& session) {
+  const ModelConfig& model = session.shape().model;
+  check(settings.slots > 0 && settings.prefill > 0,
+        "a decoder wants at least one slot and one token of a prompt at a time, found {} and {}",
+        settings.slots, settings.prefill);
+  check(settings.capacity > 0 && settings.capacity <= model.context,
+        "a decoder wants room for 1 to {} tokens, the model's context, found {}", model.context,
+        settings.capacity);
+  const Tensor& angles = session.model().angles;
+  check(!angles || settings.capacity <= angles.shape[0],
+        "a decoder of texts of {} tokens wants a session whose sample_tokens is that, found positions for {}",
+        settings.capacity, angles.shape[0]);
+  if (settings.known == 0) settings.known = model.vocab_size;
+  check(settings.known > 0 && settings.known <= model.vocab_size,
+        "a decoder draws ids below 1 to {}, the model's vocabulary, found {}", model.vocab_size,
+        settings.known);
+  return settings;
+}
+
+void copy_to(const Stream& stream, std::span<const int32_t> numbers, const Tensor& to) {
+  stream.run(Copy{{const_cast<int32_t*>(numbers.data()), DType::kI32, to.shape, Device::kCpu}, to});
+}
+
+int64_t words_of_bits(int64_t bits) { return (bits + 31) / 32; }
+
+}  // namespace
+
+Decoder::Decoder(Session& session, const Settings& settings)
+    : session_(session),
+      settings_(checked(settings, session)),
+      scope_(session.arena()),
+      cache_(allocate_kv_cache(session.arena(), session.shape().model, session.shape().dtype, settings_.slots,
+                               settings_.capacity)),
+      model_(decoding(session.model(), cache_, session.stream().backend().traits())),
+      lengths_(static_cast<size_t>(settings_.slots)),
+      drawn_(static_cast<size_t>(settings_.slots), -1) {
+  Arena& arena = session.arena();
+  Arena::Phase phase(arena, "decoder");
+  const int64_t slots = settings_.slots;
+  saved_ = allocate_saved(arena, model_.config, model_.plan, Keep::nothing());
+  logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
+                        {slots, model_.config.padded_vocab()});
+  tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
+  seen_ = arena.alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
+                      {slots, words_of_bits(settings_.known)});
+  draws_ = arena.alloc(MemoryTag::kData, "draws", DType::kI32, {slots, 2});
+  copy_to(session.stream(), drawn_, cache_.starts);
+}
+
+void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn) {
+  const Stream& stream = session_.stream();
+  Arena& arena = session_.arena();
+  const int64_t count = std::ssize(tokens), capacity = settings_.capacity;
+  stop(slot);
+  check(count > 0 && count <= capacity, "a text wants 1 to {} tokens, the decoder's capacity, found {}",
+        capacity, count);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  check(sequence >= 0 && sequence <= kMost && drawn >= 0 && drawn <= kMost,
+        "a text wants a number and draws of 0 to {}, found {} and {}", kMost, sequence, drawn);
+  Arena::Scope scope(arena);
+  Arena::Phase phase(arena, "prompt", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Tensor prompt = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});
+  copy_ids(stream, Ids::kTokens, tokens, model_.config.vocab_size, prompt);
+  KvCache own = cache_.slot(slot);
+  own.starts = arena.alloc(MemoryTag::kData, "tokens read", DType::kI32, {1});  // the slot is idle until then
+  for (int64_t first = 0; first < count; first += settings_.prefill) {
+    const int64_t T = std::min(settings_.prefill, count - first);
+    copy_to(stream, std::array{static_cast<int32_t>(first)}, own.starts);
+    prefill(stream, arena, session_.model(), own, prompt.rows(first, T).view({1, T}), first,
+            first + T == count ? logits_.rows(slot, 1) : Tensor{});
+  }
+  std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
+  for (const int32_t token : tokens)
+    if (token < settings_.known) seen[static_cast<size_t>(token / 32)] |= int32_t{1} << token % 32;
+  copy_to(stream, seen, seen_.rows(slot, 1));
+  copy_to(stream, std::array{static_cast<int32_t>(sequence), static_cast<int32_t>(drawn)},
+          draws_.rows(slot, 1));
+  copy_to(stream, std::array{static_cast<int32_t>(count - 1)}, cache_.starts.rows(slot, 1));
+  lengths_[static_cast<size_t>(slot)] = count;
+}
+
+void Decoder::stop(int64_t slot) {
+  if (is_idle(slot)) return;
+  copy_to(session_.stream(), std::array{-1}, cache_.starts.rows(slot, 1));
+  lengths_[static_cast<size_t>(slot)] = 0;
+}
+
+std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) {
+  const Stream& stream = session_.stream();
+  stream.run(SampleTokens{.logits = logits_,
+                          .vocab_size = settings_.known,
+                          .rule = rule,
+                          .seed = seed,
+                          .seen = seen_,
+                          .draws = draws_,
+                          .starts = cache_.starts,
+                          .tokens = tokens_});
+  stream.run(Copy{tokens_, {drawn_.data(), DType::kI32, tokens_.shape, Device::kCpu}});
+  bool reads = false;
+  for (int64_t slot = 0; slot < settings_.slots; ++slot) {
+    int64_t& length = lengths_[static_cast<size_t>(slot)];
+    if (length == settings_.capacity) {
+      stop(slot);
+    } else if (length > 0) {
+      ++length, reads = true;
+    }
+  }
+  if (reads) decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
+  return drawn_;
+}
+
+int64_t Decoder::length(int64_t slot) const {
+  check(slot >= 0 && slot < settings_.slots, "slot {} of a decoder that has 0 to {}", slot,
+        settings_.slots - 1);
+  return lengths_[static_cast<size_t>(slot)];
+}
+
+std::vector<float> Decoder::logits(int64_t slot) const {
+  check(!is_idle(slot), "slot {} is idle: it has no logits", slot);
+  const Tensor row = logits_.rows(slot, 1);
+  std::vector<float> host(static_cast<size_t>(row.numel()));
+  session_.stream().run(Copy{row, {host.data(), DType::kF32, row.shape, Device::kCpu}});
+  session_.stream().synchronize();
+  host.resize(static_cast<size_t>(model_.config.vocab_size));
+  return host;
+}
+
+}  // namespace tessera
