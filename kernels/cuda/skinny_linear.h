@@ -23,12 +23,7 @@ struct SkinnyLinear {
   const void *norm_weight = nullptr, *norm_bias = nullptr;  // [C]
   float epsilon = 0;
   Epilogue epilogue = Epilogue::kNone;
-  // What a later kernel reads, a weight: its first kAheadBytes are asked for, so that memory is busy while
-  // this kernel waits for the one before it
-  const void* ahead = nullptr;
-  int64_t ahead_bytes = 0;
 };
-inline constexpr int64_t kAheadBytes = int64_t{16} << 20;  // of 50 MB of L2
 
 // Whether the kernel takes it: up to 8 rows of whole packs of 16 bytes that fit the shared memory of a block.
 bool serves(const SkinnyLinear& a);

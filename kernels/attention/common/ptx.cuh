@@ -62,14 +62,6 @@ __device__ __forceinline__ void wait_for_grid_before() {
 #endif
 }
 
-// Asks for `bytes` of global memory to come to L2: a multiple of 16, like the address (9.7.9.25.5.4
-// cp.async.bulk.prefetch). Before compute capability 9.0 it does nothing.
-__device__ __forceinline__ void prefetch_to_l2(const void* from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // Loads by shared address (9.7.9.8 ld)
 __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   float2 v;
