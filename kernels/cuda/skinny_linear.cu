@@ -40,7 +40,7 @@ constexpr int kTileRows = 8;  // of W
 constexpr int kParts = 4;     // lanes that share a row of a step, 16 bytes each
 constexpr int kSlots = 12;    // 16-byte loads that a thread has under way
 constexpr int kRounds = 4;    // items of a block of the resident kernel, at most
-constexpr int kBlocksOfMultiprocessor = 3;            // registers are enough for so many
+constexpr int kStreamingBlocks = 3, kResidentBlocks = 2;  // of a multiprocessor: registers for so many
 constexpr int64_t kMaxRowBytes = int64_t{132} << 10;  // of x in shared memory
 
 template <class T>
@@ -257,7 +257,7 @@ __device__ __forceinline__ T output_of(const Args<T>& a, const float (*partial)[
 // A block has up to kRounds items, blockIdx.x, + gridDim.x, ..., with rounds x steps x kTiles <= kSlots loads
 // a thread, all under way before the kernel before has ended. A thread has at most one output.
 template <class T, RowNorm kNorm, int kTiles>
-__global__ __launch_bounds__(kThreads, kBlocksOfMultiprocessor) void resident_kernel(const Args<T> a) {
+__global__ __launch_bounds__(kThreads, kResidentBlocks) void resident_kernel(const Args<T> a) {
   constexpr int kWidth = kPackWidth<T>, kUnits = kSlots / kTiles;
   extern __shared__ uint4 shared[];  // x [N][x_stride]
   __shared__ float partial[kRounds][kWarps][kTiles][kRows][kTileRows];
@@ -297,19 +297,25 @@ __global__ __launch_bounds__(kThreads, kBlocksOfMultiprocessor) void resident_ke
   const float add = a.add && mine ? load_fresh(a.add + place) : 0.0f;
   __syncthreads();  // every warp reads all of x
 
+  uint4 x[kUnits] = {};  // all of them before the first product, or each product would wait for a load
+#pragma unroll
+  for (int u = 0, step = 0; u < kUnits; ++u) {
+    const int c = column(step);
+    if (row < a.N && c < a.C) x[u] = load_pack(rows + row * a.x_stride + c);
+    if (++step == a.steps) step = 0;
+  }
   Sums<T> sums[kTiles];
   int step = 0, round = 0;
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    if (round >= a.rounds) break;
-    const int c = column(step);
-    uint4 x = {};
-    if (row < a.N && c < a.C) x = load_pack(rows + row * a.x_stride + c);
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) sums[j].add(held[u][j], x, nullptr, 0, 0);
+    for (int j = 0; j < kTiles; ++j) sums[j].add(held[u][j], x[u], nullptr, 0, 0);
     if (++step < a.steps) continue;
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) sums[j].store(partial[round][warp][j], a.N), sums[j] = {};
+    for (int j = 0; j < kTiles; ++j) {
+      if (round < a.rounds) sums[j].store(partial[round][warp][j], a.N);
+      sums[j] = {};
+    }
     step = 0, ++round;
   }
   __syncthreads();  // an output is the sum of several warps
@@ -317,7 +323,7 @@ __global__ __launch_bounds__(kThreads, kBlocksOfMultiprocessor) void resident_ke
 }
 
 template <class T, RowNorm kNorm, int kTiles>
-__global__ __launch_bounds__(kThreads, kBlocksOfMultiprocessor) void streaming_kernel(const Args<T> a) {
+__global__ __launch_bounds__(kThreads, kStreamingBlocks) void streaming_kernel(const Args<T> a) {
   constexpr int kWidth = kPackWidth<T>, kDepth = kSlots / kTiles;
   extern __shared__ uint4 shared[];  // x [N][x_stride], then the ring [slot][tile][thread]
   __shared__ float partial[2][kWarps][kTiles][kRows][kTileRows];
@@ -417,21 +423,19 @@ struct Deal {
   int log_split, items, rounds, steps;
 };
 
-// Resident on as few blocks as can hold W: each of them reads x, and all at the same time. Streaming on all;
-// where there are many items two warps share one: fewer barriers.
+// Resident if W fits that kernel's registers, with equal shares for its blocks. Else streaming; where there
+// are many items two warps share one: fewer barriers.
 Deal deal_out(int64_t O, int64_t steps_of_row, int tiles, bool may_reside, int multiprocessors) {
   const int64_t items = divide_up(O, kTileRows), steps = divide_up(steps_of_row, kWarps);
-  for (int per = 1; may_reside && per <= kBlocksOfMultiprocessor; ++per) {
-    const int64_t rounds = divide_up(items, int64_t{per} * multiprocessors);
-    if (rounds > kRounds || rounds * steps * tiles > kSlots) continue;
+  const int64_t rounds = divide_up(items, int64_t{kResidentBlocks} * multiprocessors);
+  if (may_reside && rounds <= kRounds && rounds * steps * tiles <= kSlots)
     return {true,
             divide_up(items, rounds),
             kLogWarps,
             static_cast<int>(items),
             static_cast<int>(rounds),
             static_cast<int>(steps)};
-  }
-  const int64_t most = int64_t{kBlocksOfMultiprocessor} * multiprocessors;
+  const int64_t most = int64_t{kStreamingBlocks} * multiprocessors;
   const int log_split = items >= 4 * most ? 1 : kLogWarps, groups_of_block = kWarps >> log_split;
   const int64_t blocks = std::min(divide_up(items, groups_of_block), most);
   return {false,
