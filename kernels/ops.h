@@ -248,8 +248,8 @@ struct DecodeAttention {
 
 // Draws the next token of each sequence from softmax of its logits as `rule` says (kernels/sampling.h), and
 // counts it: in `seen`, `draws` and `starts`. The draw depends on its seed, the sequence's number and the
-// number of its draws before: not on the other sequences (kernels/token_draw.h has the arithmetic). A
-// sequence that is idle draws kIdleToken, one with NaN among its logits kBadLogits; they count nothing.
+// number of its draws before: not on the other sequences (kernels/token_draw.h has the arithmetic). An idle
+// sequence draws kIdleToken, one with NaN among its logits kBadLogits and becomes idle: they count nothing.
 struct SampleTokens {
   static constexpr const char* kName = "sample tokens";
   Tensor logits;  // [B, padded V]

@@ -1,20 +1,22 @@
 // The arithmetic of SampleTokens that all devices share, so that equal logits give equal tokens.
 //
-// Probabilities are whole numbers: a token's weight is exp((x - largest) / temperature) in units of 2^-40, cut
-// off. Sums of whole numbers are the same in any order, and so for any number of threads and any device. Of a
-// token less probable than 2^-40 times the most probable one the weight is 0: it is never drawn.
+// Probabilities are whole numbers: a token's weight is exp((x - largest) / temperature) in units of 2^-40,
+// rounded down. Sums of whole numbers are the same in any order, and so for any number of threads and any
+// device. A token that is less probable than 2^-40 times the most probable one has weight 0, and is never
+// drawn.
 //
 // The order of tokens is by logit, after the repetition penalty, and among equals by id. top_k and top_p keep
 // a beginning of that order, which ends with a TokenCut.
 //
 //   1. x = penalised(logit) of tokens in `seen`. If the largest x is not finite, or a logit is NaN, the token
-//      is kBadLogits. If the temperature is 0, the token is the first in the order.
+//      is kBadLogits, and the sequence becomes idle: it has no next token to read. If the temperature is
+//      0, the token is the first in the order.
 //   2. With top_k, the cut is at the k-th token of the order.
 //   3. With top_p, the cut is where the weights, summed in the order up to the cut of 2, first reach
 //      top_p_weight(their total).
 //   4. With min_p, the weight of a kept token is at least min_p_weight().
-//   5. Of the kept tokens, in the order of their ids: the first whose sum of weights up to and with its own is
-//      above drawn_weight(seed, sequence, draw, their total).
+//   5. Drawn is, of the kept tokens in the order of their ids, the first whose sum of weights up to and with
+//      its own is above drawn_weight(seed, sequence, draw, their total).
 #pragma once
 
 #include <bit>

@@ -178,8 +178,11 @@ void run(const SampleTokens& a, const Launch& /*on*/) {
     if (start < 0) continue;
     const Row row{a.logits.as<float>() + b * padded, seen, a.vocab_size, a.rule};
     const float largest = largest_of(row);
-    out = kBadLogits;
-    if (!std::isfinite(largest)) continue;
+    if (!std::isfinite(largest)) {
+      out = kBadLogits;
+      start = -1;
+      continue;
+    }
     const int64_t token = a.rule.temperature == 0 ? first_with(row, largest)
                                                   : drawn_token(row, largest, a.seed, draws[0], draws[1]);
     out = static_cast<int32_t>(token);

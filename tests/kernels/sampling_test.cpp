@@ -1,7 +1,10 @@
-// SampleTokens on the CPU: against the filters' formulas in fp64, against
-// a plain implementation of kernels/token_draw.h; and by the frequencies of 100,000 draws.
+// SampleTokens on the CPU: against the filters' formulas in fp64, which are held against transformers;
+// against a plain implementation of kernels/token_draw.h; and by the frequencies of 100,000 draws.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -231,6 +234,32 @@ TEST_F(SamplingTest, WeightsAreTheExponential) {
   EXPECT_EQ(before, 0u);
 }
 
+// What transformers computes: tests/fixtures/make_sampling_reference.py
+TEST_F(SamplingTest, FiltersAreThoseOfTransformers) {
+  const auto reference = nlohmann::json::parse(
+      std::ifstream(std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/sampling/reference.json"));
+  const std::vector<float> logits = reference.at("logits");
+  const std::set<int32_t> seen = reference.at("seen");
+  ASSERT_GE(reference.at("rules").size(), 10u);
+  for (const auto& of : reference.at("rules")) {
+    const auto& words = of.at("rule");
+    SCOPED_TRACE(words.dump());
+    SamplingRule rule;
+    rule.repetition_penalty = words.value("repetition_penalty", 1.0f);
+    rule.temperature = words.value("temperature", 1.0f);
+    rule.top_k = words.value("top_k", 0);
+    rule.top_p = words.value("top_p", 1.0f);
+    rule.min_p = words.value("min_p", 0.0f);
+    const Doubles want = of.at("probabilities");
+    const Doubles got = probabilities(logits, seen, rule);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t t = 0; t < got.size(); ++t) {
+      EXPECT_EQ(got[t] == 0, want[t] == 0) << t;
+      EXPECT_NEAR(got[t], want[t], 1e-6) << t;  // transformers computes in fp32
+    }
+  }
+}
+
 TEST_F(SamplingTest, TiesGoToTheLowerId) {
   const Sampling s(make, 200, 100);
   std::vector<float> logits(100, -1);
@@ -323,7 +352,7 @@ TEST_F(SamplingTest, DependsOnSeedSequenceAndDrawAlone) {
   EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 3u);
 }
 
-TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothing) {
+TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothingAndEndTheSequence) {
   const Sampling s(make, 6, 2000);
   s.fill(normal_logits(2000));
   s.row(0)[1500] = NAN;
@@ -332,11 +361,13 @@ TEST_F(SamplingTest, LogitsThatAreNoNumbersDrawNothing) {
   std::ranges::fill(s.row(3), NAN);
   s.row(4)[3] = -kInfinity;
   for (const SamplingRule& rule : {SamplingRule{}, {.temperature = 0}, {.top_k = 5}, {.top_p = 0.5f}}) {
+    for (int64_t b = 0; b < 6; ++b) s.starts.as<int32_t>()[b] = 9;
     cpu.run(s.op(rule));
+    for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.starts.as<int32_t>()[b], b < 4 ? -1 : 10) << b;
     for (int64_t b = 0; b < 4; ++b) EXPECT_EQ(s.token(b), kBadLogits) << b;
     for (int64_t b = 4; b < 6; ++b) EXPECT_GE(s.token(b), 0) << b;
   }
-  for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.starts.as<int32_t>()[b], b < 4 ? 0 : 4);
+  for (int64_t b = 0; b < 6; ++b) EXPECT_EQ(s.draws.as<int32_t>()[2 * b + 1], b < 4 ? 0 : 4);
 }
 
 TEST_F(SamplingTest, RefusesWhatDoesNotFit) {

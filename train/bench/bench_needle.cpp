@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -13,6 +12,7 @@
 #include "model/formats/folder.h"
 #include "train/bench/bench.h"
 #include "train/bench/needle.h"
+#include "train/run/model_folder.h"
 #include "train/run/run_data.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -25,17 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kFillerBytesPerToken = 16;  // more than any tokenizer's mean
 constexpr double kQuietSeconds = 60;
-
-std::unique_ptr<Tokenizer> tokenizer_of(const BenchNeedleOptions& options, const ModelConfig& model) {
-  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-  if (has_tokenizer(options.model)) return load_tokenizer(options.model);
-  std::unique_ptr<Tokenizer> bytes = load_tokenizer(std::string(kBytesTokenizer));
-  check(model.vocab_size == bytes->vocab_size(),
-        "{} holds no tokenizer, and its vocabulary of {} is not that of bytes, {}: name one with --tokenizer "
-        "FOLDER",
-        options.model, model.vocab_size, bytes->vocab_size());
-  return bytes;
-}
 
 // The beginning of the file: as much as the longest text can need
 std::string filler_text(const BenchNeedleOptions& options, int64_t longest) {
@@ -59,25 +48,14 @@ std::vector<int64_t> contexts_of(const BenchNeedleOptions& options, const ModelC
   return contexts;
 }
 
-SessionShape session_shape(const BenchNeedleOptions& options, const ModelConfig& model,
-                           const DeviceTraits& device, int64_t longest) {
-  Config config;
-  config.model = Config::Model(model);
-  config.model.attention = options.attention;
-  config.train.precision = options.precision;
-  config.train.sequence_length = config.train.tokens_per_step = longest;
-  config.train.micro_batch = 1;
-  config.sampling.every = 0;
-  return run_shape(config, device).session();
-}
-
 }  // namespace
 
 void bench_needle(const BenchNeedleOptions& options) {
   check_writable(options.json);
   check_writable(options.svg);
-  const ModelConfig model = read_model_config(options.model).model;
-  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(options, model);
+  const fs::path folder = find_model_folder(options.model);
+  const ModelConfig model = read_model_config(folder).model;
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(folder, options.tokenizer, model);
   const int64_t known = std::min<int64_t>(tokenizer->vocab_size(), model.vocab_size);
   const std::vector<int64_t> contexts = contexts_of(options, model);
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
@@ -87,8 +65,9 @@ void bench_needle(const BenchNeedleOptions& options) {
   const DeviceTraits device = choose_device(options.device).traits;
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
-  Session session(*be, arena, session_shape(options, model, device, longest));
-  load_weights(options.model, session);
+  Session session(*be, arena,
+                  inference_shape(model, device, options.precision, options.attention, longest));
+  load_weights(folder, session);
 
   NeedleResults results{.model = options.model,
                         .device = device.name,

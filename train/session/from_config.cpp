@@ -120,4 +120,18 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
   return shape;
 }
 
+SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,
+                             AttentionKind attention, int64_t longest) {
+  Config config;
+  config.model = Config::Model(model);
+  config.model.attention = attention;
+  config.train.precision = precision;
+  config.train.sequence_length = config.train.tokens_per_step = longest;
+  config.train.micro_batch = 1;
+  config.sampling.every = 0;
+  SessionShape shape = run_shape(config, device).session();
+  shape.sample_tokens = longest;
+  return shape;
+}
+
 }  // namespace tessera
