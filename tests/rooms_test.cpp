@@ -30,6 +30,8 @@ const std::vector<Room> kRooms{
     {"kernels/attention/row", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/f32", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/sm80", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/decode",
+     {"kernels/base", "kernels/attention", "kernels/attention/common", "kernels/attention/sm80"}},
     {"kernels/attention/sm90", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/cudnn", {"kernels/base", "kernels/attention"}},
     {"kernels", {"kernels/base", "kernels/attention"}},

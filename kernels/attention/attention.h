@@ -10,6 +10,8 @@
  * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has
  * out = 0 and LSE = -inf, and adds 0 to the gradients. NaN stays NaN.
  *
+ * attn_decode() attends with one new query of each sequence over a cache of its keys and values.
+ *
  * Every call enqueues on the given stream and returns at once: it never throws, never allocates, never
  * synchronises. Tensors are [batch, tokens, heads, head_dim] with any strides, so packed projections
  * [B, T, 3, H, D] are read and written in place. head_dim is contiguous; data and strides are multiples of
@@ -34,14 +36,15 @@ typedef enum {
                           scale is negative or not finite */
   ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
   ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
-  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_forward_workspace() or
-                          attn_backward_workspace() says */
+  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_forward_workspace(),
+                          attn_backward_workspace() or attn_decode_workspace() says */
   ATTN_LAUNCH_FAILED,  /* the CUDA runtime refused the launch; cudaGetLastError() says why */
   ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
                           dropout here */
   ATTN_BAD_MASK,       /* a window or an offset without causal, a negative window, documents with an offset or
                           with kv_tokens other than tokens; or no kernel serves this mask here */
-  ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem): the caller has another attention.h */
+  ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
+                          another attention.h */
 } AttnStatus;
 
 typedef enum { ATTN_BF16 = 0, ATTN_F32 = 1 } AttnDtype;
@@ -130,6 +133,40 @@ const char* attn_status_text(AttnStatus status);
  * to batch x tokens. Where a sequence ends, so does a document. Both arrays in device memory. */
 AttnStatus attn_documents(const int32_t* cumulative, int64_t count, int64_t batch, int64_t tokens,
                           int32_t* documents, struct CUstream_st* stream);
+
+/* One new query of each sequence over a cache of keys and values, its own among them: what generating a token
+ * takes. Method: Dao et al., "Flash-Decoding for long-context inference", 2023. Thread blocks share the keys
+ * of all sequences equally, and what they find is merged in a fixed order: the same bits every time. */
+typedef struct {
+  size_t struct_size; /* sizeof(AttnDecodeProblem) */
+  AttnDtype dtype;    /* of q, k, v and out */
+  int64_t batch;      /* sequences */
+  int64_t capacity;   /* keys and values that k and v have room for, in each sequence */
+  int64_t heads;      /* of q and out */
+  int64_t kv_heads;   /* of k and v; divides heads, as in AttnProblem */
+  int head_dim;       /* a multiple of 8, up to 256 */
+  float scale;        /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+} AttnDecodeProblem;
+
+typedef struct {
+  AttnTensor q;          /* in, [batch, 1, heads, head_dim] */
+  AttnTensor k, v;       /* in, [batch, capacity, kv_heads, head_dim] */
+  AttnTensor out;        /* out, [batch, 1, heads, head_dim] */
+  /* In, device memory, [batch]: the query of sequence b sees its keys 0 to starts[b], below the capacity. Later
+   * rows of k and v are not read. Negative: an idle sequence, out = 0. Read when the call runs, not when it is
+   * enqueued: a CUDA graph may be replayed while sequences grow. */
+  const int32_t* starts;
+  void* workspace;       /* attn_decode_workspace() bytes, 256-byte aligned; contents undefined before and
+                            after */
+  size_t workspace_bytes;
+  AttnDecodeProblem problem;
+} AttnDecode;
+
+AttnStatus attn_decode(const AttnDecode* args, int arch, struct CUstream_st* stream);
+/* Needs no device; 0 for a problem that no kernel serves. */
+size_t attn_decode_workspace(const AttnDecodeProblem* problem, int arch);
+/* ATTN_OK where kernels exist for this problem, else the reason. Needs no device. */
+AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch);
 
 #ifdef __cplusplus
 }

@@ -2,13 +2,44 @@
 
 #include <cmath>
 
+#include "kernels/attention/family.h"
+#include "kernels/base/check.h"
+
 namespace tessera {
 
-DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device) {
-  return {.shape = shape,
-          .dtype = dtype,
-          .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-          .arch = device.arch};
+AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
+  const DecodeShape& s = plan.shape;
+  return {.struct_size = sizeof(AttnDecodeProblem),
+          .dtype = attn_dtype(plan.dtype),
+          .batch = s.batch,
+          .capacity = s.capacity,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .head_dim = static_cast<int>(s.head_dim),
+          .scale = plan.scale};
+}
+
+DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {
+  check(s.batch > 0 && s.heads > 0 && s.head_dim > 0 && s.capacity > 0,
+        "decode attention wants positive sizes, found batch {}, heads {}, head dim {}, capacity {}", s.batch,
+        s.heads, s.head_dim, s.capacity);
+  check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+        "decode attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
+  DecodePlan plan{.shape = s,
+                  .dtype = dtype,
+                  .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),
+                  .arch = device.arch};
+  if (device.device == Device::kCpu) return plan;
+  const AttnDecodeProblem problem = attn_decode_problem(plan);
+  const AttnStatus status = attn_decode_supports(&problem, device.arch);
+  check(
+      status == ATTN_OK,
+      "decode attention cannot run with batch {}, {} heads of {} in {}, {} key/value heads and a cache of {} "
+      "tokens on {} (compute capability {}.{}): {}. It serves {}; head dim = channels / heads",
+      s.batch, s.heads, s.head_dim, name_of(dtype), s.kv_heads, s.capacity, device.name, device.arch / 10,
+      device.arch % 10, attn_status_text(status), attention::what_decode_serves());
+  plan.workspace_bytes = static_cast<int64_t>(attn_decode_workspace(&problem, device.arch));
+  return plan;
 }
 
 }  // namespace tessera

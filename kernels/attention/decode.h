@@ -12,13 +12,17 @@ struct DecodeShape {
 
 struct DecodePlan {
   DecodeShape shape{};
-  DType dtype = DType::kF32;  // of q, the cache and the output
-  float scale = 1;            // 1 / sqrt(head_dim)
-  int arch = 0;               // 0 on the CPU
-  int64_t workspace_bytes = 0;
+  DType dtype = DType::kF32;    // of q, the cache and the output
+  float scale = 1;              // 1 / sqrt(head_dim)
+  int arch = 0;                 // 0 on the CPU
+  int64_t workspace_bytes = 0;  // 0 on the CPU
 };
 
-// Error: a head dim that no kernel serves.
+// Error: sizes that are not positive, key/value heads that do not divide the heads; on CUDA also a head dim, a
+// size or a device that no kernel serves.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
+
+// The planned problem in the terms of attention.h
+AttnDecodeProblem attn_decode_problem(const DecodePlan& plan);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// attn_forward, attn_backward: refuse what cannot be met, then call the first family that can. No CUDA
+// attn_forward, attn_backward, attn_decode: refuse what cannot be met, then call the first family that can. No CUDA
 // headers; without CUDA there is none.
 #include <cfloat>
 #include <initializer_list>
@@ -14,8 +14,8 @@ bool aligned(const void* data, uintptr_t alignment) {
   return data != nullptr && reinterpret_cast<uintptr_t>(data) % alignment == 0;
 }
 
-bool aligned(const AttnProblem& p, std::initializer_list<const AttnTensor*> tensors) {
-  const int64_t step = kTensorAlignment / (p.dtype == ATTN_BF16 ? 2 : 4);  // elements
+bool aligned(AttnDtype dtype, std::initializer_list<const AttnTensor*> tensors) {
+  const int64_t step = kTensorAlignment / (dtype == ATTN_BF16 ? 2 : 4);  // elements
   for (const AttnTensor* t : tensors) {
     if (!aligned(t->data, kTensorAlignment)) return false;
     if (t->batch % step || t->row % step || t->head % step) return false;
@@ -30,20 +30,26 @@ AttnStatus check_workspace(const void* workspace, size_t bytes, size_t wanted) {
 }
 
 AttnStatus check(const AttnForward& f, size_t workspace_bytes) {
-  const bool good = aligned(f.problem, {&f.q, &f.k, &f.v, &f.out}) && aligned(f.lse, sizeof(float));
+  const bool good = aligned(f.problem.dtype, {&f.q, &f.k, &f.v, &f.out}) && aligned(f.lse, sizeof(float));
   return good ? check_workspace(f.workspace, f.workspace_bytes, workspace_bytes) : ATTN_BAD_ALIGNMENT;
 }
 
 AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
-  if (!aligned(f.problem, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
+  if (!aligned(f.problem.dtype, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
     return ATTN_BAD_ALIGNMENT;
   if (!aligned(f.lse, sizeof(float))) return ATTN_BAD_ALIGNMENT;
   return check_workspace(f.workspace, f.workspace_bytes, workspace_bytes);
 }
 
+AttnStatus check(const AttnDecode& d, size_t workspace_bytes) {
+  const bool good =
+      aligned(d.problem.dtype, {&d.q, &d.k, &d.v, &d.out}) && aligned(d.starts, sizeof(int32_t));
+  return good ? check_workspace(d.workspace, d.workspace_bytes, workspace_bytes) : ATTN_BAD_ALIGNMENT;
+}
+
 // With a scale of 0 a masked score, -inf, would become NaN; with the smallest that
 // there is, it stays, and the others vanish.
-template <class Call>  // AttnForward or AttnBackward
+template <class Call>  // AttnForward, AttnBackward or AttnDecode
 Call with_positive_scale(Call call) {
   if (call.problem.scale == 0) call.problem.scale = FLT_MIN;
   return call;
@@ -91,4 +97,11 @@ extern "C" AttnStatus attn_backward(const AttnBackward* args, int arch, CUstream
   if (const AttnStatus status = check(*args, workspace); status != ATTN_OK) return status;
   const Family* family = chosen(args->problem, arch);
   return family != nullptr ? run_backward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
+}
+
+extern "C" AttnStatus attn_decode(const AttnDecode* args, int arch, CUstream_st* stream) {
+  if (const AttnStatus status = attn_decode_supports(&args->problem, arch); status != ATTN_OK) return status;
+  if (const AttnStatus status = check(*args, decode::kFamily.workspace(args->problem)); status != ATTN_OK)
+    return status;
+  return decode::kFamily.built() ? decode::kFamily.run(with_positive_scale(*args), stream) : ATTN_BAD_ARCH;
 }

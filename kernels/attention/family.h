@@ -79,6 +79,22 @@ namespace sm90 {
 extern const Family kFamily;
 }
 
+// The kernels of attn_decode(), as they register themselves
+struct DecodeFamily {
+  int lowest_arch;
+  HeadDims head_dims;                                     // in both dtypes
+  size_t (*workspace)(const AttnDecodeProblem& problem);  // bytes
+  int64_t (*units)(const AttnDecodeProblem& problem);     // what CTAs share out: below kMostUnits
+  // Null in a build without these kernels. Arguments have been checked.
+  AttnStatus (*run)(const AttnDecode& args, CUstream_st* stream);
+
+  bool built() const { return run != nullptr; }
+};
+namespace decode {
+extern const DecodeFamily kFamily;
+}
+inline constexpr int64_t kMostUnits = int64_t{1} << 30;
+
 // CTAs are counted in a grid's x, up to 2^31 - 1, each of at least 8 rows of a tensor; rows of a head in int.
 inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} << 33;
 
@@ -95,6 +111,9 @@ AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
 // What attn_forward() serves: "head dims that are multiples of 8 up to 256 in bf16, ..., on compute
 // capability 8.0 or higher"
 std::string what_is_served();
+
+// The same of attn_decode(): "head dims that are multiples of 8 up to 256 in bf16 and fp32, on ..."
+std::string what_decode_serves();
 
 // One family's kernels, after the checks that attention.h promises
 AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream);

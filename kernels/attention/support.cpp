@@ -65,12 +65,22 @@ std::string served_head_dims() {
   return text;
 }
 
+std::string arch_text(int arch) {
+  return "compute capability " + std::to_string(arch / 10) + "." + std::to_string(arch % 10) + " or higher";
+}
+
 std::string served_archs() {
   int lowest = kAnyLaterArch;
   for (const Family* family : families())
     if (!family->by_name_only) lowest = std::min(lowest, family->lowest_arch);
-  return "compute capability " + std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
-         " or higher";
+  return arch_text(lowest);
+}
+
+bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p) {
+  if (p.batch <= 0 || p.capacity <= 0 || p.heads <= 0 || p.kv_heads <= 0 || p.heads % p.kv_heads != 0)
+    return false;
+  if (p.batch > kMostHeads || p.heads > kMostHeads || p.capacity > kMostTokens) return false;
+  return std::isfinite(p.scale) && p.scale >= 0 && family.units(p) <= kMostUnits;
 }
 
 }  // namespace
@@ -94,6 +104,11 @@ size_t forward_workspace(const Family& family, const AttnProblem& problem) {
 }
 
 std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
+
+std::string what_decode_serves() {
+  return "head dims that are " + decode::kFamily.head_dims.text() + " in bf16 and fp32, on " +
+         arch_text(decode::kFamily.lowest_arch);
+}
 
 }  // namespace tessera::attention
 
@@ -135,6 +150,18 @@ extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, 
   return most_workspace(*problem, arch, [&](const Family& f) { return f.backward_workspace(*problem); });
 }
 
+extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch) {
+  const DecodeFamily& family = decode::kFamily;
+  if (problem->struct_size != sizeof(AttnDecodeProblem)) return ATTN_BAD_STRUCT;
+  if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
+  if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
+  return decode_shape_served(family, *problem) ? ATTN_OK : ATTN_BAD_SHAPE;
+}
+
+extern "C" size_t attn_decode_workspace(const AttnDecodeProblem* problem, int arch) {
+  return attn_decode_supports(problem, arch) == ATTN_OK ? decode::kFamily.workspace(*problem) : 0;
+}
+
 extern "C" const char* attn_status_text(AttnStatus status) {
   static const std::string head_dim = "no kernel serves this head_dim; served are " + served_head_dims(),
                            arch =
@@ -145,16 +172,16 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_HEAD_DIM:
       return head_dim.c_str();
     case ATTN_BAD_SHAPE:
-      return "batch, tokens, kv_tokens, heads must be positive and fit the grid; kv_heads must divide heads; "
-             "scale must "
-             "be finite and not negative";
+      return "batch, tokens, kv_tokens, capacity, heads must be positive and fit the grid; kv_heads must "
+             "divide heads; scale must be finite and not negative";
     case ATTN_BAD_ALIGNMENT:
       return "pointers and strides must be multiples of 16 bytes, the workspace of 256";
     case ATTN_BAD_ARCH:
       return arch.c_str();
     case ATTN_NO_WORKSPACE:
-      return "the workspace is missing or smaller than attn_forward_workspace() or attn_backward_workspace() "
-             "says";
+      return "the workspace is missing or smaller than attn_forward_workspace(), attn_backward_workspace() "
+             "or "
+             "attn_decode_workspace() says";
     case ATTN_LAUNCH_FAILED:
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
     case ATTN_BAD_DROPOUT:
@@ -165,7 +192,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
              "queries; "
              "or no kernel serves this mask with this problem";
     case ATTN_BAD_STRUCT:
-      return "struct_size must be sizeof(AttnProblem) of this library's attention.h";
+      return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
+             "attention.h";
   }
   return "unknown status";
 }

@@ -4,9 +4,6 @@
 namespace tessera {
 
 void CudaBackend::run_op(const CacheAppend& a, const Launch& /*on*/) { fail("{}: not on CUDA yet", a.kName); }
-void CudaBackend::run_op(const DecodeAttention& a, const Launch& /*on*/) {
-  fail("{}: not on CUDA yet", a.kName);
-}
 void CudaBackend::run_op(const SampleTokens& a, const Launch& /*on*/) {
   fail("{}: not on CUDA yet", a.kName);
 }

@@ -1,0 +1,28 @@
+// One query of each sequence over a cache of keys and values, bf16 and fp32, from compute capability 8.0 on: the
+// keys are shared out among CTAs, and their parts are merged (split-KV).
+#include "kernels/attention/family.h"
+
+#include "kernels/attention/decode/kernels.h"
+#include "kernels/attention/decode/shape.h"
+
+namespace tessera::attention::decode {
+namespace {
+
+#ifdef TESSERA_ATTENTION_CUDA
+AttnStatus run(const AttnDecode& d, CUstream_st* stream) {
+  return d.problem.dtype == ATTN_BF16 ? decode_bf16(d, stream) : decode_f32(d, stream);
+}
+#else
+constexpr std::nullptr_t run = nullptr;
+#endif
+
+}  // namespace
+
+constinit const DecodeFamily kFamily = {
+    .lowest_arch = kLowestArch,
+    .head_dims = {.step = 8, .most = 256},
+    .workspace = [](const AttnDecodeProblem& p) { return Workspace(nullptr, p).bytes; },
+    .units = most_units,
+    .run = run};
+
+}  // namespace tessera::attention::decode

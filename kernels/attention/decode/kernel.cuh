@@ -1,0 +1,266 @@
+// Attention of one query of each sequence over its cached keys and values (split-KV: Dao et al.,
+// "Flash-Decoding for long-context inference", 2023).
+//
+//   decode_kernel    each CTA, for the rows of units in its share (work.cuh):   K, V: [keys, D] of one head
+//                      each warp takes every kWarps-th tile (heads.cuh)         m, sum: [heads], O: [heads, D]
+//                      the warps' sums become one                               O / sum, LSE = m + log2(sum)
+//                      -> y where the CTA has all keys of the row, else a part of it in the workspace
+//   merge_kernel     each CTA, for a query head whose row has several parts i:
+//                      y = sum of 2^(LSE_i - M) O_i / sum of 2^(LSE_i - M),     M = the largest LSE_i
+//
+// Sums are added in the order of keys and of parts, so that results have the same bits every time. LSE and m
+// are in units of log2.
+#pragma once
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/decode/heads.cuh"
+#include "kernels/attention/family.h"
+
+namespace tessera::attention::decode {
+
+template <class T>
+struct Args {
+  View<const T> q, k, v;
+  View<T> out;
+  Work work;
+  float *part_out, *part_lse;  // Workspace
+  int heads, group, head_dim;
+  int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
+  int part_heads;  // heads that a part has room for
+  float scale;
+};
+
+// The query heads of a row of units
+struct RowHeads {
+  int kv_head, first, count;
+  template <class T>
+  __device__ __forceinline__ RowHeads(const Args<T>& a, int row)
+      : kv_head(row / a.turns),
+        first(kv_head * a.group + row % a.turns * kHeadsAtOnce),
+        count(min(a.group - row % a.turns * kHeadsAtOnce, kHeadsAtOnce)) {}
+};
+
+__device__ __forceinline__ void store_pair(bf16* to, float x, float y) {
+  *reinterpret_cast<uint32_t*>(to) = ptx::pack_bf16(x, y);
+}
+__device__ __forceinline__ void store_pair(float* to, float x, float y) {
+  *reinterpret_cast<float2*>(to) = {x, y};
+}
+
+// Adds up what the warps have of a head: O / sum for two columns, and the LSE.
+template <class Tile>
+__device__ __forceinline__ float2 add_warps(WarpSums<Tile> sums, int head, int column, float& lse) {
+  float most = -INFINITY;
+#pragma unroll
+  for (int w = 0; w < Tile::kWarps; ++w) most = fmaxf(most, sums.offset(w, head));
+  float2 o = {0, 0};
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < Tile::kWarps; ++w) {
+    const float factor = ptx::exp2(sums.offset(w, head) - finite(most));
+    const float2 own = *reinterpret_cast<const float2*>(sums.out(w, head) + column);
+    o.x = fmaf(factor, own.x, o.x);
+    o.y = fmaf(factor, own.y, o.y);
+    sum = fmaf(factor, sums.sum(w, head), sum);
+  }
+  lse = most + log2f(sum);  // no key, or scores of -inf alone: -inf
+  const float inverse = sum == 0 ? 0 : 1 / sum;
+  return {o.x * inverse, o.y * inverse};
+}
+
+// What a warp has for each Tile: the heads' state, made when the first tiles are under way.
+template <class Tile>
+struct MmaKernel {
+  using T = bf16;
+  static constexpr int kScratchFloats = 0;
+  static __device__ __forceinline__ MmaHeads<Tile> heads(const Args<T>& a, int sequence, const RowHeads& row,
+                                                         float* /*scratch*/) {
+    return {a.q.head_begin(sequence, row.first), a.q.head, row.count, a.head_dim, a.scale};
+  }
+};
+template <class Tile, int kHeads>
+struct FmaKernel {
+  using T = float;
+  using Heads = FmaHeads<Tile, kHeads>;
+  static constexpr int kScratchFloats = kHeads * Tile::kWidth + Tile::kWarps * Heads::kScratchFloats;
+  static __device__ __forceinline__ Heads heads(const Args<T>& a, int sequence, const RowHeads& row,
+                                                float* scratch) {
+    const float* q = a.q.head_begin(sequence, row.first);
+    for (int i = threadIdx.x; i < kHeads * Tile::kWidth; i += Tile::kWarps * 32) {
+      const int head = i / Tile::kWidth, column = i % Tile::kWidth;
+      scratch[i] = head < row.count && column < a.head_dim ? q[head * a.q.head + column] : 0;
+    }
+    __syncthreads();  // every warp reads all of it
+    return {scratch, scratch + kHeads * Tile::kWidth + threadIdx.x / 32 * Heads::kScratchFloats, a.scale};
+  }
+};
+
+template <class Tile, class Kernel>
+struct Memory {
+  static constexpr int kRings = Tile::kWarps * Ring<Tile, typename Kernel::T>::kBytes;
+  static constexpr int kBytes = kRings + Kernel::kScratchFloats * 4;
+  static_assert(WarpSums<Tile>::kFloats * 4 <= kRings && kBytes <= kSharedEverywhere);
+};
+
+// The keys of `units` of a row: this CTA's result or part of it
+template <class Tile, class Kernel, class T>
+__device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_index, Span units, int keys,
+                                       float* part_out, float* part_lse, uint8_t* memory) {
+  using WarpRing = Ring<Tile, T>;
+  const RowHeads row(a, row_index);
+  const int warp = threadIdx.x / 32;
+  const int end = min(units.end * kUnitKeys<Tile>, keys);
+  const int first = units.begin * kUnitKeys<Tile> + warp * Tile::kKeys;
+  WarpRing ring(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * WarpRing::kBytes,
+                a.k.one_head(sequence, row.kv_head), a.v.one_head(sequence, row.kv_head), a.head_dim, first,
+                end);
+#pragma unroll
+  for (int stage = 0; stage < Tile::kStages - 1; ++stage) ring.start(stage);
+  auto heads =
+      Kernel::heads(a, sequence, row, reinterpret_cast<float*>(memory + Memory<Tile, Kernel>::kRings));
+  int stage = 0;
+#pragma unroll 1
+  for (int key = first; key < end; key += kUnitKeys<Tile>) {
+    ptx::cp_async_wait<Tile::kStages - 2>();
+    // The tile has come for all lanes, and all are done with the one before, which is replaced.
+    __syncwarp();
+    ring.start(stage == 0 ? Tile::kStages - 1 : stage - 1);
+    heads.take(ring.k_tile(stage), ring.v_tile(stage), end - key);
+    stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
+  }
+  __syncthreads();  // every warp is done with its ring, where the sums come
+  const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
+  heads.store(sums, row.count);
+  __syncthreads();  // every warp reads all sums
+  const int pairs = a.head_dim / 2;
+  for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
+    const int head = i / pairs, column = 2 * (i % pairs);
+    float lse;
+    const float2 o = add_warps(sums, head, column, lse);
+    if (part_out == nullptr) {
+      store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
+    } else {
+      store_pair(part_out + head * a.head_dim + column, o.x, o.y);
+      if (column == 0) part_lse[head] = lse;
+    }
+  }
+}
+
+template <class Tile, class Kernel>
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  ptx::let_next_kernel_start();
+  const Work& work = a.work;
+  const int units = work.units_before(work.batch), share = work.share_of(units);
+  const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
+  int unit = cta * share;
+  if (unit >= end) return;
+  auto [sequence, first] = work.place_of(unit);
+  int keys = work.keys_of(sequence), of_row = work.units_of(keys);
+  int row = (unit - first) / of_row;
+  for (;;) {
+    const int row_begin = first + row * of_row;
+    const Sharers sharers(Span{row_begin, row_begin + of_row}, share);
+    const int64_t part = sharers.part_of(cta);
+    const bool whole = sharers.one();
+    attend<Tile, Kernel>(a, sequence, row, {unit - row_begin, min(end - row_begin, of_row)}, keys,
+                         whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
+                         a.part_lse + part * a.part_heads, memory);
+    unit = row_begin + of_row;
+    if (unit >= end) return;
+    if (++row == work.rows) {
+      row = 0;
+      first = unit;
+      do {
+        keys = work.keys_of(++sequence);
+        of_row = work.units_of(keys);
+      } while (of_row == 0);
+    }
+    __syncthreads();  // every thread has read the sums, where the next tiles come
+  }
+}
+
+inline constexpr int kMergeWarps = 8;
+
+// A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
+template <class T, int kPairs>  // a lane has so many pairs of columns
+__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
+  constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
+  __shared__ float2 outs[kMergeWarps][kPairs * 32];
+  __shared__ float offsets[kMergeWarps], sums[kMergeWarps];
+  const int head = blockIdx.x, sequence = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Work& work = a.work;
+  const int keys = work.keys_of(sequence), of_row = work.units_of(keys);
+  T* out = a.out.head_begin(sequence, head);
+  const int share = work.share_of(work.units_before(work.batch));
+  const int in_group = head % a.group, row = head / a.group * a.turns + in_group / kHeadsAtOnce;
+  const int row_begin = work.units_before(sequence) + row * of_row;
+  ptx::wait_for_previous_kernel();
+  if (keys == 0) {  // idle
+    for (int i = threadIdx.x; i < a.head_dim / 2; i += kMergeWarps * 32) store_pair(out + 2 * i, 0, 0);
+    return;
+  }
+  const Sharers sharers(Span{row_begin, row_begin + of_row}, share);
+  if (sharers.one()) return;  // the CTA that has all keys has written y
+
+  float2 o[kPairs] = {};
+  float offset = -INFINITY, sum = 0;
+  for (int first = sharers.first + warp; first <= sharers.last; first += kAtOnce * kMergeWarps) {
+    float lse[kAtOnce];
+    float2 part[kAtOnce][kPairs];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int cta = first + i * kMergeWarps;
+      const int64_t at = int64_t{sharers.part_of(cta)} * a.part_heads + in_group % kHeadsAtOnce;
+      const bool there = cta <= sharers.last;
+      lse[i] = there ? a.part_lse[at] : -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int column = 2 * (lane + 32 * j);
+        part[i][j] = there && column < a.head_dim
+                         ? *reinterpret_cast<const float2*>(a.part_out + at * a.head_dim + column)
+                         : float2{0, 0};
+      }
+    }
+    float raised = offset;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) raised = fmaxf(raised, lse[i]);
+    const float old = ptx::exp2(offset - finite(raised));
+    offset = raised;
+    sum *= old;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) o[j].x *= old, o[j].y *= old;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float factor = ptx::exp2(lse[i] - finite(offset));
+      sum += factor;
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        o[j].x = fmaf(factor, part[i][j].x, o[j].x);
+        o[j].y = fmaf(factor, part[i][j].y, o[j].y);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) outs[warp][lane + 32 * j] = o[j];
+  if (lane == 0) offsets[warp] = offset, sums[warp] = sum;
+  __syncthreads();  // the sums of all warps are there
+  const int pair = threadIdx.x;
+  if (pair >= a.head_dim / 2) return;
+  float most = -INFINITY;
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) most = fmaxf(most, offsets[w]);
+  float2 all = {0, 0};
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) {
+    const float factor = ptx::exp2(offsets[w] - finite(most));
+    total = fmaf(factor, sums[w], total);
+    all.x = fmaf(factor, outs[w][pair].x, all.x);
+    all.y = fmaf(factor, outs[w][pair].y, all.y);
+  }
+  const float inverse = total == 0 ? 0 : 1 / total;
+  store_pair(out + 2 * pair, all.x * inverse, all.y * inverse);
+}
+
+}  // namespace tessera::attention::decode

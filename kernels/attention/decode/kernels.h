@@ -1,0 +1,11 @@
+// The decode kernels, by dtype. Arguments have been checked.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace tessera::attention::decode {
+
+AttnStatus decode_bf16(const AttnDecode& d, CUstream_st* stream);
+AttnStatus decode_f32(const AttnDecode& d, CUstream_st* stream);
+
+}  // namespace tessera::attention::decode

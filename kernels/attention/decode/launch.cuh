@@ -1,0 +1,75 @@
+// Launching the two kernels of a call.
+#pragma once
+
+#include "kernels/attention/decode/kernel.cuh"
+
+namespace tessera::attention::decode {
+
+// CTAs that run at once on the current device
+inline AttnStatus resident_ctas(int shared_bytes, int* count) {
+  int device = 0, sms = 0, shared_of_sm = 0, reserved = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&shared_of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) ==
+          cudaSuccess &&
+      cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device) == cudaSuccess;
+  *count = sms * std::max(1, shared_of_sm / (shared_bytes + reserved));
+  return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
+}
+
+// On 9.0 and later the second kernel is started while the first still runs, and waits for it by itself, if its
+// code was compiled to do so.
+template <class T, int kPairs>
+AttnStatus launch_merge(const Args<T>& args, int64_t heads, int64_t batch, CUstream_st* stream) {
+  auto* kernel = merge_kernel<T, kPairs>;
+  cudaFuncAttributes compiled;
+  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess) return ATTN_LAUNCH_FAILED;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(heads), static_cast<unsigned>(batch));
+  config.blockDim = dim3(kMergeWarps * 32);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = compiled.ptxVersion >= kHopper ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args) == cudaSuccess ? ATTN_OK : ATTN_LAUNCH_FAILED;
+}
+
+template <class Tile, class Kernel>
+AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
+  using T = typename Kernel::T;
+  const AttnDecodeProblem& p = d.problem;
+  const Workspace workspace(d.workspace, p);
+  const int64_t group = p.heads / p.kv_heads, turns = turns_of(group);
+  constexpr int kBytes = Memory<Tile, Kernel>::kBytes;
+  int resident = 0;
+  if (const AttnStatus status = resident_ctas(kBytes, &resident); status != ATTN_OK) return status;
+  const auto ctas = static_cast<int>(std::min({int64_t{resident}, kMostCtas, most_units(p)}));
+  const Args<T> args = {.q = view<const T>(d.q),
+                        .k = view<const T>(d.k),
+                        .v = view<const T>(d.v),
+                        .out = view<T>(d.out),
+                        .work = {.starts = d.starts,
+                                 .batch = static_cast<int>(p.batch),
+                                 .capacity = static_cast<int>(p.capacity),
+                                 .rows = static_cast<int>(p.kv_heads * turns),
+                                 .unit_keys = kUnitKeys<Tile>,
+                                 .ctas = ctas},
+                        .part_out = workspace.out,
+                        .part_lse = workspace.lse,
+                        .heads = static_cast<int>(p.heads),
+                        .group = static_cast<int>(group),
+                        .head_dim = p.head_dim,
+                        .turns = static_cast<int>(turns),
+                        .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
+                        .scale = p.scale};
+  const AttnStatus status = launch(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
+                                   Tile::kWarps * 32, kBytes, stream, args);
+  if (status != ATTN_OK) return status;
+  constexpr int kPairs = (Tile::kWidth + 63) / 64;
+  return launch_merge<T, kPairs>(args, p.heads, p.batch, stream);
+}
+
+}  // namespace tessera::attention::decode

@@ -1,0 +1,74 @@
+// What the decode kernels take at a time, and their workspace. Plain C++.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/workspace.h"
+
+namespace tessera::attention::decode {
+
+// A CTA has kWarps warps, each with a ring of kStages tiles of kKeys keys and values, padded to kWidth columns.
+// All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
+template <int kWidth_>
+struct Bf16Tile {
+  static constexpr int kWidth = kWidth_, kElement = 2;  // bytes
+  static constexpr int kWarps = kWidth == 256 ? 2 : 4, kKeys = 16;
+  static constexpr int kStages = kWidth == 64 ? 6 : kWidth == 96 ? 4 : 3;
+};
+template <int kWidth_>
+struct F32Tile {
+  static constexpr int kWidth = kWidth_, kElement = 4;
+  static constexpr int kWarps = kWidth == 64 ? 4 : 2, kKeys = kWidth == 256 ? 8 : 16;
+  static constexpr int kStages = 2;
+};
+
+// The width of the tiles that hold heads of this many columns
+constexpr int tile_width(AttnDtype dtype, int head_dim) {
+  if (head_dim <= 64) return 64;
+  if (head_dim <= 96 && dtype == ATTN_BF16) return 96;
+  return head_dim <= 128 ? 128 : 256;
+}
+
+// A unit is what the warps of a CTA take together: the least that CTAs share out among them.
+template <class Tile>
+inline constexpr int kUnitKeys = Tile::kWarps * Tile::kKeys;
+constexpr int unit_keys(AttnDtype dtype, int head_dim) {
+  const int width = tile_width(dtype, head_dim);
+  if (dtype == ATTN_BF16) return width == 256 ? kUnitKeys<Bf16Tile<256>> : kUnitKeys<Bf16Tile<128>>;
+  return width == 64    ? kUnitKeys<F32Tile<64>>
+         : width == 128 ? kUnitKeys<F32Tile<128>>
+                        : kUnitKeys<F32Tile<256>>;
+}
+
+// Query heads of a group that share what is loaded: the columns of an mma. A larger group takes turns.
+inline constexpr int kHeadsAtOnce = 8;
+constexpr int64_t turns_of(int64_t group) { return (group + kHeadsAtOnce - 1) / kHeadsAtOnce; }
+
+inline constexpr int64_t kMostCtas = 384;  // of a launch: two or three on each multiprocessor
+
+// Units of a problem whose caches are full
+inline int64_t most_units(const AttnDecodeProblem& p) {
+  const int64_t keys = unit_keys(p.dtype, p.head_dim);
+  return p.batch * p.kv_heads * turns_of(p.heads / p.kv_heads) * ((p.capacity + keys - 1) / keys);
+}
+
+// A CTA's units are neighbours in the order of sequences, heads and keys: of the heads that it shares with
+// other CTAs there are at most two, one at each end, and for each it has a part.
+struct Workspace {
+  static constexpr int kPartsOfCta = 2;
+
+  Workspace(void* memory, const AttnDecodeProblem& p) {
+    Carver carver(memory);
+    const int64_t heads = std::min<int64_t>(p.heads / p.kv_heads, kHeadsAtOnce);
+    const auto rows = static_cast<size_t>(std::min(kMostCtas, most_units(p)) * kPartsOfCta * heads);
+    out = carver.take<float>(rows * static_cast<size_t>(p.head_dim));
+    lse = carver.take<float>(rows);
+    bytes = carver.used();
+  }
+
+  float* out;  // [part, heads, head_dim]
+  float* lse;  // [part, heads]: log2 of the sum of 2^(c s) over the keys of the part; -inf: none
+  size_t bytes;
+};
+
+}  // namespace tessera::attention::decode

@@ -1,0 +1,25 @@
+// Attention of one new token of each sequence over the cache: the call of attention.h.
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_backend.h"
+
+namespace tessera {
+
+void CudaBackend::run_op(const DecodeAttention& a, const Launch& on) {
+  const AttnDecode args{.q = attn_tensor(a.q),
+                        .k = attn_tensor(a.k_cache),
+                        .v = attn_tensor(a.v_cache),
+                        .out = attn_tensor(a.y),
+                        .starts = a.starts.as<int32_t>(),
+                        .workspace = a.workspace.data,
+                        .workspace_bytes = a.workspace.bytes(),
+                        .problem = attn_decode_problem(a.plan)};
+  const AttnStatus status = attn_decode(&args, a.plan.arch, on.stream);
+  if (status == ATTN_OK) return;
+  const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
+  const DecodeShape& s = a.plan.shape;
+  fail("{}: {} {}(batch {}, capacity {}, heads {}, key/value heads {}, head dim {}, {})", a.kName,
+       attn_status_text(status), launch, s.batch, s.capacity, s.heads, s.kv_heads, s.head_dim,
+       name_of(a.plan.dtype));
+}
+
+}  // namespace tessera
