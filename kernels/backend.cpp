@@ -35,6 +35,28 @@ void Backend::run(const AnyOp& op, const Launch& launch) {
   for (OpObserver* observer : observers_) observer->after(name_of(op), *this, launch);
 }
 
+class Backend::RecordedOperations final : public Recorded {
+ public:
+  RecordedOperations(Backend& backend, CUstream_st* stream, std::function<void()> operations)
+      : backend_(backend), stream_(stream), operations_(std::move(operations)) {}
+
+  void run() override {
+    if (!backend_.observers_.empty()) return operations_();
+    if (!graph_) graph_ = backend_.capture(stream_, operations_);
+    graph_ ? graph_->launch() : operations_();
+  }
+
+ private:
+  Backend& backend_;
+  CUstream_st* stream_;
+  std::function<void()> operations_;
+  std::unique_ptr<Graph> graph_;
+};
+
+std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<void()> operations) {
+  return std::make_unique<RecordedOperations>(*this, stream, std::move(operations));
+}
+
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) {
   return std::make_unique<PlanBackend>(traits);
 }

@@ -23,6 +23,7 @@ void run(const RotaryBackward& a, const Launch& on);
 void run(const SwigluForward& a, const Launch& on);
 void run(const SwigluBackward& a, const Launch& on);
 void run(const LinearForward& a, const Launch& on);
+void run(const FusedLinear& a, const Launch& on);
 void run(const LinearBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);

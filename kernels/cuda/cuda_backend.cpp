@@ -150,6 +150,44 @@ void CudaBackend::run_op(const Copy& a, const Launch& on) {
   if (from_host || to_host) synchronize(on.stream);
 }
 
+class CudaBackend::CapturedGraph final : public Graph {
+ public:
+  CapturedGraph(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    TESSERA_CUDA(status);
+  }
+  ~CapturedGraph() override { cudaGraphExecDestroy(graph_); }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch() override { TESSERA_CUDA(cudaGraphLaunch(graph_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+std::unique_ptr<Backend::Graph> CudaBackend::capture(CUstream_st* stream,
+                                                     const std::function<void()>& operations) {
+  check(!capturing_, "operations are being recorded already");
+  TESSERA_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  capturing_ = true;
+  try {
+    operations();
+  } catch (...) {
+    capturing_ = false;
+    cudaStreamEndCapture(stream, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();  // the operation's error is the one to report
+    throw;
+  }
+  capturing_ = false;
+  TESSERA_CUDA(cudaStreamEndCapture(stream, &graph));
+  return std::make_unique<CapturedGraph>(stream, graph);
+}
+
 void CudaBackend::synchronize(CUstream_st* stream) { TESSERA_CUDA(cudaStreamSynchronize(stream)); }
 
 }  // namespace tessera

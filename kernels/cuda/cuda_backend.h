@@ -35,7 +35,11 @@ class CudaBackend final : public Backend {
     const char* name;
     const Tensor& tensor;
   };
+  class CapturedGraph;
   void do_(const AnyOp& op, const Launch& on) override;
+  std::unique_ptr<Graph> capture(CUstream_st* stream, const std::function<void()>& operations) override;
+  // Whether kernels that can start before the one before them has ended are asked to
+  bool overlaps() const { return capturing_ && traits_.arch >= 90; }
   void run_op(const FillZero& a, const Launch& on);
   void run_op(const Copy& a, const Launch& on);
   void run_op(const EmbeddingForward& a, const Launch& on);
@@ -50,6 +54,7 @@ class CudaBackend final : public Backend {
   void run_op(const SwigluBackward& a, const Launch& on);
   void run_op(const LinearForward& a, const Launch& on);
   void run_op(const LinearBackward& a, const Launch& on);
+  void run_op(const FusedLinear& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);
@@ -73,6 +78,7 @@ class CudaBackend final : public Backend {
   int multiprocessors_ = 0;
   int64_t max_shared_bytes_ = 0;  // of a block
   cudaStream_t stream_ = nullptr;
+  bool capturing_ = false;
   cuda::GemmRunner gemms_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;
 };

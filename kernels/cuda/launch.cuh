@@ -8,11 +8,11 @@
 namespace tessera::cuda {
 
 struct LaunchShape {
-  int64_t blocks;
+  int64_t blocks, rows = 1;  // of the grid
   int threads;
   int64_t shared_bytes = 0;
-  // The kernel calls wait_for_grid_before() (kernels/attention/common/ptx.cuh) and may begin before the grid
-  // before it has ended. Wanted of compute capability 9.0 and later.
+  // The kernel calls wait_for_previous_kernel() (kernels/attention/common/ptx.cuh) and may start before the
+  // one before it has ended. Of compute capability 9.0 and later alone.
   bool overlap = false;
 };
 
@@ -25,7 +25,7 @@ void launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t st
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.rows));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;

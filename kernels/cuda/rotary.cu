@@ -7,10 +7,12 @@
 // single pairs.
 #include <bit>
 
+#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/workspace.h"
@@ -30,10 +32,10 @@ struct Deal {
   uint32_t total;  // groups of all tokens
   int groups, lanes;
   int T, heads, query_heads, D;
-  const int32_t* documents;  // see position_of()
+  const int32_t *documents, *starts;  // see position_of()
 
   __device__ __forceinline__ int64_t position(uint32_t n) const {
-    return position_of(documents, n, static_cast<uint32_t>(T));
+    return position_of(documents, starts, n, static_cast<uint32_t>(T));
   }
 };
 
@@ -123,6 +125,8 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
   const auto head_of = [&](int k) { return static_cast<int>(first_head) + k * deal.groups; };
   const auto mine = [&](int k) { return exists && head_of(k) < deal.heads; };
 
+  attention::ptx::let_next_kernel_start();
+  attention::ptx::wait_for_previous_kernel();
   Part<T, kStep, kSteps> held[kForwardHeads], weight[2];
   Angles<kStep, kSteps> angle = {};
 #pragma unroll
@@ -301,7 +305,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 // f<T, kStep, kSteps>(deal) for heads like those of `like`, in packs where `tensors` allow it.
 template <class F>
 void with_deal(const char* op, const Heads& like, int64_t query_heads, const Tensor& documents,
-               int heads_at_once, std::initializer_list<Tensor> tensors, F&& f) {
+               const Tensor& starts, int heads_at_once, std::initializer_list<Tensor> tensors, F&& f) {
   const Tensor& t = like.tensor;
   const int64_t N = t.shape[0] * t.shape[1], D = t.shape[3], pairs = D / 2;
   check(D <= kMaxHeadDim, "{}: supports head dims up to {}, found {}", op, kMaxHeadDim, D);
@@ -317,7 +321,8 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, const Ten
             .heads = static_cast<int>(like.count),
             .query_heads = static_cast<int>(query_heads),
             .D = static_cast<int>(D),
-            .documents = documents.as<int32_t>()};
+            .documents = documents.as<int32_t>(),
+            .starts = starts.as<int32_t>()};
   with_real_type(t.dtype, [&]<class T>() {
     const auto lanes_for = [&](int64_t steps) {
       return static_cast<int>(std::min<uint64_t>(kWarp, std::bit_ceil(static_cast<uint64_t>(steps))));
@@ -339,22 +344,24 @@ int64_t blocks_for(const Deal& deal, int threads) {
 }  // namespace
 
 void CudaBackend::run_op(const RotaryForward& a, const Launch& on) {
-  with_deal(a.kName, a.x, a.query_heads, a.documents, kForwardHeads,
+  with_deal(a.kName, a.x, a.query_heads, a.documents, a.starts, kForwardHeads,
             {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight},
             [&]<class T, int kStep, int kSteps>(const Deal& deal) {
               const auto kernel =
                   a.q_weight ? rotary_kernel<T, kStep, kSteps, true> : rotary_kernel<T, kStep, kSteps, false>;
-              kernel<<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
-                  heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f, a.q_weight.as<T>(),
-                  a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), deal);
-              TESSERA_CUDA_LAUNCHED();
+              cuda::launch(kernel,
+                           {.blocks = blocks_for(deal, kForwardThreads),
+                            .threads = kForwardThreads,
+                            .overlap = overlaps()},
+                           on.stream, heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f,
+                           a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), deal);
             });
 }
 
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
   const char* op = a.kName;
   if (!a.q_weight) {
-    with_deal(op, a.dy, a.query_heads, a.documents, kForwardHeads, {a.dy.tensor, a.dx.tensor, a.angles},
+    with_deal(op, a.dy, a.query_heads, a.documents, {}, kForwardHeads, {a.dy.tensor, a.dx.tensor, a.angles},
               [&]<class T, int kStep, int kSteps>(const Deal& deal) {
                 rotary_kernel<T, kStep, kSteps, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
@@ -365,7 +372,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
     return;
   }
   with_deal(
-      op, a.dy, a.query_heads, a.documents, kBackwardHeads,
+      op, a.dy, a.query_heads, a.documents, {}, kBackwardHeads,
       {a.dy.tensor, a.dx.tensor, a.angles, a.x.tensor, a.q_weight, a.k_weight},
       [&]<class T, int kStep, int kSteps>(const Deal& deal) {
         const auto kernel = qk_norm_backward_kernel<T, kStep, kSteps>;

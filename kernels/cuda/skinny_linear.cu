@@ -266,7 +266,7 @@ __global__ __launch_bounds__(kThreads, kResidentBlocks) void resident_kernel(con
   const int part = lane % kParts * kWidth, row = lane / kParts;
   const auto column = [&](int step) { return (warp + step * kWarps) * kStep<T> + part; };
 
-  ptx::launch_dependents();
+  ptx::let_next_kernel_start();
   uint4 held[kUnits][kTiles] = {};
   Cursor at{static_cast<int>(blockIdx.x)};
 #pragma unroll
@@ -292,7 +292,7 @@ __global__ __launch_bounds__(kThreads, kResidentBlocks) void resident_kernel(con
   for (int j = 0; j < kTiles; ++j)
     if (a.bias && mine) bias[j] = static_cast<float>(a.bias[output + j * a.O]);
 
-  ptx::wait_for_grid_before();
+  ptx::wait_for_previous_kernel();
   load_rows<T, kNorm>(a, rows, share, norm);
   const float add = a.add && mine ? load_fresh(a.add + place) : 0.0f;
   __syncthreads();  // every warp reads all of x
@@ -350,7 +350,7 @@ __global__ __launch_bounds__(kThreads, kStreamingBlocks) void streaming_kernel(c
     }
     __pipeline_commit();
   };
-  ptx::launch_dependents();
+  ptx::let_next_kernel_start();
   for (int slot = 0; slot < kDepth; ++slot) ask(slot);
   const RowShare share(a.log_warps_of_row);
   const NormPacks<T, kNorm> norm(a, share);
@@ -377,7 +377,7 @@ __global__ __launch_bounds__(kThreads, kStreamingBlocks) void streaming_kernel(c
     for (int e = 0; e < kOutputs; ++e)
       if (a.add && mine(item, e)) add[e] = load_fresh(a.add + place_of(item, e));
   };
-  ptx::wait_for_grid_before();
+  ptx::wait_for_previous_kernel();
   load_rows<T, kNorm>(a, rows, share, norm);
   __syncthreads();  // every warp reads all of x
 

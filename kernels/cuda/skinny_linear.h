@@ -3,13 +3,12 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/base/activation.h"
-#include "kernels/base/tensor.h"
+#include "kernels/ops.h"
 
 namespace tessera::cuda {
 
 enum class RowNorm : uint8_t { kNone, kLayerNorm, kRmsNorm };
-enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kSwiglu };
+using Epilogue = FusedLinear::Epilogue;
 
 // y = epilogue(norm(x) weight^T + bias) + add. With kSwiglu the weight has O rows of gates, then O of up.
 // Tensors of `dtype`; norm(x) is rounded to it, as by the operation of its own; sums are fp32.

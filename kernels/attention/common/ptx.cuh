@@ -46,17 +46,16 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// A grid that was launched to overlap the one before it (programmatic dependent launch, 9.7.13.13
-// griddepcontrol): the first lets the next grid begin as soon as every CTA has come here, and the second waits
-// until the grid before has ended and what it wrote can be read. Before that, a kernel reads nothing that an
-// earlier one may write, and writes nothing. Without overlap, and before compute capability 9.0, both do
-// nothing.
-__device__ __forceinline__ void launch_dependents() {
+// The next kernel of the stream may be started, if it asked to be, as soon as every CTA of this one has come
+// here. It waits at wait_for_previous_kernel() until this one has ended and what it wrote can be read: before
+// that, it reads nothing that an earlier kernel may write, and writes nothing. A kernel that did not ask, and
+// any before 9.0, waits for the whole of this one before it starts (9.7.13.13 griddepcontrol)
+__device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void wait_for_grid_before() {
+__device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
