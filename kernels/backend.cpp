@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include <cstring>
+
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -52,6 +54,25 @@ class Backend::RecordedOperations final : public Recorded {
   std::function<void()> operations_;
   std::unique_ptr<Graph> graph_;
 };
+
+namespace {
+
+class HostFetch final : public Fetch {
+ public:
+  HostFetch(const Tensor& from, const Tensor& to) : from_(from), to_(to) {}
+  void start() override { std::memcpy(to_.data, from_.data, to_.bytes()); }
+  void wait() override {}
+
+ private:
+  Tensor from_, to_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fetch> Backend::fetch(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
+  check(device() == Device::kCpu, "{} has no fetch of its own", name_of(device()));
+  return std::make_unique<HostFetch>(from, to);
+}
 
 std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<void()> operations) {
   return std::make_unique<RecordedOperations>(*this, stream, std::move(operations));

@@ -38,6 +38,14 @@ class OpObserver {
   virtual void after(const char* op, Backend& backend, const Launch& launch) = 0;
 };
 
+// A tensor whose values the host fetches while later operations already run.
+class Fetch {
+ public:
+  virtual ~Fetch() = default;
+  virtual void start() = 0;  // enqueues the copy: of what the operations before it write
+  virtual void wait() = 0;   // until the values are there
+};
+
 // Operations that are run again and again with the same arguments; what changes is in the tensors.
 class Recorded {
  public:
@@ -68,6 +76,10 @@ class Backend {
   // later one takes as a weight, and none may be a Copy from or to the host. Where there are observers, and on
   // other devices, run() calls `operations`. The backend, and what `operations` refers to, must outlive it.
   std::unique_ptr<Recorded> record(CUstream_st* stream, std::function<void()> operations);
+
+  // `to` is of Arena::pinned(device()) and as large as `from`. No operation after start() may write `from` before
+  // wait() has returned. The backend must outlive it.
+  virtual std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to);
 
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }

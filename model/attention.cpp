@@ -30,6 +30,11 @@ Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
                  const AttentionSaved& s) {
   stream.run(LinearForward{.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
+  place_heads(stream, a, w, s);
+}
+
+void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
+                 const AttentionSaved& s) {
   if (a.angles)
     stream.run(RotaryForward{.x = heads_to_rotate(a.config, s.qkv),
                              .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),

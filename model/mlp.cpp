@@ -19,6 +19,20 @@ Activation activation_of(Mlp mlp) {
   fail("a gated MLP has no activation of its own");
 }
 
+FusedLinear::Epilogue epilogue_of(Mlp mlp) {
+  switch (mlp) {
+    case Mlp::kGelu:
+      return FusedLinear::Epilogue::kGelu;
+    case Mlp::kGeluExact:
+      return FusedLinear::Epilogue::kGeluExact;
+    case Mlp::kRelu:
+      return FusedLinear::Epilogue::kRelu;
+    case Mlp::kSwiglu:
+      return FusedLinear::Epilogue::kSwiglu;
+  }
+  fail("no such MLP");
+}
+
 }  // namespace
 
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
@@ -32,6 +46,15 @@ void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWe
                            .bias = w.expand.bias,
                            .pre_activation = s.pre_activation,
                            .activation = activation_of(config.mlp)});
+}
+
+FusedLinear fused_expand(const ModelConfig& config, const MlpWeights& w, const Tensor& x, const MlpSaved& s) {
+  return {.x = x,
+          .weight = w.expand.weight,
+          .y = s.hidden,
+          .bias = w.expand.bias,
+          .activation = epilogue_of(config.mlp),
+          .sums = s.pre_activation};
 }
 
 void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s) {

@@ -29,6 +29,7 @@ class CudaBackend final : public Backend {
   const DeviceTraits& traits() const override { return traits_; }
   void synchronize(CUstream_st* stream) override;
   CUstream_st* stream() const override { return stream_; }
+  std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
 
  private:
   struct Named {
@@ -78,6 +79,7 @@ class CudaBackend final : public Backend {
   int multiprocessors_ = 0;
   int64_t max_shared_bytes_ = 0;  // of a block
   cudaStream_t stream_ = nullptr;
+  cudaStream_t fetch_stream_ = nullptr;  // of copies that later operations do not wait for
   bool capturing_ = false;
   cuda::GemmRunner gemms_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;

@@ -27,7 +27,7 @@ namespace ptx = attention::ptx;
 using Sum = unsigned long long;  // what atomicAdd() takes
 
 constexpr int kPartThreads = 256, kMostParts = 64;
-constexpr int kDrawThreads = 1024, kDrawWarps = kDrawThreads / kWarp;
+constexpr int kDrawThreads = 512, kDrawWarps = kDrawThreads / kWarp;
 constexpr int kBins = 2048;
 constexpr float kBinsOfOne = 64;  // coarse bins of a difference of 1 between logits
 constexpr int kLoads = 4;         // packs that a lane has under way
@@ -242,7 +242,6 @@ struct Draw {
   // The first id whose sum of amounts, up to and with its own, is above `left`; of_warps has the warps' sums.
   template <class Amount>
   __device__ __forceinline__ int id_at(Sum left, const Amount& amount) const {
-    constexpr int kWidth = kPackWidth<T>;
     __shared__ int found;
     int owner = 0;
     while (left >= of_warps[owner]) left -= of_warps[owner++];

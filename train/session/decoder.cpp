@@ -43,7 +43,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
                                settings_.capacity)),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
-      drawn_(static_cast<size_t>(settings_.slots), -1) {
+      host_(Arena::pinned(session.stream().device())) {
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
@@ -54,7 +54,29 @@ Decoder::Decoder(Session& session, const Settings& settings)
   seen_ = arena.alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
                       {slots, words_of_bits(settings_.known)});
   draws_ = arena.alloc(MemoryTag::kData, "draws", DType::kI32, {slots, 2});
-  copy_to(session.stream(), drawn_, cache_.starts);
+  drawn_ = host_.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
+  copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
+  const Stream& stream = session.stream();
+  fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
+  read_ = stream.backend().record(stream.queue(), [this, stream] {
+    decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
+  });
+}
+
+void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
+  if (sample_ && rule == rule_ && seed == seed_) return;
+  const Stream& stream = session_.stream();
+  rule_ = rule, seed_ = seed;
+  sample_ = stream.backend().record(stream.queue(), [this, stream] {
+    stream.run(SampleTokens{.logits = logits_,
+                            .vocab_size = settings_.known,
+                            .rule = rule_,
+                            .seed = seed_,
+                            .seen = seen_,
+                            .draws = draws_,
+                            .starts = cache_.starts,
+                            .tokens = tokens_});
+  });
 }
 
 void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn) {
