@@ -70,6 +70,34 @@ TokenStream TokenStream::open(const fs::path& path) {
   return stream;
 }
 
+TokenStream TokenStream::open(const fs::path& path, const Tokenizer& tokenizer) {
+  TokenStream stream = open(path);
+  const bool is_text = stream.sources_.size() == 1 && bits_of(stream.sources_[0].tokens) == 8;
+  if (is_text && tokenizer.name() != kBytesTokenizer) stream.encode_text(tokenizer);
+  return stream;
+}
+
+// The text that the stream is becomes its tokens.
+void TokenStream::encode_text(const Tokenizer& tokenizer) {
+  check(tokenizer.end_of_text() >= 0, "the tokenizer {} has no token that ends texts, to encode {}",
+        tokenizer.name(), path_.string());
+  Source& source = sources_[0];
+  const std::span<const std::byte> bytes = source.file.bytes();
+  const std::vector<int32_t> ids =
+      tokenizer.encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const auto append = [&](std::span<const int32_t> more) {
+    source.encoded.insert(source.encoded.end(), more.begin(), more.end());
+  };
+  append(tokenizer.before_text());
+  append(ids);
+  append(tokenizer.after_text());
+  const auto end = static_cast<uint32_t>(tokenizer.end_of_text());
+  if (source.encoded.back() != end) source.encoded.push_back(end);
+  source.tokens = std::span<const uint32_t>(source.encoded);
+  size_ = std::ssize(source.encoded);
+  tokenizer_ = tokenizer.name();
+}
+
 void TokenStream::add_text(const fs::path& path) {
   MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -137,6 +165,8 @@ void TokenStream::check_against_manifest() {
 std::unique_ptr<Tokenizer> TokenStream::load_tokenizer() const {
   if (tokenizer_.empty()) return nullptr;
   if (tokenizer_ == kBytesTokenizer) return tessera::load_tokenizer(tokenizer_);
+  check(sources_.front().encoded.empty(), "{} is a text that was encoded: its tokenizer has been given",
+        path_.string());
   const fs::path file = path_ / kTokenizerFile;
   check(fs::exists(file),
         "{} names the tokenizer {}, which is not beside it: copy its {} there, or prepare the dataset "
@@ -199,9 +229,10 @@ std::vector<const MappedFile*> TokenStream::files() const {
 std::string TokenStream::describe() const {
   const size_t bits = bits_of(sources_.front().tokens);
   const std::string kind =
-      bits == 8 ? "plain text"
-                : fmt::format("{} {}{}", sources_.size(), sources_.size() == 1 ? "shard" : "shards",
-                              bits == 32 ? " of 32-bit tokens" : "");
+      bits == 8 || !sources_.front().encoded.empty()
+          ? "plain text"
+          : fmt::format("{} {}{}", sources_.size(), sources_.size() == 1 ? "shard" : "shards",
+                        bits == 32 ? " of 32-bit tokens" : "");
   return fmt::format("{}: {} tokens, {}, tokenizer {}", path_.string(), size_, kind,
                      tokenizer_.empty() ? "unknown" : tokenizer_);
 }

@@ -33,6 +33,9 @@ class TokenStream {
   // disagrees with the shards; an index of documents that is not valid, or that only
   // some shards have.
   static TokenStream open(const std::filesystem::path& path);
+  // The same, but a text file is encoded with `tokenizer`, in memory: one document, with what the tokenizer's
+  // template puts around a text and the end of text, as ./prepare writes it. Error: no token ends texts.
+  static TokenStream open(const std::filesystem::path& path, const Tokenizer& tokenizer);
 
   int64_t size() const { return size_; }  // tokens; at least 1
 
@@ -66,11 +69,13 @@ class TokenStream {
   struct Source {
     MappedFile file;
     Stored tokens;
-    int64_t first_token;  // its place in the stream
+    int64_t first_token;                 // its place in the stream
+    std::vector<uint32_t> encoded = {};  // what `tokens` points to, of a text that was encoded
   };
 
   TokenStream() = default;
   void add_text(const std::filesystem::path& path);
+  void encode_text(const Tokenizer& tokenizer);
   void add_shard(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& folder, const std::string& pattern);
   void check_against_manifest();

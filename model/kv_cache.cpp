@@ -3,8 +3,12 @@
 namespace tessera {
 
 KvCache KvCache::slot(int64_t slot) const {
+  const auto of_slot = [&](const Tensor& all) {
+    const int64_t K = all.shape[2], D = all.shape[3];
+    return all.view({slots(), capacity(), K * D}).rows(slot, 1).view({1, capacity(), K, D});
+  };
   KvCache one{.layers = {}, .starts = starts.rows(slot, 1)};
-  for (const Layer& layer : layers) one.layers.push_back({layer.k.rows(slot, 1), layer.v.rows(slot, 1)});
+  for (const Layer& layer : layers) one.layers.push_back({of_slot(layer.k), of_slot(layer.v)});
   return one;
 }
 

@@ -40,6 +40,10 @@ inline double of_sum(DType dtype, int terms) {
 // deep; a random walk of them is 14 epsilon = 8e-7, and a gradient's largest error is several deviations out.
 inline constexpr double kCpuAgainstPyTorch = 1e-5;
 
+// Logits with a cache of keys and values against those of a forward over the whole text: the same products
+// with their sums in another order, and each within that bound of the exact ones.
+inline constexpr double kCachedLogits = 2 * kCpuAgainstPyTorch;
+
 // Flash against naive on the CPU: two ways to sum up to 1000 products in fp32. Rounding errors add up like a
 // random walk, sqrt(1000) = 32 of them, and exp() of a score near 10 multiplies the score's own error by 10.
 inline constexpr double kCpuAttention = 320 * kRoundingF32;

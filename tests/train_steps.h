@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tests/support.h"
+#include "train/session/decoder.h"
 #include "train/session/device.h"
 #include "train/session/memory_plan.h"
 #include "train/session/train_state.h"
@@ -79,7 +80,7 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   state.finish_step();
   const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
   state.session().evaluate({.tokens = batch, .targets = batch}, shape.micro_batch);
-  state.session().next_token_logits(prompt);
+  Decoder(state.session(), {.capacity = std::ssize(prompt)}).start(0, prompt, 0);
   for (const Kept kept : kAllKept)
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});

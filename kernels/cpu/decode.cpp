@@ -1,13 +1,53 @@
 // The cache of keys and values, and attention of one new token over it.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
+namespace {
+
+constexpr int64_t kHeads = 8;   // of queries, that a task has at most
+constexpr int64_t kKeys = 128;  // of a tile
+
+// Query heads `first` on of sequence b, all of which read one head of keys and values
+void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
+  const DecodeShape& s = a.plan.shape;
+  const int64_t D = s.head_dim, keys = int64_t{a.starts.as<int32_t>()[b]} + 1;
+  const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
+                          v = heads_of<const float>(a.v_cache, kv_head);
+  float* outputs = a.y.as<float>() + (b * s.heads + first) * D;
+  std::fill_n(outputs, heads * D, 0.0f);
+  StreamingSoftmax softmax[kHeads];
+  float scores[kKeys];
+  for (int64_t tile = 0; tile < keys; tile += kKeys) {
+    const int64_t count = std::min(kKeys, keys - tile);
+    const float *k_tile = k.head_begin(b, 0) + tile * k.row, *v_tile = v.head_begin(b, 0) + tile * v.row;
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* query = q.head_begin(b, first + h);
+      float* y = outputs + h * D;
+      for (int64_t j = 0; j < count; ++j) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t d = 0; d < D; ++d) sum += query[d] * k_tile[j * k.row + d];
+        scores[j] = sum * a.plan.scale;
+      }
+      const float rescale = softmax[h].absorb(scores, count);
+      for (int64_t d = 0; d < D; ++d) y[d] *= rescale;
+      for (int64_t j = 0; j < count; ++j) {
+        const float p = scores[j];
+#pragma omp simd
+        for (int64_t d = 0; d < D; ++d) y[d] += p * v_tile[j * v.row + d];
+      }
+    }
+  }
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t d = 0; d < D; ++d) outputs[h * D + d] *= softmax[h].inverse_sum();
+}
+
+}  // namespace
 
 void run(const CacheAppend& a, const Launch& /*on*/) {
   const int64_t B = a.k_cache.shape[0], capacity = a.k_cache.shape[1],
@@ -27,38 +67,22 @@ void run(const CacheAppend& a, const Launch& /*on*/) {
   }
 }
 
-// Each head in two passes over the keys: scores and their maximum, then the weighted sum of the values.
+// Heads are taken a few at a time that read the same keys: a tile of keys and values, which fits a core's
+// cache, goes past all of them before the next.
 void run(const DecodeAttention& a, const Launch& /*on*/) {
   const DecodeShape& s = a.plan.shape;
-  const int64_t D = s.head_dim, row = s.kv_heads * D, group = s.heads / s.kv_heads;
-  const View<const float> q = heads_of<const float>(a.q);
-#pragma omp parallel for collapse(2)
+  const int64_t group = s.heads / s.kv_heads, parts = (group + kHeads - 1) / kHeads;
   for (int64_t b = 0; b < s.batch; ++b)
-    for (int64_t h = 0; h < s.heads; ++h) {
-      float* y = a.y.as<float>() + (b * s.heads + h) * D;
-      std::fill_n(y, D, 0.0f);
-      const int64_t keys = a.starts.as<int32_t>()[b] + int64_t{1};
-      const int64_t first = b * s.capacity * row + h / group * D;
-      const float *query = q.head_begin(b, h), *k = a.k_cache.as<float>() + first,
-                  *v = a.v_cache.as<float>() + first;
-      std::vector<float> scores(static_cast<size_t>(std::max<int64_t>(keys, 0)));
-      float most = -INFINITY;
-      for (int64_t j = 0; j < keys; ++j) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t d = 0; d < D; ++d) sum += query[d] * k[j * row + d];
-        scores[static_cast<size_t>(j)] = sum * a.plan.scale;
-        most = std::max(most, sum * a.plan.scale);
+    check(a.starts.as<int32_t>()[b] < s.capacity,
+          "{}: sequence {} has a token at {}, and the cache room for {}", a.kName, b,
+          a.starts.as<int32_t>()[b], s.capacity);
+#pragma omp parallel for collapse(3) schedule(dynamic)
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t kv_head = 0; kv_head < s.kv_heads; ++kv_head)
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = part * kHeads;
+        attend(a, b, kv_head, kv_head * group + first, std::min(kHeads, group - first));
       }
-      float total = 0;
-      for (int64_t j = 0; j < keys; ++j) {
-        const float p = std::exp(scores[static_cast<size_t>(j)] - most);
-        total += p;
-#pragma omp simd
-        for (int64_t d = 0; d < D; ++d) y[d] += p * v[j * row + d];
-      }
-      for (int64_t d = 0; d < D && keys > 0; ++d) y[d] /= total;
-    }
 }
 
 }  // namespace tessera::cpu

@@ -177,7 +177,7 @@ TEST(DroppingSteps, EvaluationAndSamplesDropNothing) {
       TrainState state(*be, arena, shape);
       state.initialize(5);
       losses.push_back(state.session().evaluate({.tokens = tokens, .targets = tokens}, 2));
-      logits.push_back(state.session().next_token_logits(std::span(tokens).first(9)));
+      logits.push_back(state.session().last_logits(std::span(tokens).first(9), 1));
     }
     EXPECT_EQ(losses[0], losses[1]);
     EXPECT_EQ(logits[0], logits[1]);

@@ -163,7 +163,7 @@ TEST(Vocabulary, IdsOutsideItAreRefusedBeforeAnyKernel) {
     const std::string in_batch = fmt::format("{} (number 8 of 15)", id);
     expect_refused("token " + in_batch, [&] { evaluate(batch(bad), batch(good)); });
     if (id != kNoTarget) expect_refused("target " + in_batch, [&] { evaluate(batch(good), batch(bad)); });
-    expect_refused("token " + in_batch, [&] { state.session().next_token_logits(batch(bad)); });
+    expect_refused("token " + in_batch, [&] { state.session().last_logits(batch(bad), 1); });
   }
   step(good, good);
   EXPECT_TRUE(std::isfinite(state.finish_step().loss));

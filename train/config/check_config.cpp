@@ -200,6 +200,9 @@ void check_across(const SourcedConfig& sourced) {
   if (checkpoint.keep_best)
     sourced.require(sourced.config.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but",
                     "evaluation.every");
+  const auto& evaluation = sourced.config.evaluation;
+  sourced.require(evaluation.tasks.empty() || evaluation.every > 0, "evaluation.tasks",
+                  "needs evaluations, but", "evaluation.every");
   const auto& patience = sourced.config.train.patience;
   sourced.require(patience == 0 || sourced.config.evaluation.every > 0, "train.patience",
                   "needs evaluations, but", "evaluation.every");

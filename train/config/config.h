@@ -143,6 +143,8 @@ struct Config {
     int64_t sequences = 64;
     bool at_start = true;
     bool by_position = false;
+    std::vector<std::string> tasks = {};  // files, as read_task() takes them (written "none")
+    int64_t task_items = 0;               // of each; 0: all (written "all")
     bool operator==(const Evaluation&) const = default;
   } evaluation;
 

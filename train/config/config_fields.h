@@ -196,6 +196,11 @@ void visit_evaluation(Section& evaluation, Visit& visit) {
         "Also evaluate before the first step of a fresh run, unless evaluation.every is 0");
   visit("evaluation.by_position", evaluation.by_position, Flag{},
         "Also record the loss by position in the sequence, and print it at the end: do later tokens profit?");
+  visit(
+      "evaluation.tasks", evaluation.tasks, Paths{},
+      "Multiple-choice tasks to answer with each validation loss: HellaSwag, ARC, JSON lines, llm.c's .bin");
+  visit("evaluation.task_items", evaluation.task_items, Whole{.zero = "all"},
+        "Items of each task, at most: the first ones");
 }
 
 template <class Section, class Visit>

@@ -283,6 +283,29 @@ std::string Text::read(const Written& value) const {
 
 std::string Text::write(const std::string& value) const { return in_quotes(value); }
 
+std::vector<std::string> Paths::read(const Written& value) const {
+  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
+  if (is_text && (value.text == "none" || value.text.empty())) return {};
+  if (is_text) return {Text().read(value)};
+  if (value.kind != Written::Kind::kList) refuse(value, wants());
+  std::vector<std::string> paths;
+  for (const Written& one : value.values) {
+    const std::string path = Text().read(one);
+    if (path.empty()) refuse(value, wants(), ", with an empty path");
+    check(std::ranges::find(paths, path) == paths.end(), "{}: {} names {} twice", one.where, value.key,
+          in_quotes(path));
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+std::string Paths::write(const std::vector<std::string>& value) const {
+  if (value.empty()) return "none";
+  std::string text;
+  for (const std::string& path : value) text += (text.empty() ? "[" : ", ") + in_quotes(path);
+  return text + "]";
+}
+
 std::string text_of(const std::vector<DataSource>& sources) {
   if (sources.size() == 1) return sources[0].path;
   std::string text;

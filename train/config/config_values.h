@@ -24,8 +24,9 @@ struct Written {
   std::string key;    // whose value this is
   std::string where;  // for messages: file:line:column, or --set key=value
   Kind kind = Kind::kNothing;
-  std::string text;                  // kPlain and kQuoted: without quotes, escapes resolved
-  std::vector<Written> values = {};  // kMap: those of its keys, without the values of these in turn
+  std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
+  // kMap: those of its keys; kList: its own; without the values of these in turn
+  std::vector<Written> values = {};
 
   std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
 };
@@ -115,6 +116,13 @@ struct Text {
   std::string wants() const { return "text"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
+};
+
+// none, a path, or a list of paths
+struct Paths {
+  std::string wants() const { return "none, a path, or a list of paths: [a, b]"; }
+  std::vector<std::string> read(const Written& value) const;
+  std::string write(const std::vector<std::string>& value) const;
 };
 
 // A path, or a map from paths to weights

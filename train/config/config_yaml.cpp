@@ -143,6 +143,8 @@ Written written_flat(const std::string& key, const YAML::Node& node, const YamlS
 
 Written written(const std::string& key, const YAML::Node& node, const YamlSource& source) {
   Written value = written_flat(key, node, source);
+  if (value.kind == Written::Kind::kList)
+    for (const YAML::Node& one : node) value.values.push_back(written_flat(key, one, source));
   if (value.kind != Written::Kind::kMap) return value;
   for (const auto& entry : node)
     value.values.push_back(

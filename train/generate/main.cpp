@@ -1,6 +1,192 @@
-#include <iostream>
+// ./generate runs/quickstart --prompt "#include <"
+#include <unistd.h>
 
-int main() {
-  std::cerr << "generate: error: not built yet\n";
-  return 1;
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/check.h"
+#include "kernels/base/process.h"
+#include "kernels/base/status_line.h"
+#include "kernels/base/text.h"
+#include "model/formats/folder.h"
+#include "train/generate/conversation.h"
+#include "train/generate/generate_plan.h"
+#include "train/generate/interrupts.h"
+#include "train/generate/options.h"
+#include "train/run/checkpoint.h"
+#include "train/run/model_folder.h"
+#include "train/run/threads.h"
+#include "train/session/device.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What all of the work needs, found and checked before anything slow
+struct Request {
+  fs::path folder;
+  ModelConfig model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<ChatTurns> chat;
+  std::vector<Prompt> prompts;
+  std::vector<std::vector<int32_t>> ids;  // of the prompts
+  GenerationRule rule;
+  int64_t known = 0, context = 0;
+
+  bool converses() const { return prompts.empty(); }
+};
+
+// Tokens that the cache must have room for
+int64_t context_of(const GenerateOptions& o, const Request& r) {
+  const int64_t most = r.model.context;
+  check(o.context <= most, "--context {}: the model of {} reads at most {} tokens. Use --context {}",
+        o.context, o.model, most, most);
+  check(!o.tokens || *o.tokens <= most, "--tokens {}: the model of {} reads at most {} tokens. Use fewer",
+        *o.tokens, o.model, most);
+  if (o.context > 0) return o.context;
+  if (o.plan) return most;
+  if (r.converses()) return std::min(most, kDefaultChatContext);
+  int64_t longest = 0;
+  for (const auto& ids : r.ids) longest = std::max(longest, std::ssize(ids));
+  return std::min(most, longest + o.tokens.value_or(kDefaultTokens));
+}
+
+void add_prompts(const GenerateOptions& o, Request& r) {
+  r.prompts = read_prompts(o.prompts);
+  for (const Prompt& prompt : r.prompts)
+    r.ids.push_back(r.chat
+                        ? r.chat->opening(o.system, prompt.text)
+                        : encode_prompt(*r.tokenizer, prompt,
+                                        o.prompt_as_text ? SpecialTokens::kAsText : SpecialTokens::kMatched));
+}
+
+void check_lengths(const GenerateOptions& o, const Request& r) {
+  for (size_t i = 0; i < r.ids.size(); ++i) {
+    const int64_t count = std::ssize(r.ids[i]);
+    const bool can_grow = r.context < r.model.context;
+    check(count <= r.context, "{} has {} tokens, and {} {}. {}", r.prompts[i].place, count,
+          can_grow ? "--context is" : fmt::format("the model of {} reads at most", o.model), r.context,
+          can_grow ? fmt::format("Use a --context of up to {}, or a shorter prompt", r.model.context)
+                   : "Use a shorter prompt");
+  }
+}
+
+Request read_request(const GenerateOptions& o) {
+  Request r;
+  r.folder = find_model_folder(o.model);
+  r.model = read_model_config(r.folder).model;
+  r.tokenizer = find_tokenizer(r.folder, o.tokenizer, r.model);
+  r.known = std::min<int64_t>(r.tokenizer->vocab_size(), r.model.vocab_size);
+  r.rule = {.sampling = o.sampling,
+            .seed = static_cast<uint64_t>(o.seed),
+            .tokens = o.tokens.value_or(kDefaultTokens),
+            .ends = find_end_tokens(r.folder, *r.tokenizer),
+            .text = {.stops = o.stops, .show_special = o.show_special}};
+  if (o.chat) {
+    r.chat.emplace(choose_chat_template(o.chat_template, *r.tokenizer), *r.tokenizer);
+    if (r.chat->end_token() >= 0)
+      r.rule.ends.push_back(r.chat->end_token());
+    else
+      r.rule.text.stops.push_back(r.chat->end_marker());
+    if (!o.tokens) r.rule.tokens = std::numeric_limits<int64_t>::max();
+  }
+  if (!o.plan) add_prompts(o, r);
+  r.context = context_of(o, r);
+  check_lengths(o, r);
+  check(o.plan || !r.converses() || isatty(STDIN_FILENO),
+        "--chat without a prompt is a conversation on a terminal, and standard input is none. Give the "
+        "message with --prompt TEXT; --prompt - reads it from standard input");
+  check(!r.converses() || !o.json,
+        "--json prints samples of prompts, not a conversation: give --prompt TEXT");
+  return r;
+}
+
+void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits& device,
+                  const GeneratePlan& plan) {
+  const auto line = [](std::string_view label, const std::string& text) {
+    fmt::print(stderr, "{}\n", labelled(label, text));
+  };
+  line("model", fmt::format("{}: {} parameters, context {}, tokenizer {}", r.folder.string(),
+                            format_count(static_cast<double>(r.model.parameters())), r.model.context,
+                            r.tokenizer->name()));
+  line("device",
+       fmt::format("{}, {}, {} attention", device.name, name_of(plan.shape.dtype), name_of(o.attention)));
+  line("cache", fmt::format("{} x {} tokens, {}; all memory {}", plan.settings.slots, plan.settings.capacity,
+                            format_bytes(plan.cache_bytes), format_bytes(plan.peak())));
+}
+
+Throughput print_samples(const GenerateOptions& o, const Request& r, Session& session, Decoder& decoder,
+                         TextOutput& out) {
+  std::vector<SampleJob> jobs;
+  std::vector<SampleOutput::Sample> samples;
+  const bool several = std::ssize(r.prompts) * o.samples > 1;
+  for (size_t p = 0; p < r.prompts.size(); ++p)
+    for (int64_t s = 0; s < o.samples; ++s) {
+      jobs.push_back({.prompt = r.ids[p], .sequence = o.first_sample + std::ssize(jobs)});
+      samples.push_back({.prompt = r.prompts[p].text,
+                         .prompt_tokens = std::ssize(r.ids[p]),
+                         .name = several ? fmt::format("prompt {}, sample {}", p + 1, s + 1) : "",
+                         .prompt_number = static_cast<int64_t>(p),
+                         .sample_number = s});
+      // A question is not the beginning of its answer.
+      if (r.chat && !o.json) samples.back().prompt.clear();
+    }
+  SampleOutput output(out, std::move(samples),
+                      o.json ? SampleOutput::Form::kJsonLines : SampleOutput::Form::kText);
+  return generate_samples(session, decoder, *r.tokenizer, r.rule, jobs,
+                          {.on_text = [&](size_t job, const std::string& text) { output.add(job, text); },
+                           .on_end = [&](size_t job, const SampleResult& result) { output.end(job, result); },
+                           .stop = [&] { return is_interrupted() || out.reader_is_gone(); }});
+}
+
+int run(const GenerateOptions& o) {
+  check_options(o);
+  const Request r = read_request(o);
+  const int64_t texts = o.plan ? o.samples : r.converses() ? 1 : std::ssize(r.prompts) * o.samples;
+  const GenerateShape shape{.model = r.model,
+                            .precision = o.precision,
+                            .attention = o.attention,
+                            .slots = std::min(o.batch, texts),
+                            .context = r.context,
+                            .known = r.known};
+  if (o.plan) return print_generate_plan(shape, choose_plan_target(o.device, 1, o.device_memory, o.arch));
+
+  const DeviceTraits device = choose_device(o.device).traits;
+  const GeneratePlan plan = plan_generate(shape, device);
+  check_fits(shape, plan, device, present_memory(device.device));
+  check_undamaged(r.folder, CheckpointPart::kWeights);
+  const std::unique_ptr<Backend> be = make_backend(device);
+  Arena arena = make_arena(device);
+  Session session(*be, arena, plan.shape);
+  load_weights(r.folder, session);
+  Decoder decoder(session, plan.settings);
+  print_header(o, r, device, plan);
+  catch_interrupts();
+  TextOutput out;
+  const Throughput total = r.converses()
+                               ? converse(session, decoder, *r.tokenizer, *r.chat, r.rule, o.system, out)
+                               : print_samples(o, r, session, decoder, out);
+  total.print();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  start_process();
+  outlive_readers();
+  wait_without_spinning(argv);
+  CLI::App app{"Continues texts: draws token after token from a trained model.", "generate"};
+  GenerateOptions options;
+  add_generate_options(app, options);
+  if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "generate: error: {}\n", error.what());
+    return 1;
+  }
 }

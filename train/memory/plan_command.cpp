@@ -12,60 +12,12 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
+#include "train/memory/plan_target.h"
 
 namespace tessera {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kDefaultArch = attention::kHopper;  // of a GPU that is not present, where --arch is not given
-constexpr int kOldestArch = attention::kLowestArch, kNewestArch = 999;
-
-// The device that is planned for, and a notice if it was assumed
-struct Target {
-  DeviceTraits device;
-  MemoryLimit limit;
-  std::string notice;
-};
-
-Target absent_gpu(int arch, const std::string& assumed) {
-  return {.device = {.device = Device::kCuda, .arch = arch, .name = "a GPU that is not present"},
-          .limit = {},
-          .notice = assumed};
-}
-
-// The device that the run would use. Without a GPU in this machine, the plan is for one if the user asked for
-// it: by --arch, by device=cuda, or by a memory size without device=cpu.
-Target choose_target(const Config& config, const PlanOptions& options) {
-  const DeviceRequest requested = config.device;
-  const bool has_memory = !options.device_memory.empty();
-  check(options.arch == 0 || (kOldestArch <= options.arch && options.arch <= kNewestArch),
-        "--arch {}: wanted the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
-        options.arch, kOldestArch);
-  check(options.arch == 0 || requested != DeviceRequest::kCpu,
-        "--arch {} plans for a GPU, but device is cpu: remove one of them", options.arch);
-  Target target;
-  std::string why_not = "device=cpu";
-  const bool present = requested != DeviceRequest::kCpu && find_cuda_device(target.device, why_not);
-  if (options.arch != 0 && !(present && target.device.arch == options.arch)) {
-    target = absent_gpu(options.arch, "no such GPU is present: the compute capability is that of --arch");
-  } else if (!present && requested != DeviceRequest::kCpu &&
-             (has_memory || requested == DeviceRequest::kCuda)) {
-    target = absent_gpu(kDefaultArch,
-                        fmt::format("{}, so compute capability {}.{} is assumed; --arch 80 names another",
-                                    why_not, kDefaultArch / 10, kDefaultArch % 10));
-  } else {
-    target.limit = present_memory(target.device.device, config.ranks);
-    target.device.threads = cpu_threads(config.ranks);  // as the launcher starts them
-    if (!present && requested != DeviceRequest::kCpu)
-      target.notice =
-          fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
-  }
-  if (has_memory)
-    target.limit = given_memory(target.device.device, parse_bytes(options.device_memory), config.ranks);
-  target.limit = target.limit.shared_by(target.device.device, config.ranks);
-  return target;
-}
 
 std::string with_bytes(int64_t bytes) { return fmt::format("{:>12} {:>18}", format_bytes(bytes), bytes); }
 
@@ -196,7 +148,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 namespace {
 
 // One plan for every stage of train.context_schedule
-int plan_each_stage(const Config& config, const PlanOptions& options, const Target& target) {
+int plan_each_stage(const Config& config, const PlanOptions& options, const PlanTarget& target) {
   if (options.fit != FitSearch::kNone)
     fail(
         "--fit {} searches for one length, and train.context_schedule has {}: set "
@@ -226,7 +178,8 @@ int plan_each_stage(const Config& config, const PlanOptions& options, const Targ
 
 int plan_command(const Config& config, const PlanOptions& options) {
   check_writable(options.json);
-  const Target target = choose_target(config, options);
+  const PlanTarget target =
+      choose_plan_target(config.device, config.ranks, options.device_memory, options.arch);
   if (config.stages() > 1) return plan_each_stage(config, options, target);
   std::optional<Fit> fit;
   if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit);

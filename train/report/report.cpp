@@ -21,6 +21,11 @@ int main(int argc, char** argv) {
   app.add_option("--validation-svg", options.validation_svg,
                  "Also draw the validation losses alone, close to the lowest, into this file")
       ->type_name("FILE");
+  app.add_option(
+         "--position-svg", options.position_svg,
+         "Also draw the validation loss by position, of the first and the newest evaluation, into this "
+         "file")
+      ->type_name("FILE");
   app.footer(
       "Examples:\n"
       "  ./report runs/a runs/b --output compare.html\n"

@@ -65,6 +65,7 @@ void report_command(const ReportOptions& options) {
   };
   draw(options.svg, report_svg);
   draw(options.validation_svg, validation_svg);
+  draw(options.position_svg, position_svg);
   print_table(runs);
   fmt::print("written: {}\n", written);
 }

@@ -11,6 +11,7 @@ struct ReportOptions {
   std::string output;             // the page; "": of one run its report.html, of several compare.html
   std::string svg;                // a picture of all curves; "": none
   std::string validation_svg;     // of the validation losses alone; "": none
+  std::string position_svg;       // of the losses by position; "": none
 };
 
 // Writes them and prints a table of the runs. Error: a run cannot be read, a file cannot be written.

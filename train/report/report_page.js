@@ -74,7 +74,7 @@ function draw_memory() {
   const row = element(panel, "div", { class: "row faint", style: "font-size:13px" });
   for (const tag of all_tags) if (shown().some((run) => run.memory[tag])) { const e = element(row, "span"); element(e, "span", { class: "key block", style: `background:var(--${tag})` }); e.append(tag); }
 }
-// The validation loss by position: of the first evaluation (dashed) and the newest, or the newest of each run.
+// The validation loss by position: of the first evaluation of each length (dashed) and the newest, or the newest of each run.
 const has_positions = runs.some((run) => run.positions.length > 0);
 function draw_positions() {
   if (!has_positions) return;
@@ -232,7 +232,7 @@ charts.forEach((chart, i) => {
   element(memory, "div", { id: "memory" });
   if (has_positions) {
     const positions = element($("charts"), "figure", { class: "panel" });
-    element(element(positions, "h2", {}, "Loss by position"), "span", { class: "faint" }, single ? ", validation; dashed: the first evaluation" : ", validation");
+    element(element(positions, "h2", {}, "Loss by position"), "span", { class: "faint" }, single ? ", validation; dashed: the first evaluation of each sequence length" : ", validation");
     element(positions, "svg", { class: "chart", id: "positions", role: "img", style: "cursor:default" });
   }
   const events = element($("charts"), "figure", { class: "panel" });

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/base/text.h"
 #include "train/plot/svg_plot.h"
 
 namespace tessera {
@@ -152,6 +153,29 @@ std::string validation_svg(std::span<const RunRecord> runs) {
                  .y_label = "",
                  .panels = {std::move(panel)},
                  .x_axis = SvgPlot::XAxis::kLinear}
+      .draw();
+}
+
+std::string position_svg(std::span<const RunRecord> runs) {
+  SvgPlot::Panel panel{.title = "", .lines = {}};
+  panel.wide = panel.around = true;
+  for (const RunRecord& run : runs) {
+    for (const RunRecord::Positions& one : run.positions()) {
+      SvgPlot::Line line{.name = fmt::format("{}step {}", runs.size() == 1 ? "" : run.name + ", ",
+                                             format_count(static_cast<double>(one.step))),
+                         .points = {},
+                         .dashed = &one != &run.positions().back()};
+      for (size_t i = 0; i < one.ends.size(); ++i)
+        if (std::isfinite(one.losses[i])) line.points.push_back({one.ends[i], one.losses[i]});
+      if (!line.points.empty()) panel.lines.push_back(std::move(line));
+    }
+  }
+  check(!panel.lines.empty(),
+        "there is no loss by position to draw: these runs had evaluation.by_position=false");
+  return SvgPlot{.title = "Validation loss by position",
+                 .x_label = "position in the sequence, to",
+                 .y_label = "",
+                 .panels = {std::move(panel)}}
       .draw();
 }
 

@@ -16,4 +16,8 @@ std::string report_svg(std::span<const RunRecord> runs);
 // be told apart. Error: no run has one.
 std::string validation_svg(std::span<const RunRecord> runs);
 
+// The validation loss by position of each run: of its first evaluation of each sequence length (dashed) and
+// its newest. Error: no run has one.
+std::string position_svg(std::span<const RunRecord> runs);
+
 }  // namespace tessera

@@ -135,7 +135,10 @@ void RunRecord::add_positions(const Json& line) {
   const bool fits = found.ends.size() == found.losses.size() &&
                     std::ranges::all_of(found.ends, [](double end) { return end >= 1; });
   if (found.ends.empty() || !fits) return;
-  if (positions_.size() == 2) positions_.pop_back();
+  // The first of a sequence length stays.
+  const size_t count = positions_.size();
+  const bool repeats = count >= 2 && positions_[count - 1].ends == positions_[count - 2].ends;
+  if (repeats || count == kMostPositionCurves) positions_.pop_back();
   positions_.push_back(std::move(found));
 }
 

@@ -36,7 +36,7 @@ class RunRecord {
     std::vector<double> ends, losses;
     int64_t step;
   };
-  static constexpr size_t kMostPositions = 64;
+  static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
   struct Event {  // start, resume, stage, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
@@ -57,7 +57,7 @@ class RunRecord {
   const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
-  // Of the first evaluation that has them, and of the newest
+  // Of the first evaluation of each sequence length, and of the newest
   const std::vector<Positions>& positions() const { return positions_; }
   const std::vector<Event>& events() const { return events_; }
   const std::deque<Sample>& samples() const { return samples_; }

@@ -1,13 +1,21 @@
 #include "train/run/model_folder.h"
 
+#include <set>
+
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
 
 namespace tessera {
+namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kGenerationFile = "generation_config.json";  // of transformers
+
+}  // namespace
 
 fs::path find_model_folder(const std::string& name) {
   const fs::path folder(name);
@@ -31,6 +39,20 @@ std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder, const std::str
         "FOLDER",
         folder.string(), model.vocab_size, bytes->vocab_size());
   return bytes;
+}
+
+std::vector<int32_t> find_end_tokens(const fs::path& folder, const Tokenizer& tokenizer) {
+  std::set<int32_t> ids;
+  const auto add = [&](const nlohmann::json& config) {
+    const nlohmann::json found = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : config;
+    for (const nlohmann::json& id : found.is_array() ? found : nlohmann::json::array({found}))
+      if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size()) ids.insert(id.get<int32_t>());
+  };
+  if (tokenizer.end_of_text() >= 0) ids.insert(tokenizer.end_of_text());
+  add(read_token_ids(folder));
+  std::error_code error;
+  if (fs::exists(folder / kGenerationFile, error)) add(read_json(folder / kGenerationFile));
+  return {ids.begin(), ids.end()};
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
@@ -22,5 +23,9 @@ std::filesystem::path find_model_folder(const std::string& name);
 // it has none, and the vocabulary is that of bytes, `bytes`. Error: none is found.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder, const std::string& source,
                                           const ModelConfig& model);
+
+// The tokens that end a text, each once: the tokenizer's end of text, and the eos_token_id of config.json and
+// of generation_config.json in the folder
+std::vector<int32_t> find_end_tokens(const std::filesystem::path& folder, const Tokenizer& tokenizer);
 
 }  // namespace tessera

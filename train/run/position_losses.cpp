@@ -40,8 +40,9 @@ PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> 
   return found;
 }
 
-std::string position_table(const PositionLosses& of) {
-  std::string text = fmt::format("validation loss by position, after step {}", of.step);
+std::string position_table(const PositionLosses& of, const std::string& title) {
+  std::string text =
+      title.empty() ? fmt::format("validation loss by position, after step {}", of.step) : title;
   for (size_t i = 0; i < of.losses.size(); ++i)
     text += fmt::format("\n  {:<20} {:>8.4f}", range_text(of.ends, i), of.losses[i]);
   const size_t last = of.losses.size() - 1;

@@ -23,7 +23,8 @@ struct PositionLosses {
 PositionLosses position_losses(int64_t step, int64_t T, std::span<const double> sums,
                                std::span<const double> tokens);
 
-// A line a range, and whether the last one has a lower loss than the one before
-std::string position_table(const PositionLosses& losses);
+// A line a range, and whether the last one has a lower loss than the one before. `title`: "": of a run's
+// evaluation
+std::string position_table(const PositionLosses& losses, const std::string& title = "");
 
 }  // namespace tessera

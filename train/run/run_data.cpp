@@ -13,12 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TokenStream open(const std::string& name, int64_t vocab_size) {
-  TokenStream stream = TokenStream::open(name == kBuiltinData ? builtin_corpus() : fs::path(name));
-  stream.require_tokens_below(vocab_size);
-  return stream;
-}
-
 std::unique_ptr<Loader> load(const Config& config, const TokenStream& stream, TokenRange range) {
   return std::make_unique<Loader>(LoaderOptions{.stream = &stream,
                                                 .first_token = range.first_token,
@@ -96,7 +90,7 @@ RunData::Part RunData::packed(const Config& config, Source& source) const {
 
 RunData::RunData(const Config& config, bool shift) {
   for (const DataSource& source : config.data.train)
-    sources_.push_back({.stream = open(source.path, config.model.vocab_size), .weight = source.weight});
+    sources_.push_back({.stream = open_data(source.path, config.model.vocab_size), .weight = source.weight});
   std::vector<Mixture::Part> train, validation;
   for (Source& source : sources_) {
     Part part = config.data.masks() ? packed(config, source) : joined(config, source, shift);
@@ -109,7 +103,7 @@ RunData::RunData(const Config& config, bool shift) {
   validation_ = one_of(std::move(validation));
   if (config.data.validation.empty() || config.evaluation.every == 0) return;
   const TokenStream& held_out =
-      validation_stream_.emplace(open(config.data.validation, config.model.vocab_size));
+      validation_stream_.emplace(open_data(config.data.validation, config.model.vocab_size));
   if (config.data.masks())
     validation_ = pack(config, held_out, 0);
   else
@@ -157,6 +151,13 @@ std::vector<std::string> RunData::packing_notices() const {
                       fmt::join(figures.first_uncounted, ", ")));
   }
   return notices;
+}
+
+TokenStream open_data(const std::string& name, int64_t vocab_size, const Tokenizer* tokenizer) {
+  const fs::path path = name == kBuiltinData ? builtin_corpus() : fs::path(name);
+  TokenStream stream = tokenizer ? TokenStream::open(path, *tokenizer) : TokenStream::open(path);
+  stream.require_tokens_below(vocab_size);
+  return stream;
 }
 
 fs::path builtin_corpus() {

@@ -60,6 +60,9 @@ class RunData {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
+// What a path of data.train names: see TokenStream::open(). `tokenizer`: of texts; null: their bytes
+TokenStream open_data(const std::string& name, int64_t vocab_size, const Tokenizer* tokenizer = nullptr);
+
 // The text of `data.train: builtin`: the corpus that the build put beside the program, or that was installed
 std::filesystem::path builtin_corpus();
 

@@ -156,21 +156,23 @@ void RunLog::progress(int64_t step, const std::string& what, int64_t done, int64
                           .seconds = seconds}));
 }
 
-void RunLog::evaluation(double loss, int64_t sequences, int64_t counted, double seconds,
-                        const PositionLosses& positions) {
+void RunLog::evaluation(const DataLoss& found, double seconds, const PositionLosses& positions,
+                        const std::vector<TaskResult>& tasks) {
   time_left_.took(TimeLeft::kEvaluation, seconds);
   nlohmann::ordered_json figures{
-      {"validation_loss", loss}, {"validation_sequences", sequences}, {"seconds", seconds}};
-  const bool all_count = counted == sequences * shape_.sequence_length;
-  if (!all_count) figures["loss_tokens"] = counted;
+      {"validation_loss", found.loss}, {"validation_sequences", found.sequences}, {"seconds", seconds}};
+  const bool all_count = found.counted == found.sequences * shape_.sequence_length;
+  if (!all_count) figures["loss_tokens"] = found.counted;
   if (!positions.ends.empty()) {
     figures["position_ends"] = positions.ends;
     figures["position_losses"] = positions.losses;
   }
+  for (const TaskResult& task : tasks) figures["tasks"][task.name] = accuracies_json(task);
   record("evaluation", figures);
   line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}", run_.step,
-                          loss, std::exp(loss), sequences,
-                          all_count ? "" : fmt::format(", {} loss tokens", counted)));
+                          found.loss, std::exp(found.loss), found.sequences,
+                          all_count ? "" : fmt::format(", {} loss tokens", found.counted)));
+  for (const TaskResult& task : tasks) line_.print(fmt::format("step {}: {}", run_.step, task_line(task)));
 }
 
 void RunLog::sample(const std::string& text, double seconds) {

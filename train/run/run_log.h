@@ -10,8 +10,10 @@
 #include "train/report/metrics.h"
 #include "train/report/run_report.h"
 #include "train/run/checkpoint.h"
+#include "train/run/data_loss.h"
 #include "train/run/position_losses.h"
 #include "train/run/progress.h"
+#include "train/tasks/score.h"
 
 namespace tessera {
 
@@ -44,9 +46,8 @@ class RunLog {
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);
-  // `counted`: how many tokens of the sequences the loss is a mean over
-  void evaluation(double loss, int64_t sequences, int64_t counted, double seconds,
-                  const PositionLosses& positions);
+  void evaluation(const DataLoss& loss, double seconds, const PositionLosses& positions,
+                  const std::vector<TaskResult>& tasks);
   void sample(const std::string& text, double seconds);
   void checkpoint(const std::filesystem::path& path, double seconds, bool best);
   void signal(int number);

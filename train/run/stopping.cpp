@@ -5,16 +5,16 @@
 
 namespace tessera {
 
-std::vector<double> Stopping::sum(std::initializer_list<double> mine) {
-  std::vector<double> values(mine);
-  for (const int number : kStopSignals) values.push_back(stop_signal() == number ? 1 : 0);
-  values = ranks_.sum(values);
+std::vector<double> Stopping::sum(std::vector<double> mine) {
+  const size_t count = mine.size();
+  for (const int number : kStopSignals) mine.push_back(stop_signal() == number ? 1 : 0);
+  std::vector<double> values = ranks_.sum(mine);
   for (size_t i = 0; i < kStopSignals.size() && signal_ == 0; ++i) {
-    if (values[mine.size() + i] == 0) continue;
+    if (values[count + i] == 0) continue;
     signal_ = kStopSignals[i];
     on_signal_(signal_);
   }
-  values.resize(mine.size());
+  values.resize(count);
   return values;
 }
 

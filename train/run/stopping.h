@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <vector>
 
 #include "train/run/rank_group.h"
@@ -27,8 +26,7 @@ class Stopping {
 
   // All ranks call these, in the same order. A signal to one of them counts for all.
   bool agreed();
-  std::vector<double> sum(
-      std::initializer_list<double> mine);  // RankGroup::sum(), and agreed() in the same exchange
+  std::vector<double> sum(std::vector<double> mine);  // RankGroup::sum(), and agreed() in the same exchange
 
   // The next step: its micro-batches and its expected seconds, the same at all ranks.
   void expect_step(int64_t micro_steps, double seconds);

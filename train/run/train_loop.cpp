@@ -12,6 +12,7 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/data_loss.h"
 #include "train/run/epochs.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
@@ -31,13 +32,6 @@ std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
   for (size_t i = 0; i < sequences.documents.size(); i += 2)
     lengths += sequences.documents[i + 1] - sequences.documents[i];
   return {static_cast<double>(counted(sequences.targets)), lengths};
-}
-
-// For each position in a document, the tokens there that count are added.
-void count_by_position(const Sequences& sequences, int64_t T, std::vector<double>& by_position) {
-  for (size_t n = 0; !by_position.empty() && n < sequences.targets.size(); ++n)
-    if (sequences.targets[n] != kNoTarget)
-      ++by_position[static_cast<size_t>(position_in(sequences, static_cast<int64_t>(n), T))];
 }
 
 }  // namespace
@@ -63,38 +57,56 @@ void TrainLoop::count_next(std::span<const double> counts) {
 std::optional<double> TrainLoop::evaluate() {
   Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
-  const int64_t T = shape().sequence_length, total = evaluated_sequences(run_.config, run_.data);
-  Sequences sequences;
-  double sum = 0, tokens = 0;
-  std::vector<double> by_position(run_.config.evaluation.by_position ? static_cast<size_t>(T) : 0),
-      tokens_by_position(by_position.size());
+  const int64_t total = evaluated_sequences(run_.config, run_.data);
   run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
-  const int64_t batch = shape().micro_batch;
-  for (int64_t first = run_.ranks.rank() * batch; first < total && !stop_signal();
-       first += run_.ranks.size() * batch) {
-    const int64_t count = std::min(shape().micro_batch, total - first);
-    run_.data.validation().fetch(first, count, sequences);
-    const double its_tokens = static_cast<double>(counted(sequences.targets));
-    sum +=
-        run_.state.session().evaluate(sequences, count, by_position) * (its_tokens / static_cast<double>(T));
-    tokens += its_tokens;
-    count_by_position(sequences, T, tokens_by_position);
-    run_.log.progress(run_.now.step, "evaluation", first + count, total, "sequences", seconds_since(start));
-  }
+  const LossJob job{.data = run_.data.validation(),
+                    .sequences = total,
+                    .by_position = run_.config.evaluation.by_position,
+                    .rank = run_.ranks.rank(),
+                    .ranks = run_.ranks.size(),
+                    .continues = [&](int64_t done) {
+                      if (done > 0)
+                        run_.log.progress(run_.now.step, "evaluation", done, total, "sequences",
+                                          seconds_since(start));
+                      return stop_signal() == 0;
+                    }};
+  Session& session = run_.state.session();
+  const std::vector<double> sums = stopping_.sum(batch_sums(session, job));
   run_.log.line().clear();
-  const std::vector<double> all = stopping_.sum({sum, tokens});
   if (stopping_.signal() != 0) return {};
-  check(all[1] > 0,
+  const DataLoss found = data_loss(session, job, sums);
+  check(found.counted > 0,
         "there is no validation loss: no token of the {} sequences evaluated is a target that counts. Set "
         "data.validation to data with targets, or evaluation.sequences higher",
         total);
-  const double loss = all[0] / (all[1] / static_cast<double>(T));
-  if (!by_position.empty())
-    positions_ = position_losses(run_.now.step, T, run_.ranks.sum(sums_by_range(by_position)),
-                                 run_.ranks.sum(sums_by_range(tokens_by_position)));
-  run_.log.evaluation(loss, total, static_cast<int64_t>(all[1]), seconds_since(start), positions_);
-  return loss;
+  if (job.by_position)
+    positions_ =
+        position_losses(run_.now.step, shape().sequence_length, found.position_sums, found.position_tokens);
+  const std::vector<TaskResult> tasks = evaluate_tasks();
+  if (stopping_.signal() != 0) return {};
+  run_.log.evaluation(found, seconds_since(start), positions_, tasks);
+  return found.loss;
+}
+
+// evaluation.tasks, the same on all ranks. A signal may stop them: then the results are not complete.
+std::vector<TaskResult> TrainLoop::evaluate_tasks() {
+  std::vector<TaskResult> results;
+  for (const Task& task : run_.tasks) {
+    const Clock::time_point start = Clock::now();
+    run_.ranks.enter_phase("the task " + task.name);
+    const TaskShare share{
+        .rank = run_.ranks.rank(), .ranks = run_.ranks.size(), .continues = [&](int64_t done, int64_t total) {
+          if (done > 0)
+            run_.log.progress(run_.now.step, task.name, done, total, "choices", seconds_since(start));
+          return stop_signal() == 0;
+        }};
+    const std::vector<double> scores = stopping_.sum(score_choices(run_.state.session(), task, share));
+    run_.log.line().clear();
+    if (stopping_.signal() != 0) break;
+    results.push_back(task_result(task, scores));
+  }
+  return results;
 }
 
 void TrainLoop::sample() {

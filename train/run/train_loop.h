@@ -16,6 +16,7 @@
 #include "train/run/stopping.h"
 #include "train/session/device.h"
 #include "train/session/train_state.h"
+#include "train/tasks/score.h"
 
 namespace tessera {
 
@@ -26,6 +27,7 @@ struct OpenRun {
   const DeviceChoice& device;
   const RunPlan& plan;
   const RunData& data;
+  const std::vector<Task>& tasks;  // of evaluation.tasks
   Arena& arena;
   TrainState& state;
   RunState& now;  // after the last finished step
@@ -72,6 +74,7 @@ class TrainLoop {
   bool train_step(int64_t step);
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
+  std::vector<TaskResult> evaluate_tasks();
   void sample();
   void save();
   void end();

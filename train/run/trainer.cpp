@@ -1,5 +1,6 @@
 #include "train/run/trainer.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -38,6 +39,7 @@ class Trainer {
   void plan_every_stage(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
   void check_later_data();
+  void take_tasks();
   void add_notices(const std::vector<std::string>& notices) {
     notices_.insert(notices_.end(), notices.begin(), notices.end());
   }
@@ -53,6 +55,7 @@ class Trainer {
   DeviceChoice device_;
   std::optional<RunFolder> run_folder_;
   std::optional<RunData> data_;
+  std::vector<Task> tasks_;           // of evaluation.tasks
   RunState run_, was_;                // was_: the checkpoint's, where there is one
   std::vector<std::string> notices_;  // for rank 0 to print when the run starts
   size_t stage_ = 0;                  // of train.context_schedule
@@ -95,6 +98,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
     notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
+  take_tasks();
   // Data that cannot be read is refused before any memory is allocated or any file is written.
   fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
@@ -183,6 +187,22 @@ void Trainer::take_data(const fs::path* checkpoint) {
   take_best(*checkpoint, was_, run_, config_);
 }
 
+// A choice has to fit into a sequence of every stage to come.
+void Trainer::take_tasks() {
+  const Config::Evaluation& evaluation = config_.evaluation;
+  if (evaluation.tasks.empty()) return;
+  int64_t shortest = shape().sequence_length;
+  for (size_t stage = stage_; stage < config_.stages(); ++stage)
+    shortest = std::min(shortest, plans_[stage].shape.sequence_length);
+  tasks_ = read_tasks(evaluation.tasks, {.tokenizer = data_->tokenizer(),
+                                         .vocab_size = shape().model.vocab_size,
+                                         .sequence_length = shortest,
+                                         .most_items = evaluation.task_items});
+  std::string items;
+  for (const Task& task : tasks_) items += fmt::format("{}: {} items; ", task.name, task.items.size());
+  ranks_.check_same(items, "the files of evaluation.tasks: all ranks have to read the same");
+}
+
 void Trainer::open_device() {
   ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
@@ -260,6 +280,7 @@ void Trainer::run() {
              .device = device_,
              .plan = plan_,
              .data = *data_,
+             .tasks = tasks_,
              .arena = *arena_,
              .state = *state_,
              .now = run_,

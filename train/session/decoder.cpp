@@ -51,8 +51,13 @@ Decoder::Decoder(Session& session, const Settings& settings)
   logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
                         {slots, model_.config.padded_vocab()});
   tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
-  seen_ = arena.alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
-                      {slots, words_of_bits(settings_.known)});
+  // Of the whole vocabulary, so that a plan needs no tokenizer
+  const int64_t words = words_of_bits(settings_.known);
+  seen_ = arena
+              .alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
+                     {slots * words_of_bits(model_.config.vocab_size)})
+              .rows(0, slots * words)
+              .view({slots, words});
   draws_ = arena.alloc(MemoryTag::kData, "draws", DType::kI32, {slots, 2});
   drawn_ = host_.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
   copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
@@ -80,35 +85,49 @@ void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
 }
 
 void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn) {
-  const Stream& stream = session_.stream();
-  Arena& arena = session_.arena();
-  const int64_t count = std::ssize(tokens), capacity = settings_.capacity;
   stop(slot);
-  check(count > 0 && count <= capacity, "a text wants 1 to {} tokens, the decoder's capacity, found {}",
-        capacity, count);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   check(sequence >= 0 && sequence <= kMost && drawn >= 0 && drawn <= kMost,
         "a text wants a number and draws of 0 to {}, found {} and {}", kMost, sequence, drawn);
+  read(slot, tokens, std::vector<int32_t>(static_cast<size_t>(seen_.shape[1])));
+  copy_to(session_.stream(), std::array{static_cast<int32_t>(sequence), static_cast<int32_t>(drawn)},
+          draws_.rows(slot, 1));
+}
+
+void Decoder::append(int64_t slot, std::span<const int32_t> tokens) {
+  check(!is_idle(slot), "slot {} is idle: it has no text to append to", slot);
+  std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
+  const Tensor row = seen_.rows(slot, 1);
+  session_.stream().run(Copy{row, {seen.data(), DType::kI32, row.shape, Device::kCpu}});
+  session_.stream().synchronize();
+  read(slot, tokens, std::move(seen));
+}
+
+// After the tokens that the slot has; `seen` of these
+void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen) {
+  const Stream& stream = session_.stream();
+  Arena& arena = session_.arena();
+  const int64_t before = length(slot), count = std::ssize(tokens), room = settings_.capacity - before;
+  check(count > 0 && count <= room, "a text wants 1 to {} tokens, {}, found {}", room,
+        before == 0 ? "the decoder's capacity" : "the room that the decoder has left", count);
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "prompt", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Tensor prompt = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});
   copy_ids(stream, Ids::kTokens, tokens, model_.config.vocab_size, prompt);
+  stop(slot);
   KvCache own = cache_.slot(slot);
   own.starts = arena.alloc(MemoryTag::kData, "tokens read", DType::kI32, {1});  // the slot is idle until then
   for (int64_t first = 0; first < count; first += settings_.prefill) {
-    const int64_t T = std::min(settings_.prefill, count - first);
-    copy_to(stream, std::array{static_cast<int32_t>(first)}, own.starts);
-    prefill(stream, arena, session_.model(), own, prompt.rows(first, T).view({1, T}), first,
+    const int64_t T = std::min(settings_.prefill, count - first), start = before + first;
+    copy_to(stream, std::array{static_cast<int32_t>(start)}, own.starts);
+    prefill(stream, arena, session_.model(), own, prompt.rows(first, T).view({1, T}), start,
             first + T == count ? logits_.rows(slot, 1) : Tensor{});
   }
-  std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
   for (const int32_t token : tokens)
     if (token < settings_.known) seen[static_cast<size_t>(token / 32)] |= int32_t{1} << token % 32;
   copy_to(stream, seen, seen_.rows(slot, 1));
-  copy_to(stream, std::array{static_cast<int32_t>(sequence), static_cast<int32_t>(drawn)},
-          draws_.rows(slot, 1));
-  copy_to(stream, std::array{static_cast<int32_t>(count - 1)}, cache_.starts.rows(slot, 1));
-  lengths_[static_cast<size_t>(slot)] = count;
+  copy_to(stream, std::array{static_cast<int32_t>(before + count - 1)}, cache_.starts.rows(slot, 1));
+  lengths_[static_cast<size_t>(slot)] = before + count;
 }
 
 void Decoder::stop(int64_t slot) {
@@ -118,27 +137,29 @@ void Decoder::stop(int64_t slot) {
 }
 
 std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) {
-  const Stream& stream = session_.stream();
-  stream.run(SampleTokens{.logits = logits_,
-                          .vocab_size = settings_.known,
-                          .rule = rule,
-                          .seed = seed,
-                          .seen = seen_,
-                          .draws = draws_,
-                          .starts = cache_.starts,
-                          .tokens = tokens_});
-  stream.run(Copy{tokens_, {drawn_.data(), DType::kI32, tokens_.shape, Device::kCpu}});
-  bool reads = false;
+  const auto is_full = [&](int64_t length) { return length == settings_.capacity; };
+  const bool any_full = std::ranges::any_of(lengths_, is_full);
+  const bool reads =
+      std::ranges::any_of(lengths_, [&](int64_t length) { return length > 0 && !is_full(length); });
+  record_sample(rule, seed);
+  sample_->run();
+  fetch_->start();
+  // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has no
+  // room for its token.
+  if (reads && !any_full) read_->run();
+  fetch_->wait();
+  const std::span drawn(drawn_.as<int32_t>(), lengths_.size());
   for (int64_t slot = 0; slot < settings_.slots; ++slot) {
     int64_t& length = lengths_[static_cast<size_t>(slot)];
-    if (length == settings_.capacity) {
+    if (length == 0) continue;
+    if (is_full(length) || drawn[static_cast<size_t>(slot)] == kBadLogits) {
       stop(slot);
-    } else if (length > 0) {
-      ++length, reads = true;
+    } else {
+      ++length;
     }
   }
-  if (reads) decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
-  return drawn_;
+  if (reads && any_full) read_->run();
+  return drawn;
 }
 
 int64_t Decoder::length(int64_t slot) const {

@@ -30,11 +30,14 @@ class Decoder {
   // these a text that is started again has `drawn` already. Error: an id outside the vocabulary; another
   // number of tokens. The slot is then idle.
   void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn = 0);
+  // Puts further tokens after the text of a slot, as the next turn of a conversation: draws go on from those
+  // before. Error: as start(); an idle slot.
+  void append(int64_t slot, std::span<const int32_t> tokens);
   void stop(int64_t slot);  // idle until the next start()
 
-  // Draws the next token of every slot, -1 where it is idle, and computes the logits after it. A slot whose
-  // cache was full before stops: the token drawn is its last. On a GPU this waits for the tokens, and not for
-  // the logits.
+  // Draws the next token of every slot, kIdleToken where it is idle, and computes the logits after it. A slot
+  // whose cache was full stops, as the token drawn is its last, and so does one that drew kBadLogits. On a GPU
+  // this waits for the tokens, not for the logits.
   std::span<const int32_t> next(const SamplingRule& rule, uint64_t seed);
 
   bool is_idle(int64_t slot) const { return length(slot) == 0; }
@@ -45,6 +48,7 @@ class Decoder {
 
  private:
   void record_sample(const SamplingRule& rule, uint64_t seed);
+  void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen);
 
   Session& session_;
   Settings settings_;

@@ -21,7 +21,7 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
     choice.traits = cuda;
   } else {
     check(requested != DeviceRequest::kCuda,
-          "device is cuda, but {}. Use --set device=auto or --set device=cpu", why_not);
+          "device is cuda, but {}. Set device to auto or cpu", why_not);
     choice.notice = fmt::format("training on the CPU: {}", why_not);
   }
   return choice;

@@ -45,12 +45,11 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
       std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
 }
 
-// The longest input of sample_text() to the model: a prompt has at most as many tokens as bytes, and the last
-// token drawn is never an input.
+// The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and the
+// last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
   if (c.sampling.every == 0) return 1;
-  const int64_t prompt = std::max<int64_t>(static_cast<int64_t>(c.sampling.prompt.size()), 1);
-  return std::min(c.model.context, prompt + c.sampling.tokens - 1);
+  return std::min(c.model.context, static_cast<int64_t>(c.sampling.prompt.size()) + c.sampling.tokens);
 }
 
 // Each rank must get the same number of whole micro-batches.
@@ -122,6 +121,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
 
 SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,
                              AttentionKind attention, int64_t longest) {
+  check(device.device == Device::kCuda || precision != Precision::kBf16,
+        "--precision bf16 needs a GPU; the CPU computes in fp32. Use --precision auto");
   Config config;
   config.model = Config::Model(model);
   config.model.attention = attention;

@@ -1,5 +1,6 @@
 #include "train/session/memory_plan.h"
 
+#include "train/session/decoder.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -18,7 +19,8 @@ class Walk {
   void evaluation_and_sample(Session& session) {
     session.evaluate({}, session.shape().batch);
     ended("an evaluation");
-    session.next_token_logits(std::vector<int32_t>(static_cast<size_t>(session.shape().longest_sample())));
+    const int64_t longest = session.shape().longest_sample();
+    Decoder(session, {.capacity = longest}).start(0, std::vector<int32_t>(static_cast<size_t>(longest)), 0);
     ended("a sample");
   }
   MemoryPlan plan() const { return {.ledger = arena.ledger(), .peak_stage = stage_}; }

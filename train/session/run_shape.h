@@ -18,7 +18,7 @@ struct SessionShape {
   bool deterministic = true;
   int64_t classifier_chunk = 0;  // see Model
   bool documents = false;        // sequences may hold several documents, and attention stays within each
-  // The longest text that next_token_logits() is given; 0: model.context
+  // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
 
   int64_t longest_sample() const { return sample_tokens > 0 ? sample_tokens : model.context; }

@@ -1,4 +1,4 @@
-// Samples text from the model: one token at a time, drawn from the softmax of its logits.
+// Samples text from the model while it trains.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,14 @@
 
 namespace tessera {
 
-// Draws an index with probability softmax(logits / temperature), among the `top_k` largest (0: all);
-// temperature 0 takes the largest. `uniform` in (0, 1) decides. Ties go to the lower index.
-int32_t draw_token(std::span<const float> logits, double temperature, int64_t top_k, double uniform);
-
 // The ids of config.prompt: what the tokenizer's template puts before a text, then the text, in which names
 // of special tokens are these tokens.
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sampling& config);
 
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
 // step) alone. Only tokens that the tokenizer knows are drawn. Without any token in the prompt it starts
-// from the end-of-text token. `stop` is called before each token; if it returns true there is no sample.
+// from the end-of-text token. A text that outgrows the session's longest sample goes on from its last half.
+// `stop` is called before each token; if it returns true there is no sample.
 std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
                                        const std::function<bool()>& stop = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "model/formats/weights.h"
 #include "model/init.h"
 #include "model/rope.h"
@@ -77,26 +78,33 @@ Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
 }
 
 double Session::evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position) {
+  const int64_t T = shape_.sequence_length;
+  const std::vector<float> host = losses(sequences, count, T);
+  for (int64_t n = 0; !by_position.empty() && n < std::ssize(host); ++n)
+    by_position[static_cast<size_t>(position_in(sequences, n, T))] +=
+        static_cast<double>(host[static_cast<size_t>(n)]);
+  return mean_loss(host, static_cast<double>(counted(sequences.targets)));
+}
+
+std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T) {
+  check(T <= shape_.sequence_length && count * T <= shape_.batch * shape_.sequence_length,
+        "{} sequences of {} tokens are more than a batch, {} of {}", count, T, shape_.batch,
+        shape_.sequence_length);
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const int64_t T = shape_.sequence_length;
   const Shape shape{count, T};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena_.alloc(MemoryTag::kData, name, dtype, of);
   };
-  const Tensor losses = take("losses evaluated", DType::kF32, {count * T});
+  const Tensor found = take("losses evaluated", DType::kF32, {count * T});
   Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
               .targets = take("targets evaluated", DType::kI32, shape)};
   if (shape_.documents) batch.documents = take("documents evaluated", DType::kI32, {count, T, 2});
   copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
   copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
   copy_documents(stream_, sequences.documents, T, batch.documents);
-  evaluate_batch(stream_, arena_, model_at(count, T, shape_.documents), batch, losses);
-  const std::vector<float> host = host_losses(stream_, losses);
-  for (int64_t n = 0; !by_position.empty() && n < std::ssize(host); ++n)
-    by_position[static_cast<size_t>(position_in(sequences, n, T))] +=
-        static_cast<double>(host[static_cast<size_t>(n)]);
-  return mean_loss(host, static_cast<double>(counted(sequences.targets)));
+  evaluate_batch(stream_, arena_, model_at(count, T, shape_.documents), batch, found);
+  return host_losses(stream_, found);
 }
 
 std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t count) {

@@ -1,5 +1,5 @@
-// Session: the weights of a model on one device, and the forward over them. It evaluates and computes the
-// logits of the next token. It has no gradients and no optimizer: TrainState (train_state.h) adds those.
+// Session: the weights of a model on one device, and the forward over them. It evaluates and computes logits;
+// a Decoder (decoder.h) continues texts with it. It has no gradients and no optimizer: TrainState (train_state.h) adds those.
 #pragma once
 
 #include <filesystem>
@@ -29,9 +29,10 @@ class Session {
   // position, in the document where the session has documents, is added to `by_position`, [T], unless it is
   // empty.
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
-  // Logits of the token after `tokens`, V of them; 1 to model.context tokens.
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return last_logits(tokens, 1); }
-  // The same after each of the last `count` of `tokens`, in one forward: [count, V]
+  // The loss of every token of `count` sequences of T tokens, [count, T]; 0 where the target does not count.
+  // At most as many tokens, and as long sequences, as an evaluation's batch has: then it needs no more memory.
+  std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T);
+  // Logits after each of the last `count` of 1 to model.context tokens, in one forward: [count, V]
   std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
   const SessionShape& shape() const { return shape_; }

@@ -280,6 +280,39 @@ TEST_F(ReportProgram, DrawsValidationLossesCloseToTheLowest) {
   EXPECT_NE(nothing.error.find("these runs did not evaluate"), std::string::npos) << nothing.error;
 }
 
+// Of each sequence length the first evaluation, and the newest of all: steps 0, 20 and 40
+TEST_F(ReportProgram, DrawsTheLossByPosition) {
+  const auto evaluation = [](int step, const std::string& ends, const std::string& losses) {
+    return fmt::format(
+        "{{\"type\":\"evaluation\",\"step\":{},\"validation_loss\":2,\"position_ends\":[{}],"
+        "\"position_losses\":[{}]}}\n",
+        step, ends, losses);
+  };
+  fs::create_directories(folder / "by_position");
+  write("by_position/metrics.jsonl", evaluation(0, "1,2", "7,6") + evaluation(10, "1,2", "5,4") +
+                                         "{\"type\":\"step\",\"step\":20,\"loss\":3}\n" +
+                                         evaluation(20, "1,2,4", "5,4,8") + evaluation(30, "1,2,4", "5,4,6") +
+                                         evaluation(40, "1,2,4", "5,null,3"));
+  const ProcessResult drawn = report({"by_position", "--position-svg", "p.svg"});
+  ASSERT_EQ(drawn.status, 0) << drawn.error;
+  const std::string svg = text("p.svg");
+  expect_sound_svg(svg);
+  for (const char* part : {">Validation loss by position<", ">step 0<", ">step 20<", ">step 40<"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  for (const char* part : {">step 10<", ">step 30<"}) EXPECT_EQ(svg.find(part), std::string::npos) << part;
+  size_t dots = 0;
+  for (size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++dots;
+  EXPECT_EQ(dots, 7u) << "2 + 3 + 2 losses\n" << svg;
+  const json positions = data_of("by_position/report.html")["runs"][0]["positions"];
+  ASSERT_EQ(positions.size(), 3u);
+  EXPECT_EQ(positions[1]["step"], 20);
+  fs::create_directories(folder / "plain");
+  write("plain/metrics.jsonl", "{\"type\":\"step\",\"step\":1,\"loss\":3}\n");
+  const ProcessResult nothing = report({"plain", "--position-svg", "n.svg"});
+  EXPECT_EQ(nothing.status, 1);
+  EXPECT_NE(nothing.error.find("evaluation.by_position=false"), std::string::npos) << nothing.error;
+}
+
 // The page and the terminal of a run that ended early
 TEST_F(ReportProgram, TellsThatARunEndedEarly) {
   write("b/metrics.jsonl",

@@ -1,31 +1,81 @@
+// Samples of a run: what is drawn, where a sample ends, and what becomes of one that outgrows the context.
 #include "train/session/sampler.h"
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 
-namespace tessera {
+#include "data/tokenizers/load_tokenizer.h"
+#include "tests/support.h"
+
+namespace tessera::testing {
 namespace {
 
-TEST(Sampler, DrawsWithTheProbabilitiesOfTheSoftmax) {
-  const std::vector<float> logits{0, std::log(2.0f), std::log(5.0f)};
-  std::vector<int> counts(3);
-  for (int i = 0; i < 8000; ++i) ++counts[static_cast<size_t>(draw_token(logits, 1.0, 0, (i + 0.5) / 8000))];
-  EXPECT_NEAR(counts[0], 1000, 2);
-  EXPECT_NEAR(counts[1], 2000, 2);
-  EXPECT_NEAR(counts[2], 5000, 2);
+struct Sampled : ::testing::Test {
+  std::string sample(const Config::Sampling& config, int64_t step = 1, uint64_t seed = 7) {
+    return *sample_text(session, *tokenizer, config, seed, step);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(std::string(kBytesTokenizer));
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Arena arena = Arena::host();
+  Session session{*backend,
+                  arena,
+                  {.model = {.vocab_size = 300, .context = 24, .layers = 1, .heads = 2, .channels = 16},
+                   .batch = 1,
+                   .sequence_length = 24}};
+  void SetUp() override { session.initialize(3); }
+};
+
+TEST_F(Sampled, DependsOnTheSeedAndTheStepAlone) {
+  const Config::Sampling config{.prompt = "To be", .tokens = 12, .temperature = 1, .top_k = 0};
+  const std::string first = sample(config);
+  EXPECT_LE(first.size(), 12u);
+  EXPECT_EQ(sample(config), first);
+  EXPECT_NE(sample(config, 2), first);
+  EXPECT_NE(sample(config, 1, 8), first);
+  EXPECT_EQ(arena.ledger().current()[static_cast<size_t>(MemoryTag::kCache)], 0);
 }
 
-TEST(Sampler, TopKAndTemperatureNarrow) {
-  const std::vector<float> logits{1, 3, 2, 0};
-  for (int i = 0; i < 100; ++i) {
-    const double uniform = (i + 0.5) / 100;
-    EXPECT_EQ(draw_token(logits, 0, 0, uniform), 1);
-    EXPECT_EQ(draw_token(logits, 1, 1, uniform), 1);
-    EXPECT_EQ(draw_token(logits, 0.01, 0, uniform), 1);
-    EXPECT_NE(draw_token(logits, 100, 2, uniform), 0);
+TEST_F(Sampled, IsNothingOnceToldToStop) {
+  int asked = 0;
+  EXPECT_EQ(
+      sample_text(session, *tokenizer, {.prompt = "a", .tokens = 5}, 1, 1, [&] { return ++asked == 3; }),
+      std::nullopt);
+  EXPECT_EQ(asked, 3);
+}
+
+// By hand: the text since the last start, of which the last half stays when it would have 25 tokens
+TEST_F(Sampled, ContinuesFromTheLastHalfOfTheContext) {
+  const std::string found = sample({.prompt = "once", .tokens = 70, .temperature = 0});
+  std::vector<int32_t> text = tokenizer->encode("once"), read = text;
+  for (int i = 0; i < 70; ++i) {
+    if (read.size() > 24) read.assign(text.end() - 12, text.end());
+    const std::vector<float> logits = session.last_logits(read, 1);
+    const auto known = std::span(logits).first(257);
+    const auto token = static_cast<int32_t>(std::max_element(known.begin(), known.end()) - known.begin());
+    if (token == tokenizer->end_of_text()) break;
+    text.push_back(token), read.push_back(token);
+  }
+  ASSERT_GT(text.size(), 60u) << "the sample ended too soon to test anything";
+  EXPECT_EQ(found, tokenizer->decode(std::span(text).subspan(4)));
+}
+
+TEST_F(Sampled, TakesAPromptLongerThanTheContext) {
+  const std::string prompt(40, 'x'), last(24, 'x');
+  const Config::Sampling config{.prompt = prompt, .tokens = 1, .temperature = 0};
+  EXPECT_EQ(sample(config), sample({.prompt = last, .tokens = 1, .temperature = 0}));
+}
+
+TEST_F(Sampled, RefusesLogitsThatAreNone) {
+  session.model().params.norm.weight.as<float>()[3] = NAN;
+  try {
+    sample({.prompt = "a", .tokens = 5});
+    ADD_FAILURE() << "was not refused";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the logits of a sample are not finite numbers, after 0 tokens of it");
   }
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::testing

@@ -41,7 +41,7 @@ void expect_same_answers(Session& a, Session& b) {
   const SequencesView one{.tokens = tokens.first(T), .targets = targets.first(T)};
   EXPECT_EQ(a.evaluate(one, 1), b.evaluate(one, 1));
   for (const size_t length : {size_t{1}, size_t{17}, T})
-    EXPECT_EQ(a.next_token_logits(tokens.first(length)), b.next_token_logits(tokens.first(length)));
+    EXPECT_EQ(a.last_logits(tokens.first(length), 1), b.last_logits(tokens.first(length), 1));
 }
 
 TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
@@ -72,7 +72,7 @@ TEST(Session, GivesTheLogitsOfSeveralTokensAtOnce) {
   const std::vector<float> last = session.last_logits(tokens, static_cast<int64_t>(count));
   ASSERT_EQ(last.size(), count * V);
   for (size_t i = 0; i < count; ++i) {
-    const std::vector<float> one = session.next_token_logits(std::span(tokens).first(T - count + 1 + i));
+    const std::vector<float> one = session.last_logits(std::span(tokens).first(T - count + 1 + i), 1);
     for (size_t v = 0; v < V; ++v) EXPECT_NEAR(last[i * V + v], one[v], 1e-5) << i << " " << v;
   }
 }
@@ -113,7 +113,8 @@ TEST(Session, ItsMemoryIsItsPlanWithoutGradientsAndOptimizer) {
       session.initialize(7);
       const std::vector<int32_t> ids = some_ids(shape.batch * shape.sequence_length, 61);
       session.evaluate({.tokens = ids, .targets = ids}, shape.batch);
-      session.next_token_logits(some_ids(shape.longest_sample(), 61));
+      Decoder(session, {.capacity = shape.longest_sample()})
+          .start(0, some_ids(shape.longest_sample(), 61), 0);
       EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
       EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
       EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());

@@ -1,0 +1,343 @@
+#include "train/evaluate/evaluate.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "data/packed_loader.h"
+#include "data/tokenizers/load_tokenizer.h"
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/output.h"
+#include "kernels/base/status_line.h"
+#include "kernels/base/text.h"
+#include "model/formats/folder.h"
+#include "train/config/load_config.h"
+#include "train/run/checkpoint.h"
+#include "train/run/data_loss.h"
+#include "train/run/model_folder.h"
+#include "train/run/progress.h"
+#include "train/run/rank_group.h"
+#include "train/run/run_data.h"
+#include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/memory_plan.h"
+#include "train/tasks/score.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kQuietSeconds = 60;
+// Rows of a batch, unless the run or the user says how many sequences it has
+constexpr int64_t kRowsCuda = 32768, kRowsCpu = 1024;
+
+// The sequences to evaluate, and what they come from
+class EvaluatedData {
+ public:
+  // Of the model's run
+  EvaluatedData(const EvaluatedModel& model, Config config, int64_t most) {
+    check(model.state.has_value(),
+          "{} does not say which data it was trained on: only a checkpoint of ./train does. Name data with "
+          "--data PATH",
+          model.path.string());
+    config.evaluation.every = std::max<int64_t>(config.evaluation.every, 1);
+    if (most > 0) config.evaluation.sequences = most;
+    run_.emplace(config, false);
+    check_same(model);
+    source_ = &run_->validation();
+    sequences_ = evaluated_sequences(config, *run_);
+    text_ = fmt::format("the validation data of the run: {}",
+                        run_->validation_stream() ? run_->validation_stream()->describe()
+                                                  : "the end of " + text_of(config.data.train));
+  }
+  // Of a path: all of it
+  EvaluatedData(const std::string& path, const EvaluatedModel& model, const Config& config,
+                const Tokenizer* tokenizer, int64_t most) {
+    stream_.emplace(open_data(path, config.model.vocab_size, tokenizer));
+    check(!tokenizer || stream_->tokenizer().empty() || stream_->tokenizer() == tokenizer->name(),
+          "{} is encoded by the tokenizer `{}`, and the model has `{}`: prepare the data with the model's, "
+          "./prepare --tokenizer FOLDER, or name another tokenizer of the model with --tokenizer",
+          path, stream_->tokenizer(), tokenizer ? tokenizer->name() : "");
+    if (!tokenizer && stream_->tokenizer() == kBytesTokenizer)
+      find_tokenizer(model.path, "", config.model);  // says that there is none, to read a text with
+    const int64_t T = config.sequence_length();
+    if (config.data.masks())
+      loader_ =
+          std::make_unique<PackedLoader>(PackedLoaderOptions{.stream = &*stream_,
+                                                             .first_document = 0,
+                                                             .document_count = documents_of(*stream_).count(),
+                                                             .sequence_length = T,
+                                                             .shuffle = false});
+    else
+      loader_ = std::make_unique<Loader>(LoaderOptions{.stream = &*stream_,
+                                                       .first_token = 0,
+                                                       .token_count = stream_->size(),
+                                                       .sequence_length = T,
+                                                       .shuffle = false});
+    source_ = loader_.get();
+    sequences_ = source_->sequences_per_epoch();
+    if (most > 0) sequences_ = std::min(sequences_, most);
+    text_ = stream_->describe();
+  }
+
+  const SequenceSource& source() const { return *source_; }
+  int64_t sequences() const { return sequences_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  // Other data would give a loss that looks like the run's and is not.
+  void check_same(const EvaluatedModel& model) const {
+    if (!model.state->fingerprint) return;
+    const DataFingerprint now = run_->fingerprint();
+    const auto compare = [&](const StreamFingerprint& before, const StreamFingerprint& found) {
+      if (const auto differs = difference(before, found))
+        fail("{} was trained on other data than its configuration now names: {}. Name data with --data PATH",
+             model.path.string(), *differs);
+    };
+    const auto& was = *model.state->fingerprint;
+    for (size_t i = 0; i < std::min(was.train.size(), now.train.size()); ++i)
+      compare(was.train[i].stream, now.train[i].stream);
+    if (was.validation && now.validation) compare(*was.validation, *now.validation);
+  }
+
+  std::optional<RunData> run_;
+  std::optional<TokenStream> stream_;
+  std::unique_ptr<SequenceSource> loader_;
+  const SequenceSource* source_ = nullptr;
+  int64_t sequences_ = 0;
+  std::string text_;
+};
+
+// One evaluation by all ranks
+class Evaluation {
+ public:
+  Evaluation(const EvaluatedModel& model, const EvaluateOptions& options, RankGroup& ranks)
+      : model_(model),
+        config_(model.config),
+        options_(options),
+        ranks_(ranks),
+        line_(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0()) {}
+  void run();
+
+ private:
+  void open_data();
+  void choose_shape();
+  void load();
+  void describe();
+  void measure_loss();
+  void answer_tasks();
+  void show(const std::string& what, int64_t done, int64_t total, const char* unit, double seconds);
+
+  const EvaluatedModel& model_;
+  Config config_;
+  const EvaluateOptions& options_;
+  RankGroup& ranks_;
+  StatusLine line_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<EvaluatedData> data_;  // null: tasks alone
+  std::vector<Task> tasks_;
+  DeviceTraits device_;
+  SessionShape shape_{};
+  std::unique_ptr<Backend> backend_;
+  std::optional<Arena> arena_;
+  std::optional<Session> session_;
+  nlohmann::ordered_json json_;
+};
+
+void Evaluation::open_data() {
+  const bool has_bytes =
+      config_.model.vocab_size == load_tokenizer(std::string(kBytesTokenizer))->vocab_size();
+  if (!options_.tokenizer.empty() || has_tokenizer(model_.path) || has_bytes)
+    tokenizer_ = find_tokenizer(model_.path, options_.tokenizer, config_.model);
+  const std::string data = options_.data.value_or(options_.tasks.empty() ? kRunData : "");
+  if (data == kRunData)
+    data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
+  else if (!data.empty())
+    data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences);
+  tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
+                                       .vocab_size = config_.model.vocab_size,
+                                       .sequence_length = config_.sequence_length(),
+                                       .most_items = options_.task_items});
+}
+
+// A batch that nobody named is halved until it fits.
+void Evaluation::choose_shape() {
+  device_ = choose_device(options_.device, ranks_.local_rank()).traits;
+  const int64_t T = config_.sequence_length();
+  const MemoryLimit limit = ranks_.memory_limit(device_.device);
+  const bool is_of_run = model_.state && model_.state->sequence_length == T;
+  const int64_t rows = device_.device == Device::kCuda ? kRowsCuda : kRowsCpu;
+  int64_t batch = options_.batch > 0 ? options_.batch : is_of_run ? model_.state->micro_batch : 0;
+  const bool is_given = batch > 0;
+  if (!is_given) batch = std::max<int64_t>(1, rows / T);
+  const auto planned = [&] {
+    config_.train.micro_batch = batch;
+    config_.train.tokens_per_step = batch * T;
+    shape_ = run_shape(config_, device_).session();
+    return plan_session(shape_, device_).ledger.peak_bytes();
+  };
+  int64_t bytes = planned();
+  const auto fits = [&] { return !limit.known() || bytes <= limit.bytes; };
+  for (; !fits() && !is_given && batch > 1; bytes = planned()) batch /= 2;
+  check(fits(),
+        "the evaluation needs {} with batches of {} sequences of {} tokens, and {} are free: --batch {}",
+        format_bytes(bytes), batch, T, format_bytes(limit.bytes),
+        batch > 1 ? fmt::format("{} needs less", batch / 2) : "is 1 already; --sequence-length shortens it");
+  ranks_.enter_phase("the setup");
+  backend_ = make_backend(device_);
+  arena_.emplace(make_arena(device_));
+  arena_->reserve(bytes);
+}
+
+void Evaluation::load() {
+  ranks_.enter_phase("the weights", Timeout::kNone);
+  if (ranks_.is_rank_0()) check_undamaged(model_.path, CheckpointPart::kWeights);
+  session_.emplace(*backend_, *arena_, shape_);
+  load_weights(model_.path, *session_);
+}
+
+void Evaluation::describe() {
+  const ModelConfig& model = shape_.model;
+  line_.print_wrapped(
+      labelled("model",
+               fmt::format("{}: {} parameters, context {}, {}{}", model_.path.string(),
+                           format_count(static_cast<double>(model.parameters())), model.context,
+                           tokenizer_ ? fmt::format("tokenizer {}", tokenizer_->name()) : "no tokenizer",
+                           model_.state ? fmt::format(", step {}", model_.state->step) : "")),
+      kLabelColumns);
+  line_.print_wrapped(
+      labelled("device", fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
+                                     name_of(shape_.dtype), name_of(shape_.attention))),
+      kLabelColumns);
+  if (data_)
+    line_.print_wrapped(
+        labelled("data", fmt::format("{}: {} sequences of {} tokens, in batches of {}", data_->text(),
+                                     format_count(static_cast<double>(data_->sequences())),
+                                     shape_.sequence_length, shape_.batch)),
+        kLabelColumns);
+  for (const Task& task : tasks_)
+    if (const int64_t cut = cut_contexts(task, shape_.sequence_length); cut > 0)
+      line_.notice(
+          fmt::format("{}: {} choices with their contexts are longer than {} tokens: the beginning of "
+                      "these contexts is left out",
+                      task.name, cut, shape_.sequence_length));
+  json_ = {{"model", model_.path.string()},
+           {"step", model_.state ? nlohmann::ordered_json(model_.state->step) : nullptr},
+           {"parameters", model.parameters()},
+           {"device", device_.name},
+           {"precision", name_of(shape_.dtype)},
+           {"attention", name_of(shape_.attention)},
+           {"sequence_length", shape_.sequence_length},
+           {"batch", shape_.batch}};
+}
+
+void Evaluation::show(const std::string& what, int64_t done, int64_t total, const char* unit,
+                      double seconds) {
+  if (done > 0 && line_.due())
+    line_.show({{what, 1},
+                {fmt::format("{} of {} {}", done, total, unit), 1},
+                {fmt::format("{:.0f} {} a second", static_cast<double>(done) / seconds, unit), 2}});
+}
+
+void Evaluation::measure_loss() {
+  ranks_.enter_phase("the loss", Timeout::kNone);
+  const Clock::time_point start = Clock::now();
+  const LossJob job{.data = data_->source(),
+                    .sequences = data_->sequences(),
+                    .by_position = options_.by_position,
+                    .rank = ranks_.rank(),
+                    .ranks = ranks_.size(),
+                    .continues = [&](int64_t done) {
+                      show("loss", done, data_->sequences(), "sequences", seconds_since(start));
+                      return true;
+                    }};
+  const DataLoss found = data_loss(*session_, job, ranks_.sum(batch_sums(*session_, job)));
+  line_.clear();
+  check(found.counted > 0, "no token of the {} sequences of {} is a target that counts: there is no loss",
+        found.sequences, data_->text());
+  line_.print(labelled(
+      "loss",
+      fmt::format("{:.4f}, perplexity {:.2f}, on {} tokens in {:.1f} s", found.loss, std::exp(found.loss),
+                  format_count(static_cast<double>(found.counted)), seconds_since(start))));
+  json_["data"] = data_->text();
+  json_["sequences"] = found.sequences;
+  json_["loss_tokens"] = found.counted;
+  json_["loss"] = found.loss;
+  json_["perplexity"] = std::exp(found.loss);
+  if (!job.by_position) return;
+  const PositionLosses positions =
+      position_losses(0, shape_.sequence_length, found.position_sums, found.position_tokens);
+  line_.print(position_table(positions, "loss by position"));
+  json_["position_ends"] = positions.ends;
+  json_["position_losses"] = positions.losses;
+}
+
+void Evaluation::answer_tasks() {
+  std::vector<TaskResult> results;
+  for (const Task& task : tasks_) {
+    ranks_.enter_phase("the task " + task.name, Timeout::kNone);
+    const Clock::time_point start = Clock::now();
+    const TaskShare share{
+        .rank = ranks_.rank(), .ranks = ranks_.size(), .continues = [&](int64_t done, int64_t total) {
+          show(task.name, done, total, "choices", seconds_since(start));
+          return true;
+        }};
+    results.push_back(task_result(task, ranks_.sum(score_choices(*session_, task, share))));
+    line_.clear();
+    json_["tasks"].push_back(to_json(results.back()));
+  }
+  if (!results.empty()) line_.print(task_table(results));
+}
+
+void Evaluation::run() {
+  if (ranks_.is_rank_0()) check_writable(options_.json);
+  open_data();
+  choose_shape();
+  load();
+  describe();
+  if (data_) measure_loss();
+  answer_tasks();
+  ranks_.finish();
+  if (ranks_.is_rank_0()) write_output(options_.json, json_.dump(2) + "\n");
+}
+
+}  // namespace
+
+EvaluatedModel open_evaluated(const EvaluateOptions& options) {
+  EvaluatedModel model{.path = find_model_folder(options.model), .config = {}, .state = {}};
+  Config& config = model.config;
+  if (std::filesystem::exists(model.path / kConfigFile) && std::filesystem::exists(model.path / kStateFile)) {
+    // The folder that the run started from may no longer exist; the model is the checkpoint's.
+    const std::string alone[] = {"train.init_from="};
+    config = load_config(model.path / kConfigFile, alone);
+    model.state = read_run_state(model.path);
+  } else {
+    config.model = Config::Model(read_model_config(model.path).model);
+  }
+  const int64_t context = config.model.context;
+  const int64_t T = options.sequence_length > 0 ? options.sequence_length
+                    : model.state               ? model.state->sequence_length
+                                                : std::min(context, kSequenceLength);
+  check(T <= context, "--sequence-length {}: the model of {} reads at most {} tokens", T, model.path.string(),
+        context);
+  config.train.context_schedule.clear();
+  config.train.sequence_length = T;
+  config.ranks = 1;
+  config.sampling.every = 0;
+  config.device = options.device;
+  if (options.precision) config.train.precision = *options.precision;
+  if (options.attention) config.model.attention = *options.attention;
+  if (options.documents) config.data.documents = *options.documents;
+  return model;
+}
+
+void evaluate(const EvaluatedModel& model, const EvaluateOptions& options, const World& world) {
+  RankGroup ranks(world, model.config);
+  std::optional<Evaluation> evaluation;  // outlives guard(): see RankGroup
+  ranks.guard([&] { evaluation.emplace(model, options, ranks).run(); });
+}
+
+}  // namespace tessera

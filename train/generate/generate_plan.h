@@ -1,0 +1,35 @@
+// The memory of ./generate: weights, cache and all else, from a walk over the code without a device.
+#pragma once
+
+#include "kernels/base/ledger.h"
+#include "train/memory/plan_target.h"
+#include "train/session/decoder.h"
+
+namespace tessera {
+
+struct GeneratePlan {
+  SessionShape shape;
+  Decoder::Settings settings;
+  MemoryLedger ledger;  // of the longest prompt, and a token after it
+  int64_t cache_bytes;  // of all slots
+
+  int64_t peak() const { return ledger.peak_bytes(); }
+};
+
+struct GenerateShape {
+  ModelConfig model;
+  Precision precision = Precision::kAuto;
+  AttentionKind attention = AttentionKind::kFlash;
+  int64_t slots = 1, context = 0, known = 0;  // see Decoder::Settings
+};
+GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& device);
+
+// Error: it needs more than the limit; says what would fit.
+void check_fits(const GenerateShape& shape, const GeneratePlan& plan, const DeviceTraits& device,
+                const MemoryLimit& limit);
+
+// --plan: prints the plan and the longest context that fits. Returns 0 if it fits or no limit is known, else
+// kExitDoesNotFit.
+int print_generate_plan(const GenerateShape& shape, const PlanTarget& target);
+
+}  // namespace tessera

@@ -1,0 +1,157 @@
+#include "train/generate/options.h"
+
+#include "data/tokenizers/load_tokenizer.h"
+#include "kernels/base/check.h"
+#include "train/run/model_folder.h"
+
+namespace tessera {
+namespace {
+
+CLI::Option* add_many(CLI::App& app, const char* name, std::vector<std::string>& values, const char* help) {
+  return app.add_option(name, values, help)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void add_prompt_options(CLI::App& app, GenerateOptions& o) {
+  app.add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
+  add_many(app, "--prompt", o.prompts.texts,
+           "The text to continue; may be given many times. -: all of standard input");
+  app.add_option("--prompts", o.prompts.file,
+                 "Prompts, one a line; *.jsonl: in \"prompt\" of each line. -: standard input")
+      ->type_name("FILE");
+  add_word_option(app, "--prompts-format", o.prompts.format,
+                  "Format of --prompts: text, jsonl, or name, which tells it")
+      ->default_str(name_of(o.prompts.format));
+  app.add_flag("--prompt-as-text", o.prompt_as_text,
+               "Names of special tokens in prompts, such as <|endoftext|>, are text; else they are these "
+               "tokens");
+  app.add_flag(
+      "--chat", o.chat,
+      "Prompts are messages of a user, in the model's chat template. Without a prompt: a conversation "
+      "on the terminal");
+  const auto set_chat = [&o](const std::string& word) { o.chat_template = from_word<ChatTemplate>(word); };
+  app.add_option_function<std::string>("--chat-template", set_chat,
+                                       "chatml or llama3; by default the one whose special tokens the "
+                                       "tokenizer has")
+      ->check(CLI::IsMember(names_of<ChatTemplate>(values_with_words<ChatTemplate>())))
+      ->type_name("NAME");
+  app.add_option("--system", o.system, "With --chat: a system message before the user's")->type_name("TEXT");
+}
+
+void add_sampling_options(CLI::App& app, GenerateOptions& o) {
+  app.add_option("--temperature", o.sampling.temperature,
+                 "Logits are divided by it; 0: always the most probable token")
+      ->capture_default_str();
+  app.add_option("--top-k", o.sampling.top_k, "Draw from the K most probable tokens; 0: from all")
+      ->type_name("K")
+      ->capture_default_str();
+  app.add_option("--top-p", o.sampling.top_p,
+                 "Draw from the most probable tokens that together reach this probability; 1: from all")
+      ->type_name("P")
+      ->capture_default_str();
+  app.add_option("--min-p", o.sampling.min_p,
+                 "Draw from tokens of at least this share of the highest probability; 0: from all")
+      ->type_name("P")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", o.sampling.repetition_penalty,
+                 "Above 1: tokens that occur in the text become less probable")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "Of the draws: the same seed gives the same text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_many(app, "--stop", o.stops, "A text that ends the continuation; may be given many times");
+  app.add_option("--samples", o.samples, "Continuations of each prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option(
+         "--first-sample", o.first_sample,
+         "Number of the first sample; a seed and a number give the same draws. That of a training run "
+         "after step S is number S")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option_function<int64_t>(
+         "--tokens", [&o](int64_t tokens) { o.tokens = tokens; },
+         "The most tokens of a continuation; default 256, in a conversation as many as fit")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+}
+
+void add_output_options(CLI::App& app, GenerateOptions& o) {
+  app.add_flag("--show-special", o.show_special, "Print special tokens by their names; else not at all");
+  app.add_flag("--json", o.json, "Print a JSON object a sample, each in a line");
+}
+
+void add_device_options(CLI::App& app, GenerateOptions& o) {
+  app.add_option("--context", o.context,
+                 "Tokens of a text that the cache has room for; default: what the prompts and --tokens need, "
+                 "in a conversation 4096 or the model's context")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  app.add_option("--batch", o.batch, "The most texts that are continued at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
+      ->type_name("SOURCE");
+  add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
+  add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
+  add_word_option(app, "--attention", o.attention, "Of prompts: flash, naive or cudnn")
+      ->default_str(name_of(o.attention));
+  CLI::Option* plan = app.add_flag("--plan", o.plan,
+                                   "Print the memory for --samples texts of --context tokens and the longest "
+                                   "context that fits, and exit; needs no GPU");
+  app.add_option("--device-memory", o.device_memory,
+                 "With --plan: the memory to fit, such as 80GiB; default: what is free on this machine's "
+                 "device")
+      ->type_name("SIZE")
+      ->needs(plan);
+  app.add_option("--arch", o.arch,
+                 "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
+      ->type_name("80|90|...")
+      ->needs(plan);
+}
+
+}  // namespace
+
+void add_generate_options(CLI::App& app, GenerateOptions& options) {
+  add_prompt_options(app, options);
+  add_sampling_options(app, options);
+  add_output_options(app, options);
+  add_device_options(app, options);
+  app.footer(
+      "Examples:\n"
+      "  ./generate runs/quickstart --prompt \"#include <\" --temperature 0.8 --top-k 50\n"
+      "  ./generate models/gpt2 --prompts prompts.txt --samples 4 --json > samples.jsonl\n"
+      "  ./generate models/qwen --chat --system \"Answer in one sentence.\"\n"
+      "  ./generate models/llama --plan --context 32768 --samples 8 --device-memory 80GiB\n\n"
+      "Texts go to standard output, all else to standard error. Ctrl-C ends the texts that have begun; in a "
+      "conversation it ends the answer, and where a message is expected, the conversation.\n\n"
+      "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the work was refused or "
+      "failed, and the message says why; 2: --plan found that it does not fit.");
+}
+
+void check_options(const GenerateOptions& o) {
+  const SamplingRule& rule = o.sampling;
+  const auto wants = [](bool holds, const char* option, const char* wanted, auto found) {
+    check(holds, "{} wants {}, found {}", option, wanted, found);
+  };
+  wants(rule.temperature >= 0, "--temperature", "a number of at least 0", rule.temperature);
+  wants(rule.top_k >= 0, "--top-k", "a number of at least 0", rule.top_k);
+  wants(rule.top_p > 0 && rule.top_p <= 1, "--top-p", "a number above 0 and at most 1", rule.top_p);
+  wants(rule.min_p >= 0 && rule.min_p <= 1, "--min-p", "a number from 0 to 1", rule.min_p);
+  wants(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
+        "a number above 0", rule.repetition_penalty);
+  for (const std::string& stop : o.stops) wants(!stop.empty(), "--stop", "a text", "an empty one");
+  check(o.chat || o.system.empty(), "--system is a message of a conversation: add --chat");
+  check(o.chat || !o.chat_template, "--chat-template names the template of a conversation: add --chat");
+  check(!o.chat || !o.prompt_as_text, "--prompt-as-text: messages of --chat are always text; remove it");
+  check(o.has_prompts() || o.chat || o.plan,
+        "there is nothing to continue: give --prompt TEXT, --prompts FILE or, for a conversation, --chat");
+  check(o.prompts.format == InputFormat::kByName || !o.prompts.file.empty(),
+        "--prompts-format is the format of the file of --prompts, and none is named");
+}
+
+}  // namespace tessera

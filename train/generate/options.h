@@ -1,0 +1,48 @@
+// The command line of ./generate.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/chat_template.h"
+#include "kernels/base/command_line.h"
+#include "train/config/config.h"
+#include "train/generate/prompts.h"
+
+namespace tessera {
+
+struct GenerateOptions {
+  std::string model, tokenizer;
+  PromptSources prompts;
+  bool prompt_as_text = false;
+  bool chat = false;
+  std::optional<ChatTemplate> chat_template;
+  std::string system;
+  SamplingRule sampling;
+  int64_t seed = 1337;
+  std::vector<std::string> stops;
+  int64_t samples = 1, first_sample = 0;
+  std::optional<int64_t> tokens;  // none: kDefaultTokens, in a conversation what fits
+  int64_t context = 0;            // 0: what the prompts and the tokens need
+  int64_t batch = 8;
+  bool show_special = false, json = false;
+  DeviceRequest device = DeviceRequest::kAuto;
+  Precision precision = Precision::kAuto;
+  AttentionKind attention = AttentionKind::kFlash;
+  bool plan = false;
+  std::string device_memory;
+  int arch = 0;
+
+  bool has_prompts() const { return !prompts.texts.empty() || !prompts.file.empty(); }
+};
+
+inline constexpr int64_t kDefaultTokens = 256;
+inline constexpr int64_t kDefaultChatContext = 4096;  // of a conversation, or the model's if that is shorter
+
+void add_generate_options(CLI::App& app, GenerateOptions& options);
+
+// Error: options that do not go together, or values that none of them can have
+void check_options(const GenerateOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,66 @@
+// The log-probabilities of a task's choices, and the accuracy that they give.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/session/session.h"
+#include "train/tasks/task.h"
+
+namespace tessera {
+
+// Scores all choices by themselves: context and choice are a sequence, in which only the tokens of the choice
+// count. Sequences of about the same length share a batch and are padded at their end, which causal attention
+// never sees. The batches depend on the task and the session's shape alone, and a rank takes every ranks-th
+// of them: so a choice has the same bits whatever the number of ranks.
+struct TaskShare {
+  int64_t rank = 0, ranks = 1;
+  // Called before each batch with the choices that all ranks have done, and all there are; false: no more is
+  // wanted.
+  std::function<bool(int64_t done, int64_t total)> continues = {};
+};
+// Sums of the log-probabilities (nats) of each choice's tokens, item by item; 0 for what other ranks score.
+// `task` is of read_tasks() for this session's vocabulary and sequence length.
+std::vector<double> score_choices(Session& session, const Task& task, const TaskShare& share = {});
+
+// How many choices have a context whose beginning was left out: with the choice it is longer than a sequence
+int64_t cut_contexts(const Task& task, int64_t sequence_length);
+
+// How many items were answered right
+struct Accuracy {
+  int64_t right = 0, items = 0;
+
+  double share() const { return static_cast<double>(right) / static_cast<double>(items); }
+  // The bounds of the 95% confidence interval of the share, by Wilson's score (E. B. Wilson, 1927). It lies
+  // within 0 to 1 and holds for few items and for shares near 0 and 1.
+  double low() const { return center() - margin(); }
+  double high() const { return center() + margin(); }
+
+ private:
+  double center() const;
+  double margin() const;
+};
+
+struct TaskResult {
+  std::string name, path;
+  TaskFormat format = TaskFormat::kChoices;
+  int64_t items = 0, choices = 0;  // of all items
+  double chance = 0;               // the accuracy of guessing
+  // The answer is the choice with the largest log-probability; with the largest log-probability by token of
+  // the choice (llm.c's acc_norm); by byte of its text (lm-evaluation-harness's), where texts are known. The
+  // first of equals.
+  Accuracy sum, by_token;
+  std::optional<Accuracy> by_byte;
+};
+// `scores`: of all choices, by score_choices()
+TaskResult task_result(const Task& task, const std::vector<double>& scores);
+
+std::string task_table(const std::vector<TaskResult>& results);
+std::string task_line(const TaskResult& result);  // the same in one line
+nlohmann::ordered_json accuracies_json(const TaskResult& result);
+nlohmann::ordered_json to_json(const TaskResult& result);  // with what the task is
+
+}  // namespace tessera
