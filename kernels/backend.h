@@ -98,7 +98,8 @@ class Backend {
   // The device's implementation, of arguments that have been checked.
   virtual void do_(const AnyOp& op, const Launch& launch) = 0;
   // Null: the device captures nothing, and `operations` was not called.
-  virtual std::unique_ptr<Graph> capture(CUstream_st* /*stream*/, const std::function<void()>& /*operations*/) {
+  virtual std::unique_ptr<Graph> capture(CUstream_st* /*stream*/,
+                                         const std::function<void()>& /*operations*/) {
     return nullptr;
   }
 

@@ -201,12 +201,12 @@ struct FusedLinear {
   static constexpr const char* kName = "fused linear";
   enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kSwiglu };
 
-  Tensor x, weight, y;                   // [N, C] [O, C] [N, O]; with kSwiglu weight [2 O, C], gates first
-  Tensor bias = {};                      // [rows of weight]
-  Tensor add = {};                       // [N, O], may be y itself; without an activation
-  Tensor norm_weight = {};               // [C]: x is normed, by RMSNorm
-  Tensor norm_bias = {};                 // [C], beside it: by LayerNorm
-  float epsilon = 0;                     // of the norm
+  Tensor x, weight, y;      // [N, C] [O, C] [N, O]; with kSwiglu weight [2 O, C], gates first
+  Tensor bias = {};         // [rows of weight]
+  Tensor add = {};          // [N, O], may be y itself; without an activation
+  Tensor norm_weight = {};  // [C]: x is normed, by RMSNorm
+  Tensor norm_bias = {};    // [C], beside it: by LayerNorm
+  float epsilon = 0;        // of the norm
   Epilogue activation = Epilogue::kNone;
   // Scratch, for devices and sizes that take several passes: [N, C] [N] [N] where there is a norm, [N, rows of
   // weight] where there is an activation
@@ -356,9 +356,10 @@ using AnyOp =
     std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
                  const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
                  const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*, const AttentionForward*,
-                 const AttentionBackward*, const CacheAppend*, const DecodeAttention*, const SampleTokens*,
-                 const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*,
+                 const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+                 const DecodeAttention*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
+                 const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

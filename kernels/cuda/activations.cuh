@@ -24,7 +24,9 @@ struct TanhGelu {
 struct ExactGelu {
   static constexpr float kDensity = 0.3989422804014327f;  // 1 / sqrt(2 pi)
   static __device__ __forceinline__ float value(float x) { return x * normcdff(x); }
-  static __device__ __forceinline__ float slope(float x) { return normcdff(x) + x * kDensity * expf(-0.5f * x * x); }
+  static __device__ __forceinline__ float slope(float x) {
+    return normcdff(x) + x * kDensity * expf(-0.5f * x * x);
+  }
 };
 
 struct Relu {

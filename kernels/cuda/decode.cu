@@ -48,16 +48,15 @@ void CudaBackend::run_op(const CacheAppend& a, const Launch& on) {
   const bool whole = aligned(a.k.tensor) && aligned(a.v.tensor) && aligned(a.k_cache) && aligned(a.v_cache);
   with_real_type(a.k_cache.dtype, [&]<class T>() {
     const auto append = [&]<int kStep>() {
-      cuda::launch(cache_append_kernel<T, kStep>,
-                   {.blocks = cuda::divide_up(elements / kStep, kThreads),
-                    .threads = kThreads,
-                    .overlap = overlaps()},
-                   on.stream, heads_of<const T>(a.k), heads_of<const T>(a.v), a.starts.as<int32_t>(),
-                   a.k_cache.as<T>(), a.v_cache.as<T>(), elements / kStep, static_cast<int>(Tokens),
-                   static_cast<int>(K), static_cast<int>(D), capacity);
+      cuda::launch(
+          cache_append_kernel<T, kStep>,
+          {.blocks = cuda::divide_up(elements / kStep, kThreads), .threads = kThreads, .overlap = overlaps()},
+          on.stream, heads_of<const T>(a.k), heads_of<const T>(a.v), a.starts.as<int32_t>(),
+          a.k_cache.as<T>(), a.v_cache.as<T>(), elements / kStep, static_cast<int>(Tokens),
+          static_cast<int>(K), static_cast<int>(D), capacity);
     };
-    whole && D % kPackWidth<T> == 0 ? append.template operator()<kPackWidth<T>>()
-                                    : append.template operator()<1>();
+    whole&& D % kPackWidth<T> == 0 ? append.template operator()<kPackWidth<T>>()
+                                   : append.template operator()<1>();
   });
 }
 

@@ -41,7 +41,8 @@ void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
 // Its GELU is the tanh form; other activations are a pass of their own over the sum.
 void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
-  if (!a.pre_activation && cuda::serves(few)) return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
+  if (!a.pre_activation && cuda::serves(few))
+    return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   Gemm product{.dtype = a.x.dtype,
                .m = N,

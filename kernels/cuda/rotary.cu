@@ -344,18 +344,18 @@ int64_t blocks_for(const Deal& deal, int threads) {
 }  // namespace
 
 void CudaBackend::run_op(const RotaryForward& a, const Launch& on) {
-  with_deal(a.kName, a.x, a.query_heads, a.documents, a.starts, kForwardHeads,
-            {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight},
-            [&]<class T, int kStep, int kSteps>(const Deal& deal) {
-              const auto kernel =
-                  a.q_weight ? rotary_kernel<T, kStep, kSteps, true> : rotary_kernel<T, kStep, kSteps, false>;
-              cuda::launch(kernel,
-                           {.blocks = blocks_for(deal, kForwardThreads),
-                            .threads = kForwardThreads,
-                            .overlap = overlaps()},
-                           on.stream, heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f,
-                           a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), deal);
-            });
+  with_deal(
+      a.kName, a.x, a.query_heads, a.documents, a.starts, kForwardHeads,
+      {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight},
+      [&]<class T, int kStep, int kSteps>(const Deal& deal) {
+        const auto kernel =
+            a.q_weight ? rotary_kernel<T, kStep, kSteps, true> : rotary_kernel<T, kStep, kSteps, false>;
+        cuda::launch(
+            kernel,
+            {.blocks = blocks_for(deal, kForwardThreads), .threads = kForwardThreads, .overlap = overlaps()},
+            on.stream, heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f,
+            a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), deal);
+      });
 }
 
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {

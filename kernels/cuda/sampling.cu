@@ -67,8 +67,7 @@ __device__ __forceinline__ void each_token(const Args<T>& a, int b, int first, i
     uint4 raw[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
-      if (at + i * stride < end)
-        raw[i] = __ldcg(reinterpret_cast<const uint4*>(row) + at + i * stride);
+      if (at + i * stride < end) raw[i] = __ldcg(reinterpret_cast<const uint4*>(row) + at + i * stride);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       if (at + i * stride >= end) break;
@@ -127,8 +126,8 @@ struct Draw {
   const Args<T>& a;
   int b;
   float largest;
-  Sum* bins;       // [kBins]
-  Sum* of_warps;   // [kDrawWarps]
+  Sum* bins;      // [kBins]
+  Sum* of_warps;  // [kDrawWarps]
 
   // A warp has a run of packs, so that runs are in the order of ids.
   __device__ __forceinline__ int begin_of(int warp) const {
@@ -163,7 +162,7 @@ struct Draw {
     for (int i = threadIdx.x; i < kBins; i += kDrawThreads) bins[i] = 0;
     __syncthreads();  // before any adds
     add();
-    __syncthreads();  // all have added
+    __syncthreads();            // all have added
     if (threadIdx.x < kWarp) {  // a lane has a run of bins
       constexpr int kRun = kBins / kWarp;
       const auto at = [&](int i) { return downwards ? kBins - 1 - i : i; };
@@ -207,14 +206,16 @@ struct Draw {
     for (int i = 0; i < 3; ++i) {
       const int known = below, digit = i < 2 ? 11 : 10;
       below -= digit;
-      order |= static_cast<uint32_t>(bin_that_reaches(wanted, true, [&] {
-                 each([&](int id, float x) {
-                   const uint32_t its = order_of(x);
-                   if (coarse(x) != of_cut || !within.keeps(its, id)) return;
-                   if (known < 32 && (its ^ order) >> known != 0) return;
-                   atomicAdd(bins + (its >> below & ((1u << digit) - 1)), amount(x));
-                 });
-               }))
+      order |= static_cast<uint32_t>(
+                   bin_that_reaches(wanted, true,
+                                    [&] {
+                                      each([&](int id, float x) {
+                                        const uint32_t its = order_of(x);
+                                        if (coarse(x) != of_cut || !within.keeps(its, id)) return;
+                                        if (known < 32 && (its ^ order) >> known != 0) return;
+                                        atomicAdd(bins + (its >> below & ((1u << digit) - 1)), amount(x));
+                                      });
+                                    }))
                << below;
     }
     return {.order = order, .last_id = last_of_equals(within, order, wanted, amount)};
@@ -267,8 +268,10 @@ struct Draw {
           each_token(a, b, first + lane, first + lane + 1, kWarp, [&](int id, float x) {
             const Sum its = amount(id, x);
             if (token >= 0) return;
-            if (lacks < its) token = id;
-            else lacks -= its;
+            if (lacks < its)
+              token = id;
+            else
+              lacks -= its;
           });
           found = token;
         }

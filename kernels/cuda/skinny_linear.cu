@@ -15,8 +15,6 @@
 // streams through a ring in shared memory: streaming_kernel(). A thread copies there what it will read
 // itself, so that the ring needs no barrier.
 // Every sum has one order: the same bits each time, whatever the other rows of x are.
-#include "kernels/cuda/skinny_linear.h"
-
 #include <cuda_pipeline.h>
 
 #include <algorithm>
@@ -27,6 +25,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/skinny_linear.h"
 #include "kernels/workspace.h"
 
 namespace tessera::cuda {
@@ -35,13 +34,13 @@ namespace {
 namespace ptx = attention::ptx;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp, kLogWarps = 3;
-constexpr int kRows = 8;      // of x, at most
-constexpr int kTileRows = 8;  // of W
-constexpr int kParts = 4;     // lanes that share a row of a step, 16 bytes each
-constexpr int kSlots = 12;    // 16-byte loads that a thread has under way
-constexpr int kRounds = 4;    // items of a block of the resident kernel, at most
+constexpr int kRows = 8;                                  // of x, at most
+constexpr int kTileRows = 8;                              // of W
+constexpr int kParts = 4;                                 // lanes that share a row of a step, 16 bytes each
+constexpr int kSlots = 12;                                // 16-byte loads that a thread has under way
+constexpr int kRounds = 4;                                // items of a block of the resident kernel, at most
 constexpr int kStreamingBlocks = 3, kResidentBlocks = 2;  // of a multiprocessor: registers for so many
-constexpr int64_t kMaxRowBytes = int64_t{132} << 10;  // of x in shared memory
+constexpr int64_t kMaxRowBytes = int64_t{132} << 10;      // of x in shared memory
 
 template <class T>
 constexpr int kStep = kParts * kPackWidth<T>;  // elements of a row
@@ -242,7 +241,8 @@ __device__ __forceinline__ float apply(Epilogue epilogue, float value, float up)
 // The sums of a tile over the warps of a group, and what follows; `partial` begins at the group's first warp.
 template <class T, int kTiles>
 __device__ __forceinline__ T output_of(const Args<T>& a, const float (*partial)[kTiles][kRows][kTileRows],
-                                       int warps, int n, int of_tile, const float (&bias)[kTiles], float add) {
+                                       int warps, int n, int of_tile, const float (&bias)[kTiles],
+                                       float add) {
   float value[kTiles];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
@@ -275,8 +275,8 @@ __global__ __launch_bounds__(kThreads, kResidentBlocks) void resident_kernel(con
     if (at.item < a.items && c < a.C && o < a.O) {
 #pragma unroll
       for (int j = 0; j < kTiles; ++j)
-        held[u][j] = __ldg(
-            reinterpret_cast<const uint4*>(a.weight + static_cast<int64_t>(o + j * a.O) * a.C + c));
+        held[u][j] =
+            __ldg(reinterpret_cast<const uint4*>(a.weight + static_cast<int64_t>(o + j * a.O) * a.C + c));
     }
     at.advance(a.steps, gridDim.x);
   }
@@ -371,8 +371,7 @@ __global__ __launch_bounds__(kThreads, kStreamingBlocks) void streaming_kernel(c
   const auto fetch = [&](int item) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
-      if (a.bias && mine(item, 0))
-        bias[j] = static_cast<float>(a.bias[item * kTileRows + of_tile + j * a.O]);
+      if (a.bias && mine(item, 0)) bias[j] = static_cast<float>(a.bias[item * kTileRows + of_tile + j * a.O]);
 #pragma unroll
     for (int e = 0; e < kOutputs; ++e)
       if (a.add && mine(item, e)) add[e] = load_fresh(a.add + place_of(item, e));

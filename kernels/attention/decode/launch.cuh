@@ -21,8 +21,8 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
 // On 9.0 and later a kernel is started while the one before it still runs, and waits for it by itself, if its
 // code was compiled to do so.
 template <class T>
-AttnStatus launch_early(void (*kernel)(Args<T>), dim3 grid, int threads, int shared_bytes, CUstream_st* stream,
-                        const Args<T>& args) {
+AttnStatus launch_early(void (*kernel)(Args<T>), dim3 grid, int threads, int shared_bytes,
+                        CUstream_st* stream, const Args<T>& args) {
   cudaFuncAttributes compiled;
   if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess ||
       (shared_bytes > kSharedWithoutAsking &&
