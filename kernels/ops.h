@@ -257,6 +257,15 @@ struct CacheAppend {
   void check_on(Device device) const;
 };
 
+// Both, one after the other: the keys that are appended are those that are rotated.
+struct RotaryAppend {
+  static constexpr const char* kName = "rotary and cache append";
+  RotaryForward rotary;
+  CacheAppend append;
+
+  void check_on(Device device) const;
+};
+
 // Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the rows 0
 // to starts[b]. An idle sequence has y = 0.
 struct DecodeAttention {
@@ -357,7 +366,7 @@ using AnyOp =
                  const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
                  const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
                  const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-                 const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+                 const AttentionForward*, const AttentionBackward*, const CacheAppend*, const RotaryAppend*,
                  const DecodeAttention*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
                  const GlobalNorm*, const AdamW*>;
 

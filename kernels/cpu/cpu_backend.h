@@ -28,6 +28,7 @@ void run(const LinearBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);
+void run(const RotaryAppend& a, const Launch& on);
 void run(const DecodeAttention& a, const Launch& on);
 void run(const SampleTokens& a, const Launch& on);
 void run(const ApplyDropout& a, const Launch& on);

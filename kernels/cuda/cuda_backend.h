@@ -59,6 +59,7 @@ class CudaBackend final : public Backend {
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);
+  void run_op(const RotaryAppend& a, const Launch& on);
   void run_op(const DecodeAttention& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
@@ -73,6 +74,7 @@ class CudaBackend final : public Backend {
   bool try_gemm(const cuda::Gemm& gemm, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);
+  void rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on);
   attention::CudnnAttention& cudnn();  // made at the first call, which loads the library
 
   DeviceTraits traits_;
