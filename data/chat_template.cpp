@@ -52,6 +52,21 @@ std::vector<ChatPart> render(ChatTemplate chat, const Conversation& conversation
   return parts.take();
 }
 
+std::string_view jinja_of(ChatTemplate chat) {
+  if (chat == ChatTemplate::kChatMl)
+    return "{%- for message in messages -%}"
+           "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+           "{%- endfor -%}"
+           "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}";
+  return "{{- '<|begin_of_text|>' -}}"
+         "{%- for message in messages -%}"
+         "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + (message.content | trim) + "
+         "'<|eot_id|>' }}"
+         "{%- endfor -%}"
+         "{%- if add_generation_prompt -%}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+         "{%- endif -%}";
+}
+
 std::vector<std::string_view> markers_of(ChatTemplate chat) {
   if (chat == ChatTemplate::kChatMl) return {"<|im_start|>", "<|im_end|>"};
   return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>"};

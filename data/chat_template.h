@@ -33,6 +33,10 @@ struct ChatPart {
 // No text is empty, and no two texts that count alike follow each other.
 std::vector<ChatPart> render(ChatTemplate chat, const Conversation& conversation);
 
+// The template in Jinja, for chat_template of tokenizer_config.json: it writes what render() does, and with
+// add_generation_prompt the start of an assistant's turn.
+std::string_view jinja_of(ChatTemplate chat);
+
 // The special tokens of a template
 std::vector<std::string_view> markers_of(ChatTemplate chat);
 

@@ -22,7 +22,7 @@ fs::path resolve(const fs::path& target) {
                                  : resolved.parent_path();  // "folder/" has an empty last component
 }
 
-void check_replaceable(const fs::path& target, bool replace) {
+void check_replaceable(const fs::path& target, bool replace, const Replaceable& kind) {
   if (!fs::exists(fs::symlink_status(target))) return;
   check(fs::is_directory(target), "the output {} exists and is not a folder: choose another name",
         target.string());
@@ -30,27 +30,33 @@ void check_replaceable(const fs::path& target, bool replace) {
         target.string());
   for (const fs::directory_entry& entry : fs::directory_iterator(target)) {
     const std::string name = entry.path().filename().string();
-    const bool ours =
-        name == kManifestName || name == kTokenizerFile ||
-        (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
-    check(ours,
-          "{} is not replaced: it holds {}, which is not part of a prepared dataset; choose another name",
-          target.string(), name);
+    check(kind.has_part(name),
+          "{} is not replaced: it holds {}, which is not part of {}; choose another name", target.string(),
+          name, kind.what);
   }
 }
 
+bool is_part_of_dataset(std::string_view name) {
+  return name == kManifestName || name == kTokenizerFile ||
+         (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
+}
+
+constexpr const char *kPreparing = "preparing", *kReplaced = "replaced";
+
 }  // namespace
 
-PendingFolder::PendingFolder(const fs::path& target, bool replace)
-    : target_(resolve(target)), replace_(replace) {
+constinit const Replaceable kPreparedDataset{.what = "a prepared dataset", .has_part = is_part_of_dataset};
+
+PendingFolder::PendingFolder(const fs::path& target, bool replace, const Replaceable& kind)
+    : target_(resolve(target)), replace_(replace), kind_(kind) {
   const auto sibling = [&](const char* purpose, unsigned number) {
     return target_.parent_path() / fmt::format(".{}.{}-{:08x}", target_.filename().string(), purpose, number);
   };
   const unsigned number = std::random_device{}();
-  pending_ = sibling("preparing", number);
-  replaced_ = sibling("replaced", number);
+  pending_ = sibling(kPreparing, number);
+  replaced_ = sibling(kReplaced, number);
   try {
-    check_replaceable(target_, replace_);
+    check_replaceable(target_, replace_, kind_);
     make_parents();
     check(fs::create_directory(pending_), "the folder {} exists", pending_.string());
   } catch (const fs::filesystem_error& error) {
@@ -79,8 +85,19 @@ void PendingFolder::discard() {
   }
 }
 
+std::vector<fs::path> PendingFolder::others() const {
+  std::vector<fs::path> found;
+  const std::string lead = fmt::format(".{}.", target_.filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(target_.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name.starts_with(lead + kPreparing + "-") || name.starts_with(lead + kReplaced + "-");
+    if (ours && entry.path() != pending_) found.push_back(entry.path());
+  }
+  return found;
+}
+
 void PendingFolder::publish() {
-  check_replaceable(target_, replace_);
+  check_replaceable(target_, replace_, kind_);
   std::error_code error;
   const bool has_old = fs::exists(target_);
   if (has_old) fs::rename(target_, replaced_, error);

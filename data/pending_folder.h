@@ -2,21 +2,33 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
 namespace tessera {
+
+// What a folder that may be replaced holds, so that no option can delete a home folder
+struct Replaceable {
+  const char* what;                         // for messages
+  bool (*has_part)(std::string_view name);  // whether a file of this name is part of it
+};
+extern const Replaceable kPreparedDataset;
 
 // Collects files in a hidden folder beside `target`; publish() renames it. Without publish(), the destructor
 // removes the hidden folder and the parent folders that were made.
 class PendingFolder {
  public:
-  // Error: `target` exists and `replace` is false; it exists and holds a file that `prepare` did not write
-  // (so that no option can delete a home folder); its parent cannot be made or written.
-  PendingFolder(const std::filesystem::path& target, bool replace);
+  // Error: `target` exists and `replace` is false; it exists and holds a file that is not part of such a
+  // folder; its parent cannot be made or written.
+  PendingFolder(const std::filesystem::path& target, bool replace,
+                const Replaceable& kind = kPreparedDataset);
   ~PendingFolder();
   PendingFolder(const PendingFolder&) = delete;
   PendingFolder& operator=(const PendingFolder&) = delete;
 
   const std::filesystem::path& path() const { return pending_; }  // where to write now
+  // Hidden folders beside the target that other processes began, and some of which were killed
+  std::vector<std::filesystem::path> others() const;
 
   // Error: `target` was made by another program, or a rename failed; `target` is then unchanged.
   void publish();
@@ -28,6 +40,7 @@ class PendingFolder {
   std::filesystem::path target_, pending_, replaced_;  // siblings; replaced_: the old target, until removed
   std::filesystem::path first_made_parent_;            // the topmost folder made here; empty if none
   bool replace_;
+  const Replaceable& kind_;
 };
 
 }  // namespace tessera

@@ -21,11 +21,11 @@
 #include "data/manifest.h"
 #include "data/pending_folder.h"
 #include "data/sample_encoder.h"
+#include "data/sample_show.h"
 #include "data/shard.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
-#include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 
@@ -232,22 +232,18 @@ class Pipeline {
   std::deque<Running> running_;
 };
 
-// Reads all inputs, piece by piece, until on_piece returns false.
-void read_inputs(const Options& options, const Tokenizer& tokenizer,
-                 const std::function<bool(Piece)>& on_piece,
-                 const std::function<void(const fs::path&, int64_t)>& on_read) {
-  bool wants_more = true;
-  for (const fs::path& input : options.inputs) {
-    if (!wants_more) return;
-    read_pieces(input, options.format,
-                {.on_piece =
-                     [&](Piece piece) {
-                       check(!interrupted, "interrupted");
-                       return wants_more = on_piece(std::move(piece));
-                     },
-                 .on_read = [&](int64_t bytes) { on_read(input, bytes); },
-                 .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
-  }
+// Reads an input, piece by piece, until on_piece returns false.
+void read_input(const fs::path& input, InputFormat format, const Tokenizer& tokenizer,
+                const std::function<bool(Piece)>& on_piece,
+                const std::function<void(int64_t)>& on_read = {}) {
+  read_pieces(input, format,
+              {.on_piece =
+                   [&](Piece piece) {
+                     check(!interrupted, "interrupted");
+                     return on_piece(std::move(piece));
+                   },
+               .on_read = on_read,
+               .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
 }
 
 void tell_dropped(const Pipeline& pipeline) {
@@ -275,11 +271,11 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
     pipeline.add(std::move(piece));
     return true;
   };
-  const auto on_read = [&](const fs::path& input, int64_t bytes) {
-    read_bytes += bytes;
-    progress.update(input, read_bytes, pipeline.documents());
-  };
-  read_inputs(options, tokenizer, on_piece, on_read);
+  for (const fs::path& input : options.inputs)
+    read_input(input, options.format, tokenizer, on_piece, [&](int64_t bytes) {
+      read_bytes += bytes;
+      progress.update(input, read_bytes, pipeline.documents());
+    });
   const FileChecksums files = pipeline.finish();
   progress.clear();
   tell_dropped(pipeline);
@@ -305,69 +301,11 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
              std::chrono::duration<double>(Clock::now() - start).count());
 }
 
-// The sample as text, with the parts that count in green on a terminal, else in brackets
-std::string marked_text(const EncodedPiece& sample, const Tokenizer& tokenizer) {
-  constexpr size_t kMostBytes = 4000;
-  const bool in_colour = draws_in_place(STDOUT_FILENO);
-  const auto text_of = [&](int64_t first, int64_t count) {
-    std::string text;
-    for (const int32_t id :
-         std::span(sample.ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count)))
-      if (id == tokenizer.end_of_text() && tokenizer.name() == kBytesTokenizer) {
-        text += "<|endoftext|>";  // this token has no bytes
-      } else {
-        text += tokenizer.decode({&id, 1}, true);
-      }
-    const size_t cut = text.size() <= kMostBytes ? text.size() : utf8_prefix(text.substr(0, kMostBytes));
-    return printable(text.substr(0, cut)) +
-           (cut < text.size() ? fmt::format("... ({} bytes)", text.size()) : "");
-  };
-  std::string out;
-  const auto add_counted = [&](int64_t first, int64_t end) {
-    if (first < end)
-      out += (in_colour ? "\x1b[32m" : "[") + text_of(first, end - first) + (in_colour ? "\x1b[0m" : "]");
-  };
-  int64_t at = 0;
-  for (const auto& [first, count] : sample.marks.uncounted) {
-    add_counted(at, first);
-    out += text_of(first, count);
-    at = first + count;
-  }
-  add_counted(at, std::ssize(sample.ids));
-  return out;
-}
-
 void show(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {
-  int64_t shown = 0;
-  const auto show_one = [&](const Piece& piece, const std::string& place) {
-    const EncodedPiece sample = encoder.encode(piece);
-    int64_t counted = std::ssize(sample.ids);
-    for (const TokenRange& run : sample.marks.uncounted) counted -= run.token_count;
-    fmt::print("{}: ", place);
-    if (sample.documents + std::ssize(sample.marks.starts) == 0) {
-      fmt::print("dropped: no token counts\n");
-    } else {
-      fmt::print("tokens {}, counted {}{}\n{}\n\n", sample.ids.size(), counted,
-                 sample.documents == 0 ? " (the text goes on)" : "", marked_text(sample, tokenizer));
-    }
-    ++shown;
-  };
-  const auto on_piece = [&](const Piece& piece) {
-    if (!piece.is_lines && piece.begins) show_one(piece, piece.input);
-    if (piece.is_lines)
-      for_each_line(piece, [&](std::string_view line, int64_t number) {
-        if (shown < options.show)
-          show_one({.bytes = std::string(line), .input = piece.input, .is_lines = true, .first_line = number},
-                   fmt::format("{}:{}", piece.input, number));
-      });
-    return piece.is_lines && shown < options.show;
-  };
-  for (const fs::path& input : options.inputs) {
-    if (shown >= options.show) break;
-    Options one = options;
-    one.inputs = {input};
-    read_inputs(one, tokenizer, on_piece, [](const fs::path&, int64_t) {});
-  }
+  SampleShow shown(encoder, tokenizer, options.show);
+  for (const fs::path& input : options.inputs)
+    if (shown.wants_more())
+      read_input(input, options.format, tokenizer, [&](const Piece& piece) { return shown.add(piece); });
 }
 
 void run(const Options& options) {
@@ -405,11 +343,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) try {
-  tessera::start_process();
-  tessera::outlive_readers();
-  return tessera::run(argc, argv);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "prepare: error: {}\n", error.what());
-  return 1;
-}
+int main(int argc, char** argv) { return tessera::run_program("prepare", tessera::run, argc, argv); }

@@ -15,12 +15,15 @@ bool has_counted_text(const std::vector<ChatPart>& parts) {
 }  // namespace
 
 SampleEncoder::SampleEncoder(const SampleEncoderOptions& options) : options_(options) {
-  if (options_.chat) check_chat_template(*options_.chat, *options_.tokenizer);
+  if (!options_.chat) return;
+  check_chat_template(*options_.chat, *options_.tokenizer);
+  for (const std::string_view marker : markers_of(*options_.chat))
+    markers_.emplace(marker, options_.tokenizer->encode(marker, SpecialTokens::kMatched));
 }
 
-void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const {
-  const int64_t first = std::ssize(out.ids), count = std::ssize(ids);
-  out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+// The ids from `first` on are new.
+void SampleEncoder::note(int64_t first, bool counts, EncodedPiece& out) const {
+  const int64_t count = std::ssize(out.ids) - first;
   if (counts || options_.loss == CountedLoss::kAll || count == 0) return;
   auto& runs = out.marks.uncounted;
   if (!runs.empty() && runs.back().first_token + runs.back().token_count == first) {
@@ -30,13 +33,23 @@ void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPi
   }
 }
 
-void SampleEncoder::add_text(std::string_view text, bool counts, EncodedPiece& out) const {
-  if (counts) return options_.tokenizer->encode(text, SpecialTokens::kAsText, out.ids);
-  add_ids(options_.tokenizer->encode(text), counts, out);
+void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const {
+  const int64_t first = std::ssize(out.ids);
+  out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+  note(first, counts, out);
 }
 
-void SampleEncoder::add_marker(std::string_view marker, bool counts, EncodedPiece& out) const {
-  add_ids(options_.tokenizer->encode(marker, SpecialTokens::kMatched), counts, out);
+void SampleEncoder::add_text(std::string_view text, bool counts, EncodedPiece& out) const {
+  const int64_t first = std::ssize(out.ids);
+  options_.tokenizer->encode(text, SpecialTokens::kAsText, out.ids);
+  note(first, counts, out);
+}
+
+void SampleEncoder::add_part(const ChatPart& part, EncodedPiece& out) const {
+  if (!part.is_marker) return add_text(part.text, part.counts, out);
+  const auto known = markers_.find(part.text);
+  check(known != markers_.end(), "the chat template has no marker {}", part.text);
+  add_ids(known->second, part.counts, out);
 }
 
 void SampleEncoder::end(bool counts, bool after_text, EncodedPiece& out) const {
@@ -70,17 +83,16 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
     add_text(completion->completion, true, out);
     end(true, true, out);
   } else {
-    check(options_.chat.has_value(),
-          "{}: a conversation needs a chat template, and the tokenizer {} has not the special tokens of "
-          "exactly one "
-          "(<|im_start|> of chatml, <|start_header_id|> of llama3): name one with --chat-template chatml or "
-          "llama3",
-          place(), options_.tokenizer->name());
+    check(
+        options_.chat.has_value(),
+        "{}: a conversation needs a chat template, and the tokenizer {} does not tell which: chatml has the "
+        "special token <|im_start|>, llama3 <|start_header_id|>, and it has neither or both; name one with "
+        "--chat-template chatml or llama3",
+        place(), options_.tokenizer->name());
     const std::vector<ChatPart> parts = render(*options_.chat, std::get<Conversation>(sample));
     if (!all && !has_counted_text(parts)) return drop("no assistant says anything in it");
     begin(out);
-    for (const ChatPart& part : parts)
-      part.is_marker ? add_marker(part.text, part.counts, out) : add_text(part.text, part.counts, out);
+    for (const ChatPart& part : parts) add_part(part, out);
     end(false, false, out);
     ++out.conversations;
   }

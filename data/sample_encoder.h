@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,11 +58,13 @@ class SampleEncoder {
   void add_line(std::string_view line, const std::string& input, int64_t number, EncodedPiece& out) const;
   void add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const;
   void add_text(std::string_view text, bool counts, EncodedPiece& out) const;
-  void add_marker(std::string_view marker, bool counts, EncodedPiece& out) const;
+  void add_part(const ChatPart& part, EncodedPiece& out) const;
+  void note(int64_t first, bool counts, EncodedPiece& out) const;
   void begin(EncodedPiece& out) const { out.marks.starts.push_back(std::ssize(out.ids)); }
   void end(bool counts, bool after_text, EncodedPiece& out) const;
 
   SampleEncoderOptions options_;
+  std::map<std::string, std::vector<int32_t>, std::less<>> markers_;  // of the chat template: their ids
 };
 
 }  // namespace tessera

@@ -28,7 +28,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/file.h"
-#include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
 
 namespace tessera {
@@ -338,11 +337,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) try {
-  tessera::start_process();
-  tessera::outlive_readers();
-  return tessera::run(argc, argv);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "tokenize: error: {}\n", error.what());
-  return 1;
-}
+int main(int argc, char** argv) { return tessera::run_program("tokenize", tessera::run, argc, argv); }

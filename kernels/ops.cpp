@@ -1,5 +1,7 @@
 #include "kernels/ops.h"
 
+#include <cmath>
+
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -186,6 +188,22 @@ bool is_real(DType dtype) {
   return false;
 }
 
+// What forward and backward of an adapter have in common
+void check_lora(const char* op, Device device, const Tensor& x, const Tensor& a, const Tensor& b,
+                const LayerParts& parts, float scale, std::initializer_list<Field> others) {
+  check_anchor(op, "x", x, 2, device);
+  check_anchor(op, "b", b, 2, device);
+  const int64_t C = x.shape[1], O = b.shape[0], r = b.shape[1], P = count_of(parts);
+  check_fields(op, device, {{"a", a, x.dtype, {P * r, C}}, {"b", b, x.dtype, {O, r}}});
+  check_fields(op, device, others);
+  int64_t outputs = 0;
+  for (const int64_t rows : parts) outputs += rows;
+  const bool in_front = std::ranges::is_partitioned(parts, [](int64_t rows) { return rows > 0; });
+  check(outputs == O && in_front, "{}: parts wants layers of {} outputs together, found {}, {} and {}", op, O,
+        parts[0], parts[1], parts[2]);
+  check(std::isfinite(scale), "{}: scale wants a number, found {}", op, scale);
+}
+
 }  // namespace
 
 const char* name_of(const AnyOp& op) {
@@ -322,7 +340,8 @@ void LinearForward::check_on(Device device) const {
                 {"bias", bias, t, {O}, true},
                 {"add", add, t, {N, O}, true},
                 {"pre_activation", pre_activation, t, {N, O}, true}});
-  check(!(add && pre_activation), "{}: add and pre_activation exclude each other", kName);
+  check(!(add && pre_activation) || add.data == pre_activation.data,
+        "{}: add wants to be pre_activation itself where there is one", kName);
 }
 
 void FusedLinear::check_on(Device device) const {
@@ -360,8 +379,10 @@ void LinearBackward::check_on(Device device) const {
                 {"dx", dx, t, {N, C}},
                 {"dweight", dweight, t, {O, C}, true},
                 {"dbias", dbias, t, {O}, true},
-                {"pre_activation", pre_activation, t, {N, C}, true}});
+                {"pre_activation", pre_activation, t, {N, C}, true},
+                {"add", add, t, {N, C}, true}});
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
+  check(!dweight || !add, "{}: add wants a frozen weight, found a dweight", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {
     check(!dx.data || dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written",
           kName, name);
@@ -369,6 +390,23 @@ void LinearBackward::check_on(Device device) const {
   check_apart("dy", dy);
   check_apart("weight", weight);
   check_apart("pre_activation", pre_activation);
+}
+
+void LoraForward::check_on(Device device) const {
+  const int64_t N = x.shape[0], O = b.shape[0], r = b.shape[1], P = count_of(parts);
+  check_lora(kName, device, x, a, b, parts, scale,
+             {{"u", u, x.dtype, {N, P * r}}, {"y", y, x.dtype, {N, O}}, {"add", add, x.dtype, {N, O}, true}});
+}
+
+void LoraBackward::check_on(Device device) const {
+  const int64_t N = x.shape[0], C = x.shape[1], O = b.shape[0], r = b.shape[1], P = count_of(parts);
+  check_lora(kName, device, x, a, b, parts, scale,
+             {{"dy", dy, x.dtype, {N, O}},
+              {"u", u, x.dtype, {N, P * r}},
+              {"dx", dx, x.dtype, {N, C}},
+              {"da", da, x.dtype, {P * r, C}},
+              {"db", db, x.dtype, {O, r}}});
+  check(!dx.data || dx.data != dy.data, "{}: dx may be x itself, but dy is read after it", kName);
 }
 
 void AttentionForward::check_on(Device device) const {

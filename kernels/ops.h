@@ -27,6 +27,8 @@
 // Error: a shape, dtype or device that does not fit, with the name of the field (check_on()).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <span>
 #include <variant>
 
@@ -169,13 +171,13 @@ struct SwigluBackward {
   void check_on(Device device) const;
 };
 
-// y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias,
+// y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias + add,
 // y = activation(pre_activation).
 struct LinearForward {
   static constexpr const char* kName = "linear forward";
   Tensor x, weight, y;         // [N, C] [O, C] [N, O]
   Tensor bias = {};            // [O]
-  Tensor add = {};             // [N, O], a residual; may be y itself; not together with pre_activation
+  Tensor add = {};             // [N, O], a residual; may be y itself, or pre_activation where there is one
   Tensor pre_activation = {};  // [N, O], saved for the backward
   Activation activation = Activation::kGelu;  // where there is a pre_activation
 
@@ -189,6 +191,38 @@ struct LinearBackward {
   Tensor dbias = {};           // [O], added to
   Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
   Activation activation = Activation::kGelu;
+  // [N, C], of a frozen weight alone: another part of the gradient of x; may be dx itself
+  Tensor add = {};
+
+  void check_on(Device device) const;
+};
+
+// Outputs of each of up to three layers that are one matrix, as q, k and v are; 0: no such layer
+using LayerParts = std::array<int64_t, 3>;
+inline int64_t count_of(const LayerParts& parts) {
+  return std::ranges::count_if(parts, [](int64_t rows) { return rows > 0; });
+}
+
+// The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u B^T.
+// Each of the P layers of a matrix has an A and a B of its own: its outputs are of its r columns of u alone.
+struct LoraForward {
+  static constexpr const char* kName = "LoRA forward";
+  Tensor x, a, b;    // [N, C] [P r, C] [O, r]
+  LayerParts parts;  // of O
+  float scale;
+  Tensor u, y;      // [N, P r], kept for the backward; [N, O]
+  Tensor add = {};  // [N, O]; may be y itself
+
+  void check_on(Device device) const;
+};
+struct LoraBackward {
+  static constexpr const char* kName = "LoRA backward";
+  Tensor dy, x, a, b;  // [N, O] [N, C] [P r, C] [O, r]
+  LayerParts parts;
+  float scale;
+  Tensor u;       // [N, P r], overwritten by its gradient
+  Tensor dx;      // [N, C], the adapter's part of it; may be x itself: da is computed first
+  Tensor da, db;  // [P r, C] [O, r], added to
 
   void check_on(Device device) const;
 };
@@ -366,7 +400,8 @@ using AnyOp =
                  const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
                  const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
                  const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-                 const AttentionForward*, const AttentionBackward*, const CacheAppend*, const RotaryAppend*,
+                 const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
+                 const CacheAppend*, const RotaryAppend*,
                  const DecodeAttention*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
                  const GlobalNorm*, const AdamW*>;
 

@@ -29,7 +29,8 @@ Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
                  const AttentionSaved& s) {
-  stream.run(LinearForward{.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
+  linear_forward(stream, a.config, w.qkv, qkv_layers(a.config), s.qkv_adapter,
+                 {.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
   place_heads(stream, a, w, s);
 }
 
@@ -79,10 +80,10 @@ void attention_forward(const Stream& stream, const AttentionSettings& a, const A
                               .documents = a.documents});
 }
 
-void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
-                 const Tensor& y) {
-  stream.run(
-      LinearForward{.x = rows_of(s.output), .weight = w.out.weight, .y = y, .bias = w.out.bias, .add = add});
+void out_forward(const Stream& stream, const ModelConfig& config, const AttentionWeights& w,
+                 const AttentionSaved& s, const Tensor& add, const Tensor& y) {
+  linear_forward(stream, config, w.out, {config.channels}, s.out_adapter,
+                 {.x = rows_of(s.output), .weight = w.out.weight, .y = y, .bias = w.out.bias, .add = add});
 }
 
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
@@ -93,12 +94,13 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
   const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", dy.dtype, s.qkv.shape);
   const Tensor workspace = arena.alloc(MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                                        {(a.plan.backward_workspace_bytes + 3) / 4});
-  stream.run(LinearBackward{.dy = dy,
-                            .x = rows_of(s.output),
-                            .weight = w.out.weight,
-                            .dx = rows_of(d_output),
-                            .dweight = gradients.out.weight,
-                            .dbias = gradients.out.bias});
+  linear_backward(stream, a.config, w.out, gradients.out, {a.config.channels}, s.out_adapter,
+                  {.dy = dy,
+                   .x = rows_of(s.output),
+                   .weight = w.out.weight,
+                   .dx = rows_of(d_output),
+                   .dweight = gradients.out.weight,
+                   .dbias = gradients.out.bias});
   const PackedHeads in = heads_of(a, s), d(d_qkv, a.plan.shape);
   const Heads d_qk = heads_to_rotate(a.config, d_qkv);
   stream.run(AttentionBackward{.plan = a.plan,
@@ -126,12 +128,13 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                               .dq_weight = gradients.q_norm,
                               .dk_weight = gradients.k_norm,
                               .documents = a.documents});
-  stream.run(LinearBackward{.dy = rows_of(d_qkv),
-                            .x = x,
-                            .weight = w.qkv.weight,
-                            .dx = x,
-                            .dweight = gradients.qkv.weight,
-                            .dbias = gradients.qkv.bias});
+  linear_backward(stream, a.config, w.qkv, gradients.qkv, qkv_layers(a.config), s.qkv_adapter,
+                  {.dy = rows_of(d_qkv),
+                   .x = x,
+                   .weight = w.qkv.weight,
+                   .dx = x,
+                   .dweight = gradients.qkv.weight,
+                   .dbias = gradients.qkv.bias});
 }
 
 }  // namespace tessera

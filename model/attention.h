@@ -8,7 +8,7 @@
 #include "kernels/attention/decode.h"
 #include "kernels/base/arena.h"
 #include "model/kv_cache.h"
-#include "model/part.h"
+#include "model/lora.h"
 
 namespace tessera {
 
@@ -19,23 +19,29 @@ struct AttentionWeights {
 };
 
 struct AttentionSaved {
-  Tensor qkv;        // [B, T, H + 2K, D]; without QK norm q and k are rotated in place
-  Tensor rotated;    // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
-  Tensor head_rstd;  // [N, H + K]; only with QK norm
-  Tensor output;     // [B, T, H, D]
+  Tensor qkv_adapter, out_adapter;  // [N, P r]: see LoraForward; only with an adapter
+  Tensor qkv;                       // [B, T, H + 2K, D]; without QK norm q and k are rotated in place
+  Tensor rotated;                   // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
+  Tensor head_rstd;                 // [N, H + K]; only with QK norm
+  Tensor output;                    // [B, T, H, D]
   Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
 };
+
+inline LayerParts qkv_layers(const ModelConfig& config) {
+  const int64_t D = config.head_dim, q = config.heads * D, k = config.kv_heads * D;
+  return config.lora.split_qkv ? LayerParts{q, k, k} : LayerParts{q + 2 * k};
+}
 
 template <class W, class V>
 void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, D = config.head_dim;
-  visitor.linear("qkv", config.qkv_heads() * D, C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
+  visitor.linear("qkv", qkv_layers(config), C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
   if (config.qk_norm) {
     const V norms = visitor.of(ParamPart::kNorms);
     norms.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
     norms.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
   }
-  visitor.linear("out", C, config.attention_width(), Init::kNormalResidual, config.bias == Bias::kAll,
+  visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.bias == Bias::kAll,
                  attention.out);
 }
 
@@ -44,6 +50,13 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
                            Visit&& visit) {
   const int64_t B = plan.shape.batch, T = plan.shape.tokens, H = config.heads, K = config.kv_heads,
                 D = config.head_dim;
+  const LoraConfig& lora = config.lora;
+  const bool adapted = lora.adapts(Adapted::kAttention);
+  if (adapted)
+    visit(
+        SavedInfo{
+            Stage::kQkv, "adapter of qkv", plan.dtype, {B * T, count_of(qkv_layers(config)) * lora.rank}},
+        attention.qkv_adapter);
   visit(SavedInfo{Stage::kQkv, "qkv", plan.dtype, {B, T, config.qkv_heads(), D}}, attention.qkv);
   if (config.qk_norm) {
     visit(SavedInfo{Stage::kQkv, "rotated q and k", plan.dtype, {B, T, H + K, D}}, attention.rotated);
@@ -54,6 +67,8 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
   visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
                   MemoryTag::kAttention},
         attention.row_state);
+  if (adapted)
+    visit(SavedInfo{Stage::kOut, "adapter of W_O", plan.dtype, {B * T, lora.rank}}, attention.out_adapter);
 }
 
 // What attention is given besides its weights, the same for every block but for the plan's scale and dropout
@@ -78,8 +93,8 @@ void place_heads(const Stream& stream, const AttentionSettings& a, const Attenti
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace);
 // y = add + W_O output; without `add`, that alone
-void out_forward(const Stream& stream, const AttentionWeights& w, const AttentionSaved& s, const Tensor& add,
-                 const Tensor& y);
+void out_forward(const Stream& stream, const ModelConfig& config, const AttentionWeights& w,
+                 const AttentionSaved& s, const Tensor& add, const Tensor& y);
 
 // From `dy`, the gradient of out_forward's y, to that of x, which overwrites x.
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,

@@ -5,6 +5,7 @@
 
 #include "kernels/base/activation.h"
 #include "kernels/base/words.h"
+#include "model/lora_config.h"
 
 namespace tessera {
 
@@ -84,12 +85,19 @@ struct ModelConfig {
   bool scale_attention = true;            // scores are divided by sqrt(D)
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
   DropoutConfig dropout = {};             // of training alone
+  LoraConfig lora = {};                   // adapters, which are parameters as well
 
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
   bool gated() const { return mlp == Mlp::kSwiglu; }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
+  // Without adapters: what a folder of weights holds
+  ModelConfig base() const {
+    ModelConfig model = *this;
+    model.lora = {};
+    return model;
+  }
   // FLOPs of training on one token: 6 a parameter, and 6 L H D T for causal attention, half of the full T^2.
   // A table that is only looked up has none.
   double flops_per_token(double T) const;
@@ -98,7 +106,7 @@ struct ModelConfig {
 };
 
 // Calls visit(key, member) for every key of a configuration that describes the model, but for model.preset.
-// Dropout does not: it is how a model is trained.
+// Dropout and adapters do not: they are how a model is trained.
 template <class M, class Visit>
 void for_each_model_key(M& model, Visit&& visit) {
   visit("model.vocab_size", model.vocab_size);

@@ -61,6 +61,10 @@ void decode(const Stream& stream, const Model& model, const KvCache& cache, cons
   const ModelConfig& config = model.config;
   const Params& p = model.params;
   const Batch batch{.tokens = tokens, .targets = {}, .cache = &cache};
+  if (config.lora) {  // adapters stand between a product and its activation
+    forward(stream, model, batch, saved);
+    return logits_forward(stream, model, saved.norm.y, logits);
+  }
   stream.run(EmbeddingForward{.tokens = tokens,
                               .token_table = p.token_table,
                               .position_table = p.position_table,
@@ -79,11 +83,11 @@ void decode(const Stream& stream, const Model& model, const KvCache& cache, cons
     stream.run(qkv);
     place_heads(stream, a, w.attention, s.attention);
     attention_forward(stream, a, s.attention, saved.attention_workspace);
-    out_forward(stream, w.attention, s.attention, x, s.residual_mid);
+    out_forward(stream, config, w.attention, s.attention, x, s.residual_mid);
     FusedLinear expand = fused_expand(config, w.mlp, s.residual_mid, s.mlp);
     norm_first(config, w.norm2, s.norm2, expand);
     stream.run(expand);
-    contract_forward(stream, w.mlp, s.mlp, s.residual_mid, s.residual_out);
+    contract_forward(stream, config, w.mlp, s.mlp, s.residual_mid, s.residual_out);
     x = s.residual_out;
   }
   FusedLinear head{.x = x, .weight = p.classifier(), .y = logits};

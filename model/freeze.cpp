@@ -5,6 +5,7 @@
 namespace tessera {
 
 bool Freeze::freezes(const ParamInfo& info) const {
+  if (all_but_adapters_) return info.adapter == AdapterMatrix::kNone;
   return names(info.part) || std::ranges::any_of(blocks_, [&](const Blocks& b) {
            return b.first <= info.block && info.block <= b.last;
          });

@@ -18,16 +18,22 @@ class Freeze {
 
   void add(ParamPart part) { parts_ |= 1u << static_cast<int>(part); }
   void add(Blocks blocks) { blocks_.push_back(blocks); }
+  static Freeze all_but_adapters() {
+    Freeze freeze;
+    freeze.all_but_adapters_ = true;
+    return freeze;
+  }
 
   bool names(ParamPart part) const { return parts_ >> static_cast<int>(part) & 1; }
   bool freezes(const ParamInfo& info) const;
   int64_t last_block() const;  // -1: it names none
-  explicit operator bool() const { return parts_ != 0 || !blocks_.empty(); }
+  explicit operator bool() const { return parts_ != 0 || !blocks_.empty() || all_but_adapters_; }
   bool operator==(const Freeze&) const = default;
   const std::vector<Blocks>& blocks() const { return blocks_; }
 
  private:
   unsigned parts_ = 0;  // a bit for each ParamPart
+  bool all_but_adapters_ = false;
   std::vector<Blocks> blocks_;
 };
 

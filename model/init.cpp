@@ -18,6 +18,10 @@ void init_weights(const ModelConfig& config, uint64_t seed, const ParamSink& sin
     const Philox random(seed, stream++);
     if (info.init == Init::kZero || info.init == Init::kOne) {
       std::fill_n(values, filled, info.init == Init::kOne ? 1.0f : 0.0f);
+    } else if (info.init == Init::kUniform) {
+      const double bound = 1 / std::sqrt(static_cast<double>(info.shape[1]));
+      for (int64_t i = 0; i < filled; ++i)
+        values[i] = static_cast<float>(bound * (2 * random.uniform(static_cast<uint64_t>(i)) - 1));
     } else {
       const double deviation = info.init == Init::kNormal ? 0.02 : residual;
 #pragma omp parallel for

@@ -37,15 +37,13 @@ FusedLinear::Epilogue epilogue_of(Mlp mlp) {
 
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
                     const MlpSaved& s) {
-  if (config.gated())
-    return stream.run(
-        LinearForward{.x = x, .weight = w.expand.weight, .y = s.pre_activation, .bias = w.expand.bias});
-  stream.run(LinearForward{.x = x,
-                           .weight = w.expand.weight,
-                           .y = s.hidden,
-                           .bias = w.expand.bias,
-                           .pre_activation = s.pre_activation,
-                           .activation = activation_of(config.mlp)});
+  LinearForward product{.x = x,
+                        .weight = w.expand.weight,
+                        .y = config.gated() ? s.pre_activation : s.hidden,
+                        .bias = w.expand.bias};
+  if (!config.gated())
+    product.pre_activation = s.pre_activation, product.activation = activation_of(config.mlp);
+  linear_forward(stream, config, w.expand, expand_layers(config), s.expand_adapter, product);
 }
 
 FusedLinear fused_expand(const ModelConfig& config, const MlpWeights& w, const Tensor& x, const MlpSaved& s) {
@@ -61,10 +59,10 @@ void activation_forward(const Stream& stream, const ModelConfig& config, const M
   if (config.gated()) stream.run(SwigluForward{.gate_up = s.pre_activation, .y = s.hidden});
 }
 
-void contract_forward(const Stream& stream, const MlpWeights& w, const MlpSaved& s, const Tensor& add,
-                      const Tensor& y) {
-  stream.run(
-      LinearForward{.x = s.hidden, .weight = w.contract.weight, .y = y, .bias = w.contract.bias, .add = add});
+void contract_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
+                      const Tensor& add, const Tensor& y) {
+  linear_forward(stream, config, w.contract, {config.channels}, s.contract_adapter,
+                 {.x = s.hidden, .weight = w.contract.weight, .y = y, .bias = w.contract.bias, .add = add});
 }
 
 // An input of a linear layer that is not read again is overwritten by its gradient.
@@ -78,15 +76,17 @@ void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeig
                           .dbias = gradients.contract.bias};
   if (!config.gated())
     contract.pre_activation = s.pre_activation, contract.activation = activation_of(config.mlp);
-  stream.run(contract);
+  linear_backward(stream, config, w.contract, gradients.contract, {config.channels}, s.contract_adapter,
+                  contract);
   if (config.gated())
     stream.run(SwigluBackward{.dy = s.hidden, .gate_up = s.pre_activation, .d_gate_up = s.pre_activation});
-  stream.run(LinearBackward{.dy = config.gated() ? s.pre_activation : s.hidden,
-                            .x = x,
-                            .weight = w.expand.weight,
-                            .dx = x,
-                            .dweight = gradients.expand.weight,
-                            .dbias = gradients.expand.bias});
+  linear_backward(stream, config, w.expand, gradients.expand, expand_layers(config), s.expand_adapter,
+                  {.dy = config.gated() ? s.pre_activation : s.hidden,
+                   .x = x,
+                   .weight = w.expand.weight,
+                   .dx = x,
+                   .dweight = gradients.expand.weight,
+                   .dbias = gradients.expand.bias});
 }
 
 }  // namespace tessera

@@ -145,6 +145,10 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
 
 std::string frozen_text(const ModelConfig& config, const Freeze& freeze) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  if (config.lora)
+    return fmt::format("{}: {} parameters are trained, beside {} frozen", text_of(config.lora),
+                       count(config.parameters() - frozen_parameters(config, freeze)),
+                       count(config.base().parameters()));
   const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
   return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),
                      count(config.parameters()),

@@ -45,8 +45,17 @@ using Grads = Params;
 inline constexpr const char *kTokenTable = "token_table", *kPositionTable = "position_table",
                             *kHead = "head.weight";
 
-// Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward. P is Params or const
-// Params.
+// Calls visit(ParamInfo, Tensor&) for every weight of a block, or every adapter.
+template <class B, class V>
+void visit_block_weights(B& block, const ModelConfig& config, const V& visitor) {
+  visit_norm_weights(block.norm1, config, visitor.of(ParamPart::kNorms).below("norm1"));
+  visit_attention_weights(block.attention, config, visitor.of(ParamPart::kAttention).below("attention"));
+  visit_norm_weights(block.norm2, config, visitor.of(ParamPart::kNorms).below("norm2"));
+  visit_mlp_weights(block.mlp, config, visitor.of(ParamPart::kMlp).below("mlp"));
+}
+
+// Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward; adapters come last, so
+// that all others have the place that they have without adapters. P is Params or const Params.
 template <class P, class Visit>
 void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   const int64_t C = config.channels, V = config.padded_vocab(), padding = V - config.vocab_size;
@@ -54,17 +63,15 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   outside.matrix(kTokenTable, {V, C}, Init::kNormal, params.token_table, padding);
   if (config.positions == Positions::kLearned)
     outside.matrix(kPositionTable, {config.context, C}, Init::kNormal, params.position_table);
-  for (size_t l = 0; l < params.blocks.size(); ++l) {
-    auto& block = params.blocks[l];
-    const ParamVisitor inside(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
-    visit_norm_weights(block.norm1, config, inside.of(ParamPart::kNorms).below("norm1"));
-    visit_attention_weights(block.attention, config, inside.of(ParamPart::kAttention).below("attention"));
-    visit_norm_weights(block.norm2, config, inside.of(ParamPart::kNorms).below("norm2"));
-    visit_mlp_weights(block.mlp, config, inside.of(ParamPart::kMlp).below("mlp"));
-  }
+  const auto inside = [&](size_t l) {
+    return ParamVisitor(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
+  };
+  for (size_t l = 0; l < params.blocks.size(); ++l) visit_block_weights(params.blocks[l], config, inside(l));
   visit_norm_weights(params.norm, config, outside.of(ParamPart::kNorms).below("norm"));
   if (!config.tied)
     outside.of(ParamPart::kHead).matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
+  for (size_t l = 0; config.lora && l < params.blocks.size(); ++l)
+    visit_block_weights(params.blocks[l], config, inside(l).adapters(config.lora));
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
@@ -79,7 +86,8 @@ struct ParamPlace {
   ParamInfo info;
   size_t bucket;
   int64_t first;  // element of the bucket
-  size_t index;   // of ParamLayout::places: the same in a layout with other frozen parameters
+  // Of ParamLayout::places: the same in a layout with other frozen parameters, or without the adapters
+  size_t index;
   bool trained = true;
 };
 
@@ -118,7 +126,7 @@ Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType
 int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze);
 double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
 
-// "embeddings: 38.6M of 124M parameters; ..."
+// "embeddings: 38.6M of 124M parameters; ..."; of a model with adapters how many parameters they have
 std::string frozen_text(const ModelConfig& config, const Freeze& freeze);
 
 // Takes the values of one parameter, fp32 on the host.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "kernels/base/memory_tag.h"
@@ -21,6 +22,7 @@ enum class Init : uint8_t {
   kOne,
   kNormal,          // standard deviation 0.02
   kNormalResidual,  // 0.02 / sqrt(2 L), for matrices that add to the residual stream
+  kUniform,         // within 1 / sqrt(inputs): the A of an adapter
 };
 
 // What train.freeze names: every parameter is of one part.
@@ -37,6 +39,9 @@ constexpr auto words_of(ParamPart) {
                     Word{"head", ParamPart::kHead}};
 }
 
+// The matrices of a linear layer's adapter
+enum class AdapterMatrix : uint8_t { kNone, kA, kB };
+
 struct ParamInfo {
   std::string name;  // "blocks.3.attention.qkv.weight"
   Shape shape;
@@ -45,42 +50,67 @@ struct ParamInfo {
   int64_t padding = 0;  // extra rows at the end, which stay zero and are not saved
   int64_t block = -1;   // its block; -1: none
   ParamPart part = ParamPart::kEmbeddings;
+  AdapterMatrix adapter = AdapterMatrix::kNone;
+  LayerParts layers = {};  // of an adapter: the outputs of the layers that are one matrix
 };
 
 struct LinearWeights {
-  Tensor weight, bias;  // [O, I] [O]; bias: none where the model has none
+  Tensor weight, bias;    // [O, I] [O]; bias: none where the model has none
+  Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
 };
 
-// Calls visit(ParamInfo, Tensor&) for weights whose names begin with a prefix.
+// Calls visit(ParamInfo, Tensor&) for weights whose names begin with a prefix, or for the adapters of these
+// weights.
 template <class Visit>
 class ParamVisitor {
  public:
-  ParamVisitor(Visit& visit, std::string prefix, int64_t block = -1, ParamPart part = ParamPart::kEmbeddings)
-      : visit_(visit), prefix_(std::move(prefix)), block_(block), part_(part) {}
+  ParamVisitor(Visit& visit, std::string prefix, int64_t block = -1, ParamPart part = ParamPart::kEmbeddings,
+               const LoraConfig* adapters = nullptr)
+      : visit_(visit), prefix_(std::move(prefix)), block_(block), part_(part), adapters_(adapters) {}
 
-  ParamVisitor below(const char* name) const { return {visit_, prefix_ + name + ".", block_, part_}; }
-  ParamVisitor of(ParamPart part) const { return {visit_, prefix_, block_, part}; }
+  ParamVisitor below(const char* name) const {
+    return {visit_, prefix_ + name + ".", block_, part_, adapters_};
+  }
+  ParamVisitor of(ParamPart part) const { return {visit_, prefix_, block_, part, adapters_}; }
+  ParamVisitor adapters(const LoraConfig& lora) const { return {visit_, prefix_, block_, part_, &lora}; }
 
   template <class T>
   void matrix(const char* name, Shape shape, Init init, T& tensor, int64_t padding = 0) const {
+    if (adapters_) return;
     visit_(ParamInfo{prefix_ + name, shape, init, true, padding, block_, part_}, tensor);
   }
   template <class T>
   void vector(const char* name, int64_t size, Init init, T& tensor) const {
+    if (adapters_) return;
     visit_(ParamInfo{prefix_ + name, {size}, init, false, 0, block_, part_}, tensor);
   }
+  // `layers`: the outputs of the layers that this matrix is, in its rows
   template <class L>
-  void linear(const char* name, int64_t out, int64_t in, Init init, bool bias, L& linear) const {
+  void linear(const char* name, const LayerParts& layers, int64_t in, Init init, bool bias, L& linear) const {
     const ParamVisitor inside = below(name);
+    const int64_t out = std::accumulate(layers.begin(), layers.end(), int64_t{0});
     inside.matrix("weight", {out, in}, init, linear.weight);
     if (bias) inside.vector("bias", out, Init::kZero, linear.bias);
+    if (!adapters_ || !adapters_->adapts(part_ == ParamPart::kMlp ? Adapted::kMlp : Adapted::kAttention))
+      return;
+    const int64_t r = adapters_->rank;
+    inside.adapter("lora_a", {count_of(layers) * r, in}, Init::kUniform, AdapterMatrix::kA, layers,
+                   linear.lora_a);
+    inside.adapter("lora_b", {out, r}, Init::kZero, AdapterMatrix::kB, layers, linear.lora_b);
   }
 
  private:
+  template <class T>
+  void adapter(const char* name, Shape shape, Init init, AdapterMatrix which, const LayerParts& layers,
+               T& tensor) const {
+    visit_(ParamInfo{prefix_ + name, shape, init, true, 0, block_, part_, which, layers}, tensor);
+  }
+
   Visit& visit_;
   std::string prefix_;
   int64_t block_;
   ParamPart part_;
+  const LoraConfig* adapters_;  // none: the weights
 };
 
 // The steps of a block's forward, in their order. Each can be run again from what earlier ones wrote.

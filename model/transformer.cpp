@@ -49,7 +49,7 @@ void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage
       return attention_forward(stream, pass.attention_of(layer), s.attention, attention_workspace);
     case Stage::kOut: {
       const Dropout own = pass.dropout.at(DropoutKind::kAttentionBranch, layer);
-      out_forward(stream, p.attention, s.attention, own ? Tensor{} : x, s.residual_mid);
+      out_forward(stream, config, p.attention, s.attention, own ? Tensor{} : x, s.residual_mid);
       return drop(stream, pass.model, own, s.residual_mid, s.residual_mid, x);
     }
     case Stage::kNorm2:
@@ -60,7 +60,7 @@ void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage
       return activation_forward(stream, config, s.mlp);
     case Stage::kContract: {
       const Dropout own = pass.dropout.at(DropoutKind::kMlpBranch, layer);
-      contract_forward(stream, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out);
+      contract_forward(stream, config, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out);
       return drop(stream, pass.model, own, s.residual_out, s.residual_out, s.residual_mid);
     }
   }

@@ -87,6 +87,10 @@ inline constexpr double kOneRounding = 2 * kRoundingBf16;
 // O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one),
 // and O when it is stored.
 inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
+// Decoding keeps 16 bits of P: O is rounded when it is stored, and that is all.
+inline constexpr double kBf16DecodeOut = kOneRounding + 1e-5;
+// Scores up to 1e3: a sum of products that are as large carries some roundings of 1e3 2^-24, and so does P.
+inline constexpr double kScoresOfAThousand = 8 * 1e3 * kRoundingF32;
 // Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and
 // for the terms that a gradient sums, which are larger than the sum.
 inline constexpr double kBf16Gradient = 3 * kOneRounding;  // 1.2%

@@ -28,6 +28,7 @@ std::string cudnn_version();
 // Why cuDNN is not asked to serve a problem, or nullptr. `arch` as in
 // attention.h. Needs neither library nor device.
 const char* cudnn_refusal(const AttnProblem& problem, int arch);
+const char* cudnn_decode_refusal(const AttnDecodeProblem& problem, int arch);  // of decode()
 
 // How a backward adds up dQ
 enum class CudnnSums {
@@ -64,7 +65,12 @@ class CudnnAttention {
   // args.workspace is of cudnn_backward_workspace() bytes
   void backward(const AttnBackward& args, CUstream_st* stream);
 
+  // One query of each sequence over a cache that is full: `starts` is not read. args.workspace is of
+  // decode_workspace() bytes.
+  void decode(const AttnDecode& args, CUstream_st* stream);
+
   // What cuDNN itself asks for; builds the graph.
+  int64_t decode_workspace(const AttnDecode& args);
   int64_t forward_workspace(const AttnForward& args);
   int64_t backward_workspace(const AttnBackward& args);
 

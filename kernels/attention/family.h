@@ -112,9 +112,6 @@ AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
 // capability 8.0 or higher"
 std::string what_is_served();
 
-// The same of attn_decode(): "head dims that are multiples of 8 up to 256 in bf16 and fp32, on ..."
-std::string what_decode_serves();
-
 // One family's kernels, after the checks that attention.h promises
 AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream);
 AttnStatus run_backward(const Family& family, const AttnBackward& args, int arch, CUstream_st* stream);

@@ -65,15 +65,12 @@ std::string served_head_dims() {
   return text;
 }
 
-std::string arch_text(int arch) {
-  return "compute capability " + std::to_string(arch / 10) + "." + std::to_string(arch % 10) + " or higher";
-}
-
 std::string served_archs() {
   int lowest = kAnyLaterArch;
   for (const Family* family : families())
     if (!family->by_name_only) lowest = std::min(lowest, family->lowest_arch);
-  return arch_text(lowest);
+  return "compute capability " + std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
+         " or higher";
 }
 
 bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p) {
@@ -104,11 +101,6 @@ size_t forward_workspace(const Family& family, const AttnProblem& problem) {
 }
 
 std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
-
-std::string what_decode_serves() {
-  return "head dims that are " + decode::kFamily.head_dims.text() + " in bf16 and fp32, on " +
-         arch_text(decode::kFamily.lowest_arch);
-}
 
 }  // namespace tessera::attention
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "kernels/base/version.h"
@@ -218,6 +219,15 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     return refuse(left.empty() ? words_of(line, error)
                                : unexpected(line, option == left.end() ? left.front() : *option));
   }
+}
+
+int run_program(const char* name, int (*run)(int, char**), int argc, char** argv) try {
+  start_process();
+  outlive_readers();
+  return run(argc, argv);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}: error: {}\n", name, error.what());
+  return 1;
 }
 
 }  // namespace tessera

@@ -36,4 +36,10 @@ CLI::Option* add_word_option(CLI::App& app, const std::string& name, E& value, c
 //   train: error: there is no option --confg; did you mean --config? (see ./train --help)
 std::optional<int> parse_command_line(const CommandLine& line);
 
+// A whole main(): calls `run` and returns its exit code. The program outlives the readers of its output. What
+// `run` throws is printed on stderr as
+//   prepare: error: the input a.txt does not exist
+// and the exit code is 1.
+int run_program(const char* name, int (*run)(int, char**), int argc, char** argv);
+
 }  // namespace tessera

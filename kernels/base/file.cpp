@@ -67,12 +67,19 @@ void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
   if (lseek(file_.get(), 0, SEEK_END) < 0) fail_with_errno();
 }
 
-FileChecksum OutputFile::commit() {
-  const FileChecksum written =
-      start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
+const std::filesystem::path& OutputFile::finish() {
+  if (finished_) return temporary_;
   // The content must be on disk before the name is: after a crash the file could otherwise be full of zeros.
   if (fsync(file_.get()) != 0) fail_with_errno();
   if (!file_.close()) fail_with_errno();
+  finished_ = true;
+  return temporary_;
+}
+
+FileChecksum OutputFile::commit() {
+  const FileChecksum written =
+      start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
+  finish();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   committed_ = true;
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");

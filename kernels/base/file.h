@@ -46,7 +46,9 @@ class OutputFile {
 
   void write(std::span<const std::byte> bytes);            // appends
   void overwrite_start(std::span<const std::byte> bytes);  // for a header known only at the end
-  FileChecksum commit();                                   // of the complete file
+  // Syncs and closes the file, and returns its temporary name: it can be read before commit().
+  const std::filesystem::path& finish();
+  FileChecksum commit();  // of the complete file
 
  private:
   void write_here(std::span<const std::byte> bytes);
@@ -54,7 +56,7 @@ class OutputFile {
 
   std::filesystem::path path_, temporary_;
   Descriptor file_;
-  bool committed_ = false;
+  bool finished_ = false, committed_ = false;
   Checksum checksum_;  // of the bytes given to write()
   int64_t bytes_ = 0;
   bool start_changed_ = false;  // after write()

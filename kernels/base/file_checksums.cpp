@@ -14,6 +14,13 @@ namespace fs = std::filesystem;
 constexpr const char* kBytes = "bytes";
 constexpr const char* kDigits = "xxh3_128";
 
+// Whether it names a file of a folder, or of a folder in it
+bool is_within(const std::string& file) {
+  const fs::path path(file);
+  return path.has_filename() && path.is_relative() && path.lexically_normal() == path &&
+         std::ranges::none_of(path, [](const fs::path& part) { return part == ".." || part == "."; });
+}
+
 }  // namespace
 
 nlohmann::json json_of(const FileChecksums& files) {
@@ -31,8 +38,7 @@ FileChecksums read_checksums(const nlohmann::json& json, const std::string& name
     const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
     check(found.checksum.size() == 32 && std::ranges::all_of(found.checksum, is_digit),
           "{}: the checksum of {} wants 32 hexadecimal digits, found {}", name, brief(file), brief(entry));
-    check(!file.empty() && file.find('/') == std::string::npos && file != "..",
-          "{}: a checksum must name a file in the same folder, found {}", name, brief(file));
+    check(is_within(file), "{}: a checksum must name a file in the same folder, found {}", name, brief(file));
     files[file] = found;
   }
   return files;

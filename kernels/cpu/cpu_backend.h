@@ -25,6 +25,8 @@ void run(const SwigluBackward& a, const Launch& on);
 void run(const LinearForward& a, const Launch& on);
 void run(const FusedLinear& a, const Launch& on);
 void run(const LinearBackward& a, const Launch& on);
+void run(const LoraForward& a, const Launch& on);
+void run(const LoraBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);

@@ -1,6 +1,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/vector_math.h"
@@ -59,11 +60,28 @@ void activate_backward(const Tensor& input, const Tensor& d) {
   }
 }
 
-}  // namespace
+// Up to so many rows a product takes as long as reading the weight, once; BLAS would copy it into tiles first.
+// A row of the result does not depend on the others.
+constexpr int64_t kFewRows = 8;
 
-void run(const LinearForward& a, const Launch& /*on*/) {
+void multiply_few_rows(const LinearForward& a, const Tensor& product) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
-  const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
+#pragma omp parallel for
+  for (int64_t o = 0; o < O; ++o) {
+    const float* w = a.weight.as<float>() + o * C;
+    const float bias = a.bias ? a.bias.as<float>()[o] : 0.0f;
+    for (int64_t n = 0; n < N; ++n) {
+      const float* x = a.x.as<float>() + n * C;
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t c = 0; c < C; ++c) sum += x[c] * w[c];
+      product.as<float>()[n * O + o] = sum + ((a.add ? a.add.as<float>()[n * O + o] : 0.0f) + bias);
+    }
+  }
+}
+
+void multiply(const LinearForward& a, const Tensor& product) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* bias = a.bias ? a.bias.as<float>() : nullptr;
   const bool prefilled = a.bias || a.add;  // the product is then added to what stands there
   if (prefilled) {
@@ -76,6 +94,17 @@ void run(const LinearForward& a, const Launch& /*on*/) {
   }
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, O, C, 1.0f, a.x.as<float>(), C,
               a.weight.as<float>(), C, prefilled ? 1.0f : 0.0f, product.as<float>(), O);
+}
+
+}  // namespace
+
+void run(const LinearForward& a, const Launch& /*on*/) {
+  const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
+  if (a.x.shape[0] <= kFewRows) {
+    multiply_few_rows(a, product);
+  } else {
+    multiply(a, product);
+  }
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
 }
@@ -100,8 +129,9 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
         for (int64_t o = first; o < last; ++o) a.dbias.as<float>()[o] += dy[n * O + o];
     }
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C, 0.0f,
-              a.dx.as<float>(), C);
+  if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
+              a.add ? 1.0f : 0.0f, a.dx.as<float>(), C);
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
 }

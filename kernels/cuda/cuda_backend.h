@@ -56,6 +56,8 @@ class CudaBackend final : public Backend {
   void run_op(const LinearForward& a, const Launch& on);
   void run_op(const LinearBackward& a, const Launch& on);
   void run_op(const FusedLinear& a, const Launch& on);
+  void run_op(const LoraForward& a, const Launch& on);
+  void run_op(const LoraBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);

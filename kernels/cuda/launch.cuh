@@ -21,6 +21,10 @@ void launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t st
   if (shape.shared_bytes > 0)
     TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shape.shared_bytes)));
+  // A multiprocessor whose shared memory is split in another way would first have to become empty.
+  if (shape.overlap)
+    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

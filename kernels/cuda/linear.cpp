@@ -54,7 +54,7 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   if (a.add) product.c = a.add.data, product.beta = 1;
 
   const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
-  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu;
+  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add;
   Gemm fused = product;
   fused.bias = a.bias.data;
   if (fuse_gelu) {
@@ -78,7 +78,7 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
+// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
 void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType dtype = a.x.dtype;
@@ -105,10 +105,11 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
                .a = {.data = a.dy.data, .ld = O},
                .b = {.data = a.weight.data, .ld = C},
                .d = {.data = a.dx.data, .ld = C}};
+  if (a.add) product.c = a.add.data, product.beta = 1;
   if (!a.pre_activation) return gemm(product, on);
 
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
-  if (dtype == DType::kBF16 && a.activation == Activation::kGelu) {
+  if (dtype == DType::kBF16 && a.activation == Activation::kGelu && !a.add) {
     Gemm fused = product;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux = a.pre_activation.data;

@@ -162,16 +162,18 @@ void check_divides(const Fields& config, const FoundModel& found) {
         model.channels);
 }
 
-const char* name_in_torch(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
+const char* name_in_torch(NumberFormat weights) {
+  switch (weights) {
+    case NumberFormat::kF32:
       return "float32";
-    case DType::kBF16:
+    case NumberFormat::kF16:
+      return "float16";
+    case NumberFormat::kBF16:
       return "bfloat16";
-    case DType::kI32:
+    case NumberFormat::kQ8:
       break;
   }
-  fail("weights are not stored in {}", name_of(dtype));
+  fail("transformers does not load weights in {}", name_of(weights));
 }
 
 }  // namespace
@@ -194,6 +196,13 @@ FoundModel read_model_config(const fs::path& folder) {
       "transformers' save_pretrained()",
       path);
   if (!fs::exists(folder / "config.json")) {
+    check(
+        !fs::exists(folder / "adapter_config.json"),
+        "{0} holds an adapter of PEFT and no model. Merge it into its model, and start from that: python3 -c "
+        "\"from peft import AutoPeftModelForCausalLM as M; "
+        "M.from_pretrained('{0}').merge_and_unload().save_pretrained('{0}_merged')\". A checkpoint of "
+        "Tessera's holds merged weights beside its folder adapter",
+        path);
     const bool is_run = fs::is_directory(folder / "checkpoints");
     fail("{} has no config.json; wanted {}", path,
          is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())
@@ -219,7 +228,7 @@ FoundModel read_model_config(const fs::path& folder) {
 
 const char* family_of(const ModelConfig& model) { return family_for(model).name; }
 
-nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights) {
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights) {
   const Family& family = family_for(model);
   nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.name}};
   for (const Field& field : family.fields)
@@ -240,6 +249,10 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
   config["eos_token_id"] = model.vocab_size - 1;
   config["torch_dtype"] = name_in_torch(weights);
   return config;
+}
+
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights) {
+  return hugging_face_config(model, number_format(weights));
 }
 
 FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, const ModelMay& may) {

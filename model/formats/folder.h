@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/tensor.h"
 #include "model/config.h"
+#include "model/formats/number_format.h"
 #include "model/formats/positions.h"
 
 namespace tessera {
@@ -35,8 +35,9 @@ FoundModel read_model_config(const std::filesystem::path& folder);
 // nearest ones.
 const char* family_of(const ModelConfig& model);
 
-// The fields of a config.json for transformers, which has defaults for the others. `weights` is the dtype of
-// model.safetensors. Error: as family_of.
+// The fields of a config.json for transformers, which has defaults for the others. `weights` is the format of
+// the weights beside it. Error: as family_of.
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights);
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
 
 // Error: the config.json in `folder` is of another model, with all differences. Its context may be another

@@ -20,26 +20,39 @@ int64_t rows_of(Rows rows, const ModelConfig& model, int64_t all) {
   fail("a table of tensors has unknown rows {}", static_cast<int>(rows));
 }
 
+// A layer's adapter in PEFT, after the name of the layer
+const char* peft_name(AdapterMatrix matrix) {
+  return matrix == AdapterMatrix::kA ? "lora_A.weight" : "lora_B.weight";
+}
+
 }  // namespace
 
 std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
-  std::string lead;
+  return pieces_of(
+      TensorTable{
+          .title = family.title, .lead = family.lead, .block = family.block, .tensors = family.tensors},
+      model, info);
+}
+
+std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info) {
+  std::string lead = info.adapter == AdapterMatrix::kNone ? "" : "base_model.model.";
   std::string_view ours = info.name;
   if (info.block >= 0) {
-    lead = std::string(family.lead) + fmt::format(fmt::runtime(family.block), info.block);
+    lead += std::string(table.lead) + fmt::format(fmt::runtime(table.block), info.block);
     ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
   }
-  const bool is_matrix = info.shape.rank() == 2;
+  const bool is_matrix = info.shape.rank() == 2, is_adapter = info.adapter != AdapterMatrix::kNone;
   const int64_t all = info.shape[0] - info.padding, columns = is_matrix ? info.shape[1] : 1;
-  for (const TensorNames& names : family.tensors) {
+  for (const TensorNames& names : table.tensors) {
     if (!ours.starts_with(names.ours)) continue;
-    const std::string rest(ours.substr(names.ours.size()));
+    const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
     std::vector<Piece> pieces;
     int64_t first = 0;
     for (const TensorPart& part : names.theirs) {
       if (part.name.empty()) break;
-      const int64_t rows = rows_of(part.rows, model, all);
-      const bool transposed = names.transposed && is_matrix;
+      const int64_t rows =
+          info.adapter == AdapterMatrix::kA ? model.lora.rank : rows_of(part.rows, model, all);
+      const bool transposed = names.transposed && is_matrix && !is_adapter;
       const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
       pieces.push_back({.name = lead + std::string(part.name) + rest,
                         .first = first,
@@ -49,15 +62,17 @@ std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, con
                         .shape = shape});
       first += rows;
     }
-    check(first == all, "the tensors of {} hold {} rows of {}, which has {}", family.title, first, info.name,
+    check(first == all, "the tensors of {} hold {} rows of {}, which has {}", table.title, first, info.name,
           all);
     return pieces;
   }
-  fail("{} has no {}", family.title, info.name);
+  fail("{} has no {}", table.title, info.name);
 }
 
+constexpr int64_t kFewValues = 1 << 15;  // one thread handles them faster than several start
+
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out) {
-#pragma omp parallel for
+#pragma omp parallel for if (rows * columns > kFewValues)
   for (int64_t c = 0; c < columns; ++c)
     for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = from[static_cast<size_t>(r * columns + c)];
 }

@@ -1,4 +1,5 @@
-// The tensors of a file that make up a parameter of ours, by the table of the family.
+// The tensors of a file that make up a parameter of ours, by the table of the family. Adapters have the names
+// and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family.
 #pragma once
 
 #include <span>
@@ -20,7 +21,15 @@ struct Piece {
   int64_t elements() const { return rows * columns; }
 };
 
+// How a kind of file names and lays out the tensors of a model; see Family
+struct TensorTable {
+  std::string_view title;  // for messages
+  std::string_view lead, block;
+  std::span<const TensorNames> tensors;
+};
+
 // All of a parameter but its padding, in the order of its rows. Error: the family has no such parameter.
+std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info);
 std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info);
 
 // out [columns, rows] = from [rows, columns], transposed

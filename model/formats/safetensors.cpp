@@ -3,11 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 
-#include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 
@@ -18,39 +15,18 @@ using nlohmann::json;
 
 constexpr size_t kLongestHeader = 100'000'000;  // bytes, as the reference implementation has it
 
-float float_from_half(uint16_t half) {
-  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
-  const float magnitude = exponent == 0    ? std::ldexp(static_cast<float>(mantissa), -24)
-                          : exponent == 31 ? (mantissa ? std::nanf("") : INFINITY)
-                                           : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
-  return half & 0x8000 ? -magnitude : magnitude;
-}
-
-// An exponent of ones is NaN or infinity. A test of bits without a branch, so that the loop vectorises.
-void check_finite(std::span<const float> values, const std::string& name) {
-  constexpr uint32_t kExponent = 0x7F800000;
-  int bad = 0;
-#pragma omp parallel for reduction(| : bad)
-  for (size_t i = 0; i < values.size(); ++i)
-    bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
-  if (!bad) return;
-  const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
-  fail(
-      "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
-      "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
-      name, first - values.begin(), *first);
-}
-
-const char* dtype_in_file(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
+const char* dtype_in_file(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::kF32:
       return "F32";
-    case DType::kBF16:
+    case NumberFormat::kF16:
+      return "F16";
+    case NumberFormat::kBF16:
       return "BF16";
-    case DType::kI32:
+    case NumberFormat::kQ8:
       break;
   }
-  fail("weights are not stored in {}", name_of(dtype));
+  fail("a safetensors file does not hold {}", name_of(format));
 }
 
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -100,17 +76,17 @@ uint64_t bytes_of(const std::vector<int64_t>& shape, const std::string& dtype, c
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries)
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries)
     : file_(path), entries_(std::move(entries)) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};  // transformers refuses a file without it
   int64_t offset = 0;
-  for (const Entry& entry : entries_) {
+  for (const FileTensor& entry : entries_) {
     json shape = json::array();
     for (int i = 0; i < entry.shape.rank(); ++i) shape.push_back(entry.shape[i]);
-    const int64_t end = offset + entry.shape.numel() * static_cast<int64_t>(size_of(entry.dtype));
+    const int64_t end = offset + bytes_of(entry.format, entry.shape.numel());
     header[entry.name] = {
-        {"dtype", dtype_in_file(entry.dtype)}, {"shape", shape}, {"data_offsets", {offset, end}}};
+        {"dtype", dtype_in_file(entry.format)}, {"shape", shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -123,26 +99,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 void SafetensorsWriter::write(std::span<const float> values) {
   check(next_ < entries_.size() && static_cast<int64_t>(values.size()) == entries_[next_].shape.numel(),
         "safetensors: {} values do not fit tensor {} of {}", values.size(), next_, entries_.size());
-  const Entry& entry = entries_[next_++];
-  check_finite(values, entry.name);
-  if (entry.dtype == DType::kBF16)
-    write_bf16(values, entry.name);
-  else
-    file_.write(std::as_bytes(values));
-}
-
-void SafetensorsWriter::write_bf16(std::span<const float> values, const std::string& name) {
-  constexpr size_t kChunk = 1 << 18;  // values
-  std::vector<uint16_t> rounded;
-  for (size_t at = 0; at < values.size(); at += kChunk) {
-    const std::span<const float> chunk = values.subspan(at, std::min(kChunk, values.size() - at));
-    rounded.resize(chunk.size());
-    std::ranges::transform(chunk, rounded.begin(), bf16_from_float);
-    for (size_t i = 0; i < chunk.size(); ++i)
-      check(std::isfinite(float_from_bf16(rounded[i])),
-            "{}: its value {} is {}, too large for bf16. Set checkpoint.dtype=fp32", name, at + i, chunk[i]);
-    file_.write(std::as_bytes(std::span(rounded)));
-  }
+  const FileTensor& entry = entries_[next_++];
+  encode(entry.format, values, entry.name, [&](std::span<const std::byte> bytes) { file_.write(bytes); });
 }
 
 FileChecksum SafetensorsWriter::commit() {
@@ -218,18 +176,12 @@ void SafetensorsReader::check_readable(const std::string& name, const Shape& sha
 void SafetensorsReader::read(const std::string& name, const Shape& shape, std::span<float> out) const {
   check_readable(name, shape);
   const Entry& entry = entries_.at(name);
-  const size_t width = entry.dtype == "F32" ? 4 : 2;
-  check(entry.bytes.size() == out.size() * width, "{}: tensor {} has {} values, wanted {}", path().string(),
-        name, entry.bytes.size() / width, out.size());
-  if (width == 4) {
-    std::memcpy(out.data(), entry.bytes.data(), entry.bytes.size());
-    return;
-  }
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t half;
-    std::memcpy(&half, entry.bytes.data() + 2 * i, 2);
-    out[i] = entry.dtype == "BF16" ? float_from_bf16(half) : float_from_half(half);
-  }
+  const NumberFormat format = entry.dtype == "F32"    ? NumberFormat::kF32
+                              : entry.dtype == "BF16" ? NumberFormat::kBF16
+                                                      : NumberFormat::kF16;
+  check(std::ssize(entry.bytes) == bytes_of(format, std::ssize(out)), "{}: tensor {} has {} bytes, wanted {}",
+        path().string(), name, entry.bytes.size(), bytes_of(format, std::ssize(out)));
+  decode(format, entry.bytes, out);
 }
 
 }  // namespace tessera

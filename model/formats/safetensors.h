@@ -10,28 +10,22 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/tensor.h"
+#include "model/formats/file_tensor.h"
 
 namespace tessera {
 
-// Writes fp32 or bf16 tensors, in the order of the list given at the start. The file appears when commit() is
+// Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when commit() is
 // called. Error: disk full, no permission, a value that is NaN or infinite; no file remains.
 class SafetensorsWriter {
  public:
-  struct Entry {
-    std::string name;
-    Shape shape;
-    DType dtype = DType::kF32;
-  };
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<Entry> entries);
-  // The next tensor of the list, rounded to its dtype, to nearest even. Error: another size than its shape's
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries);
+  // The next tensor of the list, rounded to its format. Error: another size than its shape's
   void write(std::span<const float> values);
   FileChecksum commit();  // Error: tensors are missing
 
  private:
-  void write_bf16(std::span<const float> values, const std::string& name);
-
   OutputFile file_;
-  std::vector<Entry> entries_;
+  std::vector<FileTensor> entries_;
   size_t next_ = 0;
 };
 

@@ -18,12 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // Where a file has a tensor
-struct InFile {
+struct PlacedTensor {
   const SafetensorsReader& file;
   std::string name;
 };
 
-void read_piece(const InFile& in, const Piece& piece, const std::span<float> out) {
+void read_piece(const PlacedTensor& in, const Piece& piece, const std::span<float> out) {
   if (!piece.transposed) return in.file.read(in.name, piece.shape, out);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
@@ -34,7 +34,7 @@ void read_piece(const InFile& in, const Piece& piece, const std::span<float> out
 
 // A parameter from its pieces. `find` says where a tensor of the family is.
 void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
-                 const std::function<InFile(const std::string&)>& find, const ParamSink& sink) {
+                 const std::function<PlacedTensor(const std::string&)>& find, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
   float *values = host.as<float>(), *end = values;
@@ -47,31 +47,25 @@ void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
   sink(place, host);
 }
 
-// A folder with exactly the weights of the wanted model
-class FolderWeights {
- public:
-  FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension);
+std::vector<FileTensor> entries_of(const HuggingFaceLayout& tensors, const ModelConfig& model,
+                                   const std::vector<std::string>& prefixes, const WeightsWriter::Has& has) {
+  const ParamLayout layout(model, 1);
+  std::vector<FileTensor> entries;
+  for (const std::string& prefix : prefixes)
+    for (size_t b = 0; b < layout.buckets.size(); ++b)
+      for (const ParamPlace& place : layout.places) {
+        if (place.bucket != b || (has && !has(prefix, place))) continue;
+        for (FileTensor& tensor : tensors.tensors_of(place.info)) {
+          tensor.name = prefix + tensor.name;
+          entries.push_back(std::move(tensor));
+        }
+      }
+  return entries;
+}
 
-  void read(const ParamPlace& place, const ParamSink& sink) const;
-  const std::vector<std::string>& notices() const { return found_.notices; }
+}  // namespace
 
- private:
-  std::string first_tensor_of(const char* param) const;  // its name in the family
-  InFile find(const std::string& name) const;
-  std::string name_in_file(const std::string& name) const;
-  void refuse_left_over(const std::set<std::string>& wanted) const;
-  void check_tied_head(const std::string& head) const;
-  void read_extended(const ParamPlace& place, const ParamSink& sink) const;
-
-  fs::path folder_;
-  PositionExtension extension_;
-  FoundModel found_;
-  const Family& family_;
-  TensorFiles files_;
-  bool bare_ = false;  // files of the bare model lack the family's lead
-};
-
-FolderWeights::FolderWeights(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
+WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
     : folder_(folder),
       extension_(extension),
       found_(check_same_model(folder, wanted, {.extension = extension, .have_other_angles = true})),
@@ -89,23 +83,35 @@ FolderWeights::FolderWeights(const fs::path& folder, const ModelConfig& wanted, 
   refuse_left_over(names);
 }
 
-std::string FolderWeights::name_in_file(const std::string& name) const {
+NumberFormat WeightsFolder::format() const {
+  std::set<std::string> dtypes;
+  for (const ParamPlace& place : ParamLayout(found_.model, 1).places)
+    for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+      const InFile in = find(piece.name);
+      dtypes.insert(in.file.entries().at(in.name).dtype);
+    }
+  if (dtypes == std::set<std::string>{"BF16"}) return NumberFormat::kBF16;
+  if (dtypes == std::set<std::string>{"F16"}) return NumberFormat::kF16;
+  return NumberFormat::kF32;
+}
+
+std::string WeightsFolder::name_in_file(const std::string& name) const {
   return bare_ && name.starts_with(family_.lead) ? name.substr(family_.lead.size()) : name;
 }
 
-InFile FolderWeights::find(const std::string& name) const {
+WeightsFolder::InFile WeightsFolder::find(const std::string& name) const {
   const std::string in_file = name_in_file(name);
   return {files_.file_of(in_file), in_file};
 }
 
 // Of a parameter outside the blocks
-std::string FolderWeights::first_tensor_of(const char* param) const {
+std::string WeightsFolder::first_tensor_of(const char* param) const {
   const ModelConfig& model = found_.model;
   const ParamInfo info{param, {model.vocab_size, model.channels}, Init::kZero};
   return pieces_of(family_, model, info).front().name;
 }
 
-void FolderWeights::refuse_left_over(const std::set<std::string>& wanted) const {
+void WeightsFolder::refuse_left_over(const std::set<std::string>& wanted) const {
   const std::regex buffers(family_.buffers.begin(), family_.buffers.end());
   const std::string head = first_tensor_of(kHead);
   constexpr size_t kNamed = 5;
@@ -127,7 +133,7 @@ void FolderWeights::refuse_left_over(const std::set<std::string>& wanted) const 
 }
 
 // A file may hold both the token table and the matrix of the logits that is tied to it.
-void FolderWeights::check_tied_head(const std::string& head_name) const {
+void WeightsFolder::check_tied_head(const std::string& head_name) const {
   const InFile in = find(first_tensor_of(kTokenTable));
   const SafetensorsReader::Entry& head = files_.file_of(head_name).entries().at(head_name);
   const SafetensorsReader::Entry& table = in.file.entries().at(in.name);
@@ -138,15 +144,19 @@ void FolderWeights::check_tied_head(const std::string& head_name) const {
         folder_.string(), head_name, in.name);
 }
 
-void FolderWeights::read(const ParamPlace& place, const ParamSink& sink) const {
+void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink) const {
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
   read_pieces(
       pieces_of(family_, found_.model, place.info), place,
-      [&](const std::string& name) { return find(name); }, sink);
+      [&](const std::string& name) -> PlacedTensor {
+        const InFile in = find(name);
+        return {in.file, in.name};
+      },
+      sink);
 }
 
-void FolderWeights::read_extended(const ParamPlace& place, const ParamSink& sink) const {
+void WeightsFolder::read_extended(const ParamPlace& place, const ParamSink& sink) const {
   const int64_t rows = found_.model.context, C = place.info.shape[1];
   const InFile in = find(pieces_of(family_, found_.model, place.info).front().name);
   Arena staging = Arena::host();
@@ -159,42 +169,12 @@ void FolderWeights::read_extended(const ParamPlace& place, const ParamSink& sink
   sink(place, extended);
 }
 
-std::vector<SafetensorsWriter::Entry> entries_of(const Family& family, const ModelConfig& model,
-                                                 const std::vector<std::string>& prefixes, DType dtype,
-                                                 const WeightsWriter::Has& has) {
-  const ParamLayout layout(model, 1);
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const std::string& prefix : prefixes)
-    for (size_t b = 0; b < layout.buckets.size(); ++b)
-      for (const ParamPlace& place : layout.places) {
-        if (place.bucket != b || (has && !has(prefix, place))) continue;
-        for (const Piece& piece : pieces_of(family, model, place.info))
-          entries.push_back({.name = prefix + piece.name, .shape = piece.shape, .dtype = dtype});
-      }
-  return entries;
-}
-
-}  // namespace
-
 WeightsWriter::WeightsWriter(const fs::path& path, const ModelConfig& model,
                              const std::vector<std::string>& prefixes, DType dtype, const Has& has)
-    : family_(family_for(model)),
-      model_(model),
-      file_(path, entries_of(family_, model, prefixes, dtype, has)) {}
+    : layout_(model, number_format(dtype)), file_(path, entries_of(layout_, model, prefixes, has)) {}
 
 void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
-  for (const Piece& piece : pieces_of(family_, model_, info)) {
-    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
-                                      static_cast<size_t>(piece.elements()));
-    if (!piece.transposed) {
-      file_.write(rows);
-      continue;
-    }
-    const Arena::Scope scope(staging_);
-    const Tensor turned = staging_.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
-    transpose(rows, piece.rows, piece.columns, turned.as<float>());
-    file_.write({turned.as<float>(), rows.size()});
-  }
+  layout_.visit(info, values, [&](const FileTensor&, std::span<const float> rows) { file_.write(rows); });
 }
 
 FileChecksum WeightsWriter::commit() { return file_.commit(); }
@@ -203,18 +183,18 @@ void read_param(const SafetensorsReader& file, const ModelConfig& model, const P
                 const std::string& prefix, const ParamSink& sink) {
   read_pieces(
       pieces_of(family_for(model), model, place.info), place,
-      [&](const std::string& name) { return InFile{file, prefix + name}; }, sink);
+      [&](const std::string& name) { return PlacedTensor{file, prefix + name}; }, sink);
 }
 
 std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
                                        PositionExtension extension) {
-  return FolderWeights(folder, model, extension).notices();
+  return WeightsFolder(folder, model, extension).notices();
 }
 
 void load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension) {
-  const FolderWeights weights(folder, model, extension);
-  for (const ParamPlace& place : ParamLayout(model, 1).places) weights.read(place, sink);
+  const WeightsFolder weights(folder, model, extension);
+  for (const ParamPlace& place : ParamLayout(model.base(), 1).places) weights.read(place, sink);
 }
 
 }  // namespace tessera

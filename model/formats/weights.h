@@ -2,16 +2,18 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "model/formats/folder.h"
+#include "model/formats/layout.h"
 #include "model/formats/positions.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/tensor_files.h"
 #include "model/params.h"
 
 namespace tessera {
-
-struct Family;
 
 // Writes parameters with the names and layouts of the model's family. Every parameter is written once for
 // each prefix of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
@@ -26,25 +28,54 @@ class WeightsWriter {
   FileChecksum commit();
 
  private:
-  const Family& family_;
-  ModelConfig model_;
+  HuggingFaceLayout layout_;
   SafetensorsWriter file_;
-  Arena staging_ = Arena::host();
 };
 
 // Reads a parameter from a file that WeightsWriter wrote with this prefix.
 void read_param(const SafetensorsReader& file, const ModelConfig& model, const ParamPlace& place,
                 const std::string& prefix, const ParamSink& sink);
 
-// Whether `folder` holds the weights of `model`: config.json, and in model.safetensors (or the files that an
+// A folder with exactly the weights of a model: config.json, and in model.safetensors (or the files that an
 // index names) exactly the tensors of such a model, with or without the leading "transformer." or "model.".
-// Only headers are read. It may have fewer positions if `extension` extends them. Returns notices: see
-// FoundModel. Error: anything missing, malformed, superfluous, or of another model.
+class WeightsFolder {
+ public:
+  // Only headers are read; the files stay open, so they may be removed meanwhile. The folder may have fewer
+  // positions than `wanted` if `extension` extends them. Error: anything missing, malformed, superfluous, or
+  // of another model.
+  WeightsFolder(const std::filesystem::path& folder, const ModelConfig& wanted,
+                PositionExtension extension = PositionExtension::kNone);
+
+  void read(const ParamPlace& place, const ParamSink& sink) const;            // the values of one parameter
+  const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
+  NumberFormat format() const;  // that of all tensors; of several kinds: fp32
+
+ private:
+  struct InFile {  // where a file has a tensor
+    const SafetensorsReader& file;
+    std::string name;
+  };
+  std::string first_tensor_of(const char* param) const;  // its name in the family
+  InFile find(const std::string& name) const;
+  std::string name_in_file(const std::string& name) const;
+  void refuse_left_over(const std::set<std::string>& wanted) const;
+  void check_tied_head(const std::string& head) const;
+  void read_extended(const ParamPlace& place, const ParamSink& sink) const;
+
+  std::filesystem::path folder_;
+  PositionExtension extension_;
+  FoundModel found_;
+  const Family& family_;
+  TensorFiles files_;
+  bool bare_ = false;  // files of the bare model lack the family's lead
+};
+
+// Whether `folder` holds the weights of `model`, as WeightsFolder says. Returns its notices.
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                        PositionExtension extension);
 
-// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Error: as
-// check_weights.
+// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
+// left as they are. Error: as WeightsFolder.
 void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
                   PositionExtension extension = PositionExtension::kNone);
 

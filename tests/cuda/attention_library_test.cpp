@@ -49,8 +49,9 @@ struct AttentionLibrary : ::testing::Test {
 TEST_F(AttentionLibrary, LoadsAndAnswersWithoutADevice) {
   void* library = dlopen(ATTENTION_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
-  for (const char* name : {"attn_forward", "attn_backward", "attn_forward_workspace",
-                           "attn_backward_workspace", "attn_supports", "attn_documents", "attn_status_text"})
+  for (const char* name :
+       {"attn_forward", "attn_backward", "attn_forward_workspace", "attn_backward_workspace", "attn_supports",
+        "attn_documents", "attn_status_text", "attn_decode", "attn_decode_workspace", "attn_decode_supports"})
     EXPECT_NE(dlsym(library, name), nullptr) << name;
   EXPECT_EQ(dlsym(library, "cudaMalloc"), nullptr)
       << "symbols of the CUDA runtime are the library's own affair";

@@ -19,6 +19,11 @@ constexpr Size kSizes[] = {{1, 1, 1, 1, 64},  {2, 65, 9, 3, 64}, {1, 127, 14, 2,
 
 constexpr float kEpsilon = 1e-6f;
 
+std::string text_of(DType dtype, const Size& s) {
+  return fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads, s.key_heads,
+                     s.D);
+}
+
 class CudaRotary : public CudaTest {
  protected:
   // As Llama has them, with two positions more than tokens, scaled by 1.2 so that a transpose is no inverse
@@ -41,8 +46,7 @@ class CudaRotary : public CudaTest {
 TEST_F(CudaRotary, IsThatOfTheCpu) {
   for (const DType dtype : kReal)
     for (const Size& s : kSizes) {
-      SCOPED_TRACE(fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads,
-                               s.key_heads, s.D));
+      SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), x = heads(dtype, s, 1), y = heads(dtype, s, 0);
       const auto forward = [&](const Twin& from, int64_t first, const Twin& to, int64_t to_first) {
         run_on_both({to}, [&](auto on) {
@@ -73,8 +77,7 @@ TEST_F(CudaRotary, IsThatOfTheCpu) {
 TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
   for (const DType dtype : kReal)
     for (const Size& s : kSizes) {
-      SCOPED_TRACE(fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads,
-                               s.key_heads, s.D));
+      SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), x = heads(dtype, s, 1), y = heads(dtype, s, 0),
                  q_weight = input(dtype, {s.D}, 0.5f, 1), k_weight = input(dtype, {s.D}, 0.5f, 1),
                  rstd = output(DType::kF32, {s.rows(), s.heads()});
@@ -120,8 +123,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
   constexpr Size kCases[] = {{3, 65, 9, 3, 64}, {2, 31, 2, 2, 6}, {1, 1500, 16, 8, 128}};
   for (const DType dtype : kReal)
     for (const Size& s : kCases) {
-      SCOPED_TRACE(fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads,
-                               s.key_heads, s.D));
+      SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), documents = random_documents(s.B, s.T, 7), x = heads(dtype, s, 1),
                  y = heads(dtype, s, 0), dy = heads(dtype, s, 0), dx = heads(dtype, s, 3),
                  q_weight = input(dtype, {s.D}, 0.5f, 1), k_weight = input(dtype, {s.D}, 0.5f, 1),

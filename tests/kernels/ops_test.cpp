@@ -18,18 +18,43 @@ struct Ops : ::testing::Test {
   CpuStream cpu;
 };
 
+// Few rows and many go different ways.
 TEST_F(Ops, LinearForwardIsTheProductPlusBiasPlusResidual) {
-  const int64_t N = 3, C = 5, O = 7;
-  const Tensor x = make.normal({N, C}), w = make.normal({O, C}), b = make.normal({O}),
-               add = make.normal({N, O});
-  const Tensor y = make.poisoned({N, O});
-  cpu.run(LinearForward{.x = x, .weight = w, .y = y, .bias = b, .add = add});
-  for (int64_t n = 0; n < N; ++n)
-    for (int64_t o = 0; o < O; ++o) {
-      double sum = floats(b)[o] + floats(add)[n * O + o];
-      for (int64_t c = 0; c < C; ++c) sum += static_cast<double>(floats(x)[n * C + c]) * floats(w)[o * C + c];
-      EXPECT_NEAR(floats(y)[n * O + o], sum, 1e-5);
-    }
+  const int64_t C = 37, O = 13;
+  for (const int64_t N : {1, 3, 8, 9, 40})
+    for (const bool has_bias : {true, false})
+      for (const bool has_add : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} rows, bias {}, residual {}", N, has_bias, has_add));
+        const Tensor x = make.normal({N, C}), w = make.normal({O, C}), b = make.normal({O}),
+                     add = make.normal({N, O});
+        const Tensor y = make.poisoned({N, O}), in_place = make.copy_of(add);
+        LinearForward product{.x = x, .weight = w, .y = y};
+        if (has_bias) product.bias = b;
+        if (has_add) product.add = add;
+        cpu.run(product);
+        for (int64_t n = 0; n < N; ++n)
+          for (int64_t o = 0; o < O; ++o) {
+            double sum = (has_bias ? floats(b)[o] : 0.0) + (has_add ? floats(add)[n * O + o] : 0.0);
+            for (int64_t c = 0; c < C; ++c)
+              sum += static_cast<double>(floats(x)[n * C + c]) * floats(w)[o * C + c];
+            EXPECT_NEAR(floats(y)[n * O + o], sum, 3e-5);
+          }
+        if (!has_add) continue;
+        product.add = product.y = in_place;
+        cpu.run(product);
+        EXPECT_EQ(std::memcmp(in_place.data, y.data, y.bytes()), 0);
+      }
+}
+
+// As when texts are continued together: a row has the same bits beside others as alone.
+TEST_F(Ops, LinearForwardOfFewRowsIsThatOfEach) {
+  const Tensor x = make.normal({8, 100}), w = make.normal({23, 100}), y = make.poisoned({8, 23}),
+               alone = make.poisoned({1, 23});
+  cpu.run(LinearForward{.x = x, .weight = w, .y = y});
+  for (int64_t n = 0; n < 8; ++n) {
+    cpu.run(LinearForward{.x = x.rows(n, 1), .weight = w, .y = alone});
+    EXPECT_EQ(std::memcmp(alone.data, y.rows(n, 1).data, alone.bytes()), 0) << n;
+  }
 }
 
 TEST_F(Ops, LinearBackwardMatchesFiniteDifferences) {

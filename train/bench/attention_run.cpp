@@ -171,7 +171,9 @@ class FusedRun final : public AttentionRun {
 };
 #endif
 
-// Standard normal. A block is drawn on the host and repeated: drawing all would take longer than the
+}  // namespace
+
+// A block is drawn on the host and repeated: drawing all would take longer than the
 // benchmark. Its length has a large prime factor, so that rows repeat at other columns.
 void fill_random(const Stream& stream, const Tensor& tensor) {
   constexpr int64_t kBlock = 8 * 131071;
@@ -193,8 +195,6 @@ void fill_random(const Stream& stream, const Tensor& tensor) {
     }
   }
 }
-
-}  // namespace
 
 DType Contender::dtype(Device device) const {
   if (device == Device::kCpu) return DType::kF32;

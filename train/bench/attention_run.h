@@ -33,6 +33,8 @@ struct AttentionInputs {
   Tensor documents = {};
   Dropout dropout = {};
 };
+// Standard normal, the same each time
+void fill_random(const Stream& stream, const Tensor& tensor);
 AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& problem);
 
 class AttentionRun {

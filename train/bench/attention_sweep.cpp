@@ -128,4 +128,33 @@ std::vector<int64_t> parse_attention_shape(const std::string& text) {
   return sizes;
 }
 
+std::vector<AttnDecodeProblem> decode_problems_of(const BenchAttentionOptions& options, Device device) {
+  check(options.rungs.empty() && options.dropout == 0 && options.tokens == 0 && options.svg.empty(),
+        "--decode has no use for --rungs, --dropout, --tokens and --svg: leave them out");
+  const bool cuda = device == Device::kCuda;
+  std::vector<int64_t> contexts = options.seq_lens;
+  if (contexts.empty())
+    contexts = cuda ? std::vector<int64_t>{1024, 8192, 32768, 131072} : std::vector<int64_t>{128, 1024};
+  const int64_t channels = options.channels > 0 ? options.channels : cuda ? 4096 : 256;
+  std::vector<std::vector<int64_t>> shapes;  // batch, cached tokens, heads, head dim
+  for (const std::string& shape : options.shapes) shapes.push_back(parse_attention_shape(shape));
+  for (const int64_t head_dim : options.head_dims)
+    for (const int64_t batch : options.batches)
+      for (const int64_t tokens : contexts)
+        shapes.push_back({batch, tokens, std::max<int64_t>(1, channels / head_dim), head_dim});
+  std::vector<AttnDecodeProblem> problems;
+  for (const std::vector<int64_t>& shape : shapes) {
+    check(shape[2] % options.group == 0, "--group {} does not divide {} heads", options.group, shape[2]);
+    problems.push_back({.struct_size = sizeof(AttnDecodeProblem),
+                        .dtype = cuda ? ATTN_BF16 : ATTN_F32,
+                        .batch = shape[0],
+                        .capacity = shape[1],
+                        .heads = shape[2],
+                        .kv_heads = shape[2] / options.group,
+                        .head_dim = static_cast<int>(shape[3]),
+                        .scale = 1 / std::sqrt(static_cast<float>(shape[3]))});
+  }
+  return problems;
+}
+
 }  // namespace tessera

@@ -21,6 +21,8 @@ std::vector<Contender> contenders_of(const std::vector<std::string>& names, cons
 std::vector<Contender> with_dropout(const std::vector<Contender>& contenders);
 Dropout dropout_of(const BenchAttentionOptions& options);  // Error: a share that is none
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device);
+// With --decode. Error: an option that it has no use for, a shape or group that cannot be.
+std::vector<AttnDecodeProblem> decode_problems_of(const BenchAttentionOptions& options, Device device);
 std::vector<int64_t> parse_attention_shape(const std::string& text);  // "B,N,H,D"; Error: anything else
 
 }  // namespace tessera

@@ -47,9 +47,18 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
       ->type_name("LENGTHS");
   command->add_option("--tokens", o.tokens, "Batch x N of these; default 32768, on the CPU 1024")
       ->check(CLI::PositiveNumber);
-  command->add_option("--channels", o.channels, "Heads x head dim of these; default 2048, on the CPU 256")
+  command
+      ->add_option("--channels", o.channels,
+                   "Heads x head dim of these; default 2048, with --decode 4096, on the CPU 256")
       ->check(CLI::PositiveNumber);
   command->add_option("--group", o.group, "Query heads that share a head of keys and values")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--decode", o.decode,
+                    "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
+                    "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
+  command->add_option("--batches", o.batches, "Sequences, with --decode")
+      ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
@@ -229,7 +238,8 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
       "  ./bench attention --shape 64,1024,12,64 --json attention.json\n"
       "  ./bench attention --dropout 0.1 --head-dims 64 --seq-lens 1024\n"
-      "  ./bench attention --head-dims 64 --seq-lens 1024,32768 --masks causal,window:1024,documents:1024");
+      "  ./bench attention --head-dims 64 --seq-lens 1024,32768 --masks causal,window:1024,documents:1024\n"
+      "  ./bench attention --decode --head-dims 128 --group 4 --batches 1,16 --seq-lens 1024..131072");
   return attention;
 }
 
@@ -252,7 +262,7 @@ CLI::App* add_needle(CLI::App& app, Command& c) {
 
 void run_attention(Command& c) {
   if (c.attention_seq_lens) c.attention.seq_lens = parse_sequence_lengths(*c.attention_seq_lens);
-  bench_attention(c.attention);
+  c.attention.decode ? bench_decode_attention(c.attention) : bench_attention(c.attention);
 }
 
 void run_memory(Command& c) {

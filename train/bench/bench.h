@@ -62,11 +62,13 @@ struct BenchAttentionOptions {
   std::vector<std::string> rungs;  // none: the best of the device and cuDNN; on the CPU all
   std::vector<int64_t> head_dims = {64, 128};
   std::vector<std::string> masks = {"causal", "full"};
-  std::vector<int64_t> seq_lens;     // none: those that suit the device
-  int64_t tokens = 0, channels = 0;  // batch x N, heads x head dim; 0: what suits the device
-  int64_t group = 1;                 // query heads that share a head of keys and values
-  std::vector<std::string> shapes;   // further problems: "B,N,H,D"
-  double dropout = 0;                // above 0: each of ours also drops this share of its probabilities
+  std::vector<int64_t> seq_lens;           // none: those that suit the device
+  int64_t tokens = 0, channels = 0;        // batch x N, heads x head dim; 0: what suits the device
+  int64_t group = 1;                       // query heads that share a head of keys and values
+  std::vector<std::string> shapes;         // further problems: "B,N,H,D"
+  bool decode = false;                     // one query of each sequence over seq_lens cached tokens
+  std::vector<int64_t> batches = {1, 16};  // with decode
+  double dropout = 0;                      // above 0: each of ours also drops this share of its probabilities
   int64_t repeats = 11;
   bool deterministic = true;         // of our backward
   bool cudnn_deterministic = false;  // of cuDNN's, which pays more for it
@@ -76,5 +78,7 @@ struct BenchAttentionOptions {
 // Time, arithmetic and memory of attention alone, forward and backward: the rungs of the ladder and cuDNN,
 // over head dims, masks and sequence lengths, in one run.
 void bench_attention(const BenchAttentionOptions& options);
+// With options.decode: one query of each sequence over its cached keys and values, and what bounds it.
+void bench_decode_attention(const BenchAttentionOptions& options);
 
 }  // namespace tessera

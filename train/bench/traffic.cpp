@@ -88,6 +88,17 @@ Traffic fused_forward_traffic(const AttnProblem& p, int query_rows) {
           .stored = s.q + s.scalar};
 }
 
+// K and V are read once for up to eight query heads of a group, from L2 for the others. The parts of heads that
+// thread blocks share stay in L2 and are left out.
+Traffic decode_traffic(const AttnDecodeProblem& p, int64_t keys) {
+  constexpr int64_t kHeadsAtOnce = 8;
+  const double row = p.head_dim * (p.dtype == ATTN_BF16 ? 2.0 : 4.0);
+  const double q = static_cast<double>(p.batch * p.heads) * row, starts = 4.0 * static_cast<double>(p.batch);
+  const double kv = 2 * static_cast<double>(p.batch * p.kv_heads * keys) * row;
+  const auto turns = static_cast<double>((p.heads / p.kv_heads + kHeadsAtOnce - 1) / kHeadsAtOnce);
+  return {.read = q + kv + starts, .written = q, .loaded = q + turns * kv + starts, .stored = q};
+}
+
 Traffic row_backward_traffic(const AttnProblem& p) {
   const Sizes s(p);
   const double queries_written = s.q + s.scalar, keys_written = 2 * s.k;

@@ -30,6 +30,9 @@ Traffic naive_backward_traffic(const AttnProblem& p);
 // Q once, and K and V once for every `query_rows` rows of queries.
 Traffic fused_forward_traffic(const AttnProblem& p, int query_rows);
 
+// One query of each sequence over `keys` cached keys and values, by attn_decode()
+Traffic decode_traffic(const AttnDecodeProblem& p, int64_t keys);
+
 // A CTA a row: dQ by one kernel, dK and dV by another.
 Traffic row_backward_traffic(const AttnProblem& p);
 // The same by tiles of `rows`, after a kernel for delta.

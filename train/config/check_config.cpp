@@ -165,6 +165,22 @@ void check_freeze(const SourcedConfig& sourced) {
                   "leaves nothing to train, with", "model.layers");
 }
 
+void check_lora(const SourcedConfig& sourced) {
+  const auto& train = sourced.config.train;
+  const LoraConfig defaults;
+  const int64_t channels = sourced.config.model.channels;
+  sourced.require(train.lora || train.lora.alpha == defaults.alpha, "train.lora.alpha", "has no effect with",
+                  "train.lora.rank", "set the rank too, such as --set train.lora.rank=16");
+  sourced.require(train.lora || train.lora.parts == defaults.parts, "train.lora.parts", "has no effect with",
+                  "train.lora.rank", "set the rank too, such as --set train.lora.rank=16");
+  sourced.require(!train.lora || train.lora.parts, "train.lora.parts", "names no layer for",
+                  "train.lora.rank", "attention+mlp names all");
+  sourced.require(!train.lora || train.lora.rank <= channels, "train.lora.rank", "is more than",
+                  "model.channels", "8 to 64 are usual");
+  sourced.require(!train.lora || !train.freeze, "train.freeze", "is given together with", "train.lora.rank",
+                  "which freezes all but its own matrices: set train.freeze=none");
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -187,6 +203,7 @@ void check_across(const SourcedConfig& sourced) {
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);
   check_recompute(sourced);
   check_freeze(sourced);
+  check_lora(sourced);
   check_data(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",

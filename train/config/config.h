@@ -111,6 +111,7 @@ struct Config {
     Precision precision = Precision::kAuto;
     Keep recompute = {};
     Freeze freeze = {};
+    LoraConfig lora = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;

@@ -163,6 +163,16 @@ void visit_train(Section& train, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_lora(Section& lora, Visit& visit) {
+  visit("train.lora.rank", lora.rank, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "none"},
+        "LoRA: train two matrices of this many rows and columns beside each linear layer, in place of the "
+        "model; none: train the model itself");
+  visit("train.lora.alpha", lora.alpha, Number{.above = 0, .at_most = 1e6},
+        "LoRA: what the two matrices compute is multiplied by alpha / rank");
+  visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{}, "LoRA: whose linear layers get them");
+}
+
+template <class Section, class Visit>
 void visit_optimizer(Section& optimizer, Visit& visit) {
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
         "The highest, after the warm-up");
@@ -241,6 +251,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_dropout(config.model.dropout, visit);
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
+  fields::visit_lora(config.train.lora, visit);
   fields::visit_optimizer(config.optimizer, visit);
   fields::visit_evaluation(config.evaluation, visit);
   fields::visit_sampling(config.sampling, visit);

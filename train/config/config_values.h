@@ -13,6 +13,7 @@
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
 #include "model/freeze.h"
+#include "model/lora.h"
 #include "train/config/config.h"
 #include "train/config/data_sources.h"
 

@@ -1,1 +1,265 @@
-namespace tessera {}
+#include "train/export/export_folder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "data/pending_folder.h"
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+#include "kernels/base/ledger.h"
+#include "kernels/base/output.h"
+#include "model/formats/family.h"
+#include "model/formats/folder.h"
+#include "model/formats/llama_cpp.h"
+#include "model/formats/llm_c.h"
+#include "model/formats/sharded_safetensors.h"
+#include "train/export/gguf_tokenizer.h"
+#include "train/export/source.h"
+#include "train/export/tokenizer_files.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_part_of_export(std::string_view name) {
+  return name == kModelFile || std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end() ||
+         (name.starts_with("model") &&
+          (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")));
+}
+constexpr Replaceable kExportedModel{.what = "an exported model", .has_part = is_part_of_export};
+
+int64_t bytes_of_all(const std::vector<FileTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const FileTensor& tensor : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
+// A full disk is found before minutes of work.
+void check_space(const fs::path& output, int64_t bytes) {
+  const fs::path folder = fs::absolute(output).parent_path();
+  std::error_code error;
+  fs::path existing = folder;
+  while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
+  const fs::space_info space = fs::space(existing, error);
+  check(error || space.available >= static_cast<uintmax_t>(bytes),
+        "the export takes {}, and {} are free in {}: free some space, or name another --output",
+        format_bytes(bytes), format_bytes(static_cast<int64_t>(space.available)), existing.string());
+}
+
+// Neither of two folders may be inside the other.
+void check_apart(const fs::path& source, const fs::path& output) {
+  const std::string from = fs::weakly_canonical(source).string() + "/",
+                    to = fs::weakly_canonical(fs::absolute(output)).string() + "/";
+  check(!from.starts_with(to) && !to.starts_with(from),
+        "--output {} and the model's folder {} overlap: name a folder elsewhere", output.string(),
+        source.string());
+}
+
+class Export {
+ public:
+  Export(const ExportOptions& options, ExportProgress& progress)
+      : options_(options),
+        progress_(progress),
+        source_(open_source(options.folder, options.tokenizer, progress)),
+        numbers_(options.numbers.value_or(source_.weights->format())) {}
+
+  void run();
+
+ private:
+  void write_hugging_face();
+  void write_gguf();
+  void write_llm_c();
+  void check_file() const;
+  void tell_notices();
+
+  // Writes all tensors of the layout.
+  template <class Writer>
+  void write(const WeightsLayout& layout, Writer& writer);
+  // Reads them back. `bytes_of` gives those of a tensor in the file.
+  template <class BytesOf>
+  void compare(const WeightsLayout& layout, BytesOf&& bytes_of);
+  void count(const std::vector<FileTensor>& tensors, const FileChecksums& files);
+
+  const ExportOptions& options_;
+  ExportProgress& progress_;
+  ExportSource source_;
+  NumberFormat numbers_;
+  int64_t tensors_ = 0, files_ = 0, bytes_ = 0;  // written
+};
+
+template <class Writer>
+void Export::write(const WeightsLayout& layout, Writer& writer) {
+  progress_.begin("writing", bytes_of_all(layout.tensors()));
+  for (const ParamPlace& place : layout.order())
+    source_.weights->read(place, [&](const ParamPlace& read, const Tensor& values) {
+      layout.visit(read.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
+        writer.write(rows);
+        progress_.add(tensor.bytes());
+      });
+    });
+}
+
+void compare_tensor(const FileTensor& tensor, std::span<const float> values,
+                    std::span<const std::byte> found) {
+  size_t at = 0;
+  encode(tensor.format, values, tensor.name, [&](std::span<const std::byte> wanted) {
+    check(at + wanted.size() <= found.size() &&
+              std::memcmp(found.data() + at, wanted.data(), wanted.size()) == 0,
+          "the tensor {} was read back with other values than were written, near byte {} of it: the disk or "
+          "the "
+          "memory is faulty. Nothing was kept; export to another disk",
+          tensor.name, at);
+    at += wanted.size();
+  });
+  check(at == found.size(), "the tensor {} was read back with {} bytes instead of {}", tensor.name,
+        found.size(), at);
+}
+
+template <class BytesOf>
+void Export::compare(const WeightsLayout& layout, BytesOf&& bytes_of) {
+  progress_.begin("comparing", bytes_of_all(layout.tensors()));
+  for (const ParamPlace& place : layout.order())
+    source_.weights->read(place, [&](const ParamPlace& read, const Tensor& values) {
+      layout.visit(read.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
+        compare_tensor(tensor, rows, bytes_of(tensor.name));
+        progress_.add(tensor.bytes());
+      });
+    });
+}
+
+void Export::count(const std::vector<FileTensor>& tensors, const FileChecksums& files) {
+  tensors_ = std::ssize(tensors);
+  files_ = std::ssize(files);
+  for (const auto& [name, file] : files) bytes_ += file.bytes;
+}
+
+void Export::tell_notices() {
+  for (const std::string& notice : source_.notices) progress_.notice(notice);
+}
+
+// The output is a file.
+void Export::check_file() const {
+  std::error_code error;
+  const fs::path& output = options_.output;
+  check(!fs::is_directory(output, error), "--output {} is a folder; a {} is a file: name one in it",
+        output.string(), name_of(options_.format));
+  check(options_.force || !fs::exists(fs::symlink_status(output, error)),
+        "{} exists: choose another name, or replace it with --force", output.string());
+  check(!fs::exists(output, error) || fs::is_regular_file(output, error),
+        "{} exists and is not a file: choose another name", output.string());
+  check_writable(output.string());
+}
+
+void Export::write_hugging_face() {
+  check(numbers_ != NumberFormat::kQ8, "--format hf writes fp32, fp16 or bf16, found --dtype {}",
+        name_of(numbers_));
+  check_apart(source_.folder, options_.output);
+  const HuggingFaceLayout layout(source_.model, numbers_);
+  const std::vector<FileTensor> tensors = layout.tensors();
+  check_space(options_.output, bytes_of_all(tensors));
+  if (!source_.tokenizer) source_.notices.push_back(source_.no_tokenizer);
+  PendingFolder folder(options_.output, options_.force, kExportedModel);
+  for (const fs::path& left : folder.others())
+    source_.notices.push_back(fmt::format(
+        "{} is of another export to this name, which is running or was killed; if none runs: rm -r {}",
+        left.string(), left.string()));
+  tell_notices();
+
+  ShardedSafetensorsWriter writer(folder.path(), tensors, options_.shard_bytes);
+  write(layout, writer);
+  FileChecksums files = writer.commit();
+  nlohmann::ordered_json config = hugging_face_config(source_.model, numbers_);
+  for (const auto& [field, id] : source_.token_ids.items()) config[field] = id;
+  files[kModelFile] = write_json(folder.path() / kModelFile, config);
+  for (const auto& [name, bytes] : hugging_face_files(source_))
+    files[name] = write_file(folder.path() / name, bytes);
+
+  for (const FileVerdict& verdict : verify_files(folder.path(), files))
+    check(verdict.fault.empty(), "{} was read back and is damaged: {}", verdict.path.string(), verdict.fault);
+  check_weights(folder.path(), source_.model, PositionExtension::kNone);  // our own reader takes it
+  const TensorFiles written(folder.path());
+  compare(layout, [&](const std::string& name) { return written.file_of(name).entries().at(name).bytes; });
+  sync_folder(folder.path());
+  folder.publish();
+  count(tensors, files);
+}
+
+void Export::write_gguf() {
+  check_llama_cpp(source_.model, source_.folder.string());
+  check_file();
+  GgufTokenizer tokenizer = gguf_tokenizer(definition_of(source_), source_.model.vocab_size,
+                                           source_.token_ids, chat_template_of(source_));
+  source_.notices.insert(source_.notices.end(), tokenizer.notices.begin(), tokenizer.notices.end());
+  const LlamaCppLayout layout(source_.model, numbers_);
+  std::vector<FileTensor> tensors = layout.tensors();
+  const auto halves = std::ranges::count(tensors, NumberFormat::kF16, &FileTensor::format);
+  if (numbers_ == NumberFormat::kQ8 && halves > 0)
+    source_.notices.push_back(
+        fmt::format("{} tensors are fp16 instead of q8_0: their rows do not divide into blocks of {}", halves,
+                    block_of(NumberFormat::kQ8)));
+  const std::vector<float> factors = llama_cpp_rope_factors(source_.model);
+  if (!factors.empty())
+    tensors.insert(tensors.begin(), {.name = kRopeFactors, .shape = {std::ssize(factors)}});
+  check_space(options_.output, bytes_of_all(tensors));
+  tell_notices();
+
+  std::vector<GgufField> fields = llama_cpp_fields(source_.model, numbers_, source_.name);
+  std::ranges::move(tokenizer.fields, std::back_inserter(fields));
+  GgufWriter writer(options_.output, fields, tensors);
+  if (!factors.empty()) writer.write(factors);
+  write(layout, writer);
+  const GgufReader written(writer.finish());
+  compare(layout, [&](const std::string& name) { return written.bytes(name); });
+  if (!factors.empty()) compare_tensor(tensors.front(), factors, written.bytes(kRopeFactors));
+  for (const GgufField& field : fields)
+    check(written.fields().at(field.key) == field.value, "the field {} was read back with another value",
+          field.key);
+  count(tensors, {{options_.output.filename(), writer.commit()}});
+}
+
+void Export::write_llm_c() {
+  check_llm_c(source_.model, numbers_, source_.folder.string());
+  check_file();
+  const LlmCLayout layout(source_.model, numbers_);
+  const std::vector<FileTensor> tensors = layout.tensors();
+  check_space(options_.output, bytes_of_all(tensors));
+  tell_notices();
+
+  LlmCWriter writer(options_.output, source_.model, numbers_);
+  write(layout, writer);
+  const LlmCReader written(writer.finish(), source_.model, numbers_);
+  compare(layout, [&](const std::string& name) { return written.bytes(name); });
+  count(tensors, {{options_.output.filename(), writer.commit()}});
+}
+
+void Export::run() {
+  const auto start = std::chrono::steady_clock::now();
+  switch (options_.format) {
+    case ExportFormat::kHuggingFace:
+      write_hugging_face();
+      break;
+    case ExportFormat::kGguf:
+      write_gguf();
+      break;
+    case ExportFormat::kLlmC:
+      write_llm_c();
+      break;
+  }
+  progress_.clear();
+  fmt::print("export: wrote {}: {}, parameters {}, {}, tensors {}, files {}, bytes {}, seconds {:.1f}\n",
+             options_.output.string(), family_for(source_.model).title,
+             format_count(static_cast<double>(source_.model.parameters())), name_of(numbers_), tensors_,
+             files_, format_count(static_cast<double>(bytes_)),
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+}  // namespace
+
+void export_folder(const ExportOptions& options) {
+  ExportProgress progress;
+  Export(options, progress).run();
+}
+
+}  // namespace tessera

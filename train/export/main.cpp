@@ -1,6 +1,77 @@
-#include <iostream>
+// export: a checkpoint in, a model for other programs out.
+#include <cstdio>
 
-int main() {
-  std::cerr << "export: error: not built yet\n";
+#include "data/tokenizers/load_tokenizer.h"
+#include "kernels/base/check.h"
+#include "kernels/base/command_line.h"
+#include "kernels/base/process.h"
+#include "train/export/export_folder.h"
+#include "train/run/threads.h"
+#include "train/session/memory_limit.h"
+
+namespace tessera {
+namespace {
+
+void declare_options(CLI::App& app, ExportOptions& options, std::string& shard_size) {
+  app.description(
+      "Writes a model for other programs: Hugging Face's transformers (hf), llama.cpp (gguf), llm.c (llm.c). "
+      "What was written is read back and compared with the model before it gets its name.");
+  app.add_option("folder", options.folder,
+                 "A checkpoint, a run's folder (its newest checkpoint), or a folder of Hugging Face")
+      ->required()
+      ->type_name("FOLDER");
+  add_word_option(app, "--format", options.format, "hf: a folder; gguf, llm.c: a file")->required();
+  app.add_option("--output", options.output, "The folder or the file to write")
+      ->required()
+      ->type_name("PATH");
+  const auto set_numbers = [&options](const std::string& word) {
+    options.numbers = from_word<NumberFormat>(word);
+  };
+  std::vector<std::string> known;
+  for (const auto& entry : words_of(NumberFormat{})) known.emplace_back(entry.word);
+  app.add_option_function<std::string>(
+         "--dtype", set_numbers,
+         "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8); default: as in FOLDER")
+      ->check(CLI::IsMember(known));
+  app.add_option("--shard-size", shard_size,
+                 "hf: the most bytes of a file with weights, such as 5GB or 500MB")
+      ->capture_default_str()
+      ->type_name("SIZE");
+  app.add_option("--tokenizer", options.tokenizer,
+                 std::string("The tokenizer, if not that of FOLDER. ") + kTokenizerSources)
+      ->type_name("PATH");
+  app.add_flag("--force", options.force, "Replace the output if it is an earlier export");
+  app.footer(
+      "Examples:\n"
+      "  ./export runs/gpt2_small --format hf --dtype bf16 --output gpt2-mine\n"
+      "  ./export runs/gpt2_small --format gguf --dtype q8_0 --output gpt2-mine.gguf\n"
+      "  ./export runs/gpt2_small --format llm.c --output gpt2-mine.bin\n"
+      "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
+      "says why.");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("", "export");
+  ExportOptions options;
+  std::string shard_size = "5GB";
+  declare_options(app, options, shard_size);
+  if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
+  options.shard_bytes = parse_bytes(shard_size);
+  check(options.shard_bytes > 0, "--shard-size wants more than 0 bytes, found {}", shard_size);
+  stop_export_at_signals();
+  export_folder(options);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) try {
+  tessera::start_process();
+  tessera::outlive_readers();
+  tessera::wait_without_spinning(argv);
+  return tessera::run(argc, argv);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "export: error: {}\n", error.what());
   return 1;
 }

@@ -32,12 +32,14 @@ std::string epochs_line(const Config& config, const PlanOptions& options) {
   }
 }
 
-// What train.freeze saves: gradients, moments and masters, and with them a part of the peak
+// What train.freeze or train.lora saves: gradients, moments and masters, and with them a part of the peak
 std::string frozen_line(const RunPlan& plan) {
   if (!plan.shape.freeze) return "";
   RunShape all = plan.shape;
   all.freeze = {};
-  return fmt::format("frozen   {}; saves {}\n", frozen_text(all.model, plan.shape.freeze),
+  all.model.lora = {};
+  return fmt::format("{:<8} {}; saves {}\n", plan.shape.model.lora ? "lora" : "frozen",
+                     frozen_text(plan.shape.model, plan.shape.freeze),
                      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
@@ -46,8 +48,8 @@ void print_plan(const Config& config, const PlanOptions& options, const RunPlan&
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
   fmt::print("model    {} parameters, context {}, {}, {} attention\n",
-             format_count(static_cast<double>(s.model.parameters())), s.model.context, name_of(s.dtype),
-             name_of(s.attention));
+             format_count(static_cast<double>(s.model.base().parameters())), s.model.context,
+             name_of(s.dtype), name_of(s.attention));
   fmt::print("{}", frozen_line(plan));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,

@@ -69,6 +69,9 @@ const charts = [
   { title: "Tokens per second", format: compact, zero: true, parts: [{ key: "tokens_per_second", smooth: true }] },
   { title: "MFU", about: "share of the measured GEMM peak", format: percent, zero: true, parts: [{ key: "mfu", smooth: true }] },
 ];
+// A chart for each task of evaluation.tasks that a run has answered
+for (const task of new Set(runs.flatMap((run) => Object.keys(run.tasks))))
+  charts.push({ title: task, about: "accuracy", format: percent, parts: [{ key: "accuracy", evaluations: true, task }] });
 const marks = {
   start: { path: "M-4-5L5 0L-4 5Z", fill: "var(--good)", line: false }, resume: { path: "M-6-5L0 0L-6 5ZM0-5L6 0L0 5Z", fill: "var(--good)", line: true },
   stage: { path: "M-5 5V-1H0V-6H5V5Z", fill: "var(--text)", line: true },
@@ -118,11 +121,11 @@ function x_range() {
 function lines_of(chart) {
   const lines = [];
   for (const part of chart.parts) for (const run of shown()) {
-    const curves = part.evaluations ? run.evaluations : run.curves, curve = curves[part.key];
+    const curves = part.task ? run.tasks[part.task] : part.evaluations ? run.evaluations : run.curves, curve = curves?.[part.key];
     if (!curve || !curve.mean.some(known)) continue;
     const smooth = part.smooth && span_of(run) > 0;
     lines.push({ run, part, curves, curve, x: curves[choices.x], values: smooth ? smoothed(curves, curve.mean, span_of(run)) : curve.mean, smooth,
-      colour: single && part.evaluations ? "var(--c1)" : colour(run), name: part.evaluations ? "validation" : part.key === "loss" ? "training" : "" });
+      colour: single && part.evaluations ? "var(--c1)" : colour(run), name: part.task ? "" : part.evaluations ? "validation" : part.key === "loss" ? "training" : "" });
   }
   return lines;
 }

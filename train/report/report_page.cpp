@@ -101,11 +101,16 @@ std::string run_json(const RunRecord& run) {
                {"positions", std::move(positions)},
                {"events", std::move(events)},
                {"samples", std::move(samples)}};
-  std::string json = text_of(summary);
+  std::string json = text_of(summary), tasks;
   json.pop_back();
+  constexpr std::array kAccuracy = {"accuracy"};
+  for (const auto& [name, curves] : run.tasks())
+    tasks +=
+        fmt::format("{}{}:{}", tasks.empty() ? "" : ",\n", text_of(name), curves_json(curves, kAccuracy));
   constexpr std::array kValidation = {"validation_loss"};
   return json + ",\n\"curves\":" + curves_json(run.steps(), RunRecord::kStepCurves) +
-         ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + "}";
+         ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + ",\n\"tasks\":{" + tasks +
+         "}}";
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ using Json = nlohmann::json;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kDeepest = 4;        // nested lists and objects: a line has two
 constexpr size_t kLongest = 16 << 20;  // bytes of a line
+constexpr size_t kMostTaskName = 100;  // bytes
 
 double number(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -118,6 +119,7 @@ void RunRecord::add_evaluation(const Json& line) {
   not_finite_ += !std::isfinite(loss);
   if (!std::isfinite(loss)) return;
   add_positions(line);
+  add_tasks(line);
   evaluations_.add(last_, std::span(&loss, 1));
   last_validation_ = {.value = loss, .step = last_.step};
   if (!best_validation_ || loss < best_validation_->value) best_validation_ = last_validation_;
@@ -140,6 +142,17 @@ void RunRecord::add_positions(const Json& line) {
   const bool repeats = count >= 2 && positions_[count - 1].ends == positions_[count - 2].ends;
   if (repeats || count == kMostPositionCurves) positions_.pop_back();
   positions_.push_back(std::move(found));
+}
+
+void RunRecord::add_tasks(const Json& line) {
+  const auto found = line.find("tasks");
+  if (found == line.end() || !found->is_object()) return;
+  for (const auto& [name, figures] : found->items()) {
+    const std::string task = cut(name, kMostTaskName);
+    const double accuracy = figures.is_object() ? number(figures, "accuracy") : kNone;
+    if (!std::isfinite(accuracy) || (!tasks_.contains(task) && tasks_.size() == kMostTasks)) continue;
+    tasks_.try_emplace(task, 1).first->second.add(last_, std::span(&accuracy, 1));
+  }
 }
 
 void RunRecord::add_sample(const Json& line) {

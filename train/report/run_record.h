@@ -37,7 +37,8 @@ class RunRecord {
     int64_t step;
   };
   static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
-  struct Event {  // start, resume, stage, checkpoint, best, signal or stop
+  static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
+  struct Event {                            // start, resume, stage, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
   };
@@ -55,6 +56,8 @@ class RunRecord {
   const RunPlace& last() const { return last_; }
   const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
   const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
+  // Of each task of evaluation.tasks, by its name: the accuracy, one curve
+  const std::map<std::string, ThinnedCurves>& tasks() const { return tasks_; }
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
   // Of the first evaluation of each sequence length, and of the newest
@@ -78,11 +81,13 @@ class RunRecord {
   void add_step(const nlohmann::json& line);
   void add_evaluation(const nlohmann::json& line);
   void add_positions(const nlohmann::json& line);
+  void add_tasks(const nlohmann::json& line);
   void add_sample(const nlohmann::json& line);
   void add_event(const nlohmann::json& line, const std::string& type);
 
   RunPlace last_;
   ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
+  std::map<std::string, ThinnedCurves> tasks_;
   std::optional<Loss> last_validation_, best_validation_;
   std::vector<Positions> positions_;
   std::vector<Event> events_;

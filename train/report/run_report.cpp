@@ -46,7 +46,12 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
   if (first) events.start(line["type"] == "start" ? 0 : line["type"] == "resume" ? step + 1 : step, wall);
   if (line["type"] == "step")
     for (const char* key : RunRecord::kStepCurves) add(fmt::format("train/{}", key), key);
-  if (line["type"] == "evaluation") add("validation/loss", "validation_loss");
+  if (line["type"] != "evaluation") return;
+  add("validation/loss", "validation_loss");
+  if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object())
+    for (const auto& [task, figures] : tasks->items())
+      if (figures.is_object() && figures.contains("accuracy") && figures["accuracy"].is_number())
+        events.scalar(fmt::format("tasks/{}", task), step, wall, figures["accuracy"].get<double>());
 }
 
 fs::path metrics_of(const Config& config) { return fs::path(config.train.folder) / kMetricsFile; }

@@ -7,6 +7,7 @@
 #include "kernels/base/json_text.h"
 #include "kernels/base/ledger.h"
 #include "model/formats/folder.h"
+#include "model/formats/peft.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "train/run/checkpoint_files.h"
@@ -25,31 +26,64 @@ struct Section {
 constexpr Section kWeights{Kept::kMaster, ""}, kMasters{Kept::kMaster, "master."},
     kFirstMoments{Kept::kFirstMoment, "first_moment."}, kSecondMoments{Kept::kSecondMoment, "second_moment."};
 
-// Of the optimizer's file, in its order. Weights that were rounded are kept in fp32 as well.
-std::vector<Section> optimizer_sections(DType weights) {
-  if (weights == DType::kF32) return {kFirstMoments, kSecondMoments};
+bool is_adapter(const ParamInfo& info) { return info.adapter != AdapterMatrix::kNone; }
+
+// Of the optimizer's file, in its order. Weights that were rounded are kept in fp32 as well, and so are
+// adapters, which the weights of the checkpoint are not.
+std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
+  if (weights == DType::kF32 && !shape.model.lora) return {kFirstMoments, kSecondMoments};
   return {kMasters, kFirstMoments, kSecondMoments};
 }
 
-// Frozen parameters have weights, whose fp32 values are their masters, but no moments.
-bool has(Kept kept, const Freeze& freeze, const ParamInfo& info) {
-  return kept == Kept::kMaster || !freeze.freezes(info);
+// Frozen parameters have weights, whose fp32 values are their masters, but no moments. With adapters the
+// weights of a model have no other values than those.
+bool has(const Section& section, const RunShape& shape, const ParamInfo& info) {
+  if (std::string_view(section.prefix).empty()) return !is_adapter(info);
+  if (shape.model.lora) return is_adapter(info);
+  return section.kept == Kept::kMaster || !shape.freeze.freezes(info);
 }
 
-// Visits the parameters bucket by bucket, with their values on the device.
+// Visits the parameters bucket by bucket, with their values on the device and the trained values of the
+// bucket.
 template <class Visit>
-void for_each_value(TrainState& state, Kept kept, Visit&& visit) {
+void for_each_value(TrainState& state, const Section& section, Visit&& visit) {
   const ParamLayout& layout = state.optimizer().layout();
   for (size_t b = 0; b < layout.buckets.size(); ++b)
-    state.with_whole(kept, b, [&](const Tensor& bucket) {
+    state.with_whole(section.kept, b, [&](const Tensor& bucket) {
       for (const ParamPlace& place : layout.places)
-        if (place.bucket == b && has(kept, state.shape().freeze, place.info))
-          visit(place.info, place.trained ? bucket.rows(place.first, place.info.shape.numel())
-                                          : layout.view(state.model().params.buckets, place));
+        if (place.bucket == b && has(section, state.shape(), place.info))
+          visit(place.info,
+                place.trained ? bucket.rows(place.first, place.info.shape.numel())
+                              : layout.view(state.model().params.buckets, place),
+                bucket);
     });
 }
 
-// Every parameter's values in each section, in the order of the buckets. Error: a value that is not finite.
+Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& values) {
+  const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+  state.stream().run(Copy{values.view(info.shape), host});
+  state.stream().synchronize();
+  return host;
+}
+
+// Adds its adapter to a weight on the host, if it has one. `masters`: of the bucket that both are in
+void merge_adapter(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& masters,
+                   const Tensor& weight) {
+  constexpr std::string_view kWeight = "weight";
+  if (!state.shape().model.lora || !info.name.ends_with(kWeight)) return;
+  const std::string layer = info.name.substr(0, info.name.size() - kWeight.size());
+  Tensor a, b;
+  LayerParts layers{};
+  for (const ParamPlace& place : state.optimizer().layout().places) {
+    if (!is_adapter(place.info) || !place.info.name.starts_with(layer)) continue;
+    (place.info.adapter == AdapterMatrix::kA ? a : b) =
+        on_host(state, staging, place.info, masters.rows(place.first, place.info.shape.numel()));
+    layers = place.info.layers;
+  }
+  if (a) add_adapter(weight, a, b, layers, state.shape().model.lora.scale());
+}
+
+// The values in each section, in the order of the buckets. Error: a value that is not finite.
 FileChecksum write_params(TrainState& state, const fs::path& path, const std::vector<Section>& sections,
                           DType dtype) {
   std::vector<std::string> prefixes;
@@ -58,28 +92,41 @@ FileChecksum write_params(TrainState& state, const fs::path& path, const std::ve
       path, state.shape().model, prefixes, dtype, [&](const std::string& prefix, const ParamPlace& place) {
         const auto named =
             std::ranges::find_if(sections, [&](const Section& s) { return prefix == s.prefix; });
-        return has(named->kept, state.shape().freeze, place.info);
+        return has(*named, state.shape(), place.info);
       });
   Arena staging = Arena::host();
   for (const Section& section : sections)
-    for_each_value(state, section.kept, [&](const ParamInfo& info, const Tensor& tensor) {
+    for_each_value(state, section, [&](const ParamInfo& info, const Tensor& tensor, const Tensor& bucket) {
       const Arena::Scope scope(staging);
-      const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-      state.stream().run(Copy{tensor, host});
-      state.stream().synchronize();
+      const Tensor host = on_host(state, staging, info, tensor);
+      merge_adapter(state, staging, info, bucket, host);
       file.write(info, host);
     });
   return file.commit();
+}
+
+FileChecksums write_adapter(TrainState& state, const fs::path& folder, const std::string& base) {
+  fs::create_directory(folder);
+  FileChecksums files = write_peft_adapter(folder, state.shape().model, base, [&](const AdapterSink& sink) {
+    Arena staging = Arena::host();
+    for_each_value(state, kMasters, [&](const ParamInfo& info, const Tensor& tensor, const Tensor&) {
+      const Arena::Scope scope(staging);
+      sink(info, on_host(state, staging, info, tensor));
+    });
+  });
+  sync_folder(folder);
+  return files;
 }
 
 // What a rank other than the first does meanwhile: it sends its parts, in the order in which they are
 // written.
 void gather_params(TrainState& state, DType dtype) {
   const auto gather = [&](const Section& section) {
-    for_each_value(state, section.kept, [](const ParamInfo&, const Tensor&) {});
+    for_each_value(state, section, [](const ParamInfo&, const Tensor&, const Tensor&) {});
   };
   gather(kWeights);
-  std::ranges::for_each(optimizer_sections(dtype), gather);
+  std::ranges::for_each(optimizer_sections(state.shape(), dtype), gather);
+  if (state.shape().model.lora) gather(kMasters);  // write_adapter()
 }
 
 bool is_of(CheckpointPart part, const std::string& file) {
@@ -89,8 +136,11 @@ bool is_of(CheckpointPart part, const std::string& file) {
 
 // Bytes of a checkpoint of this model, without the few kilobytes beside the tensors
 int64_t bytes_of_checkpoint(const TrainState& state, DType dtype) {
-  const auto bytes = static_cast<int64_t>(size_of(dtype) + sizeof(float) * optimizer_sections(dtype).size());
-  return state.shape().model.parameters() * bytes;
+  const RunShape& shape = state.shape();
+  const auto sections = static_cast<int64_t>(optimizer_sections(shape, dtype).size());
+  const int64_t kept = shape.model.parameters() - (shape.model.lora ? shape.model.base().parameters() : 0);
+  return shape.model.base().parameters() * static_cast<int64_t>(size_of(dtype)) +
+         kept * static_cast<int64_t>(sizeof(float)) * (sections + (shape.model.lora ? 1 : 0));
 }
 
 std::string advice_on_space(const fs::path& folder, const TrainState& state, DType dtype) {
@@ -110,7 +160,10 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   const DType dtype = options.dtype;
   files[kWeightsFile] = write_params(state, pending / kWeightsFile, {kWeights}, dtype);
   files[kOptimizerFile] =
-      write_params(state, pending / kOptimizerFile, optimizer_sections(dtype), DType::kF32);
+      write_params(state, pending / kOptimizerFile, optimizer_sections(state.shape(), dtype), DType::kF32);
+  if (state.shape().model.lora)
+    for (const auto& [name, file] : write_adapter(state, pending / kAdapterFolder, options.base))
+      files[fmt::format("{}/{}", kAdapterFolder, name)] = file;
   nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
   for (const auto& [field, id] : options.token_ids.items()) model[field] = id;
   files[kModelFile] = write_json(pending / kModelFile, model);
@@ -186,19 +239,40 @@ void load_weights(const fs::path& folder, TrainState& state, PositionExtension e
   load_weights(folder, state.shape().model, state.writer(Kept::kMaster), extension);
 }
 
-void load_checkpoint(const fs::path& checkpoint, TrainState& state) {
+std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
+  Checksum checksum;
+  const ParamSink write = state.writer(Kept::kMaster);
+  load_weights(
+      folder, state.shape().model,
+      [&](const ParamPlace& place, const Tensor& values) {
+        checksum.update({values.as<std::byte>(), values.bytes()});
+        write(place, values);
+      },
+      extension);
+  return checksum.digits();
+}
+
+void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
   state.optimizer().clear(state.stream());  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
   const SafetensorsReader file(checkpoint / kOptimizerFile);
   const auto masters = file.entries().lower_bound(kMasters.prefix);
   const bool has_masters = masters != file.entries().end() && masters->first.starts_with(kMasters.prefix);
+  if (model.lora) {
+    const std::string found = load_base(base.folder, state, base.extension);
+    check(found == base.checksum,
+          "the weights in {} are not those that {} trained its adapters on: their checksum is {}, and was "
+          "{}. Restore that folder, or start a new run from the checkpoint's own weights with "
+          "train.init_from={}",
+          base.folder.string(), checkpoint.string(), found, base.checksum, checkpoint.string());
+  }
   if (has_masters)
     check_weights(checkpoint, model, PositionExtension::kNone);
   else
     load_weights(checkpoint, state);
-  for (const Section& section : optimizer_sections(has_masters ? DType::kBF16 : DType::kF32))
+  for (const Section& section : optimizer_sections(state.shape(), has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.optimizer().layout().places)
-      if (has(section.kept, state.shape().freeze, place.info))
+      if (has(section, state.shape(), place.info))
         read_param(file, model, place, section.prefix, state.writer(section.kept));
 }
 

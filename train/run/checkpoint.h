@@ -4,6 +4,7 @@
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name;
 //                          beside bf16 weights also `master.`: the fp32 weights that they were rounded from
 //                          neither has moments of what train.freeze names
+//   adapter/               with train.lora: the adapters in PEFT's format (model/formats/peft.h)
 //   state.json             the step, the data position, the seed, what they depend on (run_state.h)
 //   config.yaml            the run's configuration
 //   tokenizer.json, ...    what the folder had that the run started from: CopiedFiles
@@ -11,6 +12,11 @@
 //
 // Moments are fp32 in the file whatever optimizer.moments is: bf16 to fp32 and back loses nothing, so a run
 // resumes bit for bit, and a run with the other kind of moments can resume from the same checkpoint.
+//
+// With train.lora, model.safetensors holds the weights with the adapters added, so that every program can use
+// it, and optimizer.safetensors the fp32 adapters and their moments alone. The weights that the adapters
+// belong to are not in the checkpoint: a run that resumes loads them from train.init_from again, and their
+// checksum has to be that of state.json.
 //
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
 // complete; later damage to its files is found by the checksums. Values that are not finite are never saved.
@@ -34,6 +40,7 @@ struct CheckpointOptions {
   DType dtype = DType::kF32;                            // of the weights; equal on all ranks
   CopiedFiles copied = {};                              // files of the folder that the run started from
   nlohmann::json token_ids = nlohmann::json::object();  // of its config.json
+  std::string base = "";                                // train.init_from, which adapter/ names
 };
 
 // Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,
@@ -43,10 +50,20 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Train
 
 // Error: anything missing or malformed, or a checkpoint of another model, with both sizes.
 RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
-void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state);
+// The weights that adapters belong to
+struct BaseWeights {
+  std::filesystem::path folder;  // train.init_from
+  PositionExtension extension = PositionExtension::kNone;
+  std::string checksum = "";  // RunState::base
+};
+// `base`: with adapters. Error: its weights are not those of the checksum.
+void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state,
+                     const BaseWeights& base = {});
 // The weights alone, of one of our checkpoints or of another program. Error: as check_weights.
 void load_weights(const std::filesystem::path& folder, TrainState& state,
                   PositionExtension extension = PositionExtension::kNone);
+// The same; returns the checksum of the values.
+std::string load_base(const std::filesystem::path& folder, TrainState& state, PositionExtension extension);
 
 // Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
 std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);

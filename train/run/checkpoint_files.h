@@ -18,8 +18,15 @@ inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kModelFile = "config.json";
 inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
 inline constexpr const char* kChecksumsFile = "checksums.json";
-inline constexpr std::array<std::string_view, 6> kCheckpointFiles{
-    kWeightsFile, kOptimizerFile, kModelFile, kConfigFile, kStateFile, kChecksumsFile};
+inline constexpr const char* kAdapterFolder = "adapter";  // with train.lora
+inline constexpr std::array<std::string_view, 8> kCheckpointFiles{kWeightsFile,
+                                                                  kOptimizerFile,
+                                                                  kModelFile,
+                                                                  kConfigFile,
+                                                                  kStateFile,
+                                                                  kChecksumsFile,
+                                                                  "adapter/adapter_config.json",
+                                                                  "adapter/adapter_model.safetensors"};
 
 // Files that other programs keep beside the weights. A run that starts from a folder copies them, unchanged,
 // into every checkpoint, so that a checkpoint serves wherever the folder did.
@@ -36,7 +43,8 @@ CopiedFiles read_copied_files(const std::filesystem::path& folder);
 // do. Those that the folder has. Error: no config.json
 nlohmann::json read_token_ids(const std::filesystem::path& folder);
 
-bool is_checkpoint_file(std::string_view name);  // one that a run may write
+// One that a run may write; of the adapter with its folder
+bool is_checkpoint_file(std::string_view name);
 
 // The text of checksums.json.
 std::string checksums_text(const FileChecksums& files);

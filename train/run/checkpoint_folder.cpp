@@ -24,11 +24,27 @@ bool is_file_of_ours(std::string_view name) {
   return is_checkpoint_file(name);
 }
 
-bool holds_only_our_files(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (!is_file_of_ours(entry.path().filename().string())) return false;
-  return true;
-}
+// Files of a checkpoint, and the folder of its adapter after what it holds. `others`: something else is there.
+struct Contents {
+  std::vector<fs::path> ours;
+  bool others = false;
+
+  explicit Contents(const fs::path& checkpoint) {
+    bool has_adapter = false;
+    for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
+      const std::string name = entry.path().lexically_relative(checkpoint).generic_string();
+      if (name == kAdapterFolder && entry.is_directory() && !entry.is_symlink())
+        has_adapter = true;
+      else if (is_file_of_ours(name))
+        ours.push_back(entry.path());
+      else
+        others = true;
+    }
+    if (has_adapter) ours.push_back(checkpoint / kAdapterFolder);
+  }
+};
+
+bool holds_only_our_files(const fs::path& folder) { return !Contents(folder).others; }
 
 bool is_unfinished_name(std::string_view name) {
   if (!name.ends_with(kUnfinished)) return false;
@@ -43,10 +59,8 @@ bool is_unfinished_name(std::string_view name) {
 
 // In a folder that was renamed for removal. Files of other programs stay, and then the folder stays too.
 void remove_our_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (is_file_of_ours(entry.path().filename().string())) files.push_back(entry.path());
-  for (const fs::path& file : files) fs::remove(file);
+  for (const fs::path& one : Contents(folder).ours)
+    if (!fs::is_directory(one) || fs::is_empty(one)) fs::remove(one);
   if (fs::is_empty(folder)) fs::remove(folder);
 }
 

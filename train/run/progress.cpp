@@ -93,7 +93,7 @@ std::vector<std::string> describe(const RunDescription& run) {
           "model",
           fmt::format(
               "{} parameters: {} layers, {} heads{}, {} channels, context {}, vocabulary {}",
-              count_of(model.parameters()), model.layers, model.heads,
+              count_of(model.base().parameters()), model.layers, model.heads,
               model.kv_heads == model.heads ? "" : fmt::format(" ({} of keys and values)", model.kv_heads),
               model.channels, model.context, model.vocab_size)),
       labelled("device", fmt::format("{}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s",
@@ -102,7 +102,9 @@ std::vector<std::string> describe(const RunDescription& run) {
   };
   add_data_lines(run, lines);
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
-  if (shape.freeze) lines.insert(lines.begin() + 1, labelled("frozen", frozen_text(model, shape.freeze)));
+  if (shape.freeze)
+    lines.insert(lines.begin() + 1,
+                 labelled(model.lora ? "lora" : "frozen", frozen_text(model, shape.freeze)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   const bool built_in = std::ranges::any_of(
       run.config.data.train, [](const DataSource& source) { return source.path == kBuiltinData; });

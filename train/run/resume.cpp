@@ -34,7 +34,7 @@ constexpr Meaning kMeanings[] = {
     {"data.train", "the same tokens under another name"},
     {"data.shift", "no effect: the sequences are cut as before"},
     {"data.validation", "validation losses before and after may not be comparable"},
-    {"train.init_from", "no effect: the weights are the checkpoint's"},
+    {"train.init_from", "no effect: the weights are the checkpoint's, or with train.lora have its checksum"},
     {"train.steps", "where the run ends"},
     {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
@@ -234,6 +234,10 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
         "{} was made with train.freeze={}, this run has {}: what it did not train has no "
         "moments. Restore it, or start a new run from these weights with train.init_from",
         checkpoint.string(), was.freeze, now.freeze);
+  check(was.lora == now.lora,
+        "{} was made with train.lora of {}, this run has {}. Restore train.lora, or start a new run from "
+        "these weights, which have the adapters in them, with train.init_from",
+        checkpoint.string(), was.lora, now.lora);
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())
     notices.push_back(

@@ -41,6 +41,15 @@ std::string holder_of(int fd) {
 
 }  // namespace
 
+std::string run_in(const fs::path& folder) {
+  const Descriptor file(open((folder / kLockFile).c_str(), O_RDWR | O_CLOEXEC));
+  struct flock whole{};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  const bool asked = file.is_open() && fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
+  return asked && whole.l_type != F_UNLCK ? holder_of(file.get()) : "";
+}
+
 RunLock::RunLock(const fs::path& folder)
     : file_(open((folder / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
   const std::string path = (folder / kLockFile).string();

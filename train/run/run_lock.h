@@ -26,4 +26,8 @@ class RunLock {
   std::string notice_;
 };
 
+// The run that writes to `folder` at the moment, as "process 4711 on the host node7, started ..."; "" if none
+// is known: nothing is locked or changed.
+std::string run_in(const std::filesystem::path& folder);
+
 }  // namespace tessera

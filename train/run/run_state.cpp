@@ -129,7 +129,9 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"shift", s.shift},
                                    {"documents", name_of(s.documents)},
                                    {"freeze", s.freeze},
+                                   {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
+  if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
   return object;
@@ -163,6 +165,8 @@ RunState read_run_state(const fs::path& checkpoint) {
   }
   if (object.contains("documents")) run.documents = read_word<Documents>(object, "documents", name);
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
+  if (object.contains("lora")) run.lora = text_value(object, "lora", name);
+  if (run.lora != "none") run.base = text_value(object, "base_checksum", name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);

@@ -45,6 +45,8 @@ struct RunState {
   bool shift = false;                      // of the training sequences; checkpoints without it: false
   Documents documents = Documents::kJoin;  // data.documents; checkpoints without it: join
   std::string freeze = "none";             // train.freeze; checkpoints without it: none
+  std::string lora = "none";               // train.lora; checkpoints without it: none
+  std::string base = "";                   // with adapters: load_base() of the weights that they belong to
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best

@@ -94,7 +94,12 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
 
   if (checkpoint) resumed_ = *checkpoint;
-  if (!checkpoint && !config.train.init_from.empty())  // before anything slow
+  check(!config.train.lora || !config.train.init_from.empty(),
+        "train.lora.rank is {}, and adapters belong to a trained model: name its folder with --set "
+        "train.init_from=FOLDER",
+        config.train.lora.rank);
+  const bool reads_base = !checkpoint || config.train.lora;
+  if (reads_base && !config.train.init_from.empty())  // before anything slow
     notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
@@ -132,7 +137,9 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .data = text_of(config_.data.train),
           .shift = checkpoint && config_.data.shift == Shift::kAuto ? was.shift : config_.data.shifts(),
           .documents = config_.data.documents,
-          .freeze = text_of(config_.train.freeze)};
+          .freeze = text_of(config_.train.freeze),
+          .lora = text_of(config_.train.lora),
+          .base = was.base};
 }
 
 // All stages are planned before the run starts, with the memory that is free now. A stage that lies behind
@@ -258,7 +265,10 @@ void Trainer::load_weights(const fs::path* checkpoint) {
       check_undamaged(*checkpoint);
       take_over(*checkpoint);
     }
-    return load_checkpoint(*checkpoint, *state_);
+    return load_checkpoint(*checkpoint, *state_,
+                           {.folder = config_.train.init_from,
+                            .extension = config_.model.position_extension,
+                            .checksum = run_.base});
   }
   state_->initialize(static_cast<uint64_t>(config_.train.seed));
   if (config_.train.init_from.empty()) return;
@@ -267,7 +277,10 @@ void Trainer::load_weights(const fs::path* checkpoint) {
     check_undamaged(source, CheckpointPart::kWeights);
     take_over(source);
   }
-  tessera::load_weights(source, *state_, config_.model.position_extension);
+  const PositionExtension extension = config_.model.position_extension;
+  if (!config_.train.lora) return tessera::load_weights(source, *state_, extension);
+  run_.base = load_base(source, *state_, extension);
+  ranks_.check_same(run_.base, "a checksum of train.init_from: all ranks have to start from the same weights");
 }
 
 void Trainer::run() {

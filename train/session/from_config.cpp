@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "model/formats/peft.h"
 #include "train/session/memory_plan.h"
 
 namespace tessera {
@@ -48,7 +49,7 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
 // The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and the
 // last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
-  if (c.sampling.every == 0) return 1;
+  if (c.sampling.every == 0) return kNoSamples;
   return std::min(c.model.context, static_cast<int64_t>(c.sampling.prompt.size()) + c.sampling.tokens);
 }
 
@@ -70,7 +71,12 @@ void check_shares(const Config& c) {
 
 }  // namespace
 
-ModelConfig model_config(const Config& c) { return c.model.resolved(); }
+ModelConfig model_config(const Config& c) {
+  ModelConfig model = c.model.resolved();
+  model.lora = c.train.lora;
+  if (model.lora) model.lora.split_qkv = splits_qkv(model);
+  return model;
+}
 
 OptimizerConfig optimizer_config(const Config& c) {
   return {.beta1 = c.optimizer.beta1,
@@ -103,7 +109,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute,
-                 .freeze = c.train.freeze,
+                 .freeze = c.train.lora ? Freeze::all_but_adapters() : c.train.freeze,
                  .classifier_chunk = classifier_chunk(c, dtype),
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),

@@ -20,6 +20,7 @@ class Walk {
     session.evaluate({}, session.shape().batch);
     ended("an evaluation");
     const int64_t longest = session.shape().longest_sample();
+    if (longest == 0) return;
     Decoder(session, {.capacity = longest}).start(0, std::vector<int32_t>(static_cast<size_t>(longest)), 0);
     ended("a sample");
   }

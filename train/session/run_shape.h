@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+inline constexpr int64_t kNoSamples = -1;  // SessionShape::sample_tokens where no text is continued
+
 // Of a forward: evaluation and sampling need no more.
 struct SessionShape {
   ModelConfig model;
@@ -21,7 +23,9 @@ struct SessionShape {
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
 
-  int64_t longest_sample() const { return sample_tokens > 0 ? sample_tokens : model.context; }
+  int64_t longest_sample() const {
+    return sample_tokens == kNoSamples ? 0 : sample_tokens == 0 ? model.context : sample_tokens;
+  }
 };
 
 // Of training
@@ -35,7 +39,7 @@ struct RunShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = {};                // train.recompute
-  Freeze freeze = {};            // train.freeze
+  Freeze freeze = {};            // train.freeze; with adapters all but these
   int64_t classifier_chunk = 0;  // see Model
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape

@@ -21,6 +21,8 @@ CudnnAttention::CudnnAttention() { fail("attention by cuDNN: {}", kCudnnNotBuilt
 CudnnAttention::~CudnnAttention() = default;
 void CudnnAttention::forward(const AttnForward&, void*, size_t, CUstream_st*) {}
 void CudnnAttention::backward(const AttnBackward&, CUstream_st*) {}
+void CudnnAttention::decode(const AttnDecode&, CUstream_st*) {}
+int64_t CudnnAttention::decode_workspace(const AttnDecode&) { return 0; }
 int64_t CudnnAttention::forward_workspace(const AttnForward&) { return 0; }
 int64_t CudnnAttention::backward_workspace(const AttnBackward&) { return 0; }
 

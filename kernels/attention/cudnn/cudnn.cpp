@@ -70,10 +70,26 @@ struct Graph {
 using Key = std::vector<int64_t>;  // everything that a graph depends on
 
 Key key_of(const AttnProblem& p, int64_t mode, std::initializer_list<const AttnTensor*> tensors) {
-  Key key{mode,       p.batch,    p.tokens,      p.heads,
-          p.kv_heads, p.head_dim, p.mask.causal, std::bit_cast<int32_t>(p.scale)};
+  Key key{mode,        p.batch,       p.tokens,
+          p.kv_tokens, p.heads,       p.kv_heads,
+          p.head_dim,  p.mask.causal, std::bit_cast<int32_t>(p.scale)};
   for (const AttnTensor* t : tensors) key.insert(key.end(), {t->batch, t->row, t->head});
   return key;
+}
+
+// A decoding problem in the terms that messages have: one query, as many keys as the cache holds
+AttnProblem problem_of(const AttnDecodeProblem& p) {
+  return {.struct_size = sizeof(AttnProblem),
+          .dtype = p.dtype,
+          .batch = p.batch,
+          .tokens = 1,
+          .kv_tokens = p.capacity,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .head_dim = p.head_dim,
+          .mask = {},
+          .scale = p.scale,
+          .dropout = {}};
 }
 
 [[noreturn]] void refuse(const AttnProblem& p, const char* what, const std::string& message) {
@@ -96,12 +112,17 @@ void guarded(const AttnProblem& p, const char* what, Call&& call) {
 }
 
 // Dimensions in cuDNN's order, [B, heads, N, D], with the strides of the caller's tensor.
-graph::Tensor_attributes describe(const AttnProblem& p, Id id, const AttnTensor& t, int64_t heads) {
+graph::Tensor_attributes describe(int64_t batch, int64_t heads, int64_t tokens, int64_t head_dim, Id id,
+                                  const AttnTensor& t) {
   return graph::Tensor_attributes()
       .set_uid(id)
-      .set_dim({p.batch, heads, p.tokens, p.head_dim})
+      .set_dim({batch, heads, tokens, head_dim})
       .set_stride({t.batch, t.head, t.row, 1})
       .set_data_type(fe::DataType_t::BFLOAT16);
+}
+
+graph::Tensor_attributes describe(const AttnProblem& p, Id id, const AttnTensor& t, int64_t heads) {
+  return describe(p.batch, heads, p.tokens, p.head_dim, id, t);
 }
 
 graph::Tensor_attributes describe_lse(const AttnProblem& p) {
@@ -144,6 +165,21 @@ std::shared_ptr<graph::Graph> describe_forward(const AttnForward& a) {
   return g;
 }
 
+std::shared_ptr<graph::Graph> describe_decode(const AttnDecode& a) {
+  const AttnDecodeProblem& p = a.problem;
+  auto g = new_graph();
+  const auto options =
+      graph::SDPA_attributes().set_name("decode").set_generate_stats(false).set_attn_scale(p.scale);
+  const auto describe_it = [&](Id id, const AttnTensor& t, int64_t heads, int64_t tokens) {
+    return describe(p.batch, heads, tokens, p.head_dim, id, t);
+  };
+  auto [out, none] = g->sdpa(g->tensor(describe_it(kQ, a.q, p.heads, 1)),
+                             g->tensor(describe_it(kK, a.k, p.kv_heads, p.capacity)),
+                             g->tensor(describe_it(kV, a.v, p.kv_heads, p.capacity)), options);
+  describe_output(out, describe_it(kOut, a.out, p.heads, 1));
+  return g;
+}
+
 std::shared_ptr<graph::Graph> describe_backward(const AttnBackward& a) {
   const AttnProblem& p = a.problem;
   auto g = new_graph();
@@ -176,9 +212,10 @@ struct CudnnAttention::Impl {
   }
 
   template <class Describe>
-  const Graph& find_or_build(const AttnProblem& p, const Key& key, const char* what, Describe&& describe_it) {
+  const Graph& find_or_build(const AttnProblem& p, const Key& key, const char* what, const char* refusal,
+                             Describe&& describe_it) {
     if (const auto found = graphs.find(key); found != graphs.end()) return found->second;
-    if (const char* why = cudnn_refusal(p, kLowestArch)) refuse(p, what, why);
+    if (refusal != nullptr) refuse(p, what, refusal);
     Graph built;
     guarded(p, what, [&] {
       built.graph = describe_it();
@@ -191,13 +228,18 @@ struct CudnnAttention::Impl {
 
   const Graph& forward_graph(const AttnForward& a) {
     return find_or_build(a.problem, key_of(a.problem, 0, {&a.q, &a.k, &a.v, &a.out}), "forward",
-                         [&] { return describe_forward(a); });
+                         cudnn_refusal(a.problem, kLowestArch), [&] { return describe_forward(a); });
   }
   const Graph& backward_graph(const AttnBackward& a) {
     return find_or_build(
         a.problem,
         key_of(a.problem, a.deterministic ? 2 : 1, {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv}),
-        "backward", [&] { return describe_backward(a); });
+        "backward", cudnn_refusal(a.problem, kLowestArch), [&] { return describe_backward(a); });
+  }
+  const Graph& decode_graph(const AttnDecode& a) {
+    const AttnProblem p = problem_of(a.problem);
+    return find_or_build(p, key_of(p, 3, {&a.q, &a.k, &a.v, &a.out}), "decode",
+                         cudnn_decode_refusal(a.problem, kLowestArch), [&] { return describe_decode(a); });
   }
 
   void run(const Graph& g, const AttnProblem& p, const char* what, Pointers pointers, void* workspace,
@@ -267,6 +309,15 @@ void CudnnAttention::backward(const AttnBackward& a, CUstream_st* stream) {
              a.workspace, a.workspace_bytes, stream);
 }
 
+void CudnnAttention::decode(const AttnDecode& a, CUstream_st* stream) {
+  impl_->run(impl_->decode_graph(a), problem_of(a.problem), "decode",
+             {{kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kOut, a.out.data}}, a.workspace,
+             a.workspace_bytes, stream);
+}
+
+int64_t CudnnAttention::decode_workspace(const AttnDecode& a) {
+  return impl_->decode_graph(a).workspace_bytes;
+}
 int64_t CudnnAttention::forward_workspace(const AttnForward& a) {
   return impl_->forward_graph(a).workspace_bytes;
 }

@@ -20,13 +20,25 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 // Tables of sequence lengths, where the tokens do not fill the tiles, and what alignment takes.
 int64_t slack(const AttnProblem& p) { return (int64_t{64} << 10) + 16 * p.batch; }
 
-}  // namespace
-
-const char* cudnn_refusal(const AttnProblem& p, int arch) {
+// What both kinds of problems share
+template <class Problem>
+const char* refusal_of_type(const Problem& p, int arch) {
   if (arch < kLowestArch) return "compute capability 8.0 or higher is needed";
   if (p.dtype != ATTN_BF16) return "it is asked for bf16 alone, found fp32";
   if (p.head_dim <= 0 || p.head_dim % kHeadDimStep != 0 || p.head_dim > kLargestHeadDim)
     return "head dim must be a multiple of 8, at most 128";
+  return nullptr;
+}
+
+}  // namespace
+
+const char* cudnn_decode_refusal(const AttnDecodeProblem& p, int arch) {
+  if (const char* why = refusal_of_type(p, arch)) return why;
+  return cudnn_built() ? nullptr : kCudnnNotBuilt;
+}
+
+const char* cudnn_refusal(const AttnProblem& p, int arch) {
+  if (const char* why = refusal_of_type(p, arch)) return why;
   if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0 || p.heads % p.kv_heads != 0)
     return "batch, tokens and heads must be positive, and kv_heads must divide heads";
   if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";

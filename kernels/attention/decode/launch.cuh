@@ -18,13 +18,21 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
+// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills, the
+// second would not start beside it.
+template <class Kernel>
+bool prefer_shared_memory(Kernel* kernel) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared) == cudaSuccess;
+}
+
 // On 9.0 and later a kernel is started while the one before it still runs, and waits for it by itself, if its
 // code was compiled to do so.
 template <class T>
 AttnStatus launch_early(void (*kernel)(Args<T>), dim3 grid, int threads, int shared_bytes,
                         CUstream_st* stream, const Args<T>& args) {
   cudaFuncAttributes compiled;
-  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess ||
+  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel) ||
       (shared_bytes > kSharedWithoutAsking &&
        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
            cudaSuccess)) {

@@ -16,10 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string half_file(const std::vector<FileTensor>& tensors) {  // as F16; the values are small whole numbers
+std::string half_file(const std::vector<NamedTensor>& tensors) {  // as F16; the values are small whole numbers
   std::string data;
   json header;
-  for (const FileTensor& tensor : tensors) {
+  for (const NamedTensor& tensor : tensors) {
     json shape = json::array();
     for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
     const size_t begin = data.size();
@@ -94,7 +94,7 @@ TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
   const auto expect = [](const FamilyModel& one, const std::map<std::string, Shape>& wanted,
                          size_t in_block) {
     std::map<std::string, Shape> found;
-    for (const FileTensor& tensor : tensors_of(one.model)) found[tensor.name] = tensor.shape;
+    for (const NamedTensor& tensor : tensors_of(one.model)) found[tensor.name] = tensor.shape;
     EXPECT_EQ(found.size(), 2 + (one.model.tied ? 0 : 1) + 2 * in_block) << one.name;
     for (const auto& [name, shape] : wanted)
       EXPECT_TRUE(found.contains(name) && found[name] == shape) << one.name << " " << name;
@@ -132,8 +132,8 @@ TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
 // Every value of every tensor arrives in its row, and the file that is written is the file that was read.
 TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
   for (const FamilyModel& one : family_models()) {
-    std::vector<FileTensor> tensors = tensors_of(one.model);
-    for (FileTensor& tensor : tensors)  // at most 8 bits of mantissa: exact in every dtype
+    std::vector<NamedTensor> tensors = tensors_of(one.model);
+    for (NamedTensor& tensor : tensors)  // at most 8 bits of mantissa: exact in every dtype
       for (float& value : tensor.values) value = static_cast<float>(std::lround(value * 0x1p12f) % 251 + 1);
     describe(one.model);
     write_tensors(file, tensors);
@@ -163,9 +163,9 @@ TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
 // A folder in bf16, with all 16 bits in use, in and out again.
 TEST_F(FamilyWeights, ATensorInBf16IsWrittenWithTheSameBytes) {
   const ModelConfig model = family_models()[8].model;
-  std::vector<FileTensor> tensors = tensors_of(model);
+  std::vector<NamedTensor> tensors = tensors_of(model);
   uint16_t bits = 1;
-  for (FileTensor& tensor : tensors)
+  for (NamedTensor& tensor : tensors)
     for (float& value : tensor.values) {
       do bits = static_cast<uint16_t>(bits * 25173u + 13849u);
       while ((bits & 0x7f80) == 0x7f80);  // not finite
@@ -186,7 +186,7 @@ TEST_F(FamilyWeights, ATensorInBf16IsWrittenWithTheSameBytes) {
 }
 
 TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
-  SafetensorsWriter writer(file, {{"a", {5}, DType::kBF16}, {"b", {1}, DType::kF32}});
+  SafetensorsWriter writer(file, {{"a", {5}, NumberFormat::kBF16}, {"b", {1}, NumberFormat::kF32}});
   writer.write(std::vector<float>{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.1p-8f, -0.0f, 0x1p-133f});
   writer.write(std::vector<float>{1 + 0x1p-20f});
   writer.commit();
@@ -196,19 +196,19 @@ TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
   reader.read("b", {1}, b);
   EXPECT_EQ(a, (std::vector<float>{1, 1 + 0x1p-6f, 1 + 0x1p-7f, -0.0f, 0x1p-133f}));
   EXPECT_EQ(b[0], 1 + 0x1p-20f);
-  SafetensorsWriter large(folder_ / "large", {{"a", {2}, DType::kBF16}});
+  SafetensorsWriter large(folder_ / "large", {{"a", {2}, NumberFormat::kBF16}});
   expect_error([&] { large.write(std::vector<float>{1, 3.4028e38f}); },
                {"a: its value 1 is 3.4028e+38, too large for bf16", "checkpoint.dtype=fp32"});
 }
 
 TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
   for (const FamilyModel& one : family_models()) {
-    const std::vector<FileTensor> tensors = tensors_of(one.model);
+    const std::vector<NamedTensor> tensors = tensors_of(one.model);
     describe(one.model);
     write_tensors(file, tensors);
     const Loaded whole = load(one.model);
     fs::remove(file);
-    std::vector<FileTensor> parts[3];
+    std::vector<NamedTensor> parts[3];
     json map;
     for (size_t i = 0; i < tensors.size(); ++i) {
       parts[i % 3].push_back(tensors[i]);
@@ -224,7 +224,7 @@ TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
 TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
   for (const FamilyModel& one : family_models()) {
     describe(one.model);
-    std::vector<FileTensor> tensors = tensors_of(one.model);
+    std::vector<NamedTensor> tensors = tensors_of(one.model);
     write_tensors(file, tensors);
     const Loaded plain = load(one.model);
     const std::string lead = one.family == "gpt2" ? "transformer." : "model.";
@@ -244,7 +244,7 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
       expect_refused(one.model, {"lm_head.weight and ", " differ, but config.json ties them"});
       tensors.back().values[5] -= 1;
     }
-    for (FileTensor& tensor : tensors)  // as the bare model is saved
+    for (NamedTensor& tensor : tensors)  // as the bare model is saved
       if (tensor.name.starts_with(lead)) tensor.name = tensor.name.substr(lead.size());
     write_tensors(file, tensors);
     EXPECT_EQ(load(one.model), plain) << one.name;
@@ -258,14 +258,14 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
 TEST_F(FamilyWeights, MissingTensorsAndOtherShapesAreRefused) {
   const ModelConfig model = family_models()[7].model;
   describe(model);
-  std::vector<FileTensor> tensors = tensors_of(model);
+  std::vector<NamedTensor> tensors = tensors_of(model);
   const std::string name = "model.layers.1.self_attn.k_proj.bias";
-  FileTensor& bias = tensor_of(tensors, name);
+  NamedTensor& bias = tensor_of(tensors, name);
   bias.shape = {8};
   bias.values.resize(8);
   write_tensors(file, tensors);
   expect_refused(model, {name + " has shape [8], wanted [16]"});
-  std::erase_if(tensors, [&](const FileTensor& tensor) { return tensor.name == name; });
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return tensor.name == name; });
   write_tensors(file, tensors);
   expect_refused(model, {"has no tensor " + name});
 }

@@ -13,37 +13,37 @@
 
 namespace tessera::testing {
 
-struct FileTensor {
+struct NamedTensor {
   std::string name;
   Shape shape;
   std::vector<float> values;
 };
 
 // The tensors of a model of transformers, with a value of its own in every place.
-inline std::vector<FileTensor> tensors_of(const ModelConfig& model) {
-  std::vector<FileTensor> tensors;
+inline std::vector<NamedTensor> tensors_of(const ModelConfig& model) {
+  std::vector<NamedTensor> tensors;
   float next = 0;
   for (const ParamPlace& place : ParamLayout(model, 1).places)
     for (const Piece& piece : pieces_of(family_for(model), model, place.info)) {
-      FileTensor tensor{piece.name, piece.shape, {}};
+      NamedTensor tensor{piece.name, piece.shape, {}};
       for (int64_t i = 0; i < piece.elements(); ++i) tensor.values.push_back(next += 0x1p-12f);
       tensors.push_back(std::move(tensor));
     }
   return tensors;
 }
 
-inline FileTensor& tensor_of(std::vector<FileTensor>& tensors, const std::string& name) {
-  for (FileTensor& tensor : tensors)
+inline NamedTensor& tensor_of(std::vector<NamedTensor>& tensors, const std::string& name) {
+  for (NamedTensor& tensor : tensors)
     if (tensor.name == name) return tensor;
   throw std::runtime_error("no tensor " + name);
 }
 
-inline void write_tensors(const std::filesystem::path& path, const std::vector<FileTensor>& tensors,
+inline void write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                           DType dtype = DType::kF32) {
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const FileTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, dtype});
+  std::vector<FileTensor> entries;
+  for (const NamedTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, number_format(dtype)});
   SafetensorsWriter file(path, std::move(entries));
-  for (const FileTensor& tensor : tensors) file.write(tensor.values);
+  for (const NamedTensor& tensor : tensors) file.write(tensor.values);
   file.commit();
 }
 

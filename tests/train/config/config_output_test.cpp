@@ -73,6 +73,12 @@ void randomize(Random& random, std::string& member, const Text&) {
   member.clear();
   for (int64_t i = random_whole(random, 0, 12); i > 0; --i) member += pieces[random() % pieces.size()];
 }
+void randomize(Random& random, std::vector<std::string>& member, const Paths&) {
+  for (int64_t i = random_whole(random, 0, 3); i > 0; --i) {
+    randomize(random, member.emplace_back(), Text{});
+    member.back() += fmt::format("{}", i);  // each another one, and none empty
+  }
+}
 
 void randomize(Random& random, std::vector<DataSource>& member, const Sources&) {
   member.resize(1 + random() % 3);
@@ -141,6 +147,11 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
     }
     make_valid(random, config.model);
+    LoraConfig& lora = config.train.lora;
+    if (random() % 2 == 0)
+      lora = {};
+    else
+      lora.rank = random_whole(random, 1, config.model.channels), config.train.freeze = {};
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     if (config.train.epochs > 0)
       config.train.steps = 0;

@@ -69,6 +69,31 @@ std::string step_line(int64_t step, double elapsed, double loss) {
       step, 100 * step, elapsed, step, loss);
 }
 
+TEST_F(MetricsLines, HoldTheAccuracyOfEachTask) {
+  const auto line = [](int step, const std::string& tasks) {
+    return fmt::format(
+        R"({{"type":"evaluation","step":{},"tokens":{},"elapsed":1,"validation_loss":2,"tasks":{}}})"
+        "\n",
+        step, 10 * step, tasks);
+  };
+  const RunRecord run = read(
+      std::string(kStart) + "\n" +
+      R"({"type":"step","step":1,"tokens":10,"elapsed":0.6,"loss":5})"
+      "\n" +
+      line(1,
+           R"({"a":{"items":4,"accuracy":0.25,"accuracy_interval":[0.1,0.6]},"b</script>":{"accuracy":1}})") +
+      line(2, R"({"a":{"accuracy":0.5}, "c":{"accuracy":null}, "d":3})") + line(3, "[1]"));
+  ASSERT_EQ(run.tasks().size(), 2u);
+  const ThinnedCurves& a = run.tasks().at("a");
+  ASSERT_EQ(a.buckets().size(), 2u);
+  EXPECT_EQ(a.buckets().rbegin()->second.values[0].mean(), 0.5);
+  EXPECT_EQ(run.evaluations().buckets().size(), 3u);
+  EXPECT_EQ(run.unreadable_lines(), 0);
+  const nlohmann::json page = nlohmann::json::parse(report_json({.runs = std::span(&run, 1), .written = ""}));
+  EXPECT_EQ(page["runs"][0]["tasks"]["a"]["accuracy"]["mean"], (std::vector<double>{0.25, 0.5}));
+  EXPECT_EQ(page["runs"][0]["tasks"]["b</script>"]["step"], std::vector<double>{1});
+}
+
 TEST_F(MetricsLines, OfEachTypeAreTaken) {
   const RunRecord run =
       read(std::string(kStart) + step_line(1, 3, 5.5) +

@@ -1,0 +1,43 @@
+#include "model/formats/layout.h"
+
+#include "kernels/base/arena.h"
+#include "model/formats/pieces.h"
+
+namespace tessera {
+
+std::vector<ParamPlace> WeightsLayout::order() const { return ParamLayout(model_, 1).places; }
+
+std::vector<FileTensor> WeightsLayout::tensors() const {
+  std::vector<FileTensor> all;
+  for (const ParamPlace& place : order())
+    for (FileTensor& tensor : tensors_of(place.info)) all.push_back(std::move(tensor));
+  return all;
+}
+
+HuggingFaceLayout::HuggingFaceLayout(const ModelConfig& model, NumberFormat format)
+    : WeightsLayout(model), family_(family_for(model)), format_(format) {}
+
+std::vector<FileTensor> HuggingFaceLayout::tensors_of(const ParamInfo& info) const {
+  std::vector<FileTensor> tensors;
+  for (const Piece& piece : pieces_of(family_, model_, info))
+    tensors.push_back({.name = piece.name, .shape = piece.shape, .format = format_});
+  return tensors;
+}
+
+void HuggingFaceLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
+  for (const Piece& piece : pieces_of(family_, model_, info)) {
+    const FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format_};
+    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
+                                      static_cast<size_t>(piece.elements()));
+    if (!piece.transposed) {
+      visit(tensor, rows);
+      continue;
+    }
+    Arena staging = Arena::host();
+    const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+    transpose(rows, piece.rows, piece.columns, turned.as<float>());
+    visit(tensor, {turned.as<float>(), rows.size()});
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,212 @@
+#include "model/formats/llama_cpp.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/arena.h"
+#include "kernels/base/check.h"
+#include "model/formats/pieces.h"
+#include "model/rope.h"
+
+namespace tessera {
+namespace {
+
+constexpr TensorNames kPlainTensors[] = {
+    {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
+    {.ours = "position_table", .theirs = {{{"position_embd.weight"}}}},
+    {.ours = "head.", .theirs = {{{"output."}}}},
+    {.ours = "norm.", .theirs = {{{"output_norm."}}}},
+    {.ours = "norm1.", .theirs = {{{"attn_norm."}}}},
+    {.ours = "attention.qkv.", .theirs = {{{"attn_qkv."}}}},
+    {.ours = "attention.out.", .theirs = {{{"attn_output."}}}},
+    {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
+    {.ours = "mlp.expand.", .theirs = {{{"ffn_up."}}}},
+    {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
+};
+constexpr std::string_view kQ = "attn_q.", kK = "attn_k.";
+constexpr TensorNames kLlamaTensors[] = {
+    {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
+    {.ours = "head.", .theirs = {{{"output."}}}},
+    {.ours = "norm.", .theirs = {{{"output_norm."}}}},
+    {.ours = "norm1.", .theirs = {{{"attn_norm."}}}},
+    {.ours = "attention.qkv.",
+     .theirs = {{{kQ, Rows::kQueries}, {kK, Rows::kKeyValues}, {"attn_v.", Rows::kKeyValues}}}},
+    {.ours = "attention.q_norm.", .theirs = {{{"attn_q_norm."}}}},
+    {.ours = "attention.k_norm.", .theirs = {{{"attn_k_norm."}}}},
+    {.ours = "attention.out.", .theirs = {{{"attn_output."}}}},
+    {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
+    {.ours = "mlp.expand.", .theirs = {{{"ffn_gate.", Rows::kHidden}, {"ffn_up.", Rows::kHidden}}}},
+    {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
+};
+
+bool is_gpt2(const ModelConfig& model) { return &family_for(model) == &kGpt2; }
+
+std::vector<Piece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
+  const bool gpt2 = is_gpt2(model);
+  return pieces_of(TensorTable{.title = "GGUF",
+                               .lead = "",
+                               .block = "blk.{}.",
+                               .tensors = gpt2 ? std::span<const TensorNames>(kPlainTensors)
+                                               : std::span<const TensorNames>(kLlamaTensors)},
+                   model, info);
+}
+
+FileTensor tensor_of(const Piece& piece, NumberFormat wanted) {
+  FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = wanted};
+  if (piece.shape.rank() == 1 || piece.name == "position_embd.weight")
+    tensor.format = NumberFormat::kF32;
+  else if (piece.columns % block_of(wanted) != 0)
+    tensor.format = NumberFormat::kF16;
+  return tensor;
+}
+
+// llama.cpp's numbers of general.file_type, "most tensors are ..."
+uint32_t file_type(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return 0;
+    case NumberFormat::kF16:
+      return 1;
+    case NumberFormat::kQ8:
+      return 7;
+    case NumberFormat::kBF16:
+      return 32;
+  }
+  fail("GGUF has no files of {}", name_of(format));
+}
+
+std::string size_label(int64_t parameters) {
+  const auto count = static_cast<double>(parameters);
+  if (count >= 1e9) return fmt::format("{:.1f}B", count / 1e9);
+  if (count >= 1e6) return fmt::format("{:.0f}M", count / 1e6);
+  return fmt::format("{:.0f}K", count / 1e3);
+}
+
+// The factor of cos and sin where a file names none
+double default_attention_factor(const Rope& rope) {
+  return rope.factor > 1 ? 1 + 0.1 * std::log(rope.factor) : 1;
+}
+
+void add_rope(const ModelConfig& model, const std::string& arch, std::vector<GgufField>& fields) {
+  const Rope rope = canonical(model).rope;
+  const auto add = [&](const char* key, GgufValue value) {
+    fields.push_back({arch + ".rope." + key, std::move(value)});
+  };
+  const auto real = [](double value) { return static_cast<float>(value); };
+  add("dimension_count", static_cast<uint32_t>(model.head_dim));
+  add("freq_base", real(rope.theta));
+  if (rope.scaling != RopeScaling::kLinear && rope.scaling != RopeScaling::kYarn) return;
+  add("scaling.type", std::string(name_of(rope.scaling)));
+  add("scaling.factor", real(rope.factor));
+  if (rope.scaling != RopeScaling::kYarn) return;
+  add("scaling.original_context_length", static_cast<uint32_t>(rope.original_context));
+  add("scaling.yarn_beta_fast", real(rope.beta_fast));
+  add("scaling.yarn_beta_slow", real(rope.beta_slow));
+  const double share = rope_attention_factor(rope) / default_attention_factor(rope);
+  if (std::abs(share - 1) > 1e-6) add("scaling.attn_factor", real(share));
+}
+
+// Of the heads of a matrix or a vector of biases: channels i and i + D/2 become 2 i and 2 i + 1.
+void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float* out) {
+  const int64_t rows = std::ssize(from) / columns;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t channel = row % D, half = channel / (D / 2), pair = channel % (D / 2);
+    const int64_t to = row - channel + 2 * pair + half;
+    std::copy_n(from.begin() + row * columns, columns, out + to * columns);
+  }
+}
+
+}  // namespace
+
+void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
+  const Family& family = family_for(model);
+  const auto wants = [&](bool holds, const char* key, const auto& found, const std::string& wanted) {
+    check(
+        holds,
+        "{} has {}={}, and llama.cpp computes a {} with {} alone. Export it with --format hf, or train with "
+        "that setting",
+        folder, key, found, family.title, wanted);
+  };
+  if (&family == &kGpt2) {
+    wants(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
+    wants(model.scale_attention, "model.scale_attention", "false", "true");
+    wants(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
+    return;
+  }
+  wants(model.rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
+        "none, linear or yarn");
+  wants(&family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
+        fmt::format("{}", model.head_dim),
+        fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
+}
+
+std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
+                                        const std::string& name) {
+  const Family& family = family_for(model);
+  const std::string arch = family.name;  // the same words as in transformers
+  std::vector<GgufField> fields{{"general.architecture", arch},
+                                {"general.type", std::string("model")},
+                                {"general.name", name},
+                                {"general.size_label", size_label(model.parameters())}};
+  const auto add = [&](const char* key, GgufValue value) {
+    fields.push_back({arch + "." + key, std::move(value)});
+  };
+  const auto count = [](int64_t value) { return static_cast<uint32_t>(value); };
+  add("block_count", count(model.layers));
+  add("context_length", count(model.context));
+  add("embedding_length", count(model.channels));
+  add("feed_forward_length", count(model.mlp_width));
+  add("attention.head_count", count(model.heads));
+  if (&family == &kGpt2) {
+    add("attention.layer_norm_epsilon", model.norm_epsilon);
+  } else {
+    add("attention.head_count_kv", count(model.kv_heads));
+    add("attention.key_length", count(model.head_dim));
+    add("attention.value_length", count(model.head_dim));
+    add("attention.layer_norm_rms_epsilon", model.norm_epsilon);
+    add_rope(model, arch, fields);
+  }
+  add("vocab_size", count(model.vocab_size));
+  fields.push_back({"general.file_type", file_type(format)});
+  fields.push_back({"general.quantization_version", uint32_t{2}});
+  return fields;
+}
+
+std::vector<float> llama_cpp_rope_factors(const ModelConfig& model) {
+  if (model.positions != Positions::kRope || model.rope.scaling != RopeScaling::kLlama3) return {};
+  ModelConfig plain = model;
+  plain.rope = {.theta = model.rope.theta};
+  const std::vector<double> scaled = rope_frequencies(model), unscaled = rope_frequencies(plain);
+  std::vector<float> factors;
+  for (size_t i = 0; i < scaled.size(); ++i) factors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
+  return factors;
+}
+
+LlamaCppLayout::LlamaCppLayout(const ModelConfig& model, NumberFormat format)
+    : WeightsLayout(model), format_(format), reorders_(&family_for(model) == &kLlama) {}
+
+std::vector<FileTensor> LlamaCppLayout::tensors_of(const ParamInfo& info) const {
+  std::vector<FileTensor> tensors;
+  for (const Piece& piece : pieces_in_gguf(model_, info)) tensors.push_back(tensor_of(piece, format_));
+  return tensors;
+}
+
+void LlamaCppLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
+  for (const Piece& piece : pieces_in_gguf(model_, info)) {
+    const FileTensor tensor = tensor_of(piece, format_);
+    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
+                                      static_cast<size_t>(piece.elements()));
+    const std::string_view name = piece.name;
+    const bool rotated = name.find(kQ) != name.npos || name.find(kK) != name.npos;
+    if (!reorders_ || !rotated) {
+      visit(tensor, rows);
+      continue;
+    }
+    Arena staging = Arena::host();
+    const Tensor reordered = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+    reorder_rows(rows, model_.head_dim, piece.columns, reordered.as<float>());
+    visit(tensor, {reordered.as<float>(), rows.size()});
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2 and qwen3.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/formats/gguf.h"
+#include "model/formats/layout.h"
+
+namespace tessera {
+
+// Error: a setting that llama.cpp's architecture does not compute, with its key and what to do; `folder` is
+// where the model is, for the message.
+void check_llama_cpp(const ModelConfig& model, const std::string& folder);
+
+// The fields that describe the model, general.architecture first; not those of the tokenizer.
+// `name`: of the model, for people
+std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
+                                        const std::string& name);
+
+// The factors by which llama.cpp divides the frequencies of rotary positions, in the tensor
+// rope_freqs.weight: of model.rope.scaling=llama3; else none
+std::vector<float> llama_cpp_rope_factors(const ModelConfig& model);
+inline constexpr const char* kRopeFactors = "rope_freqs.weight";
+
+// Matrices are in `format`; vectors and the position table are fp32, and where rows do not fill the blocks of
+// q8_0, fp16 serves. llama.cpp's rotation of a Llama turns neighbouring channels, ours channels i and
+// i + D/2: the rows of its q and k are reordered.
+class LlamaCppLayout final : public WeightsLayout {
+ public:
+  LlamaCppLayout(const ModelConfig& model, NumberFormat format);
+  std::vector<FileTensor> tensors_of(const ParamInfo& info) const override;
+  void visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const override;
+
+ private:
+  NumberFormat format_;
+  bool reorders_;  // rows of q and k
+};
+
+}  // namespace tessera

@@ -1,0 +1,196 @@
+#include "model/formats/number_format.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/base/bf16.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 18;  // values that are encoded at a time; a multiple of every block
+constexpr size_t kBlock = 32;               // of q8_0
+constexpr size_t kFewValues = size_t{1} << 15;  // one thread handles them faster than several start
+
+struct Q8Block {
+  uint16_t scale;  // fp16
+  std::array<int8_t, kBlock> numbers;
+};
+static_assert(sizeof(Q8Block) == 34);
+
+// An exponent of ones is NaN or infinity. A test of bits without a branch, so that the loop vectorises.
+void check_finite(std::span<const float> values, const std::string& name) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  int bad = 0;
+#pragma omp parallel for reduction(| : bad) if (values.size() > kFewValues)
+  for (size_t i = 0; i < values.size(); ++i)
+    bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
+  if (!bad) return;
+  const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  fail(
+      "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
+      "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
+      name, first - values.begin(), *first);
+}
+
+// What to do where a value is too large
+const char* advice(NumberFormat format) {
+  return format == NumberFormat::kBF16 ? "Set checkpoint.dtype=fp32; for ./export, --dtype fp32"
+                                       : "bf16 and fp32 hold it: --dtype bf16";
+}
+
+template <class Round, class IsFinite>
+void encode_halves(std::span<const float> values, std::span<std::byte> out, Round&& round,
+                   IsFinite&& is_finite, const std::function<void(size_t)>& refuse) {
+  int bad = 0;
+#pragma omp parallel for reduction(| : bad) if (values.size() > kFewValues)
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t half = round(values[i]);
+    bad |= !is_finite(half);
+    std::memcpy(out.data() + 2 * i, &half, 2);
+  }
+  if (!bad) return;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!is_finite(round(values[i]))) refuse(i);
+}
+
+Q8Block q8_block(const float* values) {
+  float largest = 0;
+  for (size_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(values[i]));
+  const float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
+  Q8Block block{.scale = half_from_float(scale), .numbers = {}};
+  for (size_t i = 0; i < kBlock; ++i)
+    block.numbers[i] = static_cast<int8_t>(std::lround(values[i] * inverse));
+  return block;
+}
+
+bool half_is_finite(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
+bool bf16_is_finite(uint16_t value) { return (value & 0x7F80) != 0x7F80; }
+
+void encode_q8(std::span<const float> values, std::span<std::byte> out,
+               const std::function<void(size_t)>& refuse) {
+  int bad = 0;
+#pragma omp parallel for reduction(| : bad) if (values.size() > kFewValues)
+  for (size_t b = 0; b < values.size() / kBlock; ++b) {
+    const Q8Block block = q8_block(values.data() + b * kBlock);
+    bad |= !half_is_finite(block.scale);
+    std::memcpy(out.data() + b * sizeof(block), &block, sizeof(block));
+  }
+  if (!bad) return;
+  const auto largest = std::ranges::max_element(values, {}, [](float x) { return std::abs(x); });
+  refuse(static_cast<size_t>(largest - values.begin()));
+}
+
+}  // namespace
+
+NumberFormat number_format(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return NumberFormat::kF32;
+    case DType::kBF16:
+      return NumberFormat::kBF16;
+    case DType::kI32:
+      break;
+  }
+  fail("weights are not stored in {}", name_of(dtype));
+}
+
+int64_t block_of(NumberFormat format) {
+  return format == NumberFormat::kQ8 ? static_cast<int64_t>(kBlock) : 1;
+}
+
+int64_t bytes_of(NumberFormat format, int64_t elements) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return 4 * elements;
+    case NumberFormat::kF16:
+    case NumberFormat::kBF16:
+      return 2 * elements;
+    case NumberFormat::kQ8:
+      check(elements % block_of(format) == 0, "{} values do not fill blocks of {}", elements,
+            block_of(format));
+      return elements / block_of(format) * static_cast<int64_t>(sizeof(Q8Block));
+  }
+  fail("unknown format of numbers {}", static_cast<int>(format));
+}
+
+uint16_t half_from_float(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  constexpr uint32_t kInfinity = 0x7F800000u, kTwoTo16 = 0x47800000u, kSmallestNormal = 0x38800000u;
+  if (magnitude > kInfinity) return static_cast<uint16_t>(sign | 0x7E00);
+  if (magnitude >= kTwoTo16) return static_cast<uint16_t>(sign | 0x7C00);
+  if (magnitude < kSmallestNormal)  // a multiple of 2^-24; the processor rounds to nearest even
+    return static_cast<uint16_t>(
+        sign | static_cast<uint16_t>(std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f)));
+  // 13 bits of the mantissa go; a carry into the exponent is right, up to infinity.
+  const uint32_t rounded = magnitude + 0xFFFu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+float float_from_half(uint16_t half) {
+  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
+  const float magnitude = exponent == 0    ? std::ldexp(static_cast<float>(mantissa), -24)
+                          : exponent == 31 ? (mantissa ? std::nanf("") : INFINITY)
+                                           : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return half & 0x8000 ? -magnitude : magnitude;
+}
+
+void encode(NumberFormat format, std::span<const float> values, const std::string& name,
+            const std::function<void(std::span<const std::byte>)>& visit) {
+  check_finite(values, name);
+  if (format == NumberFormat::kF32) return visit(std::as_bytes(values));
+  std::vector<std::byte> bytes;
+  for (size_t at = 0; at < values.size(); at += kChunk) {
+    const std::span<const float> chunk = values.subspan(at, std::min(kChunk, values.size() - at));
+    bytes.resize(static_cast<size_t>(bytes_of(format, std::ssize(chunk))));
+    const auto refuse = [&](size_t i) {
+      fail("{}: its value {} is {}, too large for {}. {}", name, at + i, chunk[i], name_of(format),
+           advice(format));
+    };
+    switch (format) {
+      case NumberFormat::kF32:
+        break;
+      case NumberFormat::kF16:
+        encode_halves(chunk, bytes, half_from_float, half_is_finite, refuse);
+        break;
+      case NumberFormat::kBF16:
+        encode_halves(chunk, bytes, bf16_from_float, bf16_is_finite, refuse);
+        break;
+      case NumberFormat::kQ8:
+        encode_q8(chunk, bytes, refuse);
+        break;
+    }
+    visit(bytes);
+  }
+}
+
+void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<float> out) {
+  check(std::ssize(bytes) == bytes_of(format, std::ssize(out)), "{} bytes do not hold {} values of {}",
+        bytes.size(), out.size(), name_of(format));
+  if (format == NumberFormat::kF32) {
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return;
+  }
+  if (format == NumberFormat::kQ8) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      Q8Block block;
+      std::memcpy(&block, bytes.data() + i / kBlock * sizeof(block), sizeof(block));
+      out[i] = float_from_half(block.scale) * block.numbers[i % kBlock];
+    }
+    return;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t half;
+    std::memcpy(&half, bytes.data() + 2 * i, 2);
+    out[i] = format == NumberFormat::kBF16 ? float_from_bf16(half) : float_from_half(half);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,85 @@
+#include "model/formats/peft.h"
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "kernels/base/json_text.h"
+#include "model/formats/pieces.h"
+#include "model/formats/weights.h"
+
+namespace tessera {
+namespace {
+
+// The layers with an adapter, as PEFT finds them: by the end of their names. "q_proj"; "attn.c_proj" where
+// another layer ends the same.
+std::vector<std::string> target_modules(const ModelConfig& model) {
+  constexpr std::string_view kEnd = ".lora_A.weight";
+  const auto layers_of = [&](AdaptedParts parts) {
+    ModelConfig one = model;
+    one.layers = 1;
+    one.lora.parts = parts;
+    std::vector<std::string> layers;
+    for (const ParamPlace& place : ParamLayout(one, 1).places)
+      if (place.info.adapter == AdapterMatrix::kA)
+        for (const Piece& piece : pieces_of(family_for(model), one, place.info))
+          layers.push_back(piece.name.substr(0, piece.name.size() - kEnd.size()));
+    return layers;
+  };
+  const auto last = [](const std::string& name, size_t words) {
+    size_t at = name.size();
+    for (; words > 0; --words) at = name.rfind('.', at - 1);
+    return name.substr(at + 1);
+  };
+  std::map<std::string, int> count;
+  for (const std::string& layer : layers_of(AdaptedParts::all())) ++count[last(layer, 1)];
+  std::vector<std::string> targets;
+  for (const std::string& layer : layers_of(model.lora.parts))
+    targets.push_back(last(layer, count[last(layer, 1)] == 1 ? 1 : 2));
+  return targets;
+}
+
+bool has_transposed_layers(const ModelConfig& model) {
+  const Family& family = family_for(model);
+  for (const TensorNames& names : family.tensors)
+    if (names.transposed) return true;
+  return false;
+}
+
+nlohmann::ordered_json peft_config(const ModelConfig& model, const std::string& base) {
+  nlohmann::ordered_json alpha = model.lora.alpha;  // PEFT expects a whole number, and computes with any
+  if (model.lora.alpha == std::floor(model.lora.alpha)) alpha = static_cast<int64_t>(model.lora.alpha);
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", base},
+          {"r", model.lora.rank},
+          {"lora_alpha", alpha},
+          {"lora_dropout", 0.0},
+          {"target_modules", target_modules(model)},
+          {"bias", "none"},
+          {"fan_in_fan_out", has_transposed_layers(model)},
+          {"inference_mode", true}};
+}
+
+}  // namespace
+
+bool splits_qkv(const ModelConfig& model) {
+  for (const TensorNames& names : family_for(model).tensors)
+    if (names.ours == "attention.qkv.") return !names.theirs[1].name.empty();
+  return false;
+}
+
+FileChecksums write_peft_adapter(const std::filesystem::path& folder, const ModelConfig& model,
+                                 const std::string& base,
+                                 const std::function<void(const AdapterSink&)>& each) {
+  FileChecksums files;
+  files[kAdapterConfigFile] = write_json(folder / kAdapterConfigFile, peft_config(model, base));
+  WeightsWriter file(
+      folder / kAdapterFile, model, {""}, DType::kF32,
+      [](const std::string&, const ParamPlace& place) { return place.info.adapter != AdapterMatrix::kNone; });
+  each([&](const ParamInfo& info, const Tensor& values) { file.write(info, values); });
+  files[kAdapterFile] = file.commit();
+  return files;
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+// Adapters in the format of PEFT (https://github.com/huggingface/peft): a folder with adapter_config.json and
+// adapter_model.safetensors, which PeftModel.from_pretrained() puts on top of the model that it was trained on.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "kernels/base/file_checksums.h"
+#include "model/params.h"
+
+namespace tessera {
+
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
+
+// Whether q, k and v are layers of their own in files of this model: LoraConfig::split_qkv. Error: no family
+// can hold it.
+bool splits_qkv(const ModelConfig& model);
+
+// Takes the values of one adapter's matrix, fp32 on the host.
+using AdapterSink = std::function<void(const ParamInfo& info, const Tensor& values)>;
+
+// Writes both files, in fp32. `base` is what the adapter belongs on top of: a folder, or a name on the hub.
+// `each` calls its argument with every adapter, in the order of the buckets of ParamLayout. Returns the
+// checksums of the files. Error: a value that is not finite.
+FileChecksums write_peft_adapter(const std::filesystem::path& folder, const ModelConfig& model,
+                                 const std::string& base,
+                                 const std::function<void(const AdapterSink&)>& each);
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+#include "model/lora.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+// The adapter's part first: of the two sums it is the small one, so that less of it is lost in a rounding.
+void linear_forward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
+                    const LayerParts& parts, const Tensor& u, LinearForward product) {
+  if (w.lora_a) {
+    const Tensor sum = product.pre_activation ? product.pre_activation : product.y;
+    stream.run(LoraForward{.x = product.x,
+                           .a = w.lora_a,
+                           .b = w.lora_b,
+                           .parts = parts,
+                           .scale = config.lora.scale(),
+                           .u = u,
+                           .y = sum,
+                           .add = product.add});
+    product.add = sum;
+  }
+  stream.run(product);
+}
+
+void linear_backward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
+                     const LinearWeights& gradients, const LayerParts& parts, const Tensor& u,
+                     LinearBackward product) {
+  if (w.lora_a) {
+    check(!product.dweight, "a weight with an adapter is frozen, and was given a gradient");
+    stream.run(LoraBackward{.dy = product.dy,
+                            .x = product.x,
+                            .a = w.lora_a,
+                            .b = w.lora_b,
+                            .parts = parts,
+                            .scale = config.lora.scale(),
+                            .u = u,
+                            .dx = product.dx,
+                            .da = gradients.lora_a,
+                            .db = gradients.lora_b});
+    product.x = product.add = product.dx;  // x may be overwritten, and without dweight is not read
+  }
+  stream.run(product);
+}
+
+void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,
+                 float scale) {
+  const int64_t O = weight.shape[0], C = weight.shape[1], r = b.shape[1];
+#pragma omp parallel for
+  for (int64_t o = 0; o < O; ++o) {
+    int64_t layer = 0;  // of this row
+    for (int64_t end = parts[0]; o >= end; end += parts[static_cast<size_t>(layer)]) ++layer;
+    float* row = weight.as<float>() + o * C;
+    for (int64_t k = 0; k < r; ++k) {
+      const float factor = scale * b.as<float>()[o * r + k];
+      const float* from = a.as<float>() + (layer * r + k) * C;
+#pragma omp simd
+      for (int64_t c = 0; c < C; ++c) row[c] += factor * from[c];
+    }
+  }
+}
+
+std::string text_of(AdaptedParts parts) {
+  std::string text;
+  for (const Adapted part : values_with_words<Adapted>())
+    if (parts.names(part)) text += (text.empty() ? "" : "+") + std::string(name_of(part));
+  return text.empty() ? "none" : text;
+}
+
+std::string text_of(const LoraConfig& lora) {
+  if (!lora) return "none";
+  return fmt::format("rank {}, alpha {}, {}", lora.rank, lora.alpha, text_of(lora.parts));
+}
+
+}  // namespace tessera

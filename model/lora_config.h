@@ -1,0 +1,46 @@
+// LoRA (Hu et al., arXiv:2106.09685): a run that trains, for each adapted linear layer W, two small matrices
+// in place of W: y = x W^T + (alpha / rank) (x A^T) B^T.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/words.h"
+
+namespace tessera {
+
+// The linear layers with adapters, the words of train.lora.parts
+enum class Adapted : uint8_t { kAttention, kMlp };
+constexpr auto words_of(Adapted) {
+  return std::array{Word{"attention", Adapted::kAttention}, Word{"mlp", Adapted::kMlp}};
+}
+
+class AdaptedParts {
+ public:
+  static constexpr AdaptedParts all() {
+    AdaptedParts parts;
+    parts.add(Adapted::kAttention), parts.add(Adapted::kMlp);
+    return parts;
+  }
+  constexpr void add(Adapted part) { parts_ |= 1u << static_cast<int>(part); }
+  constexpr bool names(Adapted part) const { return parts_ >> static_cast<int>(part) & 1; }
+  constexpr explicit operator bool() const { return parts_ != 0; }
+  bool operator==(const AdaptedParts&) const = default;
+
+ private:
+  unsigned parts_ = 0;  // a bit for each Adapted
+};
+
+struct LoraConfig {
+  int64_t rank = 0;  // 0: no adapters
+  double alpha = 16;
+  AdaptedParts parts = AdaptedParts::all();
+  // q, k and v have an A each. False where the files of the model's family have them as one layer.
+  bool split_qkv = true;
+
+  bool operator==(const LoraConfig&) const = default;
+  explicit operator bool() const { return rank > 0; }
+  bool adapts(Adapted part) const { return rank > 0 && parts.names(part); }
+  float scale() const { return static_cast<float>(alpha / static_cast<double>(rank)); }
+};
+
+}  // namespace tessera

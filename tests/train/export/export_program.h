@@ -1,0 +1,125 @@
+// A fixture that runs the export program on folders with a small model and a small tokenizer.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "model/formats/folder.h"
+#include "tests/data/support.h"
+#include "tests/data/tokenizers/support.h"
+#include "tests/model/formats/folder_support.h"
+#include "tests/process.h"
+
+namespace tessera::testing {
+
+inline constexpr int64_t kFixtureTokens = 704;  // ids of the fixtures' tokenizers
+
+// Sizes that q8_0 takes
+inline ModelConfig small_gpt2() {
+  return {.vocab_size = kFixtureTokens, .context = 64, .layers = 2, .heads = 2, .channels = 64};
+}
+inline ModelConfig small_llama() {
+  return {.vocab_size = kFixtureTokens,
+          .context = 64,
+          .layers = 2,
+          .heads = 4,
+          .channels = 64,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .mlp_width = 96,
+          .norm = NormKind::kRmsNorm,
+          .norm_epsilon = 1e-6f,
+          .positions = Positions::kRope,
+          .mlp = Mlp::kSwiglu,
+          .bias = Bias::kNone,
+          .tied = false};
+}
+
+struct SmallModel {
+  std::string name, tokenizer;  // of the fixtures
+  ModelConfig model;
+};
+// One of each of llama.cpp's architectures, and of each way to scale rotary positions
+inline std::vector<SmallModel> small_models() {
+  const auto changed = [](const auto& how) {
+    ModelConfig model = small_llama();
+    how(model);
+    return model;
+  };
+  const auto scaled = [&](RopeScaling scaling) {
+    return changed([&](ModelConfig& m) {
+      m.rope = {.theta = 5000, .scaling = scaling, .factor = 4};
+      if (scaling != RopeScaling::kLinear) m.rope.original_context = 16;
+    });
+  };
+  ModelConfig qwen2 = changed([](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true, m.head_dim = 16; });
+  ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = true, m.kv_heads = 1; });
+  ModelConfig own_factor = scaled(RopeScaling::kYarn);
+  own_factor.rope.attention_factor = 1.5, own_factor.rope.beta_fast = 16, own_factor.rope.beta_slow = 2;
+  return {{"gpt2", "gpt2", small_gpt2()},
+          {"llama", "llama3", changed([](ModelConfig&) {})},
+          {"llama_tied", "smollm2", changed([](ModelConfig& m) { m.tied = true; })},
+          {"llama_linear", "llama3", scaled(RopeScaling::kLinear)},
+          {"llama_llama3", "llama3", scaled(RopeScaling::kLlama3)},
+          {"llama_yarn", "llama3", scaled(RopeScaling::kYarn)},
+          {"llama_yarn_factor", "llama3", own_factor},
+          {"qwen2", "qwen2", qwen2},
+          {"qwen3", "qwen2", qwen3}};
+}
+
+// Weights as large as those of a trained model, so that logits differ
+inline std::vector<NamedTensor> random_tensors(const ModelConfig& model) {
+  std::vector<NamedTensor> tensors = tensors_of(model);
+  uint64_t stream = 0;
+  for (NamedTensor& tensor : tensors) {
+    const Philox random(7, stream++);
+    const bool norm = tensor.shape.rank() == 1 && tensor.name.ends_with("weight");
+    for (size_t i = 0; i < tensor.values.size(); ++i)
+      tensor.values[i] = static_cast<float>(norm ? 1 + 0.2 * random.normal(i) : 0.15 * random.normal(i));
+  }
+  return tensors;
+}
+
+class ExportProgram : public InTempFolder {
+ protected:
+  const std::filesystem::path& folder = folder_;
+
+  // A folder as transformers saves it; `tokenizer` is one of the fixtures, "": none
+  std::filesystem::path make_model(const std::string& name, const ModelConfig& model,
+                                   const std::string& tokenizer) const {
+    const std::filesystem::path made = folder / name;
+    std::filesystem::create_directories(made);
+    nlohmann::json config = nlohmann::json::parse(hugging_face_config(model, DType::kF32).dump());
+    write_fields(made, config);
+    write_tensors(made / "model.safetensors", random_tensors(model));
+    if (!tokenizer.empty())
+      std::filesystem::copy_file(tokenizer_fixture(tokenizer + ".json"), made / "tokenizer.json");
+    return made;
+  }
+
+  ProcessResult run_export(const std::vector<std::string>& arguments, rlim_t most_file_bytes = 0) const {
+    return run_process(EXPORT_BINARY, arguments, {.folder = folder, .most_file_bytes = most_file_bytes});
+  }
+  ProcessResult exported(const std::string& model, const std::string& format, const std::string& output,
+                         std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {model, "--format", format, "--output", output});
+    const ProcessResult result = run_export(more);
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    return result;
+  }
+  void refused(const std::vector<std::string>& arguments, std::initializer_list<const char*> parts,
+               rlim_t most_file_bytes = 0) const {
+    const std::set<std::string> before = names();
+    const ProcessResult result = run_export(arguments, most_file_bytes);
+    EXPECT_EQ(result.status, 1) << result.out << result.error;
+    EXPECT_EQ(result.out, "");
+    for (const char* part : parts)
+      EXPECT_NE(result.error.find(part), std::string::npos)
+          << "wanted: " << part << "\nfound:  " << result.error;
+    EXPECT_EQ(names(), before) << "something was left";
+  }
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,74 @@
+// Exports, read by the programs that they are for, in the Python that TESSERA_PYTHON names.
+#include <cstdlib>
+
+#include "tests/train/export/export_program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ExportInPython : public ExportProgram {
+ protected:
+  // Skips the test unless Python has these packages.
+  void needs(const std::string& packages) {
+    const char* named = std::getenv("TESSERA_PYTHON");
+    python_ = named ? named : "/usr/bin/python3";
+    if (run_process(python_, {"-c", "import " + packages}, {.folder = folder}).status != 0)
+      missing_ = python_ + " lacks one of " + packages + "; TESSERA_PYTHON names another";
+  }
+  void passes(const char* script, std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), std::string(TESSERA_SOURCE_DIR "/tests/train/export/") + script);
+    const ProcessResult result = run_process(python_, arguments, {.folder = folder});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+  }
+
+  std::string python_, missing_;
+};
+
+std::string pre_tokenizer_of(const SmallModel& model) {
+  const std::map<std::string, std::string> names{
+      {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"smollm2", "smollm"}};
+  return names.at(model.tokenizer);
+}
+
+// llama.cpp's own reader, names and rounding
+TEST_F(ExportInPython, GgufReadsTheFile) {
+  needs("gguf, numpy, safetensors");
+  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  for (const SmallModel& one : small_models()) {
+    make_model(one.name, one.model, one.tokenizer);
+    for (const char* format : {"f32", "f16", "bf16", "q8_0"}) {
+      SCOPED_TRACE(one.name + " " + format);
+      exported(one.name, "gguf", "out.gguf", {"--dtype", format, "--force"});
+      passes("check_gguf.py", {"out.gguf", one.name, format, pre_tokenizer_of(one)});
+    }
+  }
+}
+
+TEST_F(ExportInPython, LlamaCppComputesTheSame) {
+  needs("xllamacpp, torch, transformers");
+  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  for (const SmallModel& one : small_models()) {
+    SCOPED_TRACE(one.name);
+    make_model(one.name, one.model, one.tokenizer);
+    exported(one.name, "gguf", "out.gguf", {"--dtype", "f32", "--force"});
+    passes("check_llama_cpp.py", {"out.gguf", one.name, "2e-3"});
+  }
+}
+
+TEST_F(ExportInPython, TransformersComputesTheSame) {
+  needs("torch, transformers");
+  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  for (const SmallModel& one : small_models()) {
+    SCOPED_TRACE(one.name);
+    make_model(one.name, one.model, one.tokenizer);
+    for (const char* format : {"fp32", "fp16", "bf16"}) {
+      exported(one.name, "hf", "out", {"--dtype", format, "--shard-size", "100KB", "--force"});
+      passes("check_hugging_face.py", {"out", one.name});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

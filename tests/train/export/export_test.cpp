@@ -1,0 +1,366 @@
+// The program export: what it writes, what it refuses, and what an interruption leaves.
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "model/formats/gguf.h"
+#include "model/formats/llm_c.h"
+#include "model/formats/weights.h"
+#include "tests/support.h"
+#include "tests/train/export/export_program.h"
+#include "train/run/run_lock.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class Exporting : public ExportProgram {
+ protected:
+  // The weights of one folder, rounded to `format`, are those of another.
+  void expect_weights(const fs::path& found, const fs::path& wanted, NumberFormat format) const {
+    const ModelConfig model = read_model_config(wanted).model;
+    EXPECT_EQ(read_model_config(found).model, model);
+    const WeightsFolder ours(found, model), theirs(wanted, model);
+    EXPECT_EQ(ours.format(), format);
+    for (const ParamPlace& place : ParamLayout(model, 1).places)
+      ours.read(place, [&](const ParamPlace&, const Tensor& a) {
+        theirs.read(place, [&](const ParamPlace&, const Tensor& b) {
+          std::vector<float> rounded(floats(b).size());
+          std::vector<std::byte> bytes;
+          encode(format, floats(b), place.info.name, [&](std::span<const std::byte> part) {
+            bytes.insert(bytes.end(), part.begin(), part.end());
+          });
+          decode(format, bytes, rounded);
+          EXPECT_TRUE(std::ranges::equal(floats(a), rounded)) << place.info.name;
+        });
+      });
+  }
+
+  // A run of two checkpoints on text.txt
+  fs::path train(const std::vector<std::string>& more = {}) const {
+    std::string text;
+    for (int i = 0; i < 500; ++i) text += fmt::format("line {} of a text that repeats itself\n", i % 17);
+    write("text.txt", text);
+    write(
+        "small.yaml",
+        fmt::format("device: cpu\nmodel:\n  vocab_size: {}\n  context: 32\n  layers: 2\n  heads: 2\n  "
+                    "channels: 32\ndata:\n  train: data\ntrain:\n  steps: 2\n"
+                    "  tokens_per_step: 64\n  micro_batch: 2\n  folder: runs/small\nevaluation:\n  every: 0\n"
+                    "sampling:\n  every: 0\ncheckpoint:\n  every: 1\n  keep: 0\n",
+                    kFixtureTokens));
+    fs::copy_file(tokenizer_fixture("gpt2.json"), folder / "tokenizer.json");
+    const ProcessResult prepared =
+        run_process(PREPARE_BINARY, {"text.txt", "--tokenizer", "tokenizer.json", "--output", "data"},
+                    {.folder = folder});
+    EXPECT_EQ(prepared.status, 0) << prepared.error;
+    std::vector<std::string> arguments{"--config", "small.yaml"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProcessResult result = run_process(TRAIN_BINARY, arguments, {.folder = folder});
+    EXPECT_EQ(result.status, 0) << result.error;
+    return folder / "runs/small";
+  }
+};
+
+TEST_F(Exporting, EveryModelInEveryFormat) {
+  for (const SmallModel& one : small_models()) {
+    SCOPED_TRACE(one.name);
+    const fs::path source = make_model(one.name, one.model, one.tokenizer);
+    for (const NumberFormat format : {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16}) {
+      exported(one.name, "hf", "out", {"--dtype", name_of(format), "--force"});
+      expect_weights(folder / "out", source, format);
+    }
+    for (const char* format : {"f32", "f16", "bf16", "q8_0"}) {
+      exported(one.name, "gguf", "out.gguf", {"--dtype", format, "--force"});
+      EXPECT_EQ(std::get<std::string>(GgufReader(folder / "out.gguf").fields().at("general.name")), one.name);
+    }
+    fs::remove_all(source);
+  }
+}
+
+TEST_F(Exporting, TheFilesOfAHuggingFaceFolder) {
+  const fs::path source = make_model("source", small_gpt2(), "qwen2"), out = folder / "out";
+  const ProcessResult result = exported("source", "hf", "out");
+  EXPECT_NE(
+      result.out.find("export: wrote out: GPT-2, parameters 149,120, fp32, tensors 28, files 6, bytes "),
+      std::string::npos)
+      << result.out;
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(out)) files.insert(entry.path().filename());
+  EXPECT_EQ(files,
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                   "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(read_file(out / "tokenizer.json"), read_file(source / "tokenizer.json"));
+  const json config = json::parse(read_file(out / "config.json")),
+             tokenizer = json::parse(read_file(out / "tokenizer_config.json"));
+  EXPECT_EQ(config["eos_token_id"], 0);  // the tokenizer's end of text, not the last id
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(tokenizer["eos_token"], "<|endoftext|>");
+  EXPECT_NE(tokenizer["chat_template"].get<std::string>().find("<|im_start|>"), std::string::npos);
+  EXPECT_EQ(json::parse(read_file(out / "generation_config.json")),
+            (json{{"bos_token_id", 0}, {"eos_token_id", 0}}));
+}
+
+TEST_F(Exporting, FilesOfTheFolderStayAsTheyAre) {
+  const fs::path source = make_model("source", small_llama(), "llama3");
+  json config = json::parse(read_file(source / "config.json"));
+  config["eos_token_id"] = {700, 701};
+  config["bos_token_id"] = 5;
+  write_fields(source, config);
+  const std::string own = "{\"tokenizer_class\": \"Own\", \"chat_template\": \"{{ 1 }}\"}";
+  write("source/tokenizer_config.json", own);
+  write("source/generation_config.json", "{\"top_p\": 0.5}");
+  write("source/merges.txt", "#version: 0.2\n");
+  exported("source", "hf", "out");
+  EXPECT_EQ(read_file(folder / "out/tokenizer_config.json"), own);
+  EXPECT_EQ(read_file(folder / "out/generation_config.json"), "{\"top_p\": 0.5}");
+  EXPECT_EQ(read_file(folder / "out/merges.txt"), "#version: 0.2\n");
+  const json made = json::parse(read_file(folder / "out/config.json"));
+  EXPECT_EQ(made["eos_token_id"], (json{700, 701}));
+  EXPECT_EQ(made["bos_token_id"], 5);
+}
+
+TEST_F(Exporting, AnExportOfAnExportIsTheSame) {
+  make_model("source", small_llama(), "llama3");
+  exported("source", "hf", "one", {"--dtype", "bf16"});
+  exported("one", "hf", "two");
+  for (const auto& entry : fs::directory_iterator(folder / "one"))
+    EXPECT_EQ(read_file(entry.path()), read_file(folder / "two" / entry.path().filename())) << entry.path();
+  exported("source", "gguf", "a.gguf");
+  exported("source", "gguf", "b.gguf");
+  EXPECT_EQ(read_file(folder / "a.gguf"), read_file(folder / "b.gguf"));
+}
+
+TEST_F(Exporting, SeveralFiles) {
+  const fs::path source = make_model("source", small_gpt2(), "gpt2");
+  exported("source", "hf", "out", {"--shard-size", "100KB"});
+  EXPECT_TRUE(fs::exists(folder / "out/model.safetensors.index.json"));
+  EXPECT_TRUE(fs::exists(folder / "out/model-00001-of-00008.safetensors"));
+  expect_weights(folder / "out", source, NumberFormat::kF32);
+  exported("out", "gguf", "from_several.gguf");
+  exported("source", "hf", "out", {"--force"});  // the several files are gone
+  EXPECT_FALSE(fs::exists(folder / "out/model.safetensors.index.json"));
+}
+
+TEST_F(Exporting, ARunItsCheckpointsAndItsDtype) {
+  const fs::path run = train({"--set", "checkpoint.dtype=bf16"});
+  exported("runs/small", "hf", "newest");
+  expect_weights(folder / "newest", run / "checkpoints/step_00000002", NumberFormat::kBF16);
+  exported("runs/small/checkpoints/step_00000001/", "hf", "first", {"--dtype", "fp32"});
+  expect_weights(folder / "first", run / "checkpoints/step_00000001", NumberFormat::kF32);
+  exported("runs/small/checkpoints", "gguf", "newest.gguf");
+  const GgufReader file(folder / "newest.gguf");
+  EXPECT_EQ(std::get<std::string>(file.fields().at("general.name")), "small");
+  EXPECT_EQ(std::get<uint32_t>(file.fields().at("tokenizer.ggml.eos_token_id")), 0u);
+  EXPECT_EQ(std::get<bool>(file.fields().at("tokenizer.ggml.add_bos_token")), false);
+  exported("runs/small", "llm.c", "newest.bin");
+  EXPECT_NO_THROW(
+      LlmCReader(folder / "newest.bin", read_model_config(folder / "newest").model, NumberFormat::kBF16));
+}
+
+TEST_F(Exporting, DamageAndUnfinishedCheckpointsAreRefused) {
+  const fs::path run = train();
+  const fs::path last = run / "checkpoints/step_00000002";
+  std::fstream file(last / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-3, std::ios::end);
+  file.put('!');
+  file.close();
+  refused({"runs/small", "--format", "hf", "--output", "out"},
+          {"step_00000002/model.safetensors is damaged", "step_00000001 is whole"});
+  fs::rename(last, run / "checkpoints/step_00000002.unfinished");
+  refused({"runs/small/checkpoints/step_00000002.unfinished", "--format", "hf", "--output", "out"},
+          {"is being written or was not finished"});
+  exported("runs/small", "hf", "out");
+  fs::remove_all(run / "checkpoints/step_00000001");
+  refused({"runs/small", "--format", "hf", "--output", "out2"}, {"has no finished checkpoint yet"});
+}
+
+TEST_F(Exporting, ARunThatIsTrainingIsNamed) {
+  const fs::path run = train();
+  const RunLock lock(run);
+  const ProcessResult result = exported("runs/small", "hf", "out");
+  EXPECT_NE(
+      result.error.find(fmt::format("a run is training in runs/small (process {} on the host", getpid())),
+      std::string::npos)
+      << result.error;
+  EXPECT_NE(result.error.find("its newest checkpoint, step_00000002"), std::string::npos);
+}
+
+// Another process replaces the checkpoints all the time, as a run with checkpoint.keep=1 does.
+TEST_F(Exporting, CheckpointsThatAreRemovedMeanwhile) {
+  const fs::path run = train();
+  const fs::path checkpoints = run / "checkpoints";
+  fs::rename(checkpoints / "step_00000002", folder / "kept");
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    while (!stop) {
+      fs::copy(folder / "kept", checkpoints / "step_00000002.unfinished");
+      fs::rename(checkpoints / "step_00000002.unfinished", checkpoints / "step_00000002");
+      fs::rename(checkpoints / "step_00000002", checkpoints / "step_00000002.removed.unfinished");
+      fs::remove_all(checkpoints / "step_00000002.removed.unfinished");
+    }
+  });
+  for (int i = 0; i < 10; ++i) {
+    const ProcessResult result =
+        run_export({"runs/small", "--format", "hf", "--output", fmt::format("out{}", i)});
+    if (result.status == 0) {
+      EXPECT_NO_THROW(read_model_config(folder / fmt::format("out{}", i)));
+    } else {
+      EXPECT_EQ(result.status, 1);
+      EXPECT_NE(result.error.find("was removed while it was read"), std::string::npos) << result.error;
+      EXPECT_NE(result.error.find("checkpoint.keep"), std::string::npos) << result.error;
+      EXPECT_FALSE(fs::exists(folder / fmt::format("out{}", i)));
+    }
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST_F(Exporting, WrongInputsAreRefused) {
+  make_model("gpt2", small_gpt2(), "gpt2");
+  make_model("bare", small_gpt2(), "");
+  make_model("llama", small_llama(), "llama3");
+  ModelConfig relu = small_gpt2();
+  relu.mlp = Mlp::kRelu;
+  make_model("relu", relu, "gpt2");
+  ModelConfig small = small_gpt2();
+  small.vocab_size = 600;
+  make_model("small", small, "gpt2");
+  fs::create_directories(folder / "empty");
+  write("a_file", "x");
+  const auto wrong = [&](const std::string& model, const std::string& format, const std::string& output,
+                         std::initializer_list<const char*> parts, std::vector<std::string> more = {}) {
+    SCOPED_TRACE(*parts.begin());
+    more.insert(more.begin(), {model, "--format", format, "--output", output});
+    refused(more, parts);
+  };
+  wrong("absent", "hf", "out", {"absent does not exist", "a run's folder"});
+  wrong("empty", "hf", "out", {"empty has no config.json"});
+  wrong("gpt2", "hf", "a_file", {"a_file exists and is not a folder"});
+  wrong("gpt2", "hf", "empty", {"empty exists", "--force"});
+  wrong("gpt2", "hf", "gpt2/out", {"overlap"}, {"--force"});
+  wrong("gpt2", "hf", "gpt2", {"overlap"}, {"--force"});
+  wrong("gpt2", "gguf", "empty", {"empty is a folder"});
+  wrong("gpt2", "gguf", "a_file", {"a_file exists", "--force"});
+  wrong("gpt2", "gguf", "absent/x.gguf", {"absent/x.gguf", "No such file"});
+  wrong("gpt2", "hf", "out", {"fp32, fp16 or bf16, found --dtype q8_0"}, {"--dtype", "q8_0"});
+  wrong("gpt2", "llm.c", "out", {"fp32 or bf16, found --dtype fp16"}, {"--dtype", "fp16"});
+  wrong("gpt2", "hf", "out", {"--dtype", "fp64"}, {"--dtype", "fp64"});
+  wrong("gpt2", "hf", "out", {"--shard-size"}, {"--shard-size", "0"});
+  wrong("bare", "gguf", "out", {"a GGUF file holds the tokenizer", "--tokenizer PATH"});
+  wrong("gpt2", "gguf", "out", {"`bytes` has no files", "--tokenizer PATH"}, {"--tokenizer", "bytes"});
+  wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
+  wrong("relu", "llm.c", "out", {"relu has model.mlp=relu"});
+  wrong("llama", "llm.c", "out", {"llama is a Llama", "GPT-2 alone"});
+  wrong("small", "hf", "out", {"the tokenizer has 704 ids", "only 600"});
+  wrong("small", "gguf", "out", {"the tokenizer has 704 ids", "only 600"});
+  EXPECT_EQ(read_file(folder / "a_file"), "x");
+}
+
+TEST_F(Exporting, ATokenizerThatIsNotInTheFolder) {
+  make_model("bare", small_gpt2(), "");
+  const std::string tokenizer = tokenizer_fixture("smollm2.json");
+  exported("bare", "gguf", "out.gguf", {"--tokenizer", tokenizer});
+  EXPECT_EQ(std::get<std::string>(GgufReader(folder / "out.gguf").fields().at("tokenizer.ggml.pre")),
+            "smollm");
+  exported("bare", "hf", "out", {"--tokenizer", tokenizer});
+  EXPECT_EQ(read_file(folder / "out/tokenizer.json"), read_file(tokenizer));
+  const ProcessResult none = exported("bare", "hf", "none");
+  EXPECT_NE(none.error.find("bare holds no tokenizer"), std::string::npos) << none.error;
+  EXPECT_FALSE(fs::exists(folder / "none/tokenizer_config.json"));
+}
+
+TEST_F(Exporting, ValuesBeyondFp16AreNamed) {
+  const fs::path source = make_model("large", small_gpt2(), "gpt2");
+  std::vector<NamedTensor> tensors = random_tensors(small_gpt2());
+  tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight").values[5] = 70000;
+  write_tensors(source / "model.safetensors", tensors);
+  refused({"large", "--format", "hf", "--output", "out", "--dtype", "fp16"},
+          {"transformer.h.1.mlp.c_fc.weight: its value 5 is 70000, too large for fp16", "--dtype bf16"});
+  refused({"large", "--format", "gguf", "--output", "out.gguf", "--dtype", "f16"},
+          {"blk.1.ffn_up.weight", "too large for fp16"});
+  exported("large", "hf", "out", {"--dtype", "bf16"});
+  exported("large", "gguf", "out.gguf", {"--dtype", "q8_0"});
+}
+
+TEST_F(Exporting, OnlyAnExportIsReplaced) {
+  make_model("source", small_gpt2(), "gpt2");
+  exported("source", "hf", "out");
+  write("out/notes.txt", "mine");
+  refused({"source", "--format", "hf", "--output", "out", "--force"},
+          {"out is not replaced: it holds notes.txt, which is not part of an exported model"});
+  EXPECT_EQ(read_file(folder / "out/notes.txt"), "mine");
+  fs::remove(folder / "out/notes.txt");
+  exported("source", "hf", "out", {"--force", "--dtype", "bf16"});
+  EXPECT_EQ(json::parse(read_file(folder / "out/config.json"))["torch_dtype"], "bfloat16");
+}
+
+TEST_F(Exporting, AFullDiskLeavesNothing) {
+  make_model("source", small_gpt2(), "gpt2");
+  exported("source", "hf", "old");
+  const std::string before = read_file(folder / "old/model.safetensors");
+  for (const rlim_t bytes : {100, 5000, 300'000}) {
+    refused({"source", "--format", "hf", "--output", "out"}, {"cannot write", "File too large"}, bytes);
+    refused({"source", "--format", "hf", "--output", "old", "--force"}, {"File too large"}, bytes);
+    refused({"source", "--format", "gguf", "--output", "out.gguf"}, {"out.gguf", "File too large"}, bytes);
+    refused({"source", "--format", "llm.c", "--output", "out.bin"}, {"out.bin", "File too large"}, bytes);
+  }
+  EXPECT_EQ(read_file(folder / "old/model.safetensors"), before);
+}
+
+// Killed at some moment of the work: the output is whole or absent, and the next export succeeds.
+TEST_F(Exporting, AKilledExportLeavesATemporaryAlone) {
+  ModelConfig model = small_gpt2();
+  model.channels = 256;
+  model.layers = 6;
+  make_model("source", model, "gpt2");
+  int killed = 0, left = 0;
+  for (int i = 0; i < 12; ++i)
+    for (const std::string format : {"hf", "gguf", "llm.c"}) {
+      const std::string output = "out_" + format;
+      Process process(EXPORT_BINARY, {"source", "--format", format, "--output", output}, {.folder = folder});
+      std::this_thread::sleep_for(std::chrono::milliseconds(5 + 15 * i));
+      process.signal(SIGKILL);
+      killed += process.finish().status < 0;
+      const std::set<std::string> found = names();
+      left += found.size() > 1 && !found.contains(output);
+      for (const std::string& name : found)
+        EXPECT_TRUE(name == "source" || name == output || name == output + ".tmp" ||
+                    name.starts_with("." + output + ".preparing-"))
+            << name;
+      const ProcessResult next = exported("source", format, output, {"--force"});
+      if (format == "hf" && names().size() > 2) {
+        EXPECT_NE(next.error.find("rm -r"), std::string::npos) << next.error;
+      }
+      EXPECT_FALSE(fs::exists(folder / (output + ".tmp"))) << "the next export takes its name";
+      for (const std::string& name : names())
+        if (name != "source") fs::remove_all(folder / name);
+    }
+  EXPECT_GT(killed, 6);
+  EXPECT_GT(left, 3) << "too few were killed while they wrote";
+}
+
+TEST_F(Exporting, ASignalLeavesNothing) {
+  ModelConfig model = small_gpt2();
+  model.channels = 512;
+  model.layers = 8;
+  make_model("source", model, "gpt2");
+  int stopped = 0;
+  for (int i = 0; i < 8; ++i) {
+    Process process(EXPORT_BINARY, {"source", "--format", "hf", "--output", "out"}, {.folder = folder});
+    std::this_thread::sleep_for(std::chrono::milliseconds(40 + 30 * i));
+    process.signal(SIGTERM);
+    const ProcessResult result = process.finish();
+    if (result.status == 1) {
+      EXPECT_NE(result.error.find("stopped by a signal"), std::string::npos) << result.error;
+      EXPECT_EQ(names(), (std::set<std::string>{"source"}));
+      ++stopped;
+    }
+    fs::remove_all(folder / "out");
+  }
+  EXPECT_GT(stopped, 2);
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,199 @@
+// train.lora in the train program: what it prints, refuses, saves and resumes, and what PEFT makes of it.
+#include "model/formats/safetensors.h"
+#include "tests/train_program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGpt2 =
+    "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 16\n";
+constexpr const char* kQwen =
+    "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 4\n  kv_heads: 2\n  channels: 32\n"
+    "  head_dim: 8\n  mlp_width: 24\n  mlp: swiglu\n  norm: rmsnorm\n  positions: rope\n  bias: qkv\n";
+constexpr const char* kData =
+    "device: cpu\ndata:\n  train: text.txt\n  validation: held_out.txt\n"
+    "evaluation:\n  every: 2\n  sequences: 1000\nsampling:\n  every: 0\n";
+
+struct LoraRun : TrainProgram {
+  LoraRun() : TrainProgram("") {
+    write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
+    make_base("base", kGpt2, 5);
+    write("small.yaml",
+          std::string(kData) +
+              "train:\n  folder: out\n  init_from: base\n  steps: 8\n  tokens_per_step: 128\n"
+              "  micro_batch: 2\n  lora:\n    rank: 4\n    alpha: 8\n"
+              "optimizer:\n  learning_rate: 3e-2\n  min_learning_rate: 1e-2\n  warmup_steps: 2\n"
+              "checkpoint:\n  every: 4\n  keep: 0\n");
+  }
+
+  // The weights that a short run writes, without what is the run's
+  void make_base(const std::string& name, const std::string& model, int seed) {
+    write("base.yaml",
+          kData + model +
+              "train:\n  folder: base_run\n  steps: 2\n  tokens_per_step: 128\n  micro_batch: 2\n"
+              "checkpoint:\n  every: 0\n");
+    const ProcessResult result = run_process(
+        TRAIN_BINARY, {"--config", "base.yaml", "--overwrite", "--set", "train.seed=" + std::to_string(seed)},
+        {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+    fs::create_directory(folder / name);
+    for (const char* file : {"model.safetensors", "config.json"})
+      fs::copy_file(folder / "base_run/checkpoints/step_00000002" / file, folder / name / file,
+                    fs::copy_options::overwrite_existing);
+  }
+
+  std::string trains(const std::vector<std::string>& arguments) {
+    const ProcessResult result = train(arguments);
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    return result.out;
+  }
+  std::string loss_after(const std::string& step, const std::string& run) {
+    std::string loss;
+    for (const std::string& line : losses(run))
+      if (line.starts_with(step + " validation_loss")) loss = line.substr(line.rfind(' ') + 1);
+    return loss;
+  }
+  fs::path checkpoint(const std::string& run, int step) const {
+    return folder / run / "checkpoints" / fmt::format("step_{:08}", step);
+  }
+};
+
+TEST_F(LoraRun, ResumesWithTheSameBits) {
+  for (const std::string dtype : {"fp32", "bf16"}) {  // of the merged weights
+    const std::vector<std::string> words{"--set", "checkpoint.dtype=" + dtype, "--set",
+                                         "train.folder=" + dtype};
+    const std::string out = trains(words);
+    EXPECT_NE(out.find("lora     rank 4, alpha 8, attention+mlp: 2,048 parameters are trained, beside 11,216 "
+                       "frozen"),
+              std::string::npos)
+        << out;
+    const std::vector<std::string> whole = losses(dtype);
+    std::vector<std::string> files;
+    for (const char* name : {"optimizer.safetensors", "model.safetensors",
+                             "adapter/adapter_model.safetensors", "adapter/adapter_config.json"})
+      files.push_back(read_file(checkpoint(dtype, 8) / name));
+    const SafetensorsReader optimizer(checkpoint(dtype, 8) / "optimizer.safetensors");
+    for (const auto& [name, entry] : optimizer.entries())
+      EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
+    fs::remove_all(checkpoint(dtype, 8));
+    std::vector<std::string> again = words;
+    again.push_back("--resume");
+    trains(again);
+    EXPECT_EQ(losses(dtype), whole);
+    size_t i = 0;
+    for (const char* name : {"optimizer.safetensors", "model.safetensors",
+                             "adapter/adapter_model.safetensors", "adapter/adapter_config.json"})
+      EXPECT_TRUE(read_file(checkpoint(dtype, 8) / name) == files[i++]) << name;
+    EXPECT_EQ(train({"--verify", dtype}).status, 0);
+  }
+}
+
+// A run from the merged weights begins where the run with adapters ended.
+TEST_F(LoraRun, TheMergedWeightsHaveTheSameLoss) {
+  trains({});
+  const double unmerged = std::stod(loss_after("8", "out"));
+  EXPECT_LT(unmerged, 0.99 * std::stod(loss_after("0", "out"))) << "nothing was learned";
+  trains({"--set", "train.init_from=out/checkpoints/step_00000008", "--set", "train.lora.rank=none", "--set",
+          "train.lora.alpha=16", "--set", "train.folder=merged", "--set", "train.steps=1"});
+  EXPECT_NEAR(std::stod(loss_after("0", "merged")), unmerged, 2e-6 * unmerged);
+}
+
+TEST_F(LoraRun, RemovesOldCheckpointsWithTheirAdapters) {
+  trains({"--set", "checkpoint.every=2", "--set", "checkpoint.keep=1"});
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out/checkpoints"), fs::directory_iterator{}), 1);
+  write("out/checkpoints/step_00000008/adapter/notes.txt", "of someone else");
+  trains({"--overwrite", "--set", "train.steps=4"});
+  EXPECT_TRUE(fs::exists(folder / "out/checkpoints/step_00000008/adapter/notes.txt"));
+  EXPECT_TRUE(fs::exists(checkpoint("out", 4) / "adapter/adapter_model.safetensors"));
+}
+
+TEST_F(LoraRun, FindsDamageInTheAdapter) {
+  trains({"--set", "train.steps=4"});
+  const fs::path file = checkpoint("out", 4) / "adapter/adapter_model.safetensors";
+  std::string bytes = read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  refused({"--resume"}, {"adapter/adapter_model.safetensors is damaged", "checksum"});
+}
+
+TEST_F(LoraRun, RefusesAnotherBase) {
+  trains({"--set", "train.steps=4"});
+  make_base("other", kGpt2, 6);
+  refused({"--resume", "--set", "train.init_from=other"},
+          {"the weights in other are not those that", "their checksum is", "train.init_from="});
+  fs::rename(folder / "base", folder / "moved");
+  refused({"--resume"}, {"train.init_from: base is not a folder"});
+  trains({"--resume", "--set", "train.init_from=moved"});
+}
+
+TEST_F(LoraRun, RefusesWhatItCannotDo) {
+  trains({"--set", "train.steps=4"});
+  refused({"--resume", "--set", "train.lora.rank=8"},
+          {"was made with train.lora of rank 4, alpha 8, attention+mlp, this run has rank 8"});
+  refused({"--resume", "--set", "train.lora.rank=none", "--set", "train.lora.alpha=16"},
+          {"this run has none"});
+  refused({"--set", "train.init_from=", "--set", "model.vocab_size=257", "--set", "model.context=32", "--set",
+           "model.layers=1", "--set", "model.heads=2", "--set", "model.channels=16", "--set",
+           "train.folder=next"},
+          {"train.lora.rank is 4, and adapters belong to a trained model", "train.init_from=FOLDER"});
+  refused({"--set", "train.lora.rank=17"}, {"train.lora.rank 17 is more than model.channels 16"});
+  refused({"--set", "train.lora.rank=0"}, {"none or a whole number of at least 1"});
+  refused({"--set", "train.lora.parts=none"}, {"train.lora.parts none names no layer"});
+  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts wants none, attention or mlp"});
+  refused({"--set", "train.lora.rank=none"},
+          {"train.lora.alpha 8", "has no effect with train.lora.rank none"});
+  refused({"--set", "train.freeze=norms"}, {"train.freeze norms is given together with train.lora.rank 4"});
+  refused({"--set", "train.lora.dropout=0.1"}, {"train.lora.dropout"});
+  refused({"--set", "train.init_from=out/checkpoints/step_00000004/adapter"},
+          {"holds an adapter of PEFT and no model", "merge_and_unload"});
+}
+
+TEST_F(LoraRun, ThePlanTellsWhatItSaves) {
+  const std::string plan = trains({"--plan"});
+  EXPECT_NE(plan.find("lora     rank 4, alpha 8, attention+mlp: 2,048 parameters are trained, beside 11,216 "
+                      "frozen; saves "),
+            std::string::npos)
+      << plan;
+}
+
+// Stages of train.context_schedule, and documents that are packed
+TEST_F(LoraRun, WorksWithSchedulesAndPackedDocuments) {
+  trains({"--set", "train.context_schedule=0:16,4:32"});
+  const std::vector<std::string> whole = losses("out");
+  fs::remove_all(checkpoint("out", 8));
+  trains({"--resume", "--set", "train.context_schedule=0:16,4:32"});
+  EXPECT_EQ(losses("out"), whole);
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += fmt::format("{{\"text\": \"a document of number {}\"}}\n", i);
+  write("notes.jsonl", lines);
+  ASSERT_EQ(run_process(PREPARE_BINARY, {"notes.jsonl", "--output", "notes"}, {.folder = folder}).status, 0);
+  trains({"--set", "data.train=notes", "--set", "data.validation=", "--set", "data.documents=mask", "--set",
+          "train.recompute=block", "--set", "train.folder=packed"});
+}
+
+// PEFT opens the adapter on top of the base, and computes the loss that the run recorded.
+TEST_F(LoraRun, PeftLoadsTheAdapter) {
+  const char* python = std::getenv("TESSERA_PYTHON");
+  const std::string program = python ? python : "/usr/bin/python3";
+  if (run_process(program, {"-c", "import torch, transformers, peft"}, {.folder = folder}).status != 0)
+    GTEST_SKIP() << program << " has no torch, transformers and peft; TESSERA_PYTHON names another";
+  make_base("qwen", kQwen, 5);
+  for (const std::string base : {"base", "qwen"})
+    for (const std::string parts : {"attention+mlp", "attention", "mlp"}) {
+      const std::string run = base + "_" + parts;
+      SCOPED_TRACE(run);
+      trains({"--set", "train.init_from=" + base, "--set", "train.lora.parts=" + parts, "--set",
+              "train.folder=" + run});
+      const ProcessResult result =
+          run_process(program,
+                      {TESSERA_SOURCE_DIR "/tests/fixtures/check_adapter.py", base,
+                       run + "/checkpoints/step_00000008", "held_out.txt", "32", loss_after("8", run)},
+                      {.folder = folder});
+      EXPECT_EQ(result.status, 0) << result.out << result.error;
+    }
+}
+
+}  // namespace
+}  // namespace tessera::testing

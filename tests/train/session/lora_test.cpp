@@ -1,0 +1,135 @@
+// train.lora: gradients, initial values, memory, recomputation and several ranks.
+#include <optional>
+
+#include "tests/data_parallel.h"
+#include "tests/lora_steps.h"
+#include "train/parallel/make_communicator.h"
+
+namespace tessera::testing {
+namespace {
+
+const DeviceTraits kCpu{.device = Device::kCpu};
+
+TEST(Lora, GradientsFollowFromThoseOfTheWholeWeights) {
+  for (const ModelConfig& model : models_with_adapters(24, 3)) {
+    SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), text_of(model.lora)));
+    expect_gradients_of_whole_weights(kCpu, model, DType::kF32, tolerance::kFirstLossOfRanks,
+                                      tolerance::kCpuAgainstPyTorch);
+  }
+}
+
+// B is 0: the first loss is that of the model without adapters, to the bit, and so are the weights of a seed.
+TEST(Lora, BeginsAsTheModelWithoutIt) {
+  const ModelConfig model = models_with_adapters(24, 3)[1];
+  HostTensors make;
+  LoraSteps adapted(kCpu, lora_shape(model)), plain(kCpu, lora_shape(model.base()));
+  const std::vector<NamedTensor> own = adapted.weights(make), weights = plain.weights(make);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_EQ(own[i].name, weights[i].name);
+    EXPECT_EQ(std::memcmp(own[i].tensor.data, weights[i].tensor.data, weights[i].tensor.bytes()), 0);
+  }
+  for (const ParamPlace& place : adapted.state.optimizer().layout().places) {
+    if (place.info.adapter == AdapterMatrix::kNone) continue;
+    const double bound = 1 / std::sqrt(static_cast<double>(place.info.shape[1]));
+    double sum = 0, largest = 0;
+    for (const float value : floats(own[place.index].tensor)) {
+      sum += static_cast<double>(value);
+      largest = std::max(largest, std::abs(static_cast<double>(value)));
+    }
+    if (place.info.adapter == AdapterMatrix::kB) {
+      EXPECT_EQ(largest, 0);
+      continue;
+    }
+    const auto count = static_cast<double>(place.info.shape.numel());
+    EXPECT_LE(largest, bound);
+    EXPECT_GT(largest, 0.8 * bound);
+    // Five deviations of a mean of uniform numbers
+    EXPECT_LT(std::abs(sum / count), 5 * bound / std::sqrt(3 * count));
+  }
+  EXPECT_EQ(adapted.step(1).loss, plain.step(1).loss);
+}
+
+TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
+  for (const ModelConfig& model : models_with_adapters(24, 2)) {
+    std::optional<std::vector<double>> first;
+    for (const Keep keep :
+         {kKeepAll, kKeepAllButMlp, kKeepOutputs, Keep{Recomputed::kNorms, Recomputed::kAttention}}) {
+      RunShape shape = lora_shape(model);
+      shape.keep = keep;
+      LoraSteps steps(kCpu, shape);
+      std::vector<double> found;
+      for (int i = 1; i <= 4; ++i) {
+        const auto result = steps.step(i);
+        found.insert(found.end(), {result.loss, result.grad_norm});
+      }
+      if (!first) first = found;
+      EXPECT_EQ(found, *first);
+    }
+    EXPECT_LT((*first)[6], (*first)[0]) << "nothing was learned";
+  }
+}
+
+TEST(Lora, ThePlanIsTheLedger) {
+  for (const ModelConfig& model : models_with_adapters(24, 2))
+    for (const Keep keep : {kKeepAll, kKeepOutputs}) {
+      RunShape shape = lora_shape(model);
+      shape.keep = keep;
+      expect_plan_is_the_step(kCpu, shape);
+    }
+}
+
+// On a GPU the weights are bf16; adapters alone have gradients, fp32 masters and moments.
+TEST(Lora, SavesGradientsAndTheOptimizer) {
+  const DeviceTraits gpu{.device = Device::kCuda, .arch = 90};
+  RunShape whole{.model = {.vocab_size = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768},
+                 .micro_batch = 1,
+                 .micro_steps = 1,
+                 .sequence_length = 1024,
+                 .dtype = DType::kBF16};
+  RunShape adapted = whole;
+  adapted.model = with_adapters(whole.model, 16);
+  adapted.freeze = Freeze::all_but_adapters();
+  const MemoryLedger all = plan_memory(whole, gpu), some = plan_memory(adapted, gpu);
+  const int64_t C = 768, trained = 12 * 16 * ((C + 3 * C) + (C + C) + (C + 4 * C) + (4 * C + C));
+  EXPECT_EQ(adapted.model.parameters() - whole.model.parameters(), trained);
+  EXPECT_EQ(frozen_parameters(adapted.model, adapted.freeze), whole.model.parameters());
+  const auto peak = [](const MemoryLedger& ledger, MemoryTag tag) {
+    return ledger.peak_of_each()[static_cast<int>(tag)];
+  };
+  EXPECT_EQ(peak(some, MemoryTag::kWeights) - peak(all, MemoryTag::kWeights), 2 * trained);
+  // bf16 gradients, and those of frozen norms, which are discarded: two of C
+  EXPECT_EQ(peak(some, MemoryTag::kGradients), 2 * trained + 2 * 2 * C);
+  EXPECT_NEAR(peak(some, MemoryTag::kOptimizer), 12 * trained, 256);  // and the norm of the gradients
+  // 6 a parameter, without 2 for the gradient of a frozen matrix; and attention
+  const auto frozen = static_cast<double>(whole.model.parameters());
+  const double matrices = 12.0 * 12 * C * C + 50257.0 * C;
+  EXPECT_NEAR(adapted.flops_per_token(),
+              6 * (frozen + static_cast<double>(trained)) - 2 * matrices + 6.0 * 12 * C * 1024, 1);
+}
+
+void expect_the_losses_of_one(bool shard) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  const auto shape = [&](int ranks) {
+    RunShape own = shared_shape(ranks, shard);
+    own.model = with_adapters(own.model, 4);
+    own.freeze = Freeze::all_but_adapters();
+    return own;
+  };
+  on_ranks(2, [&](const Ranks& ranks) {
+    const std::vector<double> one = run_shared({}, {.shape = shape(1), .steps = 20});
+    EXPECT_LT(one.back(), one.front()) << "nothing was learned";
+    std::string weights;
+    const std::vector<double> ours = run_shared(
+        ranks,
+        {.shape = shape(2), .steps = 20, .after = [&](TrainState& state) { weights = weight_bytes(state); }});
+    EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
+    for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
+  });
+}
+
+TEST(Lora, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(true); }
+TEST(Lora, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(false); }
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,36 @@
+// Writes a model for other programs: Hugging Face's transformers, llama.cpp, llm.c.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "model/formats/number_format.h"
+
+namespace tessera {
+
+enum class ExportFormat : uint8_t { kHuggingFace, kGguf, kLlmC };
+constexpr auto words_of(ExportFormat) {
+  return std::array{Word{"hf", ExportFormat::kHuggingFace}, Word{"gguf", ExportFormat::kGguf},
+                    Word{"llm.c", ExportFormat::kLlmC}};
+}
+
+struct ExportOptions {
+  std::filesystem::path folder;  // a checkpoint, a run's folder, or one of Hugging Face
+  ExportFormat format;
+  std::filesystem::path output;         // hf: a folder, else a file
+  std::optional<NumberFormat> numbers;  // none: as in `folder`
+  int64_t shard_bytes = 5'000'000'000;  // hf: of tensors in a file
+  std::string tokenizer = "";           // as load_tokenizer() takes it; "": that of `folder`
+  bool force = false;                   // replaces an earlier export
+};
+
+// Writes the export under a temporary name, reads it back and compares every tensor, and gives it its name.
+// Prints progress and notices on stderr, and what was written on stdout. Error: everything that this model
+// or the format does not allow, a full disk, a signal; nothing is left under the name of the output.
+void export_folder(const ExportOptions& options);
+
+// SIGINT, SIGTERM and SIGHUP end export_folder() with an Error from now on.
+void stop_export_at_signals();
+
+}  // namespace tessera

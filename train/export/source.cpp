@@ -1,0 +1,180 @@
+#include "train/export/source.h"
+
+#include "data/chat_template.h"
+#include "data/tokenizers/load_tokenizer.h"
+#include "data/tokenizers/tokenizer_json.h"
+#include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
+#include "model/formats/folder.h"
+#include "train/run/checkpoint.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/run/run_lock.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kChatTemplate = "chat_template.jinja",
+                     *kGenerationConfig = "generation_config.json";
+
+struct Found {
+  fs::path folder;
+  fs::path run;         // of which it is a checkpoint; empty: none is known
+  bool newest = false;  // it was chosen among the checkpoints of the run
+};
+
+fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+// The folder of the model that `asked` means
+Found find_model(const fs::path& asked) {
+  const fs::path folder = without_slash(asked.lexically_normal());
+  check(fs::exists(folder),
+        "{} does not exist; wanted a checkpoint, a run's folder, or a folder of Hugging Face",
+        asked.string());
+  check(!folder.filename().string().ends_with(".unfinished"),
+        "{} is a checkpoint that is being written or was not finished. Name another, or its run's folder",
+        asked.string());
+  if (!fs::exists(folder / kModelFile)) {
+    const bool is_run = fs::is_directory(folder / "checkpoints");
+    const fs::path checkpoints = is_run ? folder / "checkpoints" : folder;
+    const auto latest = fs::is_directory(checkpoints) ? latest_checkpoint(checkpoints) : std::nullopt;
+    if (latest) return {.folder = *latest, .run = checkpoints.parent_path(), .newest = true};
+    check(!is_run,
+          "the run in {} has no finished checkpoint yet: wait for one, or stop the run, which writes one",
+          folder.string());
+    return {.folder = folder, .run = {}};
+  }
+  const bool in_run = folder.has_parent_path() && folder.parent_path().filename() == "checkpoints";
+  return {.folder = folder, .run = in_run ? folder.parent_path().parent_path() : fs::path{}};
+}
+
+std::string name_of_model(const Found& found) {
+  const fs::path named = found.run.empty() ? found.folder : found.run;
+  const std::string name = fs::absolute(named).lexically_normal().filename().string();
+  return name.empty() ? "model" : name;
+}
+
+bool is_of_tokenizer(const std::string& file) { return file != kGenerationConfig; }
+
+void load_tokenizer_of(ExportSource& source, const std::string& named) {
+  if (!named.empty()) {
+    std::erase_if(source.files, [](const auto& file) { return is_of_tokenizer(file.first); });
+    if (named == kBytesTokenizer) {
+      source.no_tokenizer = "the tokenizer `bytes` has no files";
+      return;
+    }
+    source.tokenizer = load_tokenizer(named);
+    const fs::path path(named);
+    for (auto& [file, bytes] : read_copied_files(fs::is_directory(path) ? path : path.parent_path()))
+      if (is_of_tokenizer(file)) source.files[file] = std::move(bytes);
+    source.files[kTokenizerFile] = source.tokenizer->json();
+    return;
+  }
+  if (!has_tokenizer(source.folder)) {
+    source.no_tokenizer = fmt::format(
+        "{} holds no tokenizer (its text was bytes, or token ids from elsewhere)", source.folder.string());
+    return;
+  }
+  try {
+    source.tokenizer = load_tokenizer(source.folder.string());
+  } catch (const Error& error) {
+    source.no_tokenizer = error.what();
+  }
+}
+
+// Checkpoints of models without token ids have the last id for all: see hugging_face_config().
+void set_token_ids(ExportSource& source) {
+  source.token_ids = read_token_ids(source.folder);
+  json& ids = source.token_ids;
+  const json last = source.model.vocab_size - 1;
+  const bool placeholder = (!ids.contains("bos_token_id") || ids["bos_token_id"] == last) &&
+                           (!ids.contains("eos_token_id") || ids["eos_token_id"] == last);
+  if (!placeholder || !source.tokenizer || source.tokenizer->end_of_text() < 0) return;
+  const std::span<const int32_t> before = source.tokenizer->before_text();
+  ids["eos_token_id"] = source.tokenizer->end_of_text();
+  ids["bos_token_id"] = before.empty() ? source.tokenizer->end_of_text() : before[0];
+}
+
+void check_vocabulary(const ExportSource& source) {
+  if (!source.tokenizer) return;
+  check(
+      source.tokenizer->vocab_size() <= source.model.vocab_size,
+      "the tokenizer has {} ids, and the model of {} only {}: it is another model's. Name the right one with "
+      "--tokenizer PATH",
+      source.tokenizer->vocab_size(), source.folder.string(), source.model.vocab_size);
+}
+
+ExportSource open_found(const Found& found, const std::string& tokenizer, ExportProgress& progress) {
+  ExportSource source{.folder = found.folder,
+                      .name = name_of_model(found),
+                      .model = read_model_config(found.folder).model,
+                      .weights = nullptr,
+                      .files = {},
+                      .token_ids = {},
+                      .tokenizer = nullptr,
+                      .no_tokenizer = "",
+                      .notices = {}};
+  source.weights = std::make_unique<WeightsFolder>(found.folder, source.model);
+  source.files = read_copied_files(found.folder);
+  if (fs::exists(found.folder / kStateFile)) {
+    const auto bytes = static_cast<int64_t>(fs::file_size(found.folder / kWeightsFile));
+    progress.begin("verifying", bytes);
+    check_undamaged(found.folder, CheckpointPart::kWeights);
+    progress.add(bytes);
+  }
+  load_tokenizer_of(source, tokenizer);
+  set_token_ids(source);
+  check_vocabulary(source);
+  const std::string writer = found.run.empty() ? "" : run_in(found.run);
+  if (!writer.empty())
+    source.notices.push_back(fmt::format("a run is training in {} ({}): this is {}{}", found.run.string(),
+                                         writer, found.newest ? "its newest checkpoint, " : "",
+                                         found.folder.filename().string()));
+  return source;
+}
+
+}  // namespace
+
+ExportSource open_source(const fs::path& folder, const std::string& tokenizer, ExportProgress& progress) {
+  constexpr int kTries = 5;  // a run may remove its newest checkpoint but one at any moment
+  for (int i = 1;; ++i) {
+    const Found found = find_model(folder);
+    try {
+      return open_found(found, tokenizer, progress);
+    } catch (const Error&) {
+      if (fs::exists(found.folder / kModelFile) || found.run.empty()) throw;
+      if (found.newest && i < kTries) continue;
+      fail(
+          "{} was removed while it was read: the run in {} keeps only its newest checkpoints. Export the "
+          "run's "
+          "folder, or keep more of them with --set checkpoint.keep=N",
+          found.folder.string(), found.run.string());
+    }
+  }
+}
+
+std::string chat_template_of(const ExportSource& source) {
+  if (const auto file = source.files.find(kChatTemplate); file != source.files.end()) return file->second;
+  if (const auto file = source.files.find(kTokenizerConfig); file != source.files.end()) {
+    const json config = parse_json(file->second, (source.folder / kTokenizerConfig).string());
+    const auto found = config.is_object() ? config.find("chat_template") : config.end();
+    if (found != config.end() && found->is_string()) return *found;
+    if (found != config.end() && found->is_array())  // several, of which one is the default
+      for (const json& one : *found)
+        if (one.is_object() && one.value("name", json()) == "default" && one.contains("template"))
+          return text_value(one, "template", kTokenizerConfig);
+  }
+  const auto known = source.tokenizer ? find_chat_template(*source.tokenizer) : std::nullopt;
+  return known ? std::string(jinja_of(*known)) : "";
+}
+
+TokenizerDefinition definition_of(const ExportSource& source) {
+  check(source.tokenizer != nullptr,
+        "a GGUF file holds the tokenizer, and {}. Name one with --tokenizer PATH, or export with --format hf",
+        source.no_tokenizer);
+  return read_tokenizer_json(source.tokenizer->json(), "the tokenizer");
+}
+
+}  // namespace tessera

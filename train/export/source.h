@@ -1,0 +1,46 @@
+// The model that is exported: the weights of a folder, its tokenizer, and the ids at which texts end.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/tokenizers/definition.h"
+#include "data/tokenizers/tokenizer.h"
+#include "model/formats/weights.h"
+#include "train/export/progress.h"
+#include "train/run/checkpoint_files.h"
+
+namespace tessera {
+
+struct ExportSource {
+  std::filesystem::path folder;  // with config.json and the weights
+  std::string name;              // of the run or the folder, for people
+  ModelConfig model;
+  std::unique_ptr<WeightsFolder> weights;
+  CopiedFiles files;  // of the tokenizer, and generation_config.json
+  // bos_token_id, eos_token_id, pad_token_id: those of config.json; where it has those of a checkpoint without
+  // any, the tokenizer's end of text
+  nlohmann::json token_ids;
+  std::unique_ptr<Tokenizer> tokenizer;  // none: there is none, or it cannot be read
+  std::string no_tokenizer;              // then: why
+  std::vector<std::string> notices;
+};
+
+// `folder`: a checkpoint, a run's folder or its folder `checkpoints` (the newest checkpoint), or a folder of
+// Hugging Face. `tokenizer`: as load_tokenizer() takes it, instead of that of the folder; "": none.
+// The files stay open: a run may remove the checkpoint meanwhile. Error: no such model, or a damaged one; a
+// checkpoint that was removed just now, with what to do.
+ExportSource open_source(const std::filesystem::path& folder, const std::string& tokenizer,
+                         ExportProgress& progress);
+
+// The chat template in Jinja: that of the folder, else the one whose markers the tokenizer has; "": none
+std::string chat_template_of(const ExportSource& source);
+
+// The tokenizer's definition. Error: there is none, with what to do
+TokenizerDefinition definition_of(const ExportSource& source);
+
+}  // namespace tessera
