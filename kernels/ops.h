@@ -58,8 +58,8 @@ struct Copy {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which may
-// be no ids, are not read.
+// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which
+// may be no ids, are not read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V

@@ -60,7 +60,7 @@ void activate_backward(const Tensor& input, const Tensor& d) {
   }
 }
 
-// Up to so many rows a product takes as long as reading the weight, once; BLAS would copy it into tiles first.
+// Up to so many rows a product takes as long as reading the weight once; BLAS would copy it into tiles first.
 // A row of the result does not depend on the others.
 constexpr int64_t kFewRows = 8;
 
