@@ -86,6 +86,10 @@ struct AttentionSettings {
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
                  const AttentionSaved& s);
+// Of qkv_forward(), what follows its product: the rotation, and where texts are continued, the new keys and
+// values to the cache
+void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
+                 const AttentionSaved& s);
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace);
 // y = add + W_O output; without `add`, that alone

@@ -109,6 +109,10 @@ void run(const LinearForward& a, const Launch& /*on*/) {
     with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
 }
 
+void run(const FusedLinear& a, const Launch& on) {
+  a.each_plain([&](const auto& op) { run(op, on); });
+}
+
 // y = x W^T + b:  dW += dy^T x,  db += the sum of dy's rows,  dx = dy W: last, as it may overwrite x.
 void run(const LinearBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];

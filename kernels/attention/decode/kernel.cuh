@@ -149,7 +149,8 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
 template <class Tile, class Kernel>
 __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
   extern __shared__ __align__(128) uint8_t memory[];
-  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
   const Work& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
@@ -195,6 +196,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a
   const int share = work.share_of(work.units_before(work.batch));
   const int in_group = head % a.group, row = head / a.group * a.turns + in_group / kHeadsAtOnce;
   const int row_begin = work.units_before(sequence) + row * of_row;
+  ptx::let_next_kernel_start();
   ptx::wait_for_previous_kernel();
   if (keys == 0) {  // idle
     for (int i = threadIdx.x; i < a.head_dim / 2; i += kMergeWarps * 32) store_pair(out + 2 * i, 0, 0);
