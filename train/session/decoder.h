@@ -36,8 +36,8 @@ class Decoder {
   void stop(int64_t slot);  // idle until the next start()
 
   // Draws the next token of every slot, kIdleToken where it is idle, and computes the logits after it. A slot
-  // whose cache was full stops, as the token drawn is its last, and so does one that drew kBadLogits. On a GPU
-  // this waits for the tokens, not for the logits.
+  // whose cache was full stops, as the token drawn is its last, and so does one that drew kBadLogits. On a
+  // GPU this waits for the tokens, not for the logits.
   std::span<const int32_t> next(const SamplingRule& rule, uint64_t seed);
 
   bool is_idle(int64_t slot) const { return length(slot) == 0; }

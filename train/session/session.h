@@ -1,5 +1,6 @@
-// Session: the weights of a model on one device, and the forward over them. It evaluates and computes logits;
-// a Decoder (decoder.h) continues texts with it. It has no gradients and no optimizer: TrainState (train_state.h) adds those.
+// Session: the weights of a model on one device, and the forward over them. It computes losses and logits,
+// and a Decoder (decoder.h) continues texts with it. It has no gradients and no optimizer: TrainState
+// (train_state.h) adds those.
 #pragma once
 
 #include <filesystem>
