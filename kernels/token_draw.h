@@ -51,7 +51,7 @@ TESSERA_HOST_DEVICE inline uint64_t weight_of(float x, float largest, float temp
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   constexpr float kNothing = -28;        // exp(-28) < 2^-40
   const float exact = (x - largest) / temperature;
-  const float d = exact < kNothing ? kNothing : exact;
+  const float d = exact > kNothing ? exact : kNothing;  // of -inf / inf, too
   const float n = fmaf(d, kLog2e, kRound) - kRound;
   const float r = fmaf(n, -kLn2Low, fmaf(n, -kLn2High, d));
   float p = fmaf(r, 1.0f / 5040, 1.0f / 720);

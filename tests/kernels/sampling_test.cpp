@@ -220,6 +220,7 @@ TEST_F(SamplingTest, WeightsAreTheExponential) {
   EXPECT_EQ(weight_of(3.5f, 3.5f, 0.7f), kWholeWeight);
   EXPECT_EQ(weight_of(-kInfinity, 3.5f, 0.7f), 0u);
   EXPECT_EQ(weight_of(-3e38f, 3e38f, 1e-30f), 0u);
+  EXPECT_EQ(weight_of(-kInfinity, 3.5f, kInfinity), 0u);
   uint64_t before = kWholeWeight;
   for (int i = 1; i < 60000; ++i) {
     const float x = static_cast<float>(-i) * 0.0005f;

@@ -15,11 +15,11 @@ class ChatTurns {
   // Error: as check_chat_template()
   ChatTurns(ChatTemplate chat, const Tokenizer& tokenizer);
 
-  // A conversation with one message of a user, up to the beginning of the answer. `system`: a message before
-  // it; empty: none.
+  // A conversation with one message of a user, up to the beginning of the answer. `system`: a message
+  // before it; empty: none.
   std::vector<int32_t> opening(const std::string& system, const std::string& user) const;
-  // What follows an answer: the marker of its end, unless the model has written it, a message of the user, and
-  // up to the beginning of the next answer
+  // What follows an answer: the marker of its end, unless the model has written it, a message of the user,
+  // and up to the beginning of the next answer
   std::vector<int32_t> next(const std::string& user, bool has_end_marker) const;
 
   // The marker that ends an answer: a token, or -1 where the tokenizer has none and it is a text
@@ -34,8 +34,8 @@ class ChatTurns {
   std::string end_marker_;
 };
 
-// The template that `named` says, or that whose special tokens the tokenizer has. Error: none is named, and it
-// has those of none.
+// The template that `named` says, or that whose special tokens the tokenizer has. Error: none is named, and
+// it has those of none.
 ChatTemplate choose_chat_template(std::optional<ChatTemplate> named, const Tokenizer& tokenizer);
 
 }  // namespace tessera

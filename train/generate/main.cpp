@@ -42,8 +42,9 @@ int64_t context_of(const GenerateOptions& o, const Request& r) {
   const int64_t most = r.model.context;
   check(o.context <= most, "--context {}: the model of {} reads at most {} tokens. Use --context {}",
         o.context, o.model, most, most);
-  check(!o.tokens || *o.tokens <= most, "--tokens {}: the model of {} reads at most {} tokens. Use fewer",
-        *o.tokens, o.model, most);
+  const int64_t tokens = o.tokens.value_or(0);
+  check(tokens <= most, "--tokens {}: the model of {} reads at most {} tokens. Use fewer", tokens, o.model,
+        most);
   if (o.context > 0) return o.context;
   if (o.plan) return most;
   if (r.converses()) return std::min(most, kDefaultChatContext);

@@ -1,5 +1,5 @@
-// SampleOutput: samples on standard output, one after another, in their order: the first that has not ended is
-// printed as it comes, those after it when it is their turn.
+// SampleOutput: samples on standard output, one after another, in their order: the first that has not ended
+// is printed as it comes, those after it when it is their turn.
 #pragma once
 
 #include <optional>
