@@ -15,12 +15,12 @@ namespace tessera {
 inline constexpr const char* kModelSources =
     "A checkpoint, the folder of a run (its newest checkpoint), or a folder that transformers wrote";
 
-// The folder with config.json that `name` means. Error: no such folder; a folder that holds neither a model nor
-// checkpoints.
+// The folder with config.json that `name` means. Error: no such folder; a folder that holds neither a model
+// nor checkpoints.
 std::filesystem::path find_model_folder(const std::string& name);
 
-// The tokenizer named by `source` as load_tokenizer() takes it, or, if that is empty, that of the folder; where
-// it has none, and the vocabulary is that of bytes, `bytes`. Error: none is found.
+// The tokenizer named by `source` as load_tokenizer() takes it, or, if that is empty, that of the folder;
+// where it has none, and the vocabulary is that of bytes, `bytes`. Error: none is found.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder, const std::string& source,
                                           const ModelConfig& model);
 
