@@ -314,6 +314,7 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
     // The folder that the run started from may no longer exist; the model is the checkpoint's.
     const std::string alone[] = {"train.init_from="};
     config = load_config(model.path / kConfigFile, alone);
+    config.train.lora = {};  // the weights of a checkpoint have the adapters added
     model.state = read_run_state(model.path);
   } else {
     config.model = Config::Model(read_model_config(model.path).model);
