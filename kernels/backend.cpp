@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include <cstring>
+
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -33,6 +35,47 @@ void Backend::run(const AnyOp& op, const Launch& launch) {
   for (OpObserver* observer : observers_) observer->before(name_of(op), *this, launch);
   do_(op, launch);
   for (OpObserver* observer : observers_) observer->after(name_of(op), *this, launch);
+}
+
+class Backend::RecordedOperations final : public Recorded {
+ public:
+  RecordedOperations(Backend& backend, CUstream_st* stream, std::function<void()> operations)
+      : backend_(backend), stream_(stream), operations_(std::move(operations)) {}
+
+  void run() override {
+    if (!backend_.observers_.empty()) return operations_();
+    if (!graph_) graph_ = backend_.capture(stream_, operations_);
+    graph_ ? graph_->launch() : operations_();
+  }
+
+ private:
+  Backend& backend_;
+  CUstream_st* stream_;
+  std::function<void()> operations_;
+  std::unique_ptr<Graph> graph_;
+};
+
+namespace {
+
+class HostFetch final : public Fetch {
+ public:
+  HostFetch(const Tensor& from, const Tensor& to) : from_(from), to_(to) {}
+  void start() override { std::memcpy(to_.data, from_.data, to_.bytes()); }
+  void wait() override {}
+
+ private:
+  Tensor from_, to_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fetch> Backend::fetch(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
+  check(device() == Device::kCpu, "{} has no fetch of its own", name_of(device()));
+  return std::make_unique<HostFetch>(from, to);
+}
+
+std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<void()> operations) {
+  return std::make_unique<RecordedOperations>(*this, stream, std::move(operations));
 }
 
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) {

@@ -5,6 +5,7 @@
 // Callers that run many operations pass a Stream (stream.h), which keeps them together.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,21 @@ class OpObserver {
   virtual void after(const char* op, Backend& backend, const Launch& launch) = 0;
 };
 
+// A tensor whose values the host fetches while later operations already run.
+class Fetch {
+ public:
+  virtual ~Fetch() = default;
+  virtual void start() = 0;  // enqueues the copy: of what the operations before it write
+  virtual void wait() = 0;   // until the values are there
+};
+
+// Operations that are run again and again with the same arguments; what changes is in the tensors.
+class Recorded {
+ public:
+  virtual ~Recorded() = default;
+  virtual void run() = 0;  // enqueues them once
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -54,13 +70,38 @@ class Backend {
   // The stream that the backend has for its callers; null on the CPU. It lives as long as the backend.
   virtual CUstream_st* stream() const { return nullptr; }
 
+  // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA it is a graph, made by
+  // the first run() that no observer watches: the launches cost no host time, and the kernels of decoding
+  // read their weights ahead, while the one before still runs. So none of the operations may write what a
+  // later one takes as a weight, and none may be a Copy from or to the host. Where there are observers, and on
+  // other devices, run() calls `operations`. The backend, and what `operations` refers to, must outlive it.
+  std::unique_ptr<Recorded> record(CUstream_st* stream, std::function<void()> operations);
+
+  // `to` is of Arena::pinned(device()) and as large as `from`. No operation after start() may write `from` before
+  // wait() has returned. The backend must outlive it.
+  virtual std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to);
+
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void remove_observer(OpObserver& observer) { std::erase(observers_, &observer); }
 
+ protected:
+  // What a device has captured, to be enqueued again
+  class Graph {
+   public:
+    virtual ~Graph() = default;
+    virtual void launch() = 0;
+  };
+
  private:
+  class RecordedOperations;
   // The device's implementation, of arguments that have been checked.
   virtual void do_(const AnyOp& op, const Launch& launch) = 0;
+  // Null: the device captures nothing, and `operations` was not called.
+  virtual std::unique_ptr<Graph> capture(CUstream_st* /*stream*/,
+                                         const std::function<void()>& /*operations*/) {
+    return nullptr;
+  }
 
   std::vector<OpObserver*> observers_;
 };

@@ -344,6 +344,30 @@ void LinearForward::check_on(Device device) const {
         "{}: add wants to be pre_activation itself where there is one", kName);
 }
 
+void FusedLinear::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  check_anchor(kName, "y", y, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], O = y.shape[1];
+  const int64_t rows = activation == Epilogue::kSwiglu ? 2 * O : O;
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {rows, C}},
+                {"y", y, t, {N, O}},
+                {"bias", bias, t, {rows}, true},
+                {"add", add, t, {N, O}, true},
+                {"norm_weight", norm_weight, t, {C}, true},
+                {"norm_bias", norm_bias, t, {C}, true},
+                {"normed", normed, t, {N, C}, !norm_weight},
+                {"mean", mean, DType::kF32, {N}, !norm_bias},
+                {"rstd", rstd, DType::kF32, {N}, !norm_weight},
+                {"sums", sums, t, {N, rows}, activation == Epilogue::kNone}});
+  check(norm_weight || !norm_bias, "{}: norm_bias wants a norm_weight beside it, found none", kName);
+  check(!norm_weight || epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(!add || activation == Epilogue::kNone, "{}: add and activation exclude each other", kName);
+  check(!x.data || x.data != y.data, "{}: x is read while y is written", kName);
+}
+
 void LinearBackward::check_on(Device device) const {
   check_anchor(kName, "x", x, 2, device);
   check_anchor(kName, "weight", weight, 2, device);
@@ -426,6 +450,17 @@ void CacheAppend::check_on(Device device) const {
                 {"starts", starts, DType::kI32, {cache[0]}}});
   check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
         k.tensor.shape[1], cache[1]);
+}
+
+void RotaryAppend::check_on(Device device) const {
+  rotary.check_on(device);
+  append.check_on(device);
+  const Heads &y = rotary.y, &k = append.k;
+  check(k.tensor.data == y.tensor.data && k.tensor.shape == y.tensor.shape &&
+            k.first == y.first + rotary.query_heads && k.count == y.count - rotary.query_heads,
+        "{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
+        k.tensor.to_string());
+  check(append.starts.data == rotary.starts.data, "{}: both want the same starts", kName);
 }
 
 void DecodeAttention::check_on(Device device) const {

@@ -58,8 +58,8 @@ struct Copy {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which may
-// be no ids, are not read.
+// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which
+// may be no ids, are not read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -227,6 +227,31 @@ struct LoraBackward {
   void check_on(Device device) const;
 };
 
+// A linear layer of a decode step with what stands before and after it:
+//   y = activation(norm(x) weight^T + bias) + add
+// It computes what the operations in each_plain() compute one after another, where few rows make one pass
+// cheaper than several; norm(x) is rounded as there, the sums before the activation need not be.
+struct FusedLinear {
+  static constexpr const char* kName = "fused linear";
+  enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kSwiglu };
+
+  Tensor x, weight, y;      // [N, C] [O, C] [N, O]; with kSwiglu weight [2 O, C], gates first
+  Tensor bias = {};         // [rows of weight]
+  Tensor add = {};          // [N, O], may be y itself; without an activation
+  Tensor norm_weight = {};  // [C]: x is normed, by RMSNorm
+  Tensor norm_bias = {};    // [C], beside it: by LayerNorm
+  float epsilon = 0;        // of the norm
+  Epilogue activation = Epilogue::kNone;
+  // Scratch, for devices and sizes that take several passes: [N, C] [N] [N] where there is a norm, [N, rows of
+  // weight] where there is an activation
+  Tensor normed = {}, mean = {}, rstd = {}, sums = {};
+
+  void check_on(Device device) const;
+  // Calls visit(op) with the operations that compute it in several passes.
+  template <class Visit>
+  void each_plain(Visit&& visit) const;
+};
+
 // y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads head
 // h / (H / K).
 struct AttentionForward {
@@ -262,6 +287,15 @@ struct CacheAppend {
   Heads k, v;               // K heads of [B, T, heads, D]
   Tensor starts;            // [B] int32; starts[b] + T is at most the capacity
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
+
+  void check_on(Device device) const;
+};
+
+// Both, one after the other: the keys that are appended are those that are rotated.
+struct RotaryAppend {
+  static constexpr const char* kName = "rotary and cache append";
+  RotaryForward rotary;
+  CacheAppend append;
 
   void check_on(Device device) const;
 };
@@ -365,11 +399,47 @@ using AnyOp =
     std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
                  const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
                  const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const LoraForward*,
-                 const LoraBackward*, const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*,
+                 const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
+                 const CacheAppend*, const RotaryAppend*,
                  const DecodeAttention*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
                  const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
+
+template <class Visit>
+void FusedLinear::each_plain(Visit&& visit) const {
+  if (norm_bias) {
+    visit(LayerNormForward{.x = x,
+                           .weight = norm_weight,
+                           .bias = norm_bias,
+                           .y = normed,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .epsilon = epsilon});
+  } else if (norm_weight) {
+    visit(RmsNormForward{.x = x, .weight = norm_weight, .y = normed, .rstd = rstd, .epsilon = epsilon});
+  }
+  LinearForward linear{.x = norm_weight ? normed : x, .weight = weight, .y = y, .bias = bias, .add = add};
+  switch (activation) {
+    case Epilogue::kNone:
+      return visit(linear);
+    case Epilogue::kSwiglu:
+      linear.y = sums;
+      visit(linear);
+      return visit(SwigluForward{.gate_up = sums, .y = y});
+    case Epilogue::kGelu:
+      linear.activation = Activation::kGelu;
+      break;
+    case Epilogue::kGeluExact:
+      linear.activation = Activation::kGeluExact;
+      break;
+    case Epilogue::kRelu:
+      linear.activation = Activation::kRelu;
+      break;
+  }
+  linear.pre_activation = sums;
+  visit(linear);
+}
 
 }  // namespace tessera

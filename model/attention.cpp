@@ -31,8 +31,12 @@ void qkv_forward(const Stream& stream, const AttentionSettings& a, const Attenti
                  const AttentionSaved& s) {
   linear_forward(stream, a.config, w.qkv, qkv_layers(a.config), s.qkv_adapter,
                  {.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
-  if (a.angles)
-    stream.run(RotaryForward{.x = heads_to_rotate(a.config, s.qkv),
+  place_heads(stream, a, w, s);
+}
+
+void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
+                 const AttentionSaved& s) {
+  const RotaryForward rotary{.x = heads_to_rotate(a.config, s.qkv),
                              .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),
                              .query_heads = a.config.heads,
                              .angles = a.angles,
@@ -41,11 +45,13 @@ void qkv_forward(const Stream& stream, const AttentionSettings& a, const Attenti
                              .epsilon = a.config.norm_epsilon,
                              .rstd = s.head_rstd,
                              .documents = a.documents,
-                             .starts = a.starts});
-  if (!a.starts) return;
+                             .starts = a.starts};
   const PackedHeads heads = heads_of(a, s);
-  stream.run(CacheAppend{
-      .k = heads.k, .v = heads.v, .starts = a.starts, .k_cache = a.cache.k, .v_cache = a.cache.v});
+  const CacheAppend append{
+      .k = heads.k, .v = heads.v, .starts = a.starts, .k_cache = a.cache.k, .v_cache = a.cache.v};
+  if (a.angles && a.starts) return stream.run(RotaryAppend{rotary, append});
+  if (a.angles) stream.run(rotary);
+  if (a.starts) stream.run(append);
 }
 
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,

@@ -63,10 +63,10 @@ void visit_attention_saved(S& attention, const ModelConfig& config, const Attent
     visit(SavedInfo{Stage::kQkv, "rstd of q and k", DType::kF32, {B * T, H + K}}, attention.head_rstd);
   }
   visit(SavedInfo{Stage::kAttention, "attention output", plan.dtype, {B, T, H, D}}, attention.output);
-  if (plan.saved_shape.rank() == 0) return;  // of decoding
-  visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
-                  MemoryTag::kAttention},
-        attention.row_state);
+  if (plan.saved_shape.rank() > 0)  // else of decoding
+    visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
+                    MemoryTag::kAttention},
+          attention.row_state);
   if (adapted)
     visit(SavedInfo{Stage::kOut, "adapter of W_O", plan.dtype, {B * T, lora.rank}}, attention.out_adapter);
 }
@@ -85,6 +85,10 @@ struct AttentionSettings {
 };
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
+                 const AttentionSaved& s);
+// Of qkv_forward(), what follows its product: the rotation, and where texts are continued, the new keys and
+// values to the cache
+void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
                  const AttentionSaved& s);
 void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
                        const Tensor& workspace);

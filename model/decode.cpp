@@ -58,8 +58,41 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
 
 void decode(const Stream& stream, const Model& model, const KvCache& cache, const Tensor& tokens,
             const Saved& saved, const Tensor& logits) {
-  forward(stream, model, {.tokens = tokens, .targets = {}, .cache = &cache}, saved);
-  logits_forward(stream, model, saved.norm.y, logits);
+  const ModelConfig& config = model.config;
+  const Params& p = model.params;
+  const Batch batch{.tokens = tokens, .targets = {}, .cache = &cache};
+  if (config.lora) {  // adapters stand between a product and its activation
+    forward(stream, model, batch, saved);
+    return logits_forward(stream, model, saved.norm.y, logits);
+  }
+  stream.run(EmbeddingForward{.tokens = tokens,
+                              .token_table = p.token_table,
+                              .position_table = p.position_table,
+                              .y = saved.embedded.view({cache.slots(), 1, config.channels}),
+                              .starts = cache.starts});
+  Tensor x = saved.embedded;
+  for (size_t l = 0; l < saved.blocks.size(); ++l) {
+    const BlockParams& w = p.blocks[l];
+    const BlockSaved& s = saved.blocks[l];
+    const AttentionSettings a = model.attention_of(l, {}, batch);
+    FusedLinear qkv{.x = x,
+                    .weight = w.attention.qkv.weight,
+                    .y = s.attention.qkv.view({x.shape[0], w.attention.qkv.weight.shape[0]}),
+                    .bias = w.attention.qkv.bias};
+    norm_first(config, w.norm1, s.norm1, qkv);
+    stream.run(qkv);
+    place_heads(stream, a, w.attention, s.attention);
+    attention_forward(stream, a, s.attention, saved.attention_workspace);
+    out_forward(stream, config, w.attention, s.attention, x, s.residual_mid);
+    FusedLinear expand = fused_expand(config, w.mlp, s.residual_mid, s.mlp);
+    norm_first(config, w.norm2, s.norm2, expand);
+    stream.run(expand);
+    contract_forward(stream, config, w.mlp, s.mlp, s.residual_mid, s.residual_out);
+    x = s.residual_out;
+  }
+  FusedLinear head{.x = x, .weight = p.classifier(), .y = logits};
+  norm_first(config, p.norm, saved.norm, head);
+  stream.run(head);
 }
 
 }  // namespace tessera

@@ -28,7 +28,8 @@ void prefill(const Stream& stream, Arena& arena, const Model& model, const KvCac
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device);
 
 // Reads tokens [slots, 1], each at the place that cache.starts says: logits [slots, padded V]. Rows of idle
-// slots mean nothing. `model` is that of decoding(), `saved` of allocate_saved() with Keep::nothing().
+// slots mean nothing. It is the forward of transformer.h with products that have their norm and activation in
+// them. `model` is that of decoding(), `saved` of allocate_saved() with Keep::nothing().
 void decode(const Stream& stream, const Model& model, const KvCache& cache, const Tensor& tokens,
             const Saved& saved, const Tensor& logits);
 

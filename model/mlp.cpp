@@ -19,6 +19,20 @@ Activation activation_of(Mlp mlp) {
   fail("a gated MLP has no activation of its own");
 }
 
+FusedLinear::Epilogue epilogue_of(Mlp mlp) {
+  switch (mlp) {
+    case Mlp::kGelu:
+      return FusedLinear::Epilogue::kGelu;
+    case Mlp::kGeluExact:
+      return FusedLinear::Epilogue::kGeluExact;
+    case Mlp::kRelu:
+      return FusedLinear::Epilogue::kRelu;
+    case Mlp::kSwiglu:
+      return FusedLinear::Epilogue::kSwiglu;
+  }
+  fail("no such MLP");
+}
+
 }  // namespace
 
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
@@ -30,6 +44,15 @@ void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWe
   if (!config.gated())
     product.pre_activation = s.pre_activation, product.activation = activation_of(config.mlp);
   linear_forward(stream, config, w.expand, expand_layers(config), s.expand_adapter, product);
+}
+
+FusedLinear fused_expand(const ModelConfig& config, const MlpWeights& w, const Tensor& x, const MlpSaved& s) {
+  return {.x = x,
+          .weight = w.expand.weight,
+          .y = s.hidden,
+          .bias = w.expand.bias,
+          .activation = epilogue_of(config.mlp),
+          .sums = s.pre_activation};
 }
 
 void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s) {

@@ -58,6 +58,8 @@ void visit_mlp_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, 
 
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
                     const MlpSaved& s);
+// expand_forward() and activation_forward() as one operation, of the norm of `x`
+FusedLinear fused_expand(const ModelConfig& config, const MlpWeights& w, const Tensor& x, const MlpSaved& s);
 void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s);
 // y = add + contract(hidden); without `add`, that alone
 void contract_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,

@@ -16,6 +16,12 @@ void norm_forward(const Stream& stream, const ModelConfig& config, const NormWei
                               .epsilon = config.norm_epsilon});
 }
 
+void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear) {
+  linear.norm_weight = w.weight, linear.norm_bias = w.bias;
+  linear.epsilon = config.norm_epsilon;
+  linear.normed = s.y, linear.mean = s.mean, linear.rstd = s.rstd;
+}
+
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
                    const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add) {
   if (config.norm == NormKind::kRmsNorm)

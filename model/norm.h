@@ -33,6 +33,9 @@ void visit_norm_saved(S& norm, const ModelConfig& config, int64_t N, DType dtype
 void norm_forward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
                   const NormSaved& s);
 
+// `linear` of the norm of its x
+void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear);
+
 // s.y holds the gradient of y. dx = add + the gradient of x; add may be dx itself, or none.
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
                    const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add);

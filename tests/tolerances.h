@@ -29,6 +29,11 @@ inline double of_mean_at_random(int64_t roundings, int64_t count) {
   return 5 * 0x1p-8 * std::sqrt(static_cast<double>(roundings) / static_cast<double>(count));
 }
 
+// Log-probabilities of a small model in llama.cpp on the CPU, with weights in fp32, against transformers in
+// fp64. llama.cpp looks up GPT-2's GELU in a table of fp16, for arguments in fp16: each of the two roundings
+// is up to 2^-11 relative, and logits of a magnitude of 4 move by as much. Others differ by 3e-6.
+inline constexpr double kLlamaCpp = 4 * 0x1p-11;
+
 // A sum of `terms` numbers, relative to the sum of their magnitudes: every addition rounds a partial sum
 // that is no larger, and the rounding errors of those before add less than one rounding more. A rounding is
 // twice as large, relatively, just above a power of two as just below.

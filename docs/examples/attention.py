@@ -11,6 +11,9 @@
     out = attend(library, q, k, v, causal=True, window=1024)       # the last 1,024 of those keys
     out = attend(library, q, k, v, causal=True, offset=M - N)      # query 0 stands at key M - N: a chunk of a sequence
 
+    out = library.decode(q, k, v, starts)                          # q [B, 1, H, D]: a new token over caches [B, M, K, D],
+                                                                   # of which sequence b sees the keys 0 to starts[b]
+
     python3 attention.py build/libtessera_attention.so             # compares it with PyTorch, on the first GPU
     python3 attention.py build/libtessera_attention.so --dropout 0.1  # what dropout costs, beside PyTorch's kernels
 """
@@ -21,6 +24,9 @@ import itertools
 import math
 
 import torch
+
+
+DTYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 
 class Tensor(ctypes.Structure):  # the structures of attention.h, field by field
@@ -50,6 +56,17 @@ class Forward(ctypes.Structure):
                 ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("problem", Problem)]
 
 
+class DecodeProblem(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int),
+                *((name, ctypes.c_int64) for name in ("batch", "capacity", "heads", "kv_heads")),
+                ("head_dim", ctypes.c_int), ("scale", ctypes.c_float)]
+
+
+class Decode(ctypes.Structure):
+    _fields_ = [*((name, Tensor) for name in ("q", "k", "v", "out")), ("starts", ctypes.c_void_p),
+                ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("problem", DecodeProblem)]
+
+
 class Backward(ctypes.Structure):
     _fields_ = [*((name, Tensor) for name in ("q", "k", "v", "out", "dout")), ("lse", ctypes.c_void_p),
                 *((name, Tensor) for name in ("dq", "dk", "dv")), ("workspace", ctypes.c_void_p),
@@ -70,7 +87,8 @@ class Library:
         """arch: a compute capability times ten, to choose another family of kernels than the device's own."""
         self.functions = ctypes.CDLL(path)
         self.functions.attn_status_text.restype = ctypes.c_char_p
-        for workspace in (self.functions.attn_forward_workspace, self.functions.attn_backward_workspace):
+        for workspace in (self.functions.attn_forward_workspace, self.functions.attn_backward_workspace,
+                          self.functions.attn_decode_workspace):
             workspace.restype = ctypes.c_size_t
         major, minor = torch.cuda.get_device_capability()
         self.arch = arch or 10 * major + minor
@@ -94,6 +112,19 @@ class Library:
         self._check(self.functions.attn_backward(ctypes.byref(args), self.arch, self._stream()))
         return dq, dk, dv
 
+    def decode(self, q, k, v, starts, scale=None):
+        """One new query of each sequence, [B, 1, H, D], over caches [B, capacity, K, D]: that of sequence b sees the keys 0
+        to starts[b] (int32 on the GPU); a sequence with a negative start is idle, and its row is 0."""
+        batch, _, heads, head_dim = q.shape
+        assert starts.dtype == torch.int32 and starts.is_cuda and starts.is_contiguous() and starts.shape == (batch,)
+        problem = DecodeProblem(ctypes.sizeof(DecodeProblem), DTYPES[q.dtype], batch, k.shape[1], heads, k.shape[2], head_dim,
+                                1 / math.sqrt(head_dim) if scale is None else scale)
+        out = torch.empty_like(q)
+        workspace = self._workspace(self.functions.attn_decode_workspace(ctypes.byref(problem), self.arch), q)
+        args = Decode(*map(tensor, (q, k, v, out)), starts.data_ptr(), workspace.data_ptr(), len(workspace), problem)
+        self._check(self.functions.attn_decode(ctypes.byref(args), self.arch, self._stream()))
+        return out
+
     def documents(self, cumulative, batch, tokens):
         """[batch, tokens, 2]: where the document of each token begins and ends. Document d is the tokens cumulative[d] to
         cumulative[d + 1] - 1 of all batch x tokens, as for the variable lengths of other libraries."""
@@ -107,7 +138,7 @@ class Library:
 
     @staticmethod
     def _problem(q, k, causal, window, offset, documents, scale, dropout):
-        dtype = {torch.bfloat16: 0, torch.float32: 1}[q.dtype]
+        dtype = DTYPES[q.dtype]
         batch, tokens, heads, head_dim = q.shape
         if documents is not None:
             found = tuple(documents.shape), documents.dtype, documents.is_cuda and documents.is_contiguous()
@@ -250,6 +281,13 @@ def lost_by_rounding_out(q, k, out, dout, seen, want_out, want_lse):
     return map(largest, lost)
 
 
+def pytorch_forward(q, k, v, seen):
+    """The same of one query over a cache"""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), attn_mask=seen, enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
+
+
 def largest(x):
     return x.abs().max().item()
 
@@ -289,6 +327,28 @@ def compare(library, tokens, head_dim, mask, group):
             share = largest(x.double() - y) / max(floor, MOST_ERROR_RATIO * their_error)
             worst[name] = max(worst.get(name, 0), share if share == share else math.inf)  # NaN is the worst
     return worst
+
+
+DECODE_LENGTHS = (1, 2, 31, 33, 127, 1000, 8191)
+
+
+def compare_decode(library, tokens, head_dim, group):
+    """As compare(): a cache of which one sequence is full, one has a key, and one is idle."""
+    kv_heads, capacity = 2, tokens + 5
+    q = torch.randn(3, 1, kv_heads * group, head_dim, device="cuda", dtype=torch.bfloat16)
+    cache = torch.randn(2, 3, capacity, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
+    starts = torch.tensor([tokens - 1, -1, 0], dtype=torch.int32, device="cuda")
+    seen = torch.arange(capacity, device="cuda") <= starts[:, None]  # [3, capacity]
+    k, v = cache
+    with torch.no_grad():
+        want = reference(q, k, v, torch.zeros_like(q), seen[:, None])[0]
+        theirs = pytorch_forward(q, k, v, seen[:, None, None])
+    theirs[1] = 0  # no key: PyTorch leaves it open
+    hidden = ~seen[:, :, None, None]
+    ours = library.decode(q, *(x.masked_fill(hidden, math.nan) for x in (k, v)), starts)
+    allowed = max(FP32_FLOOR * largest(want), MOST_ERROR_RATIO * largest(theirs.double() - want))
+    share = largest(ours.double() - want) / allowed
+    return share if share == share else math.inf
 
 
 # ---- what dropout costs ----
@@ -375,6 +435,15 @@ def main():
             failed += wrong
             print(f"{head_dim:8} {mask:15} {tokens:8}     " +
                   "   ".join(f"{x:5.2f}" for x in worst.values()) + ("   WRONG" if wrong else ""), flush=True)
+    print("head dim, decoding          cached     " + "   ".join(f"H/K {group}" for group in (1, 2, 4, 8)))
+    for head_dim, tokens in itertools.product((64, 128), DECODE_LENGTHS):
+        if tokens > options.most_tokens:
+            continue
+        shares = [compare_decode(library, tokens, head_dim, group) for group in (1, 2, 4, 8)]
+        wrong = max(shares) > 1
+        failed += wrong
+        print(f"{head_dim:8} {'':15} {tokens:8}     " + "   ".join(f"{x:5.2f}" for x in shares) +
+              ("   WRONG" if wrong else ""), flush=True)
     print("All agree." if not failed else f"{failed} lines are wrong.")
     return 1 if failed else 0
 

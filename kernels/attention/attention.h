@@ -152,9 +152,9 @@ typedef struct {
   AttnTensor q;          /* in, [batch, 1, heads, head_dim] */
   AttnTensor k, v;       /* in, [batch, capacity, kv_heads, head_dim] */
   AttnTensor out;        /* out, [batch, 1, heads, head_dim] */
-  /* In, device memory, [batch]: the query of sequence b sees its keys 0 to starts[b], below the capacity. Later
-   * rows of k and v are not read. Negative: an idle sequence, out = 0. Read when the call runs, not when it is
-   * enqueued: a CUDA graph may be replayed while sequences grow. */
+  /* In, device memory, [batch]: the query of sequence b sees its keys 0 to starts[b], below the capacity.
+   * Later rows of k and v are not read. Negative: an idle sequence, out = 0. Read when the call runs, not when
+   * it is enqueued: a CUDA graph may be replayed while sequences grow. */
   const int32_t* starts;
   void* workspace;       /* attn_decode_workspace() bytes, 256-byte aligned; contents undefined before and
                             after */

@@ -18,8 +18,8 @@ struct DecodePlan {
   int64_t workspace_bytes = 0;  // 0 on the CPU
 };
 
-// Error: sizes that are not positive, key/value heads that do not divide the heads; on CUDA also a head dim, a
-// size or a device that no kernel serves.
+// Error: sizes that are not positive, key/value heads that do not divide the heads; on CUDA also a head dim,
+// a size or a device that no kernel serves.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
 
 // The planned problem in the terms of attention.h

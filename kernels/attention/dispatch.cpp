@@ -1,5 +1,5 @@
-// attn_forward, attn_backward, attn_decode: refuse what cannot be met, then call the first family that can. No CUDA
-// headers; without CUDA there is none.
+// attn_forward, attn_backward, attn_decode: refuse what cannot be met, then call the first family that can.
+// No CUDA headers; without CUDA there is none.
 #include <cfloat>
 #include <initializer_list>
 

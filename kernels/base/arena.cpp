@@ -19,7 +19,15 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 
 // The system commits memory page by page when it is first touched: it would grant any amount and kill the
 // program later. So a request for more than is available now is refused.
-char* obtain(Device device, int64_t bytes) {
+char* obtain(Device device, bool pinned, int64_t bytes) {
+#ifdef TESSERA_HAS_CUDA
+  if (pinned) {
+    void* base = nullptr;
+    if (cudaHostAlloc(&base, bytes, cudaHostAllocDefault) == cudaSuccess) return static_cast<char*>(base);
+    cudaGetLastError();  // as below
+    return nullptr;
+  }
+#endif
   if (device == Device::kCpu) {
     if (bytes > device_memory(device).free) return nullptr;
     void* base =
@@ -37,7 +45,13 @@ char* obtain(Device device, int64_t bytes) {
   return nullptr;
 }
 
-void give_back(Device device, char* base, int64_t bytes) {
+void give_back(Device device, bool pinned, char* base, int64_t bytes) {
+#ifdef TESSERA_HAS_CUDA
+  if (pinned) {
+    cudaFreeHost(base);
+    return;
+  }
+#endif
   if (device == Device::kCpu) munmap(base, bytes);
 #ifdef TESSERA_HAS_CUDA
   if (device == Device::kCuda) cudaFree(base);
@@ -46,8 +60,9 @@ void give_back(Device device, char* base, int64_t bytes) {
 
 }  // namespace
 
-Arena::Arena(Device device, bool plan) : device_(device), plan_(plan) {}
+Arena::Arena(Device device, bool plan, bool pinned) : device_(device), plan_(plan), pinned_(pinned) {}
 Arena Arena::host() { return Arena(Device::kCpu, false); }
+Arena Arena::pinned(Device device) { return Arena(Device::kCpu, false, device == Device::kCuda); }
 Arena Arena::plan(Device device) { return Arena(device, true); }
 Arena Arena::cuda() {
 #ifdef TESSERA_HAS_CUDA
@@ -64,6 +79,7 @@ Arena Arena::cuda() {
 Arena::Arena(Arena&& other) noexcept
     : device_(other.device_),
       plan_(other.plan_),
+      pinned_(other.pinned_),
       pieces_(std::move(other.pieces_)),
       piece_(other.piece_),
       used_(other.used_),
@@ -72,7 +88,7 @@ Arena::Arena(Arena&& other) noexcept
 }
 
 Arena::~Arena() {
-  for (const Piece& piece : pieces_) give_back(device_, piece.base, piece.capacity);
+  for (const Piece& piece : pieces_) give_back(device_, pinned_, piece.base, piece.capacity);
 }
 
 Tensor Arena::alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape) {
@@ -80,7 +96,7 @@ Tensor Arena::alloc(MemoryTag tag, std::string_view name, DType dtype, Shape sha
   const int64_t bytes = round_up(static_cast<int64_t>(tensor.bytes()), kAlignment);
   if (!plan_) {
     while (piece_ < pieces_.size() && used_ + bytes > pieces_[piece_].capacity) ++piece_, used_ = 0;
-    if (piece_ == pieces_.size()) add_piece(std::max(bytes, kMinPiece), name);
+    if (piece_ == pieces_.size()) add_piece(pinned_ ? bytes : std::max(bytes, kMinPiece), name);
     tensor.data = pieces_[piece_].base + used_;
     used_ += bytes;
   }
@@ -94,7 +110,7 @@ void Arena::reserve(int64_t bytes) {
 }
 
 void Arena::add_piece(int64_t bytes, std::string_view name) {
-  char* base = obtain(device_, bytes);
+  char* base = obtain(device_, pinned_, bytes);
   if (!base) {
     const DeviceMemory memory = device_memory(device_);
     throw OutOfMemory(fmt::format(

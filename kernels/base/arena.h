@@ -3,8 +3,10 @@
 // A stack allocator: memory is released in the reverse order of its allocation, when a Scope ends. Every
 // allocation has a tag and a name and is entered into the ledger, rounded up to kAlignment.
 //
-// Three kinds, one code path:
+// Four kinds, one code path:
 //   Arena::host()        system memory
+//   Arena::pinned(d)     system memory that a copy from device d reaches without the host's help; never swapped
+//                        out, so for little
 //   Arena::cuda()        the current CUDA device
 //   Arena::plan(device)  no memory
 // The tensors of a plan arena have a shape and no data. Running a step's code over one gives the exact peak,
@@ -35,6 +37,7 @@ class Arena {
   static constexpr int64_t kMinPiece = int64_t{16} << 20;
 
   static Arena host();
+  static Arena pinned(Device device);
   static Arena cuda();  // fails where the build or the machine has no CUDA device
   static Arena plan(Device device);
 
@@ -77,11 +80,11 @@ class Arena {
     char* base;
     int64_t capacity;
   };
-  Arena(Device device, bool plan);
+  Arena(Device device, bool plan, bool pinned = false);
   void add_piece(int64_t bytes, std::string_view name);
 
   Device device_;
-  bool plan_;
+  bool plan_, pinned_;
   std::vector<Piece> pieces_;
   size_t piece_ = 0;  // the piece that the next allocation is tried in
   int64_t used_ = 0;  // bytes of that piece in use

@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-// The files of a folder, by name; of a folder in it as "folder/name". In JSON: {"NAME": {"bytes": 5, "xxh3_128": "..."}, ...}
+// The files of a folder, by name; of a folder in it as "folder/name".
+// In JSON: {"NAME": {"bytes": 5, "xxh3_128": "..."}, ...}
 using FileChecksums = std::map<std::string, FileChecksum>;
 nlohmann::json json_of(const FileChecksums& files);
 // `name` is for messages. Error: another structure, a name outside the folder, no 32 hexadecimal digits.

@@ -67,6 +67,11 @@ void run(const CacheAppend& a, const Launch& /*on*/) {
   }
 }
 
+void run(const RotaryAppend& a, const Launch& on) {
+  run(a.rotary, on);
+  run(a.append, on);
+}
+
 // Heads are taken a few at a time that read the same keys: a tile of keys and values, which fits a core's
 // cache, goes past all of them before the next.
 void run(const DecodeAttention& a, const Launch& /*on*/) {

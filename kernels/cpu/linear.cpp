@@ -60,7 +60,7 @@ void activate_backward(const Tensor& input, const Tensor& d) {
   }
 }
 
-// Up to so many rows a product takes as long as reading the weight, once; BLAS would copy it into tiles first.
+// Up to so many rows a product takes as long as reading the weight once; BLAS would copy it into tiles first.
 // A row of the result does not depend on the others.
 constexpr int64_t kFewRows = 8;
 
@@ -107,6 +107,10 @@ void run(const LinearForward& a, const Launch& /*on*/) {
   }
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
+}
+
+void run(const FusedLinear& a, const Launch& on) {
+  a.each_plain([&](const auto& op) { run(op, on); });
 }
 
 // y = x W^T + b:  dW += dy^T x,  db += the sum of dy's rows,  dx = dy W: last, as it may overwrite x.

@@ -72,10 +72,12 @@ CudaBackend::CudaBackend() {
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount);
   max_shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&fetch_stream_, cudaStreamNonBlocking));
 }
 
 CudaBackend::~CudaBackend() {
   cudnn_.reset();  // its handle still knows the stream
+  cudaStreamDestroy(fetch_stream_);
   cudaStreamDestroy(stream_);
 }
 
@@ -148,6 +150,81 @@ void CudaBackend::run_op(const Copy& a, const Launch& on) {
   }
   // Host memory may be reused or read by the caller at once, whether or not it is pinned.
   if (from_host || to_host) synchronize(on.stream);
+}
+
+namespace {
+
+// The copy has a stream of its own, which waits for what was enqueued before it and for which nothing waits.
+class CudaFetch final : public Fetch {
+ public:
+  CudaFetch(cudaStream_t stream, cudaStream_t own, const Tensor& from, const Tensor& to)
+      : stream_(stream), own_(own), from_(from), to_(to) {
+    TESSERA_CUDA(cudaEventCreateWithFlags(&written_, cudaEventDisableTiming));
+    TESSERA_CUDA(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
+  }
+  ~CudaFetch() override {
+    cudaEventDestroy(written_);
+    cudaEventDestroy(done_);
+  }
+  CudaFetch(const CudaFetch&) = delete;
+  CudaFetch& operator=(const CudaFetch&) = delete;
+
+  void start() override {
+    TESSERA_CUDA(cudaEventRecord(written_, stream_));
+    TESSERA_CUDA(cudaStreamWaitEvent(own_, written_, 0));
+    TESSERA_CUDA(cudaMemcpyAsync(to_.data, from_.data, to_.bytes(), cudaMemcpyDefault, own_));
+    TESSERA_CUDA(cudaEventRecord(done_, own_));
+  }
+  void wait() override { TESSERA_CUDA(cudaEventSynchronize(done_)); }
+
+ private:
+  cudaStream_t stream_, own_;
+  Tensor from_, to_;
+  cudaEvent_t written_ = nullptr, done_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Fetch> CudaBackend::fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) {
+  return std::make_unique<CudaFetch>(stream, fetch_stream_, from, to);
+}
+
+class CudaBackend::CapturedGraph final : public Graph {
+ public:
+  CapturedGraph(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    TESSERA_CUDA(status);
+  }
+  ~CapturedGraph() override { cudaGraphExecDestroy(graph_); }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch() override { TESSERA_CUDA(cudaGraphLaunch(graph_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+std::unique_ptr<Backend::Graph> CudaBackend::capture(CUstream_st* stream,
+                                                     const std::function<void()>& operations) {
+  check(!capturing_, "operations are being recorded already");
+  TESSERA_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  capturing_ = true;
+  try {
+    operations();
+  } catch (...) {
+    capturing_ = false;
+    cudaStreamEndCapture(stream, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();  // the operation's error is the one to report
+    throw;
+  }
+  capturing_ = false;
+  TESSERA_CUDA(cudaStreamEndCapture(stream, &graph));
+  return std::make_unique<CapturedGraph>(stream, graph);
 }
 
 void CudaBackend::synchronize(CUstream_st* stream) { TESSERA_CUDA(cudaStreamSynchronize(stream)); }

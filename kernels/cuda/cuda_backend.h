@@ -29,13 +29,18 @@ class CudaBackend final : public Backend {
   const DeviceTraits& traits() const override { return traits_; }
   void synchronize(CUstream_st* stream) override;
   CUstream_st* stream() const override { return stream_; }
+  std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
 
  private:
   struct Named {
     const char* name;
     const Tensor& tensor;
   };
+  class CapturedGraph;
   void do_(const AnyOp& op, const Launch& on) override;
+  std::unique_ptr<Graph> capture(CUstream_st* stream, const std::function<void()>& operations) override;
+  // Whether kernels that can start before the one before them has ended are asked to
+  bool overlaps() const { return capturing_ && traits_.arch >= 90; }
   void run_op(const FillZero& a, const Launch& on);
   void run_op(const Copy& a, const Launch& on);
   void run_op(const EmbeddingForward& a, const Launch& on);
@@ -50,11 +55,13 @@ class CudaBackend final : public Backend {
   void run_op(const SwigluBackward& a, const Launch& on);
   void run_op(const LinearForward& a, const Launch& on);
   void run_op(const LinearBackward& a, const Launch& on);
+  void run_op(const FusedLinear& a, const Launch& on);
   void run_op(const LoraForward& a, const Launch& on);
   void run_op(const LoraBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);
+  void run_op(const RotaryAppend& a, const Launch& on);
   void run_op(const DecodeAttention& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
@@ -69,12 +76,15 @@ class CudaBackend final : public Backend {
   bool try_gemm(const cuda::Gemm& gemm, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);
+  void rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on);
   attention::CudnnAttention& cudnn();  // made at the first call, which loads the library
 
   DeviceTraits traits_;
   int multiprocessors_ = 0;
   int64_t max_shared_bytes_ = 0;  // of a block
   cudaStream_t stream_ = nullptr;
+  cudaStream_t fetch_stream_ = nullptr;  // of copies that later operations do not wait for
+  bool capturing_ = false;
   cuda::GemmRunner gemms_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;
 };

@@ -11,9 +11,10 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/workspace.h"
 
@@ -27,19 +28,20 @@ enum { kHead, kTail, kPartials };
 
 template <class T>
 __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_table, const T* position_table,
-                                         const int32_t* documents, T* y, int64_t N, int64_t Tokens,
-                                         int64_t C) {
+                                         const int32_t* documents, const int32_t* starts, T* y, int64_t N,
+                                         int64_t Tokens, int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  attention::ptx::let_next_kernel_start();
+  attention::ptx::wait_for_previous_kernel();
   if (i >= N * C) return;
   const int64_t n = i / C, c = i - n * C;
-  if (!position_table) {
-    store_pack(y + i, load_pack(token_table + tokens[n] * C + c));
-    return;
-  }
+  if (starts && __ldcg(starts + n / Tokens) < 0) return store_pack(y + i, uint4{});
+  const int64_t token = __ldcg(tokens + n);
+  if (!position_table) return store_pack(y + i, load_pack(token_table + token * C + c));
   float sum[kWidth], position[kWidth];
-  load_floats(token_table + tokens[n] * C + c, sum);
-  load_floats(position_table + position_of(documents, n, Tokens) * C + c, position);
+  load_floats(token_table + token * C + c, sum);
+  load_floats(position_table + position_of(documents, starts, n, Tokens) * C + c, position);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) sum[j] += position[j];
   store_floats(y + i, sum);
@@ -227,11 +229,13 @@ void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
   check_packs(a.kName, {{"token_table", a.token_table}, {"position_table", a.position_table}, {"y", a.y}});
   const int64_t N = a.tokens.numel(), Tokens = a.y.shape[1], C = a.y.shape[2];
   with_real_type(a.y.dtype, [&]<class T>() {
-    embedding_forward_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
-        a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(), a.documents.as<int32_t>(),
-        a.y.as<T>(), N, Tokens, C);
+    cuda::launch(embedding_forward_kernel<T>,
+                 {.blocks = cuda::divide_up(N * C, kThreads * kPackWidth<T>),
+                  .threads = kThreads,
+                  .overlap = overlaps()},
+                 on.stream, a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(),
+                 a.documents.as<int32_t>(), a.starts.as<int32_t>(), a.y.as<T>(), N, Tokens, C);
   });
-  TESSERA_CUDA_LAUNCHED();
 }
 
 void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {

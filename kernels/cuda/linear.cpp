@@ -2,15 +2,47 @@
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/skinny_linear.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
 
 using cuda::Gemm;
 
+namespace {
+
+cuda::SkinnyLinear skinny(const Tensor& x, const Tensor& weight, const Tensor& y, const Tensor& bias,
+                          const Tensor& add) {
+  return {.dtype = x.dtype,
+          .N = x.shape[0],
+          .C = x.shape[1],
+          .O = y.shape[1],
+          .x = x.data,
+          .weight = weight.data,
+          .y = y.data,
+          .bias = bias.data,
+          .add = add.data};
+}
+
+}  // namespace
+
+void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
+  cuda::SkinnyLinear one = skinny(a.x, a.weight, a.y, a.bias, a.add);
+  one.epilogue = a.activation;
+  one.epsilon = a.epsilon;
+  one.norm_weight = a.norm_weight.data, one.norm_bias = a.norm_bias.data;
+  if (a.norm_weight) one.norm = a.norm_bias ? cuda::RowNorm::kLayerNorm : cuda::RowNorm::kRmsNorm;
+  if (cuda::serves(one)) return cuda::run(one, {multiprocessors_, overlaps(), on.stream});
+  a.each_plain([&](const auto& op) { run_op(op, on); });
+}
+
+// Few rows that no backward will follow are a row of FusedLinear. Else
 // y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input.
 // Its GELU is the tanh form; other activations are a pass of their own over the sum.
 void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
+  const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
+  if (!a.pre_activation && cuda::serves(few))
+    return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   Gemm product{.dtype = a.x.dtype,
                .m = N,
@@ -46,7 +78,8 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may overwrite x
+// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may
+// overwrite x
 void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const DType dtype = a.x.dtype;

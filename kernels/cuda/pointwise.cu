@@ -1,3 +1,4 @@
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/pointwise.h"
@@ -7,33 +8,6 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// GELU in its tanh form, y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
-struct TanhGelu {
-  static constexpr float kSqrtTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
-  static __device__ float value(float x) {
-    const float u = kSqrtTwoOverPi * (x + kCubic * x * x * x);
-    return 0.5f * x * (1 + tanhf(u));
-  }
-  // (1 + t) / 2 + x (1 - t^2) u' / 2 with t = tanh u
-  static __device__ float slope(float x) {
-    const float t = tanhf(kSqrtTwoOverPi * (x + kCubic * x * x * x));
-    const float du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
-    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
-  }
-};
-
-// x Phi(x), and Phi(x) + x phi(x)
-struct ExactGelu {
-  static constexpr float kDensity = 0.3989422804014327f;  // 1 / sqrt(2 pi)
-  static __device__ float value(float x) { return x * normcdff(x); }
-  static __device__ float slope(float x) { return normcdff(x) + x * kDensity * expf(-0.5f * x * x); }
-};
-
-struct Relu {
-  static __device__ float value(float x) { return x < 0 ? 0 : x; }
-  static __device__ float slope(float x) { return x > 0 ? 1 : 0; }
-};
 
 // f(index of the first element) for every step of kStep elements of `count`, a multiple of kStep.
 template <int kStep, class F>
@@ -105,19 +79,6 @@ void with_type_and_step(const Tensor& a, const Tensor& b, F&& f) {
   with_real_type(a.dtype, [&]<class T>() {
     packs ? f.template operator()<T, kPackWidth<T>>() : f.template operator()<T, 1>();
   });
-}
-
-// Calls f with the struct of an activation.
-template <class F>
-void with_activation(Activation activation, F&& f) {
-  switch (activation) {
-    case Activation::kGelu:
-      return f(TanhGelu{});
-    case Activation::kGeluExact:
-      return f(ExactGelu{});
-    case Activation::kRelu:
-      return f(Relu{});
-  }
 }
 
 }  // namespace

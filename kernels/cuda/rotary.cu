@@ -7,10 +7,12 @@
 // single pairs.
 #include <bit>
 
+#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/workspace.h"
@@ -30,10 +32,10 @@ struct Deal {
   uint32_t total;  // groups of all tokens
   int groups, lanes;
   int T, heads, query_heads, D;
-  const int32_t* documents;  // see position_of()
+  const int32_t *documents, *starts;  // see position_of()
 
   __device__ __forceinline__ int64_t position(uint32_t n) const {
-    return position_of(documents, n, static_cast<uint32_t>(T));
+    return position_of(documents, starts, n, static_cast<uint32_t>(T));
   }
 };
 
@@ -109,25 +111,52 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int lanes) {
   }
 }
 
+// Where the rotated heads of keys and the heads of values go, too: row starts[b] + t of caches [B, capacity, K,
+// D]. Heads of values follow those of x in the deal.
+template <class T>
+struct ToCache {
+  View<const T> v = {};
+  T *k_cache = nullptr, *v_cache = nullptr;
+  int64_t capacity = 0;
+  int kv_heads = 0;
+
+  // Of head `kv_head` of token n; null where the sequence is idle, or full
+  __device__ __forceinline__ T* place(T* cache, const Deal& deal, uint32_t n, int kv_head) const {
+    const uint32_t b = n / static_cast<uint32_t>(deal.T);
+    const int64_t start = __ldcg(deal.starts + b), row = start + n - int64_t{b} * deal.T;
+    if (start < 0 || row >= capacity) return nullptr;
+    return cache + ((b * capacity + row) * kv_heads + kv_head) * deal.D;
+  }
+};
+
 // y = rotate(x), or with kNorm rotate(x rstd weight). `direction` is 1, or -1 for the transpose. A thread
 // loads all that it reads before it stores, so y may be x.
-template <class T, int kStep, int kSteps, bool kNorm>
+template <class T, int kStep, int kSteps, bool kNorm, bool kCache>
 __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x, View<T> y,
                                                                  const float2* angles, float direction,
                                                                  const T* q_weight, const T* k_weight,
-                                                                 float epsilon, float* rstds, Deal deal) {
+                                                                 float epsilon, float* rstds,
+                                                                 ToCache<T> to_cache, Deal deal) {
   const int lane = threadIdx.x & (deal.lanes - 1), pairs = deal.D / 2;
   const uint32_t group = (blockIdx.x * kForwardThreads + threadIdx.x) / deal.lanes;
   const bool exists = group < deal.total;
   const uint32_t n = group / deal.groups, first_head = group - n * deal.groups;
   const auto head_of = [&](int k) { return static_cast<int>(first_head) + k * deal.groups; };
-  const auto mine = [&](int k) { return exists && head_of(k) < deal.heads; };
+  const auto mine = [&](int k) {
+    return exists && head_of(k) < deal.heads + (kCache ? to_cache.kv_heads : 0);
+  };
+  const auto is_value = [&](int k) { return kCache && head_of(k) >= deal.heads; };
 
+  attention::ptx::let_next_kernel_start();
+  attention::ptx::wait_for_previous_kernel();
   Part<T, kStep, kSteps> held[kForwardHeads], weight[2];
   Angles<kStep, kSteps> angle = {};
 #pragma unroll
   for (int k = 0; k < kForwardHeads; ++k)
-    if (mine(k)) held[k].load(x.row_begin(n) + head_of(k) * x.head, lane, deal);
+    if (mine(k))
+      held[k].load(is_value(k) ? to_cache.v.row_begin(n) + (head_of(k) - deal.heads) * to_cache.v.head
+                               : x.row_begin(n) + head_of(k) * x.head,
+                   lane, deal);
   if (exists) angle.load(angles + deal.position(n) * pairs, lane, deal);
 
   float rstd[kForwardHeads] = {}, low[kStep], high[kStep];
@@ -146,19 +175,28 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
 #pragma unroll
     for (int k = 0; k < kForwardHeads; ++k) {
       rstd[k] = rsqrtf(rstd[k] * inverse_of_D + epsilon);
-      if (mine(k) && lane == 0) rstds[static_cast<int64_t>(n) * deal.heads + head_of(k)] = rstd[k];
+      if (mine(k) && !is_value(k) && lane == 0)
+        rstds[static_cast<int64_t>(n) * deal.heads + head_of(k)] = rstd[k];
     }
   }
 
 #pragma unroll
   for (int k = 0; k < kForwardHeads; ++k) {
     if (!mine(k)) continue;
-    T* to = y.row_begin(n) + head_of(k) * y.head;
+    T* to = is_value(k) ? nullptr : y.row_begin(n) + head_of(k) * y.head;
+    T* cached = nullptr;
+    if (kCache && head_of(k) >= deal.query_heads)
+      cached = is_value(k) ? to_cache.place(to_cache.v_cache, deal, n, head_of(k) - deal.heads)
+                           : to_cache.place(to_cache.k_cache, deal, n, head_of(k) - deal.query_heads);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int i = (lane + s * deal.lanes) * kStep;
       if (i >= pairs) continue;
       held[k].low[s].to_floats(low), held[k].high[s].to_floats(high);
+      if (is_value(k)) {
+        if (cached) store_step(cached + i, low), store_step(cached + i + pairs, high);
+        continue;
+      }
       if constexpr (kNorm) {
         const bool is_query = head_of(k) < deal.query_heads;
         float w_low[kStep], w_high[kStep];
@@ -175,6 +213,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
       }
       store_step(to + i, low);
       store_step(to + i + pairs, high);
+      if (cached) store_step(cached + i, low), store_step(cached + i + pairs, high);
     }
   }
 }
@@ -300,12 +339,13 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 
 // f<T, kStep, kSteps>(deal) for heads like those of `like`, in packs where `tensors` allow it.
 template <class F>
-void with_deal(const char* op, const Heads& like, int64_t query_heads, const Tensor& documents,
-               int heads_at_once, std::initializer_list<Tensor> tensors, F&& f) {
+void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t values,
+               const Tensor& documents, const Tensor& starts, int heads_at_once,
+               std::initializer_list<Tensor> tensors, F&& f) {
   const Tensor& t = like.tensor;
   const int64_t N = t.shape[0] * t.shape[1], D = t.shape[3], pairs = D / 2;
   check(D <= kMaxHeadDim, "{}: supports head dims up to {}, found {}", op, kMaxHeadDim, D);
-  const int64_t groups = cuda::divide_up(like.count, heads_at_once);
+  const int64_t groups = cuda::divide_up(like.count + values, heads_at_once);
   check(N * groups <= INT32_MAX / kWarp, "{}: supports up to {} tokens of {} heads, found {}", op,
         INT32_MAX / kWarp / groups, like.count, t.to_string());
   bool aligned = true;
@@ -317,7 +357,8 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, const Ten
             .heads = static_cast<int>(like.count),
             .query_heads = static_cast<int>(query_heads),
             .D = static_cast<int>(D),
-            .documents = documents.as<int32_t>()};
+            .documents = documents.as<int32_t>(),
+            .starts = starts.as<int32_t>()};
   with_real_type(t.dtype, [&]<class T>() {
     const auto lanes_for = [&](int64_t steps) {
       return static_cast<int>(std::min<uint64_t>(kWarp, std::bit_ceil(static_cast<uint64_t>(steps))));
@@ -338,34 +379,53 @@ int64_t blocks_for(const Deal& deal, int threads) {
 
 }  // namespace
 
-void CudaBackend::run_op(const RotaryForward& a, const Launch& on) {
-  with_deal(a.kName, a.x, a.query_heads, a.documents, kForwardHeads,
-            {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight},
+void CudaBackend::run_op(const RotaryForward& a, const Launch& on) { rotate(a, nullptr, on); }
+void CudaBackend::run_op(const RotaryAppend& a, const Launch& on) { rotate(a.rotary, &a.append, on); }
+
+void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on) {
+  const CacheAppend none{}, &cache = append ? *append : none;
+  with_deal(a.kName, a.x, a.query_heads, cache.v.count, a.documents, a.starts, kForwardHeads,
+            {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight, cache.v.tensor, cache.k_cache,
+             cache.v_cache},
             [&]<class T, int kStep, int kSteps>(const Deal& deal) {
-              const auto kernel =
-                  a.q_weight ? rotary_kernel<T, kStep, kSteps, true> : rotary_kernel<T, kStep, kSteps, false>;
-              kernel<<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
-                  heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f, a.q_weight.as<T>(),
-                  a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), deal);
-              TESSERA_CUDA_LAUNCHED();
+              const auto run = [&]<bool kNorm, bool kCache>() {
+                ToCache<T> to_cache;
+                if (append)
+                  to_cache = {.v = heads_of<const T>(cache.v),
+                              .k_cache = cache.k_cache.as<T>(),
+                              .v_cache = cache.v_cache.as<T>(),
+                              .capacity = cache.k_cache.shape[1],
+                              .kv_heads = static_cast<int>(cache.v.count)};
+                cuda::launch(rotary_kernel<T, kStep, kSteps, kNorm, kCache>,
+                             {.blocks = blocks_for(deal, kForwardThreads),
+                              .threads = kForwardThreads,
+                              .overlap = overlaps()},
+                             on.stream, heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f,
+                             a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), to_cache,
+                             deal);
+              };
+              if (append)
+                a.q_weight ? run.template operator()<true, true>() : run.template operator()<false, true>();
+              else
+                a.q_weight ? run.template operator()<true, false>() : run.template operator()<false, false>();
             });
 }
 
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
   const char* op = a.kName;
   if (!a.q_weight) {
-    with_deal(op, a.dy, a.query_heads, a.documents, kForwardHeads, {a.dy.tensor, a.dx.tensor, a.angles},
-              [&]<class T, int kStep, int kSteps>(const Deal& deal) {
-                rotary_kernel<T, kStep, kSteps, false>
+    with_deal(op, a.dy, a.query_heads, 0, a.documents, {}, kForwardHeads,
+              {a.dy.tensor, a.dx.tensor, a.angles}, [&]<class T, int kStep, int kSteps>(const Deal& deal) {
+                rotary_kernel<T, kStep, kSteps, false, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
                         heads_of<const T>(a.dy), heads_of<T>(a.dx), a.angles.as<float2>(), -1.0f, nullptr,
-                        nullptr, 0.0f, nullptr, deal);
+                        nullptr, 0.0f, nullptr, ToCache<T>{}, deal);
                 TESSERA_CUDA_LAUNCHED();
               });
     return;
   }
   with_deal(
-      op, a.dy, a.query_heads, a.documents, kBackwardHeads,
+      op, a.dy, a.query_heads, 0, a.documents, {}, kBackwardHeads,
       {a.dy.tensor, a.dx.tensor, a.angles, a.x.tensor, a.q_weight, a.k_weight},
       [&]<class T, int kStep, int kSteps>(const Deal& deal) {
         const auto kernel = qk_norm_backward_kernel<T, kStep, kSteps>;

@@ -1,4 +1,5 @@
 // SwiGLU: one pass over memory, a thread a pack of each of a row's halves.
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -8,9 +9,6 @@ namespace tessera {
 namespace {
 
 constexpr int kThreads = 256;
-
-// 1 / (1 + exp(-g)), to a few units in the last place. Far below 0 the exponential is infinite, and this 0.
-__device__ __forceinline__ float sigmoid(float g) { return __fdividef(1.0f, 1.0f + __expf(-g)); }
 
 // Where the calling thread's pack lies in [N, F], and that of its gate in [N, 2 F]; up is F further. Indices
 // of packs have 32 bits, because a division of 64 would take as long as the loads.
@@ -33,11 +31,11 @@ __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_
   load_floats(gate_up + at.gate, gate);
   load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * sigmoid(gate[i]);
+  for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * cuda::sigmoid(gate[i]);
   store_floats(y + at.y, up);
 }
 
-// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
+// With s = cuda::sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
 // needs before it writes: d_gate_up may be gate_up.
 template <class T>
 __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,
@@ -53,7 +51,7 @@ __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, 
   load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const float s = sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+    const float s = cuda::sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
     up[i] = d[i] * gate[i] * s;
     gate[i] = dgate;
   }

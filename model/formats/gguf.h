@@ -35,8 +35,8 @@ class GgufWriter {
              std::vector<FileTensor> tensors);
   // The next tensor of the list, rounded to its format. Error: another size than its shape's
   void write(std::span<const float> values);
-  const std::filesystem::path&
-  finish();  // the complete file under its temporary name. Error: tensors are missing
+  // The complete file under its temporary name. Error: tensors are missing
+  const std::filesystem::path& finish();
   FileChecksum commit();
 
  private:

@@ -133,7 +133,11 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
     wants(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
     return;
   }
-  wants(model.rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
+  const Rope rope = canonical(model).rope;
+  const bool yarn = rope.scaling == RopeScaling::kYarn;
+  wants(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
+  wants(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
+  wants(rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
         "none, linear or yarn");
   wants(&family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
         fmt::format("{}", model.head_dim),

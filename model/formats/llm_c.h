@@ -38,8 +38,8 @@ class LlmCWriter {
  public:
   LlmCWriter(const std::filesystem::path& path, const ModelConfig& model, NumberFormat format);
   void write(std::span<const float> values);
-  const std::filesystem::path&
-  finish();  // the complete file under its temporary name. Error: tensors are missing
+  // The complete file under its temporary name. Error: tensors are missing
+  const std::filesystem::path& finish();
   FileChecksum commit();
 
  private:

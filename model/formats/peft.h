@@ -1,5 +1,5 @@
 // Adapters in the format of PEFT (https://github.com/huggingface/peft): a folder with adapter_config.json and
-// adapter_model.safetensors, which PeftModel.from_pretrained() puts on top of the model that it was trained on.
+// adapter_model.safetensors. PeftModel.from_pretrained() puts it on top of the model that it was trained on.
 #pragma once
 
 #include <filesystem>

@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when commit() is
-// called. Error: disk full, no permission, a value that is NaN or infinite; no file remains.
+// Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when
+// commit() is called. Error: disk full, no permission, a value that is NaN or infinite; no file remains.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries);

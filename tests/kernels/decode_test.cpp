@@ -13,8 +13,8 @@ struct Size {
     return fmt::format("B {} H {} K {} D {} capacity {}", B, H, K, D, capacity);
   }
 };
-// A cache of one token and one that is full, tiles that are whole, begun and just begun, groups of one head to
-// more than a task takes, head dims of no vector length
+// A cache of one token and one that is full, tiles that are whole, begun and just begun, groups of one head
+// to more than a task takes, head dims of no vector length
 const std::vector<Size>& sizes() {
   static const std::vector<Size> all{{1, 1, 1, 1, 1, {0}},
                                      {1, 2, 2, 64, 300, {127}},

@@ -132,6 +132,7 @@ struct Command {
   std::vector<std::string> memory_attention;
   BenchAttentionOptions attention;
   std::optional<std::string> attention_seq_lens;
+  BenchDecodeOptions decode;
   BenchNeedleOptions needle;
 };
 
@@ -165,6 +166,33 @@ CLI::App* add_step(CLI::App& app, Command& c) {
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
       "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
   return step;
+}
+
+CLI::App* add_decode(CLI::App& app, Command& c) {
+  CLI::App* decode =
+      app.add_subcommand("decode",
+                         "A token of texts that are continued: ms, tokens/s, and the share of what the bytes "
+                         "of weights and cache "
+                         "allow at the measured bandwidth of a copy. Random weights and texts.");
+  add_common_options(decode, c, c.decode.json);
+  decode->add_option("--contexts", c.decode.contexts, "Tokens of each text")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  decode->add_option("--batches", c.decode.batches, "Texts that are continued together")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  decode->add_option("--steps", c.decode.steps, "Tokens to time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  decode->add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
+  decode->add_flag("--by-operation", c.decode.by_operation, "Also print the time of every operation");
+  decode->footer(
+      "Examples:\n"
+      "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"
+      "  ./bench decode quickstart.yaml --without-cache");
+  return decode;
 }
 
 CLI::App* add_memory(CLI::App& app, Command& c) {
@@ -273,6 +301,7 @@ int main(int argc, char** argv) {
   const CLI::App* step = add_step(app, command);
   const CLI::App* memory = add_memory(app, command);
   const CLI::App* attention = add_attention(app, command);
+  const CLI::App* decode = add_decode(app, command);
   const CLI::App* needle = add_needle(app, command);
   const auto advice = [&](std::string_view word) {
     return *attention || *needle ? "" : option_is_a_key(word);
@@ -282,6 +311,8 @@ int main(int argc, char** argv) {
     if (*step) run_step(command, argv);
     if (*memory) run_memory(command);
     if (*attention) run_attention(command);
+    if (*decode)
+      bench_decode(load_config(find_config(command.config_name), command.overrides), command.decode);
     if (*needle) bench_needle(command.needle);
     return 0;
   } catch (const PeerFailed&) {

@@ -29,6 +29,17 @@ struct BenchMemoryOptions {
 // Error: a kind that the user named and that cannot run; a step that needed other memory than planned.
 void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
+struct BenchDecodeOptions {
+  std::vector<int64_t> contexts = {128, 1024}, batches = {1};
+  int64_t steps = 64;          // timed
+  bool without_cache = false;  // also a forward over the whole text
+  bool by_operation = false;   // also print the milliseconds of every operation
+  std::string json;            // file to write; empty: none
+};
+// The time of a token where texts are continued over a cache of keys and values, beside the time in which the
+// bytes of weights and cache could be copied. Random weights and texts: the time does not depend on them.
+void bench_decode(const Config& config, const BenchDecodeOptions& options);
+
 struct BenchNeedleOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   Precision precision = Precision::kAuto;

@@ -2,8 +2,8 @@
 // cache takes at the bandwidth of this run, and cuDNN. On
 // the CPU its own kernel alone.
 //
-// The protocol of a time is that of bench_attention.cpp. What bounds a call is bandwidth: that of device memory
-// is the better of a copy and a sum of squares over much more than any cache holds.
+// The protocol of a time is that of bench_attention.cpp. What bounds a call is bandwidth: that of device
+// memory is the better of a copy and a sum of squares over much more than any cache holds.
 #include <algorithm>
 #include <cmath>
 

@@ -26,7 +26,8 @@ struct DecodeResults {
   std::vector<DecodeCell> cells;
 };
 
-// The share of the measured bandwidth that a cell reached: the time that its bytes need at least, over its time
+// The share of the measured bandwidth that a cell reached: the time that its bytes need at least, over its
+// time
 double share_of_bandwidth(const DecodeCell& cell, double bandwidth);
 
 std::string to_string(

@@ -88,8 +88,8 @@ Traffic fused_forward_traffic(const AttnProblem& p, int query_rows) {
           .stored = s.q + s.scalar};
 }
 
-// K and V are read once for up to eight query heads of a group, from L2 for the others. The parts of heads that
-// thread blocks share stay in L2 and are left out.
+// K and V are read once for up to eight query heads of a group, from L2 for the others. The parts of heads
+// that thread blocks share stay in L2 and are left out.
 Traffic decode_traffic(const AttnDecodeProblem& p, int64_t keys) {
   constexpr int64_t kHeadsAtOnce = 8;
   const double row = p.head_dim * (p.dtype == ATTN_BF16 ? 2.0 : 4.0);

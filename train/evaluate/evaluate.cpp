@@ -25,6 +25,7 @@
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/memory_plan.h"
+#include "train/tasks/read_task.h"
 #include "train/tasks/score.h"
 
 namespace tessera {
@@ -313,6 +314,7 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
     // The folder that the run started from may no longer exist; the model is the checkpoint's.
     const std::string alone[] = {"train.init_from="};
     config = load_config(model.path / kConfigFile, alone);
+    config.train.lora = {};  // the weights of a checkpoint have the adapters added
     model.state = read_run_state(model.path);
   } else {
     config.model = Config::Model(read_model_config(model.path).model);

@@ -30,7 +30,4 @@ struct ExportOptions {
 // or the format does not allow, a full disk, a signal; nothing is left under the name of the output.
 void export_folder(const ExportOptions& options);
 
-// SIGINT, SIGTERM and SIGHUP end export_folder() with an Error from now on.
-void stop_export_at_signals();
-
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "train/export/export_folder.h"
+#include "train/export/progress.h"
 #include "train/run/threads.h"
 #include "train/session/memory_limit.h"
 
@@ -56,8 +57,11 @@ int run(int argc, char** argv) {
   std::string shard_size = "5GB";
   declare_options(app, options, shard_size);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
-  options.shard_bytes = parse_bytes(shard_size);
-  check(options.shard_bytes > 0, "--shard-size wants more than 0 bytes, found {}", shard_size);
+  try {
+    options.shard_bytes = parse_bytes(shard_size);
+  } catch (const Error& error) {
+    fail("--shard-size: {}", error.what());
+  }
   stop_export_at_signals();
   export_folder(options);
   return 0;

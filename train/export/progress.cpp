@@ -7,7 +7,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
-#include "train/export/export_folder.h"
 
 namespace tessera {
 namespace {

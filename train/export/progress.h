@@ -26,4 +26,7 @@ class ExportProgress {
   std::chrono::steady_clock::time_point start_;
 };
 
+// SIGINT, SIGTERM and SIGHUP end an export with an Error from now on: see ExportProgress::add().
+void stop_export_at_signals();
+
 }  // namespace tessera

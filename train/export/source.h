@@ -22,8 +22,8 @@ struct ExportSource {
   ModelConfig model;
   std::unique_ptr<WeightsFolder> weights;
   CopiedFiles files;  // of the tokenizer, and generation_config.json
-  // bos_token_id, eos_token_id, pad_token_id: those of config.json; where it has those of a checkpoint without
-  // any, the tokenizer's end of text
+  // bos_token_id, eos_token_id, pad_token_id: those of config.json; where it has those of a checkpoint
+  // without any, the tokenizer's end of text
   nlohmann::json token_ids;
   std::unique_ptr<Tokenizer> tokenizer;  // none: there is none, or it cannot be read
   std::string no_tokenizer;              // then: why

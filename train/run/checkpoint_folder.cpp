@@ -24,7 +24,7 @@ bool is_file_of_ours(std::string_view name) {
   return is_checkpoint_file(name);
 }
 
-// Files of a checkpoint, and the folder of its adapter after what it holds. `others`: something else is there.
+// The files of a checkpoint, and the folder of its adapter after what it holds. `others`: there is more.
 struct Contents {
   std::vector<fs::path> ours;
   bool others = false;

@@ -22,6 +22,7 @@
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/train_state.h"
+#include "train/tasks/read_task.h"
 
 namespace tessera {
 namespace {

@@ -43,7 +43,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
                                settings_.capacity)),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
-      drawn_(static_cast<size_t>(settings_.slots), -1) {
+      host_(Arena::pinned(session.stream().device())) {
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
@@ -59,7 +59,29 @@ Decoder::Decoder(Session& session, const Settings& settings)
               .rows(0, slots * words)
               .view({slots, words});
   draws_ = arena.alloc(MemoryTag::kData, "draws", DType::kI32, {slots, 2});
-  copy_to(session.stream(), drawn_, cache_.starts);
+  drawn_ = host_.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
+  copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
+  const Stream& stream = session.stream();
+  fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
+  read_ = stream.backend().record(stream.queue(), [this, stream] {
+    decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
+  });
+}
+
+void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
+  if (sample_ && rule == rule_ && seed == seed_) return;
+  const Stream& stream = session_.stream();
+  rule_ = rule, seed_ = seed;
+  sample_ = stream.backend().record(stream.queue(), [this, stream] {
+    stream.run(SampleTokens{.logits = logits_,
+                            .vocab_size = settings_.known,
+                            .rule = rule_,
+                            .seed = seed_,
+                            .seen = seen_,
+                            .draws = draws_,
+                            .starts = cache_.starts,
+                            .tokens = tokens_});
+  });
 }
 
 void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn) {
@@ -115,28 +137,29 @@ void Decoder::stop(int64_t slot) {
 }
 
 std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) {
-  const Stream& stream = session_.stream();
-  stream.run(SampleTokens{.logits = logits_,
-                          .vocab_size = settings_.known,
-                          .rule = rule,
-                          .seed = seed,
-                          .seen = seen_,
-                          .draws = draws_,
-                          .starts = cache_.starts,
-                          .tokens = tokens_});
-  stream.run(Copy{tokens_, {drawn_.data(), DType::kI32, tokens_.shape, Device::kCpu}});
-  bool reads = false;
+  const auto is_full = [&](int64_t length) { return length == settings_.capacity; };
+  const bool any_full = std::ranges::any_of(lengths_, is_full);
+  const bool reads =
+      std::ranges::any_of(lengths_, [&](int64_t length) { return length > 0 && !is_full(length); });
+  record_sample(rule, seed);
+  sample_->run();
+  fetch_->start();
+  // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has no
+  // room for its token.
+  if (reads && !any_full) read_->run();
+  fetch_->wait();
+  const std::span drawn(drawn_.as<int32_t>(), lengths_.size());
   for (int64_t slot = 0; slot < settings_.slots; ++slot) {
     int64_t& length = lengths_[static_cast<size_t>(slot)];
     if (length == 0) continue;
-    if (length == settings_.capacity || drawn_[static_cast<size_t>(slot)] == kBadLogits) {
+    if (is_full(length) || drawn[static_cast<size_t>(slot)] == kBadLogits) {
       stop(slot);
     } else {
-      ++length, reads = true;
+      ++length;
     }
   }
-  if (reads) decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
-  return drawn_;
+  if (reads && any_full) read_->run();
+  return drawn;
 }
 
 int64_t Decoder::length(int64_t slot) const {

@@ -47,6 +47,7 @@ class Decoder {
   const Settings& settings() const { return settings_; }
 
  private:
+  void record_sample(const SamplingRule& rule, uint64_t seed);
   void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen);
 
   Session& session_;
@@ -60,7 +61,13 @@ class Decoder {
   Tensor tokens_;        // [slots] int32, drawn last
   Tensor seen_, draws_;  // see SampleTokens
   std::vector<int64_t> lengths_;
-  std::vector<int32_t> drawn_;  // tokens_ on the host
+  Arena host_;
+  Tensor drawn_;  // tokens_ on the host
+  // A step is two recordings: between them, full slots stop.
+  SamplingRule rule_;  // of sample_
+  uint64_t seed_ = 0;
+  std::unique_ptr<Recorded> sample_, read_;
+  std::unique_ptr<Fetch> fetch_;
 };
 
 }  // namespace tessera

@@ -46,8 +46,8 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
       std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
 }
 
-// The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and the
-// last token drawn is never an input.
+// The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and
+// the last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
   if (c.sampling.every == 0) return kNoSamples;
   return std::min(c.model.context, static_cast<int64_t>(c.sampling.prompt.size()) + c.sampling.tokens);

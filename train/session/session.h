@@ -1,5 +1,6 @@
-// Session: the weights of a model on one device, and the forward over them. It evaluates and computes logits;
-// a Decoder (decoder.h) continues texts with it. It has no gradients and no optimizer: TrainState (train_state.h) adds those.
+// Session: the weights of a model on one device, and the forward over them. It computes losses and logits,
+// and a Decoder (decoder.h) continues texts with it. It has no gradients and no optimizer: TrainState
+// (train_state.h) adds those.
 #pragma once
 
 #include <filesystem>
@@ -30,7 +31,7 @@ class Session {
   // empty.
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // The loss of every token of `count` sequences of T tokens, [count, T]; 0 where the target does not count.
-  // At most as many tokens, and as long sequences, as an evaluation's batch has: then it needs no more memory.
+  // At most as many tokens, and as long sequences, as an evaluation's batch: then it needs no more memory.
   std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T);
   // Logits after each of the last `count` of 1 to model.context tokens, in one forward: [count, V]
   std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);

@@ -127,9 +127,10 @@ TaskResult task_result(const Task& task, const std::vector<double>& scores) {
     result.by_token.right += is_right([](const Choice& choice) { return choice.tokens.size(); });
     if (result.by_byte) result.by_byte->right += is_right([](const Choice& choice) { return choice.bytes; });
     result.choices += std::ssize(item.choices);
-    result.chance += 1 / static_cast<double>(item.choices.size()) / static_cast<double>(result.items);
+    result.chance += 1 / static_cast<double>(item.choices.size());
     score += item.choices.size();
   }
+  result.chance /= static_cast<double>(result.items);
   check(score == scores.data() + scores.size(), "{} has {} choices, and there are {} scores", result.path,
         result.choices, scores.size());
   return result;
@@ -147,10 +148,10 @@ std::string with_bounds(const Accuracy& accuracy) {
 std::string task_table(const std::vector<TaskResult>& results) {
   size_t width = 4;
   for (const TaskResult& result : results) width = std::max(width, result.name.size());
-  std::string text = fmt::format("{:<{}}  {:>7}  {:>6}  {:<21}  {:<21}  {}", "task", width, "items", "chance",
+  std::string text = fmt::format("{:<{}}  {:>7}  {:>6}  {:<22}  {:<22}  {}", "task", width, "items", "chance",
                                  "accuracy", "by token", "by byte");
   for (const TaskResult& result : results)
-    text += fmt::format("\n{:<{}}  {:>7}  {:>5.1f}%  {:<21}  {:<21}  {}", result.name, width,
+    text += fmt::format("\n{:<{}}  {:>7}  {:>5.1f}%  {:<22}  {:<22}  {}", result.name, width,
                         format_count(static_cast<double>(result.items)), 100 * result.chance,
                         with_bounds(result.sum), with_bounds(result.by_token),
                         result.by_byte ? with_bounds(*result.by_byte) : "not known");

@@ -34,6 +34,33 @@ __device__ __forceinline__ uint32_t max_bf16(uint32_t x, uint32_t y) {
   return larger;
 }
 
+// d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
+//   a[0]: row l/4, columns 2(l%4), +1;  a[1]: row + 8;  a[2]: columns + 8;  a[3]: both
+//   b0: rows 2(l%4), +1, column l/4;  b1: rows + 8
+//   d[0], d[1]: row l/4, columns 2(l%4), +1;  d[2], d[3]: row + 8
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The next kernel of the stream may be started, if it asked to be, as soon as every CTA of this one has come
+// here. It waits at wait_for_previous_kernel() until this one has ended and what it wrote can be read: before
+// that, it reads nothing that an earlier kernel may write, and writes nothing. A kernel that did not ask, and
+// any before 9.0, waits for the whole of this one before it starts (9.7.13.13 griddepcontrol)
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Loads by shared address (9.7.9.8 ld)
 __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   float2 v;

@@ -1,5 +1,5 @@
-// One query of each sequence over a cache of keys and values, bf16 and fp32, from compute capability 8.0 on: the
-// keys are shared out among CTAs, and their parts are merged (split-KV).
+// One query of each sequence over a cache of keys and values, bf16 and fp32, from compute capability 8.0 on:
+// the keys are shared out among CTAs, and their parts are merged (split-KV).
 #include "kernels/attention/family.h"
 
 #include "kernels/attention/decode/kernels.h"

@@ -38,8 +38,8 @@ struct WarpSums {
   }
 };
 
-// On tensor cores: 16 keys are the M of an mma and the heads its N. P goes into its product in two parts, what
-// bf16 holds of it and what bf16 holds of the rest, so that it keeps 16 bits. A lane holds the columns
+// On tensor cores: 16 keys are the M of an mma and the heads its N. P goes into its product in two parts,
+// what bf16 holds of it and what bf16 holds of the rest, so that it keeps 16 bits. A lane holds the columns
 // 2 (lane % 4), +1 of S and of O^T, of the rows lane / 4 + 8 r.
 template <class Tile>
 struct MmaHeads {
@@ -148,9 +148,9 @@ struct MmaHeads {
   }
 };
 
-// In fp32, outside the tensor cores. For the scores kLanes lanes share a key, for O each lane has chunks of the
-// columns: where a row has fewer chunks than a warp has lanes, of every other key. `kHeads` heads, those behind
-// `count` zeros.
+// In fp32, outside the tensor cores. For the scores kLanes lanes share a key, for O each lane has chunks of
+// the columns: where a row has fewer chunks than a warp has lanes, of every other key. `kHeads` heads, those
+// behind `count` zeros.
 template <class Tile, int kHeads_>
 struct FmaHeads {
   static constexpr int kHeads = kHeads_, kLanes = 32 / Tile::kKeys;

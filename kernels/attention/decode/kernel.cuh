@@ -2,7 +2,7 @@
 // "Flash-Decoding for long-context inference", 2023).
 //
 //   decode_kernel    each CTA, for the rows of units in its share (work.cuh):   K, V: [keys, D] of one head
-//                      each warp takes every kWarps-th tile (heads.cuh)         m, sum: [heads], O: [heads, D]
+//                      each warp takes every kWarps-th tile (heads.cuh)        m, sum: [heads], O: [heads, D]
 //                      the warps' sums become one                               O / sum, LSE = m + log2(sum)
 //                      -> y where the CTA has all keys of the row, else a part of it in the workspace
 //   merge_kernel     each CTA, for a query head whose row has several parts i:
@@ -24,7 +24,7 @@ struct Args {
   View<T> out;
   Work work;
   float *part_out, *part_lse;  // Workspace
-  int heads, group, head_dim;
+  int group, head_dim;
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
   int part_heads;  // heads that a part has room for
   float scale;
@@ -149,7 +149,8 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
 template <class Tile, class Kernel>
 __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
   extern __shared__ __align__(128) uint8_t memory[];
-  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
   const Work& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
@@ -195,6 +196,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a
   const int share = work.share_of(work.units_before(work.batch));
   const int in_group = head % a.group, row = head / a.group * a.turns + in_group / kHeadsAtOnce;
   const int row_begin = work.units_before(sequence) + row * of_row;
+  ptx::let_next_kernel_start();
   ptx::wait_for_previous_kernel();
   if (keys == 0) {  // idle
     for (int i = threadIdx.x; i < a.head_dim / 2; i += kMergeWarps * 32) store_pair(out + 2 * i, 0, 0);

@@ -18,28 +18,33 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
-// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills, the
-// second would not start beside it.
+// A multiprocessor is to keep all of its shared memory for both kernels: with no more than the first fills,
+// the second would not start beside it.
 template <class Kernel>
 bool prefer_shared_memory(Kernel* kernel) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                               cudaSharedmemCarveoutMaxShared) == cudaSuccess;
 }
 
-// On 9.0 and later the second kernel is started while the first still runs, and waits for it by itself, if its
+// On 9.0 and later a kernel is started while the one before it still runs, and waits for it by itself, if its
 // code was compiled to do so.
-template <class T, int kPairs>
-AttnStatus launch_merge(const Args<T>& args, int64_t heads, int64_t batch, CUstream_st* stream) {
-  auto* kernel = merge_kernel<T, kPairs>;
+template <class T>
+AttnStatus launch_early(void (*kernel)(Args<T>), dim3 grid, int threads, int shared_bytes,
+                        CUstream_st* stream, const Args<T>& args) {
   cudaFuncAttributes compiled;
-  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel))
+  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel) ||
+      (shared_bytes > kSharedWithoutAsking &&
+       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
+           cudaSuccess)) {
     return ATTN_LAUNCH_FAILED;
+  }
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(heads), static_cast<unsigned>(batch));
-  config.blockDim = dim3(kMergeWarps * 32);
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = compiled.ptxVersion >= kHopper ? 1 : 0;
@@ -68,18 +73,18 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                                  .ctas = ctas},
                         .part_out = workspace.out,
                         .part_lse = workspace.lse,
-                        .heads = static_cast<int>(p.heads),
                         .group = static_cast<int>(group),
                         .head_dim = p.head_dim,
                         .turns = static_cast<int>(turns),
                         .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
                         .scale = p.scale};
-  if (!prefer_shared_memory(decode_kernel<Tile, Kernel>)) return ATTN_LAUNCH_FAILED;
-  const AttnStatus status = launch(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
-                                   Tile::kWarps * 32, kBytes, stream, args);
+  const AttnStatus status = launch_early<T>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
+                                            Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;
   constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_merge<T, kPairs>(args, p.heads, p.batch, stream);
+  return launch_early<T>(merge_kernel<T, kPairs>,
+                         dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
+                         kMergeWarps * 32, 0, stream, args);
 }
 
 }  // namespace tessera::attention::decode

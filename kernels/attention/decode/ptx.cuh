@@ -15,17 +15,4 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
   return y;
 }
 
-// The next kernel of the stream may be started, if it asked to be, and waits at wait_for_previous_kernel()
-// until this one is done. Before 9.0 there is no such thing, and nothing happens (9.7.13.13 griddepcontrol)
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 }  // namespace tessera::attention::ptx

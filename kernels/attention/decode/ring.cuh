@@ -35,8 +35,8 @@ class Ring {
   static constexpr int kStages = Tile::kStages;
   static constexpr int kBytes = kStages * 2 * Rows::kBytes;
 
-  // `shared` is this warp's memory; the first tile begins with key `first`. Rows from key `end` on become zeros,
-  // and so do columns behind those of a head.
+  // `shared` is this warp's memory; the first tile begins with key `first`. Rows from key `end` on become
+  // zeros, and so do columns behind those of a head.
   __device__ __forceinline__ Ring(uint32_t shared, View<const T> k, View<const T> v, int head_dim, int first,
                                   int end)
       : shared_(shared),

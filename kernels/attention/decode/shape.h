@@ -7,8 +7,8 @@
 
 namespace tessera::attention::decode {
 
-// A CTA has kWarps warps, each with a ring of kStages tiles of kKeys keys and values, padded to kWidth columns.
-// All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
+// A CTA has kWarps warps, each with a ring of kStages tiles of kKeys keys and values, padded to kWidth
+// columns. All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
 template <int kWidth_>
 struct Bf16Tile {
   static constexpr int kWidth = kWidth_, kElement = 2;  // bytes

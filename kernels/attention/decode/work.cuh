@@ -1,8 +1,8 @@
 // Which keys a CTA reads: an equal share of the keys that there are, whatever their sequences and heads.
 //
-// The units of all sequences stand in one line: sequence by sequence, head by head, from the first key on. CTA
-// c takes `share` of them, from c share on. Sequences tell their lengths when the kernel runs, so the shares
-// grow with them, and a CTA behind the last unit has nothing to do.
+// The units of all sequences stand in one line: sequence by sequence, head by head, from the first key on.
+// CTA c takes `share` of them, from c share on. Sequences tell their lengths when the kernel runs, so the
+// shares grow with them, and a CTA behind the last unit has nothing to do.
 #pragma once
 
 #include "kernels/attention/decode/shape.h"

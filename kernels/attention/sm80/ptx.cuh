@@ -8,18 +8,6 @@
 
 namespace tessera::attention::ptx {
 
-// d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
-//   a[0]: row l/4, columns 2(l%4), +1;  a[1]: row + 8;  a[2]: columns + 8;  a[3]: both
-//   b0: rows 2(l%4), +1, column l/4;  b1: rows + 8
-//   d[0], d[1]: row l/4, columns 2(l%4), +1;  d[2], d[3]: row + 8
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Four 8 x 8 matrices of 16-bit elements; lanes 8i .. 8i+7 give the rows of matrix i (9.7.14.5.15 ldmatrix)
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

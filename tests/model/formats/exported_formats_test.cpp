@@ -102,12 +102,12 @@ TEST_F(ExportedFormats, AGgufFileHasAllTensorsOfEveryFamily) {
     for (const auto& [name, entry] : file.tensors()) elements += entry.tensor.shape.numel();
     EXPECT_EQ(elements, model.parameters());
     EXPECT_EQ(file.tensors().contains("output.weight"), !model.tied);
-    std::vector<NamedTensor> theirs = tensors_of(model);
+    std::vector<FolderTensor> theirs = tensors_of(model);
     const bool gpt2 = one.family == std::string("gpt2");
-    const NamedTensor& table =
+    const FolderTensor& table =
         tensor_of(theirs, gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
     EXPECT_EQ(floats_of(file, "token_embd.weight"), table.values);
-    const NamedTensor& down =
+    const FolderTensor& down =
         tensor_of(theirs, gpt2 ? "transformer.h.1.mlp.c_proj.weight" : "model.layers.1.mlp.down_proj.weight");
     const Shape found = file.tensors().at("blk.1.ffn_down.weight").tensor.shape;
     EXPECT_EQ(found, (Shape{model.channels, model.mlp_width}));
@@ -124,7 +124,7 @@ TEST_F(ExportedFormats, ALlamaInGgufRotatesNeighbours) {
     SCOPED_TRACE(one.name);
     const ModelConfig& model = one.model;
     const GgufReader file = gguf_of(model, NumberFormat::kF32);
-    std::vector<NamedTensor> theirs = tensors_of(model);
+    std::vector<FolderTensor> theirs = tensors_of(model);
     const int64_t D = model.head_dim, C = model.channels;
     for (const auto& [ours, name, heads] :
          {std::tuple("attn_q", "q_proj", model.heads), std::tuple("attn_k", "k_proj", model.kv_heads)}) {
@@ -208,6 +208,17 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
   refused(plain, [](ModelConfig& m) { m.scale_attention_by_layer = true; },
           {"model.scale_attention_by_layer=true"});
   for (const FamilyModel& one : family_models()) {
+    if (one.name == std::string("llama"))
+      for (const auto& [fast, slow, key] :
+           {std::tuple(16, 1, "beta_fast=16"), std::tuple(32, 2, "beta_slow=2")})
+        refused(one.model,
+                [&](ModelConfig& m) {
+                  m.rope = {.scaling = RopeScaling::kYarn,
+                            .factor = 4,
+                            .beta_fast = double(fast),
+                            .beta_slow = double(slow)};
+                },
+                {key, "alone"});
     if (one.name == std::string("qwen2"))
       refused(one.model, [](ModelConfig& m) { m.head_dim = 16; },
               {"model.head_dim=16", "model.channels / model.heads"});
@@ -221,7 +232,7 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
 TEST_F(ExportedFormats, AnLlmCFile) {
   const ModelConfig model{.vocab_size = 61, .context = 16, .layers = 3, .heads = 2, .channels = 24};
   const fs::path source = make_folder("source", model), file = folder_ / "model.bin";
-  std::vector<NamedTensor> theirs = tensors_of(model);
+  std::vector<FolderTensor> theirs = tensors_of(model);
   for (const NumberFormat format : {NumberFormat::kF32, NumberFormat::kBF16}) {
     LlmCWriter writer(file, model, format);
     write_all(source, model, LlmCLayout(model, format), writer);
@@ -244,7 +255,7 @@ TEST_F(ExportedFormats, AnLlmCFile) {
       return format == NumberFormat::kF32 ? value : float_from_bf16(bf16_from_float(value));
     };
     const auto expect_tensor = [&](const std::string& name) {
-      const NamedTensor& tensor = tensor_of(theirs, "transformer." + name);
+      const FolderTensor& tensor = tensor_of(theirs, "transformer." + name);
       const bool turned =
           name.starts_with("h.") && tensor.shape.rank() == 2;  // [in, out] there, [out, in] here
       const auto rows = static_cast<size_t>(turned ? tensor.shape[1] : tensor.shape[0]),

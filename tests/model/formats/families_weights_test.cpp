@@ -16,10 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string half_file(const std::vector<NamedTensor>& tensors) {  // as F16; the values are small whole numbers
+// As F16; the values are small whole numbers.
+std::string half_file(const std::vector<FolderTensor>& tensors) {
   std::string data;
   json header;
-  for (const NamedTensor& tensor : tensors) {
+  for (const FolderTensor& tensor : tensors) {
     json shape = json::array();
     for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
     const size_t begin = data.size();
@@ -94,7 +95,7 @@ TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
   const auto expect = [](const FamilyModel& one, const std::map<std::string, Shape>& wanted,
                          size_t in_block) {
     std::map<std::string, Shape> found;
-    for (const NamedTensor& tensor : tensors_of(one.model)) found[tensor.name] = tensor.shape;
+    for (const FolderTensor& tensor : tensors_of(one.model)) found[tensor.name] = tensor.shape;
     EXPECT_EQ(found.size(), 2 + (one.model.tied ? 0 : 1) + 2 * in_block) << one.name;
     for (const auto& [name, shape] : wanted)
       EXPECT_TRUE(found.contains(name) && found[name] == shape) << one.name << " " << name;
@@ -132,8 +133,8 @@ TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
 // Every value of every tensor arrives in its row, and the file that is written is the file that was read.
 TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
   for (const FamilyModel& one : family_models()) {
-    std::vector<NamedTensor> tensors = tensors_of(one.model);
-    for (NamedTensor& tensor : tensors)  // at most 8 bits of mantissa: exact in every dtype
+    std::vector<FolderTensor> tensors = tensors_of(one.model);
+    for (FolderTensor& tensor : tensors)  // at most 8 bits of mantissa: exact in every dtype
       for (float& value : tensor.values) value = static_cast<float>(std::lround(value * 0x1p12f) % 251 + 1);
     describe(one.model);
     write_tensors(file, tensors);
@@ -163,9 +164,9 @@ TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
 // A folder in bf16, with all 16 bits in use, in and out again.
 TEST_F(FamilyWeights, ATensorInBf16IsWrittenWithTheSameBytes) {
   const ModelConfig model = family_models()[8].model;
-  std::vector<NamedTensor> tensors = tensors_of(model);
+  std::vector<FolderTensor> tensors = tensors_of(model);
   uint16_t bits = 1;
-  for (NamedTensor& tensor : tensors)
+  for (FolderTensor& tensor : tensors)
     for (float& value : tensor.values) {
       do bits = static_cast<uint16_t>(bits * 25173u + 13849u);
       while ((bits & 0x7f80) == 0x7f80);  // not finite
@@ -203,12 +204,12 @@ TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
 
 TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
   for (const FamilyModel& one : family_models()) {
-    const std::vector<NamedTensor> tensors = tensors_of(one.model);
+    const std::vector<FolderTensor> tensors = tensors_of(one.model);
     describe(one.model);
     write_tensors(file, tensors);
     const Loaded whole = load(one.model);
     fs::remove(file);
-    std::vector<NamedTensor> parts[3];
+    std::vector<FolderTensor> parts[3];
     json map;
     for (size_t i = 0; i < tensors.size(); ++i) {
       parts[i % 3].push_back(tensors[i]);
@@ -224,7 +225,7 @@ TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
 TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
   for (const FamilyModel& one : family_models()) {
     describe(one.model);
-    std::vector<NamedTensor> tensors = tensors_of(one.model);
+    std::vector<FolderTensor> tensors = tensors_of(one.model);
     write_tensors(file, tensors);
     const Loaded plain = load(one.model);
     const std::string lead = one.family == "gpt2" ? "transformer." : "model.";
@@ -244,7 +245,7 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
       expect_refused(one.model, {"lm_head.weight and ", " differ, but config.json ties them"});
       tensors.back().values[5] -= 1;
     }
-    for (NamedTensor& tensor : tensors)  // as the bare model is saved
+    for (FolderTensor& tensor : tensors)  // as the bare model is saved
       if (tensor.name.starts_with(lead)) tensor.name = tensor.name.substr(lead.size());
     write_tensors(file, tensors);
     EXPECT_EQ(load(one.model), plain) << one.name;
@@ -258,14 +259,14 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
 TEST_F(FamilyWeights, MissingTensorsAndOtherShapesAreRefused) {
   const ModelConfig model = family_models()[7].model;
   describe(model);
-  std::vector<NamedTensor> tensors = tensors_of(model);
+  std::vector<FolderTensor> tensors = tensors_of(model);
   const std::string name = "model.layers.1.self_attn.k_proj.bias";
-  NamedTensor& bias = tensor_of(tensors, name);
+  FolderTensor& bias = tensor_of(tensors, name);
   bias.shape = {8};
   bias.values.resize(8);
   write_tensors(file, tensors);
   expect_refused(model, {name + " has shape [8], wanted [16]"});
-  std::erase_if(tensors, [&](const NamedTensor& tensor) { return tensor.name == name; });
+  std::erase_if(tensors, [&](const FolderTensor& tensor) { return tensor.name == name; });
   write_tensors(file, tensors);
   expect_refused(model, {"has no tensor " + name});
 }

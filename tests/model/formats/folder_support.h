@@ -13,37 +13,37 @@
 
 namespace tessera::testing {
 
-struct NamedTensor {
+struct FolderTensor {
   std::string name;
   Shape shape;
   std::vector<float> values;
 };
 
 // The tensors of a model of transformers, with a value of its own in every place.
-inline std::vector<NamedTensor> tensors_of(const ModelConfig& model) {
-  std::vector<NamedTensor> tensors;
+inline std::vector<FolderTensor> tensors_of(const ModelConfig& model) {
+  std::vector<FolderTensor> tensors;
   float next = 0;
   for (const ParamPlace& place : ParamLayout(model, 1).places)
     for (const Piece& piece : pieces_of(family_for(model), model, place.info)) {
-      NamedTensor tensor{piece.name, piece.shape, {}};
+      FolderTensor tensor{piece.name, piece.shape, {}};
       for (int64_t i = 0; i < piece.elements(); ++i) tensor.values.push_back(next += 0x1p-12f);
       tensors.push_back(std::move(tensor));
     }
   return tensors;
 }
 
-inline NamedTensor& tensor_of(std::vector<NamedTensor>& tensors, const std::string& name) {
-  for (NamedTensor& tensor : tensors)
+inline FolderTensor& tensor_of(std::vector<FolderTensor>& tensors, const std::string& name) {
+  for (FolderTensor& tensor : tensors)
     if (tensor.name == name) return tensor;
   throw std::runtime_error("no tensor " + name);
 }
 
-inline void write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+inline void write_tensors(const std::filesystem::path& path, const std::vector<FolderTensor>& tensors,
                           DType dtype = DType::kF32) {
   std::vector<FileTensor> entries;
-  for (const NamedTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, number_format(dtype)});
+  for (const FolderTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, number_format(dtype)});
   SafetensorsWriter file(path, std::move(entries));
-  for (const NamedTensor& tensor : tensors) file.write(tensor.values);
+  for (const FolderTensor& tensor : tensors) file.write(tensor.values);
   file.commit();
 }
 

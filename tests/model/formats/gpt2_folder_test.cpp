@@ -20,7 +20,7 @@ constexpr const char* kTable = "transformer.wte.weight";
 
 struct GPT2Folder : InTempFolder {
   fs::path file = folder_ / "model.safetensors";
-  std::vector<NamedTensor> tensors = tensors_of(kTiny);
+  std::vector<FolderTensor> tensors = tensors_of(kTiny);
 
   void SetUp() override { write_gpt2(folder_, kTiny); }
   void refused(std::initializer_list<std::string_view> words) const {
@@ -49,8 +49,8 @@ struct GPT2Folder : InTempFolder {
   }
 };
 
-std::vector<NamedTensor> bare(std::vector<NamedTensor> tensors) {  // as GPT2Model saves them
-  for (NamedTensor& tensor : tensors)
+std::vector<FolderTensor> bare(std::vector<FolderTensor> tensors) {  // as GPT2Model saves them
+  for (FolderTensor& tensor : tensors)
     if (tensor.name.starts_with("transformer.")) tensor.name = tensor.name.substr(12);
   return tensors;
 }
@@ -92,7 +92,7 @@ TEST_F(GPT2Folder, MasksAndACopyOfTheTiedTableAreLeftOut) {
 TEST_F(GPT2Folder, TensorsLeftOverAreRefusedByName) {
   for (const char* name : {"score.weight", "transformer.h.2.ln_1.weight", "lm_head.bias", "wte.weight",
                            "transformer.h.0.attn.rotary.inv_freq", "transformer.h.0.crossattention.bias"}) {
-    std::vector<NamedTensor> more = tensors;
+    std::vector<FolderTensor> more = tensors;
     more.push_back({name, {1}, {0}});
     write_tensors(file, more);
     refused({"has tensors that the GPT-2 of its config.json does not have: " + std::string(name)});
@@ -103,7 +103,7 @@ TEST_F(GPT2Folder, TensorsLeftOverAreRefusedByName) {
 }
 
 TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
-  std::vector<NamedTensor> fewer = tensors;
+  std::vector<FolderTensor> fewer = tensors;
   fewer.erase(fewer.begin() + 7);
   write_tensors(file, fewer);
   refused({"has no tensor " + tensors[7].name});
@@ -114,7 +114,7 @@ TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
                {"has no tensor lm_head.weight"});
 
   write_gpt2(folder_, kTiny);
-  NamedTensor& fc = tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight");
+  FolderTensor& fc = tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight");
   fc.shape = {96, 24};
   write_tensors(file, tensors);
   refused({"transformer.h.1.mlp.c_fc.weight has shape [96, 24], wanted [24, 96]"});

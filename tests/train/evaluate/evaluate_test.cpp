@@ -1,9 +1,10 @@
-// The program evaluate, on a model that the test trains: its loss is the run's to the bit, whatever the number
-// of ranks; its tasks are those of a run with evaluation.tasks.
+// The program evaluate, on a model that the test trains: its loss is the run's to the bit, whatever the
+// number of ranks; its tasks are those of a run with evaluation.tasks.
 #include <algorithm>
 #include <cmath>
 
 #include "tests/reference_folder.h"
+#include "tests/tolerances.h"
 #include "tests/train_ranks.h"
 
 namespace tessera::testing {
@@ -96,6 +97,15 @@ TEST_F(Evaluate, HasTheValidationLossOfTheRunToTheBit) {
   }
   trains(by(2, "two", {"train.steps=20", "evaluation.every=10", "checkpoint.every=10"}));
   EXPECT_EQ(figures({"two"})["loss"], evaluations("two")[20]["validation_loss"]);
+}
+
+TEST_F(Evaluate, AddsTheAdaptersOfARunToItsWeights) {
+  trains(short_run("one"));
+  trains(short_run("adapted", {"train.init_from=" + checkpoint("one", 20), "train.lora.rank=4"}));
+  auto wanted = evaluations("adapted");
+  const double loss = wanted[20]["validation_loss"];
+  EXPECT_NE(loss, wanted[0]["validation_loss"]);
+  EXPECT_NEAR(figures({"adapted"})["loss"].get<double>(), loss, tolerance::kCpuAgainstPyTorch * loss);
 }
 
 TEST_F(Evaluate, AnswersTheTasksOfARunAsTheRunDid) {

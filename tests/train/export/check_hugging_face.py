@@ -24,7 +24,7 @@ def load(path, dtype):
 
 exported = load(export, "auto")
 dtype = next(exported.parameters()).dtype
-source = load(folder, torch.float32).to(dtype)  # rounded by PyTorch
+source = load(folder, dtype)  # rounded by PyTorch
 text = "The tokenizer of a model, and what it says: 1234 <think>\n"
 theirs, ours = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json"), AutoTokenizer.from_pretrained(export)
 ids = theirs(text)["input_ids"]

@@ -40,13 +40,14 @@ def worst_difference(file, folder):
     ids = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")(TEXT)["input_ids"]
     found = ask("/tokenize", {"content": TEXT, "add_special": True})["tokens"]
     assert found == ids, f"{folder}: llama.cpp gives the ids {found}, transformers {ids}"
+    letter = ask("/tokenize", {"content": "e", "add_special": False})["tokens"][0]  # text, whatever is likely
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     model = model.double().eval()
     worst = 0.0
     for length in (1, 7, len(ids)):
         with torch.no_grad():
             wanted = model(torch.tensor([ids[:length]])).logits[0, -1].log_softmax(-1)
-        answer = ask("/completion", {"prompt": ids[:length], "n_predict": 1, "temperature": 1.0, "n_probs": 20,
+        answer = ask("/completion", {"prompt": ids[:length], "n_predict": 1, "n_probs": 20, "logit_bias": [[letter, 1000]],
                                      "cache_prompt": False})
         likeliest = answer["completion_probabilities"][0]["top_logprobs"]
         assert len(likeliest) == 20

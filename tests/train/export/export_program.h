@@ -20,6 +20,10 @@ inline constexpr int64_t kFixtureTokens = 704;  // ids of the fixtures' tokenize
 inline ModelConfig small_gpt2() {
   return {.vocab_size = kFixtureTokens, .context = 64, .layers = 2, .heads = 2, .channels = 64};
 }
+// 70 MB, so that an export takes a while
+inline ModelConfig large_gpt2() {
+  return {.vocab_size = kFixtureTokens, .context = 64, .layers = 6, .heads = 8, .channels = 512};
+}
 inline ModelConfig small_llama() {
   return {.vocab_size = kFixtureTokens,
           .context = 64,
@@ -57,7 +61,7 @@ inline std::vector<SmallModel> small_models() {
   ModelConfig qwen2 = changed([](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true, m.head_dim = 16; });
   ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = true, m.kv_heads = 1; });
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
-  own_factor.rope.attention_factor = 1.5, own_factor.rope.beta_fast = 16, own_factor.rope.beta_slow = 2;
+  own_factor.rope.attention_factor = 1.5;
   return {{"gpt2", "gpt2", small_gpt2()},
           {"llama", "llama3", changed([](ModelConfig&) {})},
           {"llama_tied", "smollm2", changed([](ModelConfig& m) { m.tied = true; })},
@@ -70,10 +74,10 @@ inline std::vector<SmallModel> small_models() {
 }
 
 // Weights as large as those of a trained model, so that logits differ
-inline std::vector<NamedTensor> random_tensors(const ModelConfig& model) {
-  std::vector<NamedTensor> tensors = tensors_of(model);
+inline std::vector<FolderTensor> random_tensors(const ModelConfig& model) {
+  std::vector<FolderTensor> tensors = tensors_of(model);
   uint64_t stream = 0;
-  for (NamedTensor& tensor : tensors) {
+  for (FolderTensor& tensor : tensors) {
     const Philox random(7, stream++);
     const bool norm = tensor.shape.rank() == 1 && tensor.name.ends_with("weight");
     for (size_t i = 0; i < tensor.values.size(); ++i)

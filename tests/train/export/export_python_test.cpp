@@ -1,6 +1,7 @@
 // Exports, read by the programs that they are for, in the Python that TESSERA_PYTHON names.
 #include <cstdlib>
 
+#include "tests/tolerances.h"
 #include "tests/train/export/export_program.h"
 
 namespace tessera::testing {
@@ -49,12 +50,13 @@ TEST_F(ExportInPython, GgufReadsTheFile) {
 TEST_F(ExportInPython, LlamaCppComputesTheSame) {
   needs("xllamacpp, torch, transformers");
   if (!missing_.empty()) GTEST_SKIP() << missing_;
+  std::vector<std::string> arguments{fmt::format("{}", tolerance::kLlamaCpp)};
   for (const SmallModel& one : small_models()) {
-    SCOPED_TRACE(one.name);
     make_model(one.name, one.model, one.tokenizer);
-    exported(one.name, "gguf", "out.gguf", {"--dtype", "f32", "--force"});
-    passes("check_llama_cpp.py", {"out.gguf", one.name, "2e-3"});
+    exported(one.name, "gguf", one.name + ".gguf", {"--dtype", "f32"});
+    arguments.insert(arguments.end(), {one.name + ".gguf", one.name});
   }
+  passes("check_llama_cpp.py", arguments);
 }
 
 TEST_F(ExportInPython, TransformersComputesTheSame) {

@@ -83,7 +83,7 @@ TEST_F(Exporting, TheFilesOfAHuggingFaceFolder) {
   const fs::path source = make_model("source", small_gpt2(), "qwen2"), out = folder / "out";
   const ProcessResult result = exported("source", "hf", "out");
   EXPECT_NE(
-      result.out.find("export: wrote out: GPT-2, parameters 149,120, fp32, tensors 28, files 6, bytes "),
+      result.out.find("export: wrote out: GPT-2, parameters 149,248, fp32, tensors 28, files 6, bytes "),
       std::string::npos)
       << result.out;
   std::set<std::string> files;
@@ -136,7 +136,10 @@ TEST_F(Exporting, SeveralFiles) {
   const fs::path source = make_model("source", small_gpt2(), "gpt2");
   exported("source", "hf", "out", {"--shard-size", "100KB"});
   EXPECT_TRUE(fs::exists(folder / "out/model.safetensors.index.json"));
-  EXPECT_TRUE(fs::exists(folder / "out/model-00001-of-00008.safetensors"));
+  const auto files = std::ranges::count_if(fs::directory_iterator(folder / "out"), [](const auto& entry) {
+    return entry.path().filename().string().starts_with("model-0000");
+  });
+  EXPECT_GE(files, 6) << "600 KB, one tensor of 180 KB";
   expect_weights(folder / "out", source, NumberFormat::kF32);
   exported("out", "gguf", "from_several.gguf");
   exported("source", "hf", "out", {"--force"});  // the several files are gone
@@ -273,7 +276,7 @@ TEST_F(Exporting, ATokenizerThatIsNotInTheFolder) {
 
 TEST_F(Exporting, ValuesBeyondFp16AreNamed) {
   const fs::path source = make_model("large", small_gpt2(), "gpt2");
-  std::vector<NamedTensor> tensors = random_tensors(small_gpt2());
+  std::vector<FolderTensor> tensors = random_tensors(small_gpt2());
   tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight").values[5] = 70000;
   write_tensors(source / "model.safetensors", tensors);
   refused({"large", "--format", "hf", "--output", "out", "--dtype", "fp16"},
@@ -300,7 +303,7 @@ TEST_F(Exporting, AFullDiskLeavesNothing) {
   make_model("source", small_gpt2(), "gpt2");
   exported("source", "hf", "old");
   const std::string before = read_file(folder / "old/model.safetensors");
-  for (const rlim_t bytes : {100, 5000, 300'000}) {
+  for (const rlim_t bytes : {5000, 100'000, 300'000}) {
     refused({"source", "--format", "hf", "--output", "out"}, {"cannot write", "File too large"}, bytes);
     refused({"source", "--format", "hf", "--output", "old", "--force"}, {"File too large"}, bytes);
     refused({"source", "--format", "gguf", "--output", "out.gguf"}, {"out.gguf", "File too large"}, bytes);
@@ -311,16 +314,13 @@ TEST_F(Exporting, AFullDiskLeavesNothing) {
 
 // Killed at some moment of the work: the output is whole or absent, and the next export succeeds.
 TEST_F(Exporting, AKilledExportLeavesATemporaryAlone) {
-  ModelConfig model = small_gpt2();
-  model.channels = 256;
-  model.layers = 6;
-  make_model("source", model, "gpt2");
+  make_model("source", large_gpt2(), "gpt2");
   int killed = 0, left = 0;
-  for (int i = 0; i < 12; ++i)
+  for (int i = 0; i < 6; ++i)
     for (const std::string format : {"hf", "gguf", "llm.c"}) {
       const std::string output = "out_" + format;
       Process process(EXPORT_BINARY, {"source", "--format", format, "--output", output}, {.folder = folder});
-      std::this_thread::sleep_for(std::chrono::milliseconds(5 + 15 * i));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10 + 30 * i));
       process.signal(SIGKILL);
       killed += process.finish().status < 0;
       const std::set<std::string> found = names();
@@ -337,15 +337,12 @@ TEST_F(Exporting, AKilledExportLeavesATemporaryAlone) {
       for (const std::string& name : names())
         if (name != "source") fs::remove_all(folder / name);
     }
-  EXPECT_GT(killed, 6);
-  EXPECT_GT(left, 3) << "too few were killed while they wrote";
+  EXPECT_GT(killed, 3);
+  EXPECT_GT(left, 1) << "too few were killed while they wrote";
 }
 
 TEST_F(Exporting, ASignalLeavesNothing) {
-  ModelConfig model = small_gpt2();
-  model.channels = 512;
-  model.layers = 8;
-  make_model("source", model, "gpt2");
+  make_model("source", large_gpt2(), "gpt2");
   int stopped = 0;
   for (int i = 0; i < 8; ++i) {
     Process process(EXPORT_BINARY, {"source", "--format", "hf", "--output", "out"}, {.folder = folder});

@@ -85,7 +85,7 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDo) {
   TokenizerDefinition definition = small();
   definition.splits = {{.pattern = R"(\s+)", .behavior = SplitBehavior::kRemoved}};
   expect_error([&] { llama_cpp_pre_tokenizer(definition); },
-               {R"(splits texts by "\s+" (Removed))", "GPT-2, Llama 3, Qwen2 and SmolLM2", "--format hf"});
+               {R"(splits texts by "\\s+" (Removed))", "GPT-2, Llama 3, Qwen2 and SmolLM2", "--format hf"});
   definition = small();
   definition.ignore_merges = true;
   expect_error([&] { llama_cpp_pre_tokenizer(definition); }, {"takes pieces that are tokens without merges"});

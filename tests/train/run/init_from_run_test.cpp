@@ -88,8 +88,8 @@ TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
 
 TEST_F(InitFromRun, DropoutIsTakenOverWithANotice) {
   write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}});
-  std::vector<NamedTensor> tensors = tensors_of(kSmall);
-  for (NamedTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.01f);
+  std::vector<FolderTensor> tensors = tensors_of(kSmall);
+  for (FolderTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.01f);
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});
   ASSERT_EQ(result.status, 0) << result.error;

@@ -1,11 +1,15 @@
 // train.lora in the train program: what it prints, refuses, saves and resumes, and what PEFT makes of it.
 #include "model/formats/safetensors.h"
 #include "tests/train_program.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kTensorFiles[] = {"optimizer.safetensors", "model.safetensors",
+                                        "adapter/adapter_model.safetensors", "adapter/adapter_config.json"};
 
 constexpr const char* kGpt2 =
     "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 16\n";
@@ -71,9 +75,7 @@ TEST_F(LoraRun, ResumesWithTheSameBits) {
         << out;
     const std::vector<std::string> whole = losses(dtype);
     std::vector<std::string> files;
-    for (const char* name : {"optimizer.safetensors", "model.safetensors",
-                             "adapter/adapter_model.safetensors", "adapter/adapter_config.json"})
-      files.push_back(read_file(checkpoint(dtype, 8) / name));
+    for (const char* name : kTensorFiles) files.push_back(read_file(checkpoint(dtype, 8) / name));
     const SafetensorsReader optimizer(checkpoint(dtype, 8) / "optimizer.safetensors");
     for (const auto& [name, entry] : optimizer.entries())
       EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
@@ -83,8 +85,7 @@ TEST_F(LoraRun, ResumesWithTheSameBits) {
     trains(again);
     EXPECT_EQ(losses(dtype), whole);
     size_t i = 0;
-    for (const char* name : {"optimizer.safetensors", "model.safetensors",
-                             "adapter/adapter_model.safetensors", "adapter/adapter_config.json"})
+    for (const char* name : kTensorFiles)
       EXPECT_TRUE(read_file(checkpoint(dtype, 8) / name) == files[i++]) << name;
     EXPECT_EQ(train({"--verify", dtype}).status, 0);
   }
@@ -171,6 +172,28 @@ TEST_F(LoraRun, WorksWithSchedulesAndPackedDocuments) {
   ASSERT_EQ(run_process(PREPARE_BINARY, {"notes.jsonl", "--output", "notes"}, {.folder = folder}).status, 0);
   trains({"--set", "data.train=notes", "--set", "data.validation=", "--set", "data.documents=mask", "--set",
           "train.recompute=block", "--set", "train.folder=packed"});
+}
+
+// Rank 0 writes what both have: ZeRO 1 cuts the adapters in two, ZeRO 0 does not.
+TEST_F(LoraRun, TwoRanksWriteTheSameFiles) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  const auto files = [&](const std::string& run) {
+    std::vector<std::string> bytes;
+    for (const char* name : kTensorFiles) bytes.push_back(read_file(checkpoint(run, 8) / name));
+    return bytes;
+  };
+  for (const std::string zero : {"0", "1"})
+    trains({"--ranks", "2", "--set", "train.zero=" + zero, "--set", "train.folder=zero" + zero});
+  EXPECT_TRUE(files("zero0") == files("zero1"));
+  const std::vector<std::string> whole = files("zero1");
+  fs::remove_all(checkpoint("zero1", 8));
+  // As if the run had been killed while it wrote that checkpoint
+  fs::create_directories(folder / "zero1/checkpoints/step_00000008.unfinished/adapter");
+  write("zero1/checkpoints/step_00000008.unfinished/adapter/adapter_model.safetensors.tmp", "half");
+  trains({"--ranks", "2", "--resume", "--set", "train.folder=zero1"});
+  EXPECT_TRUE(files("zero1") == whole);
+  EXPECT_FALSE(fs::exists(folder / "zero1/checkpoints/step_00000008.unfinished"));
 }
 
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.

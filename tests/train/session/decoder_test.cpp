@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -12,6 +15,17 @@
 #include "tests/model_variants.h"
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};  // by operator new, of this program so far
+}
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tessera::testing {
 namespace {
@@ -303,6 +317,9 @@ TEST(Decoder, TakesItsMemoryOnce) {
     draw(decoder, texts, 30);
     EXPECT_EQ(loud.arena.ledger().current_bytes(), held);
     EXPECT_EQ(loud.arena.ledger().peak_bytes(), peak);
+    const int64_t before_steps = allocations;
+    for (int step = 0; step < 10; ++step) decoder.next({.top_k = 20, .top_p = 0.9f}, 1);
+    EXPECT_EQ(allocations, before_steps) << "a step allocates outside the arena";
   }
   EXPECT_EQ(loud.arena.ledger().current_bytes(), before);
 }

@@ -4,6 +4,7 @@
 #include "tests/data_parallel.h"
 #include "tests/lora_steps.h"
 #include "train/parallel/make_communicator.h"
+#include "train/session/decoder.h"
 
 namespace tessera::testing {
 namespace {
@@ -76,6 +77,30 @@ TEST(Lora, ThePlanIsTheLedger) {
       shape.keep = keep;
       expect_plan_is_the_step(kCpu, shape);
     }
+}
+
+// Token by token over a cache, as the whole text at once
+TEST(Lora, DecodesWithTheAdapters) {
+  for (const ModelConfig& model : models_with_adapters(24, 3)) {
+    LoraSteps steps(kCpu, lora_shape(model)), plain(kCpu, lora_shape(model.base()));
+    steps.set_b();
+    Session& session = steps.state.session();
+    std::vector<int32_t> text{5, 1, 60, 2, 2};
+    Decoder decoder(session, {.capacity = model.context});
+    decoder.start(0, text, 0);
+    for (int i = 0; i < 3; ++i) {
+      HostTensors make;
+      const auto tensor = [&](const std::vector<float>& values) {
+        const Tensor t = make.empty({static_cast<int64_t>(values.size())});
+        std::ranges::copy(values, t.as<float>());
+        return t;
+      };
+      const Tensor whole = tensor(session.last_logits(text, 1));
+      EXPECT_LT(relative_error(tensor(decoder.logits(0)), whole), tolerance::kCpuAgainstPyTorch);
+      EXPECT_GT(relative_error(tensor(plain.state.session().last_logits(text, 1)), whole), 1e-3);
+      text.push_back(decoder.next({}, 1)[0]);
+    }
+  }
 }
 
 // On a GPU the weights are bf16; adapters alone have gradients, fp32 masters and moments.

@@ -11,6 +11,7 @@
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 #include "train/session/memory_plan.h"
+#include "train/tasks/read_task.h"
 
 namespace tessera::testing {
 namespace {
@@ -174,8 +175,8 @@ TEST(Accuracy, IsOfTheLargestOfScores) {
   EXPECT_EQ(to_json(result)["accuracy"], 2.0 / 3);
   EXPECT_EQ(to_json(result)["accuracy_interval"].size(), 2u);
   EXPECT_EQ(task_table({result}),
-            "task    items  chance  accuracy               by token               by byte\n"
-            "t           3   50.0%  66.7% (20.8 to 93.9)   66.7% (20.8 to 93.9)   33.3% (6.1 to 79.2)\n"
+            "task    items  chance  accuracy                by token                by byte\n"
+            "t           3   50.0%  66.7% (20.8 to 93.9)    66.7% (20.8 to 93.9)    33.3% (6.1 to 79.2)\n"
             "accuracy in percent, with its 95% confidence interval (Wilson)");
 }
 

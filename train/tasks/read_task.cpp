@@ -1,4 +1,4 @@
-#include "train/tasks/task.h"
+#include "train/tasks/read_task.h"
 
 #include <algorithm>
 #include <optional>
@@ -104,10 +104,6 @@ Task read_lines(const Named& file, const Tokenizer* tokenizer, int64_t most) {
 }
 
 }  // namespace
-
-std::string Task::place_of(const TaskItem& item) const {
-  return fmt::format("{}:{}{}", path.string(), format == TaskFormat::kLlmC ? " item " : "", item.place);
-}
 
 Task read_task(const std::string& source, const Tokenizer* tokenizer, int64_t most_items) {
   const Named file = named(source);

@@ -1,5 +1,5 @@
 // Reading multiple-choice tasks: the formats, how choices are encoded, and what is refused.
-#include "train/tasks/task.h"
+#include "train/tasks/read_task.h"
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/data/support.h"
