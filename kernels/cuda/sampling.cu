@@ -262,19 +262,11 @@ struct Draw {
           left -= all;
           continue;
         }
-        if (before <= left && left < before + own) {
-          Sum lacks = left - before;
-          int token = -1;
-          each_token(a, b, first + lane, first + lane + 1, kWarp, [&](int id, float x) {
-            const Sum its = amount(id, x);
-            if (token >= 0) return;
-            if (lacks < its)
-              token = id;
-            else
-              lacks -= its;
-          });
-          found = token;
-        }
+        each_token(a, b, first + lane, min(first + kWarp, begin_of(owner + 1)), kWarp, [&](int id, float x) {
+          const Sum its = amount(id, x);
+          if (before <= left && left < before + its) found = id;
+          before += its;
+        });
         break;
       }
     }
