@@ -10,8 +10,6 @@
 //       weight lies; its 32 lanes' packs; the token
 //
 // All sums are of whole numbers: their order, and so the device, changes nothing.
-#include <bit>
-
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.cuh"
