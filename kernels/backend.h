@@ -70,15 +70,15 @@ class Backend {
   // The stream that the backend has for its callers; null on the CPU. It lives as long as the backend.
   virtual CUstream_st* stream() const { return nullptr; }
 
-  // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA it is a graph, made by
-  // the first run() that no observer watches: the launches cost no host time, and the kernels of decoding
+  // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA it is a graph, made
+  // by the first run() that no observer watches: the launches cost no host time, and the kernels of decoding
   // read their weights ahead, while the one before still runs. So none of the operations may write what a
-  // later one takes as a weight, and none may be a Copy from or to the host. Where there are observers, and on
-  // other devices, run() calls `operations`. The backend, and what `operations` refers to, must outlive it.
+  // later one takes as a weight, and none may be a Copy from or to the host. Where there are observers, and
+  // on other devices, run() calls `operations`. The backend, and what they refer to, must outlive it.
   std::unique_ptr<Recorded> record(CUstream_st* stream, std::function<void()> operations);
 
-  // `to` is of Arena::pinned(device()) and as large as `from`. No operation after start() may write `from` before
-  // wait() has returned. The backend must outlive it.
+  // `to` is of Arena::pinned(device()) and as large as `from`. No operation after start() may write `from`
+  // before wait() has returned. The backend must outlive it.
   virtual std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to);
 
   // From now on; the observer must outlive the backend or be removed.

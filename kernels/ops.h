@@ -242,8 +242,8 @@ struct FusedLinear {
   Tensor norm_bias = {};    // [C], beside it: by LayerNorm
   float epsilon = 0;        // of the norm
   Epilogue activation = Epilogue::kNone;
-  // Scratch, for devices and sizes that take several passes: [N, C] [N] [N] where there is a norm, [N, rows of
-  // weight] where there is an activation
+  // Scratch, for devices and sizes that take several passes: [N, C] [N] [N] where there is a norm,
+  // [N, rows of weight] where there is an activation
   Tensor normed = {}, mean = {}, rstd = {}, sums = {};
 
   void check_on(Device device) const;

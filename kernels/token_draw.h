@@ -39,7 +39,11 @@ TESSERA_HOST_DEVICE inline float penalised(float logit, float penalty) {
 
 // Larger for a larger float; equal for 0 and -0. Not for NaN.
 TESSERA_HOST_DEVICE inline uint32_t order_of(float x) {
+#ifdef __CUDA_ARCH__
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+#else
   const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
+#endif
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 

@@ -5,8 +5,8 @@
 //
 // Four kinds, one code path:
 //   Arena::host()        system memory
-//   Arena::pinned(d)     system memory that a copy from device d reaches without the host's help; never swapped
-//                        out, so for little
+//   Arena::pinned(d)     system memory that a copy from device d reaches without the host's help; never
+//                        swapped out, so for little
 //   Arena::cuda()        the current CUDA device
 //   Arena::plan(device)  no memory
 // The tensors of a plan arena have a shape and no data. Running a step's code over one gives the exact peak,

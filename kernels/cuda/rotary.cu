@@ -111,8 +111,8 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int lanes) {
   }
 }
 
-// Where the rotated heads of keys and the heads of values go, too: row starts[b] + t of caches [B, capacity, K,
-// D]. Heads of values follow those of x in the deal.
+// Where the rotated heads of keys and the heads of values go, too: row starts[b] + t of caches
+// [B, capacity, K, D]. Heads of values follow those of x in the deal.
 template <class T>
 struct ToCache {
   View<const T> v = {};

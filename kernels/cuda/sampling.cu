@@ -10,8 +10,6 @@
 //       weight lies; its 32 lanes' packs; the token
 //
 // All sums are of whole numbers: their order, and so the device, changes nothing.
-#include <bit>
-
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.cuh"
@@ -262,19 +260,11 @@ struct Draw {
           left -= all;
           continue;
         }
-        if (before <= left && left < before + own) {
-          Sum lacks = left - before;
-          int token = -1;
-          each_token(a, b, first + lane, first + lane + 1, kWarp, [&](int id, float x) {
-            const Sum its = amount(id, x);
-            if (token >= 0) return;
-            if (lacks < its)
-              token = id;
-            else
-              lacks -= its;
-          });
-          found = token;
-        }
+        each_token(a, b, first + lane, min(first + kWarp, begin_of(owner + 1)), kWarp, [&](int id, float x) {
+          const Sum its = amount(id, x);
+          if (before <= left && left < before + its) found = id;
+          before += its;
+        });
         break;
       }
     }

@@ -35,7 +35,7 @@ __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_
   store_floats(y + at.y, up);
 }
 
-// With s = cuda::sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
+// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
 // needs before it writes: d_gate_up may be gate_up.
 template <class T>
 __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,

@@ -144,8 +144,8 @@ std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) 
   record_sample(rule, seed);
   sample_->run();
   fetch_->start();
-  // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has no
-  // room for its token.
+  // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has
+  // no room for its token.
   if (reads && !any_full) read_->run();
   fetch_->wait();
   const std::span drawn(drawn_.as<int32_t>(), lengths_.size());
