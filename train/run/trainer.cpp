@@ -281,7 +281,8 @@ void Trainer::load_weights(const fs::path* checkpoint) {
   const PositionExtension extension = config_.model.position_extension;
   if (!config_.train.lora) return tessera::load_weights(source, *state_, extension);
   run_.base = load_base(source, *state_, extension);
-  ranks_.check_same(run_.base, "a checksum of train.init_from: all ranks have to start from the same weights");
+  ranks_.check_same(run_.base,
+                    "a checksum of train.init_from: all ranks have to start from the same weights");
 }
 
 void Trainer::run() {
