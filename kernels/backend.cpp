@@ -60,7 +60,9 @@ namespace {
 class HostFetch final : public Fetch {
  public:
   HostFetch(const Tensor& from, const Tensor& to) : from_(from), to_(to) {}
-  void start() override { std::memcpy(to_.data, from_.data, to_.bytes()); }
+  void start() override {
+    if (from_.data) std::memcpy(to_.data, from_.data, to_.bytes());  // a plan has no memory
+  }
   void wait() override {}
 
  private:
@@ -70,7 +72,6 @@ class HostFetch final : public Fetch {
 }  // namespace
 
 std::unique_ptr<Fetch> Backend::fetch(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
-  check(device() == Device::kCpu, "{} has no fetch of its own", name_of(device()));
   return std::make_unique<HostFetch>(from, to);
 }
 
