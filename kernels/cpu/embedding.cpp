@@ -17,9 +17,12 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
     check(tokens[n] >= 0 && tokens[n] < V, "{}: token {} at row {} is outside the table of {} rows", a.kName,
           tokens[n], n, V);
     const int64_t position = position_of(documents, starts, n, T);
-    const int64_t places = starts && a.position_table ? a.position_table.shape[0] : starts ? position + 1 : T;
-    check(position >= 0 && position < places, "{}: row {} has place {}, wanted 0 to {}", a.kName, n, position,
-          places - 1);
+    check(starts || (position >= 0 && position < T),
+          "{}: the document of row {} begins at token {}, wanted 0 to {}", a.kName, n, n % T - position,
+          n % T);
+    check(!a.position_table || position < a.position_table.shape[0],
+          "{}: row {} has place {}, and the table has {} positions", a.kName, n, position,
+          a.position_table ? a.position_table.shape[0] : 0);
   }
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {

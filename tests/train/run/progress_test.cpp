@@ -210,8 +210,8 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
       log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .document_length = 8}, 1e-3, 2,
                MemoryLedger());
     }
-    log.evaluation(2, 3, 96, 1, {});
-    log.evaluation(2, 3, 95, 1, {});
+    log.evaluation({.loss = 2, .sequences = 3, .counted = 96}, 1, {}, {});
+    log.evaluation({.loss = 2, .sequences = 3, .counted = 95}, 1, {}, {});
   }
   const std::string out = testing::internal::GetCapturedStdout();
   EXPECT_NE(out.find("step 2/4 | loss 2.0000 | 38% loss tokens | norm 1.00 |"), std::string::npos) << out;
