@@ -46,7 +46,7 @@ inline double worst_error(const Stream& stream, const Params& params, const Mode
     stream.run(Copy{tensor, copy});
     stream.synchronize();
     const std::span<float> ours = floats(copy);
-    read_param(tensors, model, {info, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
+    read_param(tensors, model, {info, 0, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
       const std::span<float> wanted = floats(theirs);
       size_t at = 0;
       for (const Piece& piece : pieces_of(family_for(model), model, info)) {

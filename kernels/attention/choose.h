@@ -66,7 +66,7 @@ struct AttentionPlan {
 
   // flash, cudnn: log-sum-exp fp32 [B, H, T]; naive: probabilities [B, H, T, kv_tokens] in `dtype`
   DType saved_dtype = DType::kF32;
-  Shape saved_shape;
+  Shape saved_shape = {};
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
 };

@@ -19,7 +19,7 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 
 // The system commits memory page by page when it is first touched: it would grant any amount and kill the
 // program later. So a request for more than is available now is refused.
-char* obtain(Device device, bool pinned, int64_t bytes) {
+char* obtain(Device device, [[maybe_unused]] bool pinned, int64_t bytes) {
 #ifdef TESSERA_HAS_CUDA
   if (pinned) {
     void* base = nullptr;
@@ -45,7 +45,7 @@ char* obtain(Device device, bool pinned, int64_t bytes) {
   return nullptr;
 }
 
-void give_back(Device device, bool pinned, char* base, int64_t bytes) {
+void give_back(Device device, [[maybe_unused]] bool pinned, char* base, int64_t bytes) {
 #ifdef TESSERA_HAS_CUDA
   if (pinned) {
     cudaFreeHost(base);

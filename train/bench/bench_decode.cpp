@@ -26,7 +26,7 @@ struct Row {
   double ms = 0;          // of a step: one token of each text
   double without_ms = 0;  // of the forward over a whole text, with --without-cache
   int64_t cache_bytes = 0;
-  OpTimes times;  // of kTimedByOperation steps
+  OpTimes times = {};  // of kTimedByOperation steps
 };
 
 std::vector<int32_t> random_text(int64_t tokens, int64_t vocab_size) {

@@ -26,7 +26,7 @@ constexpr int64_t kFlushBytes = int64_t{192} << 20;  // more than any L2
 constexpr int64_t kBandwidthBytes = int64_t{512} << 20;
 
 struct DecodeTensors {
-  Tensor q, k, v, y, starts, workspace, cudnn_workspace;
+  Tensor q, k, v, y, starts, workspace = {}, cudnn_workspace = {};
 };
 
 class DecodeBench {

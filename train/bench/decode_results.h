@@ -13,10 +13,10 @@ namespace tessera {
 // One query of each sequence over a cache of `problem.capacity` tokens, all of which it sees
 struct DecodeCell {
   AttnDecodeProblem problem{};
-  double ms = 0;             // of ours; on the CPU, of the CPU's
-  double cudnn_ms = 0;       // 0: not measured
-  std::string why_no_cudnn;  // in a word or two; empty: it was measured
-  double bytes = 0;          // that have to be read and written, by formula
+  double ms = 0;                  // of ours; on the CPU, of the CPU's
+  double cudnn_ms = 0;            // 0: not measured
+  std::string why_no_cudnn = {};  // in a word or two; empty: it was measured
+  double bytes = 0;               // that have to be read and written, by formula
 };
 
 struct DecodeResults {

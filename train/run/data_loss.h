@@ -25,7 +25,7 @@ struct LossJob {
 struct DataLoss {
   double loss = 0;  // nats a token: the mean over the tokens that count; NaN: none does
   int64_t sequences = 0, counted = 0;
-  std::vector<double> position_sums, position_tokens;  // by range of positions, with by_position
+  std::vector<double> position_sums = {}, position_tokens = {};  // by range of positions, with by_position
 };
 
 // Sums of every batch, 0 for the batches of other ranks. Added over all ranks, with RankGroup::sum(), they

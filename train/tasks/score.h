@@ -53,7 +53,7 @@ struct TaskResult {
   // the choice (llm.c's acc_norm); by byte of its text (lm-evaluation-harness's), where texts are known. The
   // first of equals.
   Accuracy sum, by_token;
-  std::optional<Accuracy> by_byte;
+  std::optional<Accuracy> by_byte = {};
 };
 // `scores`: of all choices, by score_choices()
 TaskResult task_result(const Task& task, const std::vector<double>& scores);

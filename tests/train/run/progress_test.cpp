@@ -229,7 +229,9 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
     if (json["type"] != "step" && json["type"] != "evaluation") continue;
     loss_tokens.push_back(json.contains("loss_tokens") ? json["loss_tokens"] : nlohmann::json("all"));
     EXPECT_EQ(json.contains("loss") || json.contains("validation_loss"), loss_tokens.back() != 0);
-    if (json.contains("mfu")) EXPECT_DOUBLE_EQ(json["mfu"], 0.5);
+    if (json.contains("mfu")) {
+      EXPECT_DOUBLE_EQ(json["mfu"], 0.5);
+    }
   }
   EXPECT_EQ(loss_tokens, (std::vector<nlohmann::json>{128, 64, 0, "all", "all", 95}));
 }
