@@ -46,6 +46,7 @@ class Arena {
   ~Arena();
 
   Tensor alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape);
+  bool is_plan() const { return plan_; }
   void reserve(int64_t bytes);  // one piece of at least this size; call before the first alloc
 
   // Leaving a Scope frees what was allocated since it began. Scopes nest.

@@ -43,7 +43,8 @@ Decoder::Decoder(Session& session, const Settings& settings)
                                settings_.capacity)),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
-      host_(Arena::pinned(session.stream().device())) {
+      host_(session.arena().is_plan() ? Arena::plan(Device::kCpu)
+                                      : Arena::pinned(session.stream().device())) {
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
