@@ -113,8 +113,8 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
 
 // Attention's own scratch, as its plan says.
 void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
-  check(workspace.as<char>() == nullptr || workspace.device == device,
-        "{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
+  if (!(workspace.as<char>() == nullptr || workspace.device == device))
+    fail("{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
   check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
         wanted, workspace.bytes());
 }
@@ -211,20 +211,20 @@ const char* name_of(const AnyOp& op) {
 }
 
 void FillZero::check_on(Device device) const {
-  check(tensor && tensor.device == device, "{}: tensor wants one on {}, found {}", kName, name_of(device),
-        tensor.to_string());
+  if (!(tensor && tensor.device == device))
+    fail("{}: tensor wants one on {}, found {}", kName, name_of(device), tensor.to_string());
 }
 
 void Copy::check_on(Device device) const {
   // CUDA copies from and to the host, too; what it never sees is the CPU's.
   const bool here = device == Device::kCuda ? from.device == device || to.device == device
                                             : from.device == device && to.device == device;
-  check(from && to && from.numel() == to.numel() && here,
-        "{}: wants equal element counts and {} on {}, found {} and {}", kName,
-        device == Device::kCuda ? "at least one side" : "both sides", name_of(device), from.to_string(),
-        to.to_string());
-  check(from.dtype == to.dtype || (is_real(from.dtype) && is_real(to.dtype)), "{}: cannot convert {} into {}",
-        kName, from.to_string(), to.to_string());
+  if (!(from && to && from.numel() == to.numel() && here))
+    fail("{}: wants equal element counts and {} on {}, found {} and {}", kName,
+         device == Device::kCuda ? "at least one side" : "both sides", name_of(device), from.to_string(),
+         to.to_string());
+  if (!(from.dtype == to.dtype || (is_real(from.dtype) && is_real(to.dtype))))
+    fail("{}: cannot convert {} into {}", kName, from.to_string(), to.to_string());
 }
 
 void EmbeddingForward::check_on(Device device) const {
@@ -440,8 +440,8 @@ void CacheAppend::check_on(Device device) const {
   check_anchor(kName, "k_cache", k_cache, 4, device);
   const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
   check_anchor(kName, "k", k.tensor, 4, device);
-  check(k.tensor.shape[0] == cache[0] && k.tensor.shape[3] == cache[3],
-        "{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
+  if (!(k.tensor.shape[0] == cache[0] && k.tensor.shape[3] == cache[3]))
+    fail("{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
   check_range(kName, "k", k, cache[2]);
   check_heads(kName, "v", v, k, device);
   check_fields(kName, device,
@@ -480,8 +480,8 @@ void DecodeAttention::check_on(Device device) const {
 void SampleTokens::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t B = logits.shape[0];
-  check(vocab_size > 0 && vocab_size <= logits.shape[1], "{}: vocab_size {} does not fit logits {}", kName,
-        vocab_size, logits.to_string());
+  if (!(vocab_size > 0 && vocab_size <= logits.shape[1]))
+    fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
   check_fields(kName, device,
                {{"seen", seen, DType::kI32, {B, (vocab_size + 31) / 32}},
                 {"draws", draws, DType::kI32, {B, 2}},
@@ -504,21 +504,21 @@ void CrossEntropy::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t N = logits.shape[0];
   check_fields(kName, device, {{"targets", targets, DType::kI32, {N}}, {"losses", losses, DType::kF32, {N}}});
-  check(vocab_size > 0 && vocab_size <= logits.shape[1], "{}: vocab_size {} does not fit logits {}", kName,
-        vocab_size, logits.to_string());
+  if (!(vocab_size > 0 && vocab_size <= logits.shape[1]))
+    fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
 }
 
 void GlobalNorm::check_on(Device device) const {
   check_fields(kName, device, {{"norm", norm, DType::kF32, {1}}});
   for (const Tensor& t : tensors)
-    check(t && t.device == device && is_real(t.dtype), "{}: tensors wants real tensors on {}, found {}",
-          kName, name_of(device), t.to_string());
+    if (!(t && t.device == device && is_real(t.dtype)))
+      fail("{}: tensors wants real tensors on {}, found {}", kName, name_of(device), t.to_string());
 }
 
 void AdamW::check_on(Device device) const {
-  check(param && computes_in(param.dtype, device) && param.device == device,
-        "{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
-        param.to_string());
+  if (!(param && computes_in(param.dtype, device) && param.device == device))
+    fail("{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+         param.to_string());
   const Shape& s = param.shape;
   const DType of_grad = grad && grad.dtype == DType::kF32 ? DType::kF32 : param.dtype;
   const DType moments = m && m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
