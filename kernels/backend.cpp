@@ -30,7 +30,7 @@ char* Launch::scratch(const char* op, int64_t bytes) const {
 
 void Backend::run(const AnyOp& op, const Launch& launch) {
   std::visit([&](const auto* a) { a->check_on(device()); }, op);
-  if (!(!launch.workspace || launch.workspace.device == device()))
+  if (launch.workspace && launch.workspace.device != device())
     fail("{}: the workspace must be on {}, found {}", name_of(op), name_of(device()),
          launch.workspace.to_string());
   for (OpObserver* observer : observers_) observer->before(name_of(op), *this, launch);

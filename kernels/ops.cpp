@@ -113,7 +113,7 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
 
 // Attention's own scratch, as its plan says.
 void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
-  if (!(workspace.as<char>() == nullptr || workspace.device == device))
+  if (workspace.as<char>() != nullptr && workspace.device != device)
     fail("{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
   check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
         wanted, workspace.bytes());
@@ -211,7 +211,7 @@ const char* name_of(const AnyOp& op) {
 }
 
 void FillZero::check_on(Device device) const {
-  if (!(tensor && tensor.device == device))
+  if (!tensor || tensor.device != device)
     fail("{}: tensor wants one on {}, found {}", kName, name_of(device), tensor.to_string());
 }
 
@@ -440,7 +440,7 @@ void CacheAppend::check_on(Device device) const {
   check_anchor(kName, "k_cache", k_cache, 4, device);
   const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
   check_anchor(kName, "k", k.tensor, 4, device);
-  if (!(k.tensor.shape[0] == cache[0] && k.tensor.shape[3] == cache[3]))
+  if (k.tensor.shape[0] != cache[0] || k.tensor.shape[3] != cache[3])
     fail("{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
   check_range(kName, "k", k, cache[2]);
   check_heads(kName, "v", v, k, device);
@@ -480,7 +480,7 @@ void DecodeAttention::check_on(Device device) const {
 void SampleTokens::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t B = logits.shape[0];
-  if (!(vocab_size > 0 && vocab_size <= logits.shape[1]))
+  if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
   check_fields(kName, device,
                {{"seen", seen, DType::kI32, {B, (vocab_size + 31) / 32}},
@@ -504,7 +504,7 @@ void CrossEntropy::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t N = logits.shape[0];
   check_fields(kName, device, {{"targets", targets, DType::kI32, {N}}, {"losses", losses, DType::kF32, {N}}});
-  if (!(vocab_size > 0 && vocab_size <= logits.shape[1]))
+  if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
 }
 

@@ -37,12 +37,12 @@ std::string Shape::to_string() const {
 }
 
 Tensor Tensor::view(Shape other) const {
-  if (!(other.numel() == numel())) fail("cannot view {} as {}", to_string(), other.to_string());
+  if (other.numel() != numel()) fail("cannot view {} as {}", to_string(), other.to_string());
   return {data, dtype, other, device};
 }
 
 Tensor Tensor::rows(int64_t first, int64_t count) const {
-  if (!(shape.rank() >= 1 && first >= 0 && count >= 0 && first + count <= shape[0]))
+  if (shape.rank() < 1 || first < 0 || count < 0 || first + count > shape[0])
     fail("rows {} to {} do not exist in {}", first, first + count, to_string());
   const int64_t row = shape[0] ? numel() / shape[0] : 0;
   Tensor slice = *this;
