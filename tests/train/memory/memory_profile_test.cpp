@@ -87,10 +87,10 @@ TEST_F(MemoryProfileOfARun, NamesThePhasesAndOmitsTheirRepetitions) {
   for (const char* path :
        {"setup", "load weights", "step 1", "step 2/micro-batch 2/forward/block 2",
         "step 2/micro-batch 1/backward/block 0", "step 1/micro-batch 1/backward/head", "step 1/optimizer",
-        "evaluation 2/batch 1/forward/block", "evaluation 1/batch 1/head", "sampling 1/token 2",
+        "evaluation 2/batch 1/forward/block", "evaluation 1/batch 1/head", "sampling 1/prompt 1",
         "checkpoint 1", "step 1/not recorded", "not recorded"})
     EXPECT_TRUE(paths.contains(path)) << path;
-  for (const char* path : {"step 3", "step 1/micro-batch 3", "sampling 1/token 3"})
+  for (const char* path : {"step 3", "step 1/micro-batch 3", "sampling 1/prompt 2"})
     EXPECT_FALSE(paths.contains(path)) << path;
   for (const json& a : memory["allocations"])
     made_in.insert(a["name"].get<std::string>() + ": " +
