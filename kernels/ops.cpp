@@ -456,10 +456,10 @@ void RotaryAppend::check_on(Device device) const {
   rotary.check_on(device);
   append.check_on(device);
   const Heads &y = rotary.y, &k = append.k;
-  check(k.tensor.data == y.tensor.data && k.tensor.shape == y.tensor.shape &&
-            k.first == y.first + rotary.query_heads && k.count == y.count - rotary.query_heads,
-        "{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
-        k.tensor.to_string());
+  if (k.tensor.data != y.tensor.data || k.tensor.shape != y.tensor.shape ||
+      k.first != y.first + rotary.query_heads || k.count != y.count - rotary.query_heads)
+    fail("{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
+         k.tensor.to_string());
   check(append.starts.data == rotary.starts.data, "{}: both want the same starts", kName);
 }
 

