@@ -71,7 +71,7 @@ TEST_F(AttentionLibrary, HeaderIsC) {
 
 // ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
 // other than full and causal, which need more of them, so does any ptxas; and kernels for 8.0 that are
-// compiled for Hopper, where others serve these problems. So does the decoding kernel in fp32 at head dim 256,
+// compiled for Hopper, where others serve these problems; and the decoding kernel in fp32 at head dim 256,
 // which waits for memory anyway.
 constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24;
 bool needs_more_registers(const std::string& arch, const std::string& function) {
