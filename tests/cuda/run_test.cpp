@@ -74,10 +74,13 @@ TEST_F(CudaRun, AHeadDimThatNoKernelServesIsRefused) {
   const ProcessResult result = train({"--set", "model.channels=1024"});  // head dim 512
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.error.find("multiples of 8 up to 256 in bf16"), std::string::npos) << result.error;
-  EXPECT_EQ(
-      train({"--set", "model.channels=1024", "--set", "model.attention=naive", "--set", "train.steps=2"})
-          .status,
-      0);
+  std::vector<std::string> naive{"--set", "model.channels=1024", "--set", "model.attention=naive",
+                                 "--set", "train.steps=2"};
+  const ProcessResult samples = train(naive);
+  EXPECT_EQ(samples.status, 1);
+  EXPECT_NE(samples.error.find("sampling.every=0"), std::string::npos) << samples.error;
+  naive.insert(naive.end(), {"--set", "sampling.every=0"});
+  EXPECT_EQ(train(naive).status, 0);
 }
 
 }  // namespace
