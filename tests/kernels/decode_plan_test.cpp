@@ -49,8 +49,8 @@ TEST(DecodePlan, RefusesWithTheSizesFoundAndWanted) {
       "decode attention cannot run with batch 4, 32 heads of 100 in bf16, 8 key/value heads and a cache of "
       "8192 tokens on NVIDIA H100 (compute capability 9.0): no kernel serves this head_dim; served are head "
       "dims that are multiples of 8 up to 256 in bf16, multiples of 8 up to 256 in fp32. Head dim = channels "
-      "/ "
-      "heads");
+      "/ heads. Only drawing tokens needs it: train with sampling.every=0, or draw on the CPU, which serves "
+      "every size");
   EXPECT_EQ(refusal_with([](DecodeShape& s) { s.head_dim = 100; }, DeviceTraits{}), "was not refused");
   DeviceTraits old = kHopperGpu;
   old.arch = 75;
