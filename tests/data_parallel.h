@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "tests/rank_processes.h"
+#include "tests/tolerances.h"
 #include "tests/train_steps.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera::testing {
 
@@ -88,6 +90,27 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return worst;
+}
+
+// Two ranks on the CPU have the losses of one, and equal weights. `choose` sets what is trained.
+inline void expect_the_losses_of_one(bool shard, const std::function<void(RunShape&)>& choose) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  const auto shape = [&](int ranks) {
+    RunShape own = shared_shape(ranks, shard);
+    choose(own);
+    return own;
+  };
+  on_ranks(2, [&](const Ranks& ranks) {
+    const std::vector<double> one = run_shared({}, {.shape = shape(1), .steps = 20});
+    EXPECT_LT(one.back(), one.front()) << "nothing was learned";
+    std::string weights;
+    const std::vector<double> ours = run_shared(
+        ranks,
+        {.shape = shape(2), .steps = 20, .after = [&](TrainState& state) { weights = weight_bytes(state); }});
+    EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
+    for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
+  });
 }
 
 }  // namespace tessera::testing

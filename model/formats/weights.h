@@ -48,7 +48,7 @@ class WeightsFolder {
 
   void read(const ParamPlace& place, const ParamSink& sink) const;            // the values of one parameter
   const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
-  NumberFormat format() const;  // that of all tensors; of several kinds: fp32
+  NumberFormat format() const;  // of the tensors; fp32 where they differ
 
  private:
   struct InFile {  // where a file has a tensor
