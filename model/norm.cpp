@@ -23,7 +23,8 @@ void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved
 }
 
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add) {
+                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add,
+                   const Tensor& dx_sum, bool accumulate) {
   if (config.norm == NormKind::kRmsNorm)
     return stream.run(RmsNormBackward{.dy = s.y,
                                       .x = x,
@@ -31,7 +32,9 @@ void norm_backward(const Stream& stream, const ModelConfig& config, const NormWe
                                       .rstd = s.rstd,
                                       .dx = dx,
                                       .dweight = gradients.weight,
-                                      .add = add});
+                                      .add = add,
+                                      .dx_sum = dx_sum,
+                                      .accumulate = accumulate});
   stream.run(LayerNormBackward{.dy = s.y,
                                .x = x,
                                .weight = w.weight,
@@ -40,7 +43,9 @@ void norm_backward(const Stream& stream, const ModelConfig& config, const NormWe
                                .dx = dx,
                                .dweight = gradients.weight,
                                .dbias = gradients.bias,
-                               .add = add});
+                               .add = add,
+                               .dx_sum = dx_sum,
+                               .accumulate = accumulate});
 }
 
 }  // namespace tessera

@@ -36,8 +36,10 @@ void norm_forward(const Stream& stream, const ModelConfig& config, const NormWei
 // `linear` of the norm of its x
 void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear);
 
-// s.y holds the gradient of y. dx = add + the gradient of x; add may be dx itself, or none.
+// s.y holds the gradient of y. dx = add + the gradient of x; add may be dx itself, or none. dx_sum, or none,
+// is the gradient of the last bias that was added to x: it gets the sum of dx's rows.
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add);
+                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add,
+                   const Tensor& dx_sum, bool accumulate);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gradients.h"
 
 namespace tessera::cpu {
 
@@ -30,6 +31,7 @@ void run(const LayerNormForward& a, const Launch& /*on*/) {
 void run(const LayerNormBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float *weight = a.weight.as<float>(), *means = a.mean.as<float>(), *rstds = a.rstd.as<float>();
+  begin_gradients(a.accumulate, {a.dweight, a.dbias, a.dx_sum});
   // Parameters first: dx may be dy's or add's own memory, so nothing below reads what was written.
   constexpr int64_t kChunk = 64;  // channels a task owns
 #pragma omp parallel for
@@ -62,6 +64,7 @@ void run(const LayerNormBackward& a, const Launch& /*on*/) {
       dx[c] = add ? add[c] + d : d;
     }
   }
+  if (a.dx_sum) add_rows(a.dx, a.dx_sum);
 }
 
 }  // namespace tessera::cpu

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gradients.h"
 
 namespace tessera::cpu {
 
@@ -26,6 +27,7 @@ void run(const RmsNormForward& a, const Launch& /*on*/) {
 void run(const RmsNormBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float *weight = a.weight.as<float>(), *rstds = a.rstd.as<float>();
+  begin_gradients(a.accumulate, {a.dweight, a.dx_sum});
   // The parameter first: dx may be dy's or add's own memory, so nothing below reads what was written.
   constexpr int64_t kChunk = 64;  // channels a task owns
 #pragma omp parallel for
@@ -51,6 +53,7 @@ void run(const RmsNormBackward& a, const Launch& /*on*/) {
       dx[c] = add ? add[c] + d : d;
     }
   }
+  if (a.dx_sum) add_rows(a.dx, a.dx_sum);
 }
 
 }  // namespace tessera::cpu

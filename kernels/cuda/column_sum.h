@@ -4,15 +4,19 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+
 #include "kernels/base/tensor.h"
 
 namespace tessera::cuda {
 
-// partials[s, c] = sum of x[n, c] over the rows of slab s, for x [N, C] bf16 or fp32
-void sum_slabs(const Tensor& x, float* partials, int64_t slabs, cudaStream_t stream);
+// partials[s, c] = sum of x[n, c] over the rows of slab s, for the first columns of x [N, C], bf16 or fp32
+void sum_slabs(const Tensor& x, int64_t columns, float* partials, int64_t slabs, cudaStream_t stream);
 
-// first[c] += sum over s of partials[s, c], and for longer rows of partials the rest is added to second[c]
-void add_slabs(const float* partials, int64_t slabs, const Tensor& first, const Tensor& second,
+// Up to three vectors, of which any but the first may be none: their elements are the columns of the
+// partials. The sum of a column over the slabs is added to its element, or without `accumulate` replaces it.
+using ColumnSums = std::array<Tensor, 3>;
+void add_slabs(const float* partials, int64_t slabs, const ColumnSums& sums, bool accumulate,
                cudaStream_t stream);
 
 // The number of slabs: enough to occupy the device, without too many partial sums

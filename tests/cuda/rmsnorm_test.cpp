@@ -27,23 +27,27 @@ TEST_F(CudaRmsNorm, IsThatOfTheCpu) {
       expect_same(y, "y");
       expect_same(rstd, "rstd");
 
-      const Twin dy = input(dtype, {N, C}), add = input(dtype, {N, C}), dweight = input(dtype, {C}, 10);
+      const Twin dy = input(dtype, {N, C}), add = input(dtype, {N, C}), dweight = input(dtype, {C}, 10),
+                 dx_sum = input(dtype, {C}, 10);
       enum { kNoAdd, kAdd, kAddInPlace, kOverDy };
       for (const int variant : {kNoAdd, kAdd, kAddInPlace, kOverDy}) {
         SCOPED_TRACE(variant);
         const Twin dx = variant == kAddInPlace ? add : variant == kOverDy ? dy : output(dtype, {N, C});
         const Twin addend = variant == kAdd || variant == kAddInPlace ? add : Twin{};
-        run_on_both({dx, dweight}, [&](auto on) {
+        const Twin sum = variant == kAdd ? Twin{} : dx_sum;
+        run_on_both({dx, dweight, dx_sum}, [&](auto on) {
           return RmsNormBackward{.dy = on(dy),
                                  .x = on(x),
                                  .weight = on(weight),
                                  .rstd = on(rstd),
                                  .dx = on(dx),
                                  .dweight = on(dweight),
-                                 .add = on(addend)};
+                                 .add = on(addend),
+                                 .dx_sum = on(sum)};
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", 1 + variant);  // one rounding more for each time that was added
+        expect_same(dx_sum, "dx_sum", 1 + variant);
       }
     }
   }

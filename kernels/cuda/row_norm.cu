@@ -1,0 +1,329 @@
+// LayerNorm and RMSNorm, which are one walk over rows: RMSNorm takes no mean and adds no bias.
+//
+// A team of threads owns a row. A thread holds every team's-width-th pack of it, up to kPacks of them, in
+// registers: a row is read once and written once. While a team works on one row, its next is on its way into
+// registers. A row of up to 1,024 channels in bf16 (768 in a backward) has a team of one warp, whose sums are
+// shuffles without a barrier, and a block has several teams; wider rows take all warps of a block. Every team
+// walks over as many rows as the others. Sums over rows, for the gradients of parameters, stay in a thread's
+// registers to the end; then a block adds those of its teams and leaves them in partials[block].
+#include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/workspace.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kTeamsOfBlock = 2;                                  // of one warp each
+constexpr int kForwardPacksOfWarp = 4, kBackwardPacksOfWarp = 3;  // the most that a team of one warp holds
+constexpr int kPacksOfWide = 2;                                   // where a row takes several warps
+constexpr int kWideThreads = 256, kMaxThreads = 512;  // of a team: as a rule at most, and for the widest rows
+
+// A thread's packs of a row of C channels
+template <class T, int kPacks>
+struct Packs {
+  static constexpr int kWidth = kPackWidth<T>;
+  uint4 raw[kPacks];
+
+  // f(i, channel) for each pack that exists
+  template <class F>
+  static __device__ __forceinline__ void each(int C, F&& f) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+      if (const int c = (i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kWidth; c < C)
+        f(i, c);
+  }
+  __device__ __forceinline__ void load(const T* row, int C) {
+    each(C, [&](int i, int c) { raw[i] = load_pack(row + c); });
+  }
+};
+
+// The rows of the calling thread's team: of each teams_of_grid-th
+struct Rows {
+  int64_t first, stride;
+  __device__ Rows()
+      : first(static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y),
+        stride(static_cast<int64_t>(gridDim.x) * blockDim.y) {}
+};
+
+template <class T, int kPacks, int kMostThreads, bool kMean>
+__global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, const T* weight,
+                                                                    const T* bias, T* y, float* means,
+                                                                    float* rstds, float epsilon, int64_t N,
+                                                                    int C) {
+  using Row = Packs<T, kPacks>;
+  constexpr int kWidth = Row::kWidth;
+  // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
+  __shared__ float scratch[2][kMaxWarps][1];
+  const float inverse_of_C = 1.0f / static_cast<float>(C);
+  const Rows rows;
+  Row w, b, next;
+  w.load(weight, C);
+  if constexpr (kMean) b.load(bias, C);
+  if (rows.first < N) next.load(x + rows.first * C, C);
+  int turn = 0;
+  for (int64_t n = rows.first; n < N; n += rows.stride, turn ^= 1) {
+    float value[kPacks][kWidth], factor[kWidth], term[kWidth];
+    Row::each(C, [&](int i, int) { unpack<T>(next.raw[i], value[i]); });
+    if (n + rows.stride < N) next.load(x + (n + rows.stride) * C, C);
+
+    float mean[1] = {}, rstd[1] = {};
+    if constexpr (kMean) {
+      Row::each(C, [&](int i, int) {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) mean[0] += value[i][j];
+      });
+      block_sum(mean, scratch[0]);
+      mean[0] *= inverse_of_C;
+    }
+    // The variance from the differences, not from the sum of squares, which cancels where the mean is large.
+    Row::each(C, [&](int i, int) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if constexpr (kMean) value[i][j] -= mean[0];
+        rstd[0] += value[i][j] * value[i][j];
+      }
+    });
+    block_sum(rstd, kMean ? scratch[1] : scratch[turn]);
+    rstd[0] = rsqrtf(rstd[0] * inverse_of_C + epsilon);
+
+    Row::each(C, [&](int i, int c) {
+      unpack<T>(w.raw[i], factor);
+      if constexpr (kMean) unpack<T>(b.raw[i], term);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        value[i][j] *= rstd[0];
+        value[i][j] = kMean ? value[i][j] * factor[j] + term[j] : value[i][j] * factor[j];
+      }
+      store_floats(y + n * C + c, value[i]);
+    });
+    if (threadIdx.x > 0) continue;
+    if constexpr (kMean) means[n] = mean[0];
+    rstds[n] = rstd[0];
+  }
+}
+
+// The sums over rows that a backward keeps: of dweight always
+template <bool kMean, bool kSumDx>
+struct Kept {
+  enum { kBias = 1, kDx = kMean ? 2 : 1, kCount = 1 + kMean + kSumDx };
+};
+
+// Adds what the teams of a block have summed, and leaves it in partial[sum][C].
+template <class T, int kPacks, int kSums>
+__device__ __forceinline__ void store_sums(float (&sums)[kSums][kPacks][kPackWidth<T>], float* partial,
+                                           int C) {
+  using Row = Packs<T, kPacks>;
+  constexpr int kWidth = Row::kWidth;
+  __shared__ float4 others[kTeamsOfBlock - 1][kSums][kBackwardPacksOfWarp][kWidth / 4][kWarp];
+  if (blockDim.y > 1) {
+    if (threadIdx.y > 0) {
+#pragma unroll
+      for (int s = 0; s < kSums; ++s)
+        Row::each(C, [&](int i, int) {
+#pragma unroll
+          for (int q = 0; q < kWidth / 4; ++q) {
+            const float* four = sums[s][i] + 4 * q;
+            others[threadIdx.y - 1][s][i][q][threadIdx.x] = {four[0], four[1], four[2], four[3]};
+          }
+        });
+    }
+    __syncthreads();  // the first team reads what the others have written
+    if (threadIdx.y > 0) return;
+  }
+#pragma unroll
+  for (int s = 0; s < kSums; ++s)
+    Row::each(C, [&](int i, int c) {
+#pragma unroll
+      for (int q = 0; q < kWidth / 4; ++q) {
+        const float* mine = sums[s][i] + 4 * q;
+        float4 sum{mine[0], mine[1], mine[2], mine[3]};
+        for (int team = 1; team < static_cast<int>(blockDim.y); ++team) {
+          const float4 other = others[team - 1][s][i][q][threadIdx.x];
+          sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+        }
+        *reinterpret_cast<float4*>(partial + s * C + c + 4 * q) = sum;
+      }
+    });
+}
+
+// With h = (x - mean) rstd, without kMean x rstd, and g = dy weight:
+//   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
+//   dweight += dy h,  dbias += dy,  dx_sum += dx
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx>
+__global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy, const T* x, const T* weight,
+                                                                     const float* means, const float* rstds,
+                                                                     const T* add, T* dx, float* partials,
+                                                                     int64_t N, int C) {
+  using Row = Packs<T, kPacks>;
+  using Sums = Kept<kMean, kSumDx>;
+  constexpr int kWidth = Row::kWidth;
+  // Two, in turn: the next row's barrier then lies between this row's reads and their overwriting.
+  __shared__ float scratch[2][kMaxWarps][1 + kMean];
+  const float inverse_of_C = 1.0f / static_cast<float>(C);
+  const Rows rows;
+  float sums[Sums::kCount][kPacks][kWidth] = {};
+  Row w, next_dy, next_x, next_add;
+  w.load(weight, C);
+  const auto fetch = [&](int64_t n) {
+    next_dy.load(dy + n * C, C), next_x.load(x + n * C, C);
+    if (add) next_add.load(add + n * C, C);
+  };
+  if (rows.first < N) fetch(rows.first);
+  int turn = 0;
+  for (int64_t n = rows.first; n < N; n += rows.stride, turn ^= 1) {
+    const float rstd = rstds[n], centre = kMean ? -means[n] * rstd : 0.0f;
+    float h[kPacks][kWidth], g[kPacks][kWidth], factor[kWidth];
+    float mean[1 + kMean] = {};  // of g h, and of g
+    Row::each(C, [&](int i, int) {
+      unpack<T>(next_dy.raw[i], g[i]), unpack<T>(next_x.raw[i], h[i]), unpack<T>(w.raw[i], factor);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        h[i][j] = h[i][j] * rstd + centre;
+        sums[0][i][j] += g[i][j] * h[i][j];
+        if constexpr (kMean) sums[Sums::kBias][i][j] += g[i][j];
+        g[i][j] *= factor[j];
+        mean[0] += g[i][j] * h[i][j];
+        if constexpr (kMean) mean[1] += g[i][j];
+      }
+    });
+    const Row addend = next_add;
+    if (n + rows.stride < N) fetch(n + rows.stride);
+    block_sum(mean, scratch[turn]);
+
+    const float of_h = -rstd * mean[0] * inverse_of_C,
+                of_row = kMean ? -rstd * mean[kMean] * inverse_of_C : 0;
+    Row::each(C, [&](int i, int c) {
+      float d[kWidth] = {};
+      if (add) unpack<T>(addend.raw[i], d);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        d[j] += g[i][j] * rstd + (h[i][j] * of_h + of_row);
+        if constexpr (kSumDx) sums[Sums::kDx][i][j] += d[j];
+      }
+      store_floats(dx + n * C + c, d);
+    });
+  }
+  store_sums<T, kPacks>(sums, partials + static_cast<int64_t>(blockIdx.x) * Sums::kCount * C, C);
+}
+
+// f<T, kPacks, kMostThreads>(block) with the threads of a block for rows of C channels
+template <int kMostOfWarp, class F>
+void with_team(const char* op, DType dtype, int64_t C, F&& f) {
+  with_real_type(dtype, [&]<class T>() {
+    constexpr int64_t kMaxChannels = int64_t{kMaxThreads} * kPacksOfWide * kPackWidth<T>;
+    check(C <= kMaxChannels, "{}: supports up to {} channels in {}, found {}", op, kMaxChannels,
+          name_of(dtype), C);
+    const auto of_warp = static_cast<int>(cuda::divide_up(C, kPackWidth<T> * kWarp));  // packs of a lane
+    constexpr int kThreads = kWarp * kTeamsOfBlock;
+    const dim3 one_warp(kWarp, kTeamsOfBlock);
+    static_assert(kMostOfWarp == 3 || kMostOfWarp == 4);
+    if (of_warp == 1) return f.template operator()<T, 1, kThreads>(one_warp);
+    if (of_warp == 2) return f.template operator()<T, 2, kThreads>(one_warp);
+    if (of_warp == 3) return f.template operator()<T, 3, kThreads>(one_warp);
+    if constexpr (kMostOfWarp == 4)
+      if (of_warp == 4) return f.template operator()<T, 4, kThreads>(one_warp);
+    const dim3 wide(static_cast<unsigned>(cuda::divide_up(of_warp, kPacksOfWide) * kWarp));
+    wide.x <= kWideThreads ? f.template operator()<T, kPacksOfWide, kWideThreads>(wide)
+                           : f.template operator()<T, kPacksOfWide, kMaxThreads>(wide);
+  });
+}
+
+// The fewest blocks with which no team has more rows than with all that `multiprocessors` hold at a time
+template <class Kernel>
+int64_t blocks_for(Kernel kernel, dim3 block, int64_t N, int multiprocessors, int64_t most) {
+  int resident = 0;
+  TESSERA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel,
+                                                             static_cast<int>(block.x * block.y), 0));
+  const int64_t teams = block.y, rows_of_team = cuda::divide_up(
+                                     N, teams * std::min<int64_t>(int64_t{resident} * multiprocessors, most));
+  return cuda::divide_up(N, teams * rows_of_team);
+}
+
+struct Forward {
+  Tensor x, weight, bias, y, mean, rstd;
+  float epsilon;
+};
+template <bool kMean>
+void forward(const char* op, const Forward& a, int multiprocessors, const Launch& on) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
+    const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean>;
+    kernel<<<blocks_for(kernel, block, N, multiprocessors, INT32_MAX), block, 0, on.stream>>>(
+        a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
+        a.epsilon, N, static_cast<int>(C));
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+struct Backward {
+  Tensor dy, x, weight, mean, rstd, add, dx;
+  cuda::ColumnSums sums;  // without dx's, if that is not wanted
+  bool sum_dx, accumulate;
+};
+template <bool kMean>
+void backward(const char* op, const Backward& a, int multiprocessors, const Launch& on) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
+    const auto run = [&]<bool kSumDx>() {
+      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx>;
+      const int64_t blocks = blocks_for(kernel, block, N, multiprocessors, cuda::kMaxSlabs);
+      auto* partials = reinterpret_cast<float*>(
+          on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
+      kernel<<<blocks, block, 0, on.stream>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(),
+                                              a.rstd.as<float>(), a.add.as<T>(), a.dx.as<T>(), partials, N,
+                                              static_cast<int>(C));
+      TESSERA_CUDA_LAUNCHED();
+      cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
+    };
+    a.sum_dx ? run.template operator()<true>() : run.template operator()<false>();
+  });
+}
+
+}  // namespace
+
+void CudaBackend::run_op(const LayerNormForward& a, const Launch& on) {
+  check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
+  forward<true>(a.kName, {a.x, a.weight, a.bias, a.y, a.mean, a.rstd, a.epsilon}, multiprocessors_, on);
+}
+
+void CudaBackend::run_op(const RmsNormForward& a, const Launch& on) {
+  check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"y", a.y}});
+  forward<false>(a.kName, {a.x, a.weight, {}, a.y, {}, a.rstd, a.epsilon}, multiprocessors_, on);
+}
+
+void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
+  check_packs(a.kName, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
+  backward<true>(a.kName,
+                 {.dy = a.dy,
+                  .x = a.x,
+                  .weight = a.weight,
+                  .mean = a.mean,
+                  .rstd = a.rstd,
+                  .add = a.add,
+                  .dx = a.dx,
+                  .sums = {a.dweight, a.dbias, a.dx_sum},
+                  .sum_dx = static_cast<bool>(a.dx_sum),
+                  .accumulate = a.accumulate},
+                 multiprocessors_, on);
+}
+
+void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
+  check_packs(a.kName, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
+  backward<false>(a.kName,
+                  {.dy = a.dy,
+                   .x = a.x,
+                   .weight = a.weight,
+                   .mean = {},
+                   .rstd = a.rstd,
+                   .add = a.add,
+                   .dx = a.dx,
+                   .sums = {a.dweight, a.dx_sum},
+                   .sum_dx = static_cast<bool>(a.dx_sum),
+                   .accumulate = a.accumulate},
+                  multiprocessors_, on);
+}
+
+}  // namespace tessera
