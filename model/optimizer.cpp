@@ -51,33 +51,32 @@ void Optimizer::measure(const Stream& stream, std::span<const Tensor> gradients)
   stream.run(GlobalNorm{.tensors = trained, .norm = grad_norms_.rows(part_.index, 1)});
 }
 
-void Optimizer::update(const Stream& stream, size_t bucket, const Tensor& gradient,
-                       const OptimizerConfig& config, double learning_rate, int64_t step) {
-  if (layout_.buckets[bucket].trained == 0) return;
-  const Tensor weights = part_.of(layout_.trained(weights_.buckets, bucket));
-  const int64_t each = weights.shape[0];
-  const int64_t decayed = std::clamp<int64_t>(layout_.buckets[bucket].decayed - part_.index * each, 0, each);
-  const auto rows = [&](int64_t first, int64_t count, double weight_decay) {  // of this part
-    if (count == 0) return;
-    const bool has_master = weights.dtype != DType::kF32;
-    stream.run(AdamW{.param = weights.rows(first, count),
-                     .master = has_master ? masters_[bucket].rows(first, count) : Tensor{},
-                     .grad = gradient.rows(first, count),
-                     .m = m_[bucket].rows(first, count),
-                     .v = v_[bucket].rows(first, count),
-                     .grad_norm = grad_norms_,
-                     .max_norm = config.max_grad_norm,
-                     .learning_rate = learning_rate,
-                     .beta1 = config.beta1,
-                     .beta2 = config.beta2,
-                     .epsilon = config.epsilon,
-                     .weight_decay = weight_decay,
-                     .step = step,
-                     .random_key = config.random_key + bucket,
-                     .first_element = part_.index * each + first});
-  };
-  rows(0, decayed, config.weight_decay);
-  rows(decayed, each - decayed, 0);
+void Optimizer::update(const Stream& stream, std::span<const size_t> buckets,
+                       std::span<const Tensor> gradients, const OptimizerConfig& config, double learning_rate,
+                       int64_t step) {
+  AdamW adamw{.parts = {},
+              .grad_norm = grad_norms_,
+              .max_norm = config.max_grad_norm,
+              .learning_rate = learning_rate,
+              .beta1 = config.beta1,
+              .beta2 = config.beta2,
+              .epsilon = config.epsilon,
+              .weight_decay = config.weight_decay,
+              .step = step};
+  for (const size_t bucket : buckets) {
+    if (layout_.buckets[bucket].trained == 0) continue;
+    const Tensor weights = part_.of(layout_.trained(weights_.buckets, bucket));
+    const int64_t each = weights.shape[0], first = part_.index * each;
+    adamw.parts.push_back({.param = weights,
+                           .master = weights.dtype == DType::kF32 ? Tensor{} : masters_[bucket],
+                           .grad = gradients[bucket],
+                           .m = m_[bucket],
+                           .v = v_[bucket],
+                           .decayed = std::clamp<int64_t>(layout_.buckets[bucket].decayed - first, 0, each),
+                           .random_key = config.random_key + bucket,
+                           .first_element = first});
+  }
+  if (!adamw.parts.empty()) stream.run(adamw);
 }
 
 const std::vector<Tensor>& Optimizer::kept(Kept kept) const {

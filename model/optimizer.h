@@ -45,9 +45,10 @@ class Optimizer {
   // Writes the norm of this part's gradients to its place in grad_norms(). One tensor a bucket, none where
   // all of it is frozen.
   void measure(const Stream& stream, std::span<const Tensor> gradients);
-  // Updates this part of a bucket, by grad_norms() of all parts. `step` counts from 1.
-  void update(const Stream& stream, size_t bucket, const Tensor& gradient, const OptimizerConfig& config,
-              double learning_rate, int64_t step);
+  // Updates this part of some buckets, by grad_norms() of all parts. `gradients` as of measure(); `step`
+  // counts from 1.
+  void update(const Stream& stream, std::span<const size_t> buckets, std::span<const Tensor> gradients,
+              const OptimizerConfig& config, double learning_rate, int64_t step);
 
   const ParamLayout& layout() const { return layout_; }
   Part part() const { return part_; }

@@ -49,14 +49,15 @@ void run(const GlobalNorm& a, const Launch& on) {
   a.norm.as<float>()[0] = static_cast<float>(std::sqrt(total));
 }
 
-void run(const AdamW& a, const Launch& /*on*/) {
-  const float norm = norm_of_parts(a.grad_norm);
-  if (!std::isfinite(norm)) return;
-  const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
+namespace {
+
+// The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
+void update_elements(const AdamW& a, const AdamW::Part& part, float clip, int64_t begin, int64_t end,
+                     double weight_decay) {
   const double step = static_cast<double>(a.step);
   const float denominator_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(a.beta2, step)));
   const float rate = static_cast<float>(a.learning_rate / (1.0 - std::pow(a.beta1, step)));
-  const float keep = static_cast<float>(1.0 - a.learning_rate * a.weight_decay);
+  const float keep = static_cast<float>(1.0 - a.learning_rate * weight_decay);
   const float beta1 = static_cast<float>(a.beta1), gain1 = static_cast<float>(1.0 - a.beta1);
   const float beta2 = static_cast<float>(a.beta2), gain2 = static_cast<float>(1.0 - a.beta2);
   const float epsilon = static_cast<float>(a.epsilon);
@@ -66,27 +67,38 @@ void run(const AdamW& a, const Launch& /*on*/) {
     v = beta2 * v + gain2 * g * g;
     p = p * keep - rate * m / (std::sqrt(v) * denominator_scale + epsilon);
   };
-  float* p = a.param.as<float>();
-  const float* grad = a.grad.as<float>();
-  const int64_t count = a.param.numel();
-  if (a.m.dtype == DType::kF32) {
-    float *m = a.m.as<float>(), *v = a.v.as<float>();
+  float* p = part.param.as<float>();
+  const float* grad = part.grad.as<float>();
+  if (part.m.dtype == DType::kF32) {
+    float *m = part.m.as<float>(), *v = part.v.as<float>();
 #pragma omp parallel for simd
-    for (int64_t i = 0; i < count; ++i) update(p[i], grad[i], m[i], v[i]);
+    for (int64_t i = begin; i < end; ++i) update(p[i], grad[i], m[i], v[i]);
     return;
   }
-  const Philox random(a.random_key, static_cast<uint64_t>(a.step));
-  uint16_t *m = a.m.as<uint16_t>(), *v = a.v.as<uint16_t>();
+  const Philox random(part.random_key, static_cast<uint64_t>(a.step));
+  uint16_t *m = part.m.as<uint16_t>(), *v = part.v.as<uint16_t>();
 #pragma omp parallel for
-  for (int64_t first = 0; first < count; first += 4) {  // four elements share a draw
-    const Philox::Words words = random.bits(static_cast<uint64_t>((a.first_element + first) / 4));
-    for (int64_t i = first; i < std::min(count, first + 4); ++i) {
+  for (int64_t first = begin; first < end; first += 4) {  // four elements share a draw
+    const Philox::Words words = random.bits(static_cast<uint64_t>((part.first_element + first) / 4));
+    for (int64_t i = first; i < std::min(end, first + 4); ++i) {
       float m32 = float_from_bf16(m[i]), v32 = float_from_bf16(v[i]);
       update(p[i], grad[i], m32, v32);
       const uint32_t word = words[static_cast<int>(i - first)];
       m[i] = round_at_random(m32, word);
       v[i] = round_at_random(v32, word >> 16);
     }
+  }
+}
+
+}  // namespace
+
+void run(const AdamW& a, const Launch& /*on*/) {
+  const float norm = norm_of_parts(a.grad_norm);
+  if (!std::isfinite(norm)) return;
+  const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
+  for (const AdamW::Part& part : a.parts) {
+    update_elements(a, part, clip, 0, part.decayed, a.weight_decay);
+    update_elements(a, part, clip, part.decayed, part.param.numel(), 0);
   }
 }
 

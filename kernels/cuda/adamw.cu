@@ -1,5 +1,5 @@
-// AdamW: one pass over parameter, master copy, gradient and moments. A bf16 parameter is 28 bytes of traffic,
-// with bf16 moments 20.
+// AdamW: one pass over parameters, master copies, gradients and moments, in one launch for many tensors. A
+// bf16 parameter is 28 bytes of traffic, with bf16 moments 20.
 #include <cmath>
 
 #include "kernels/base/bf16.h"
@@ -14,16 +14,20 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kElements = 4;  // of a thread: one access of 16 bytes to an fp32 array, of 8 to one in bf16
+constexpr int kSteps = 2;     // accesses to each array that a thread has under way
 
 // The step's constants, computed on the host in double.
 struct Update {
   float max_norm, keep, rate, second_moment_scale;  // 1 - lr decay; lr / (1 - beta1^t); 1 / sqrt(1 - beta2^t)
   float beta1, gain1, beta2, gain2, epsilon;
+  float clip = 1;  // what the gradient is multiplied by: known on the device
 
-  __device__ float operator()(float p, float g, float& m, float& v) const {
+  // `kept` is 1 - lr decay, or 1 where there is no decay.
+  __device__ float operator()(float p, float unclipped, float& m, float& v, float kept) const {
+    const float g = unclipped * clip;
     m = beta1 * m + gain1 * g;
     v = beta2 * v + gain2 * g * g;
-    return p * keep - rate * m / (sqrtf(v) * second_moment_scale + epsilon);
+    return p * kept - rate * m / (sqrtf(v) * second_moment_scale + epsilon);
   }
 };
 
@@ -40,6 +44,13 @@ __device__ __forceinline__ void load_four(const T* from, float (&to)[kElements])
   } else {
     load_floats(from, to);
   }
+}
+
+__device__ __forceinline__ void store_four(bf16* to, const float (&from)[kElements]) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(from[0], from[1]),
+                       high = __floats2bfloat162_rn(from[2], from[3]);
+  *reinterpret_cast<uint2*>(to) = {*reinterpret_cast<const uint32_t*>(&low),
+                                   *reinterpret_cast<const uint32_t*>(&high)};
 }
 
 template <class M>
@@ -74,57 +85,95 @@ __device__ __forceinline__ float norm_of_parts(const float* norms, int64_t parts
   return static_cast<float>(sqrt(squares));
 }
 
-// `p` is what the step is computed on: the fp32 master, or the parameter itself if T is float.
+// Parts that one launch updates. A part's blocks follow those of the one before it.
+constexpr int kMaxParts = 48;  // the arguments of a kernel have 4 KiB
+struct Parts {
+  struct One {
+    void *param, *p;  // p is what the step is computed on: the fp32 master, or the parameter if it is fp32
+    const void* grad;
+    void *m, *v;
+    int64_t count, decayed, first_element;
+    uint64_t random_key;
+    uint32_t end_block;  // of the grid
+  };
+  One part[kMaxParts];
+  int count = 0;
+};
+
+// The part of the calling block: the first that ends after it
+__device__ __forceinline__ int part_of_block(const Parts& parts) {
+  int low = 0, high = parts.count - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    parts.part[middle].end_block > blockIdx.x ? high = middle : low = middle + 1;
+  }
+  return low;
+}
+
 template <class T, class G, class M>
-__global__ __launch_bounds__(kThreads) void adamw_kernel(T* param, float* p, const G* grad, M* m, M* v,
-                                                         const float* norms, int64_t parts, int64_t count,
-                                                         Update update, Philox random,
-                                                         int64_t first_element) {
-  const float norm = norm_of_parts(norms, parts);
+__global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__ Parts parts,
+                                                         const float* norms, int64_t norm_count,
+                                                         Update update, uint64_t step) {
+  const float norm = norm_of_parts(norms, norm_count);
   if (!isfinite(norm)) return;
-  const float clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kElements;
-  if (first >= count) return;
-  Philox::Words words{};
-  if constexpr (sizeof(M) == 2)
-    words = random.bits(static_cast<uint64_t>((first_element + first) / kElements));
-  if (first + kElements <= count) {
-    float p4[kElements], g4[kElements], m4[kElements], v4[kElements];
-    load_four(p + first, p4), load_four(m + first, m4), load_four(v + first, v4);
-    load_four(grad + first, g4);
+  update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
+  const int at = part_of_block(parts);
+  const Parts::One& part = parts.part[at];
+  const uint32_t block = blockIdx.x - (at > 0 ? parts.part[at - 1].end_block : 0);
+  const int64_t count = part.count;
+  T* param = static_cast<T*>(part.param);
+  float* p = static_cast<float*>(part.p);
+  const G* grad = static_cast<const G*>(part.grad);
+  M *m = static_cast<M*>(part.m), *v = static_cast<M*>(part.v);
+
+  float p4[kSteps][kElements], g4[kSteps][kElements], m4[kSteps][kElements], v4[kSteps][kElements];
+  const auto first_of = [&](int s) {
+    return ((static_cast<int64_t>(block) * kSteps + s) * kThreads + threadIdx.x) * kElements;
+  };
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) p4[i] = update(p4[i], g4[i] * clip, m4[i], v4[i]);
-    store_floats(p + first, p4);
-    store_moments(m + first, m4, words, 0);
-    store_moments(v + first, v4, words, 16);
-    if constexpr (sizeof(T) == 2) {
-      const __nv_bfloat162 low = __floats2bfloat162_rn(p4[0], p4[1]),
-                           high = __floats2bfloat162_rn(p4[2], p4[3]);
-      *reinterpret_cast<uint2*>(param + first) = {*reinterpret_cast<const uint32_t*>(&low),
-                                                  *reinterpret_cast<const uint32_t*>(&high)};
-    }
-    return;
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t first = first_of(s);
+    if (first + kElements > count) continue;
+    load_four(p + first, p4[s]), load_four(m + first, m4[s]), load_four(v + first, v4[s]);
+    load_four(grad + first, g4[s]);
   }
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    const int64_t at = first + i;
-    if (at >= count) return;
-    float m32 = static_cast<float>(m[at]), v32 = static_cast<float>(v[at]);
-    p[at] = update(p[at], static_cast<float>(grad[at]) * clip, m32, v32);
-    m[at] = moment_of<M>(m32, words[i]), v[at] = moment_of<M>(v32, words[i] >> 16);
-    if constexpr (sizeof(T) == 2) param[at] = static_cast<T>(p[at]);
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t first = first_of(s);
+    if (first >= count) return;
+    const float keep = first < part.decayed ? update.keep : 1.0f;
+    Philox::Words words{};
+    if constexpr (sizeof(M) == 2)
+      words =
+          Philox(part.random_key, step).bits(static_cast<uint64_t>((part.first_element + first) / kElements));
+    if (first + kElements <= count) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) p4[s][i] = update(p4[s][i], g4[s][i], m4[s][i], v4[s][i], keep);
+      store_floats(p + first, p4[s]);
+      store_moments(m + first, m4[s], words, 0);
+      store_moments(v + first, v4[s], words, 16);
+      if constexpr (sizeof(T) == 2) store_four(param + first, p4[s]);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int64_t one = first + i;
+      if (one >= count) return;
+      float m32 = static_cast<float>(m[one]), v32 = static_cast<float>(v[one]);
+      p[one] = update(p[one], static_cast<float>(grad[one]), m32, v32, keep);
+      m[one] = moment_of<M>(m32, words[i]), v[one] = moment_of<M>(v32, words[i] >> 16);
+      if constexpr (sizeof(T) == 2) param[one] = static_cast<T>(p[one]);
+    }
   }
 }
 
 }  // namespace
 
 void CudaBackend::run_op(const AdamW& a, const Launch& on) {
-  const Tensor& p = a.param.dtype == DType::kF32 ? a.param : a.master;
-  check_aligned(a.kName, {{"param", a.param}, {"master", p}, {"grad", a.grad}, {"m", a.m}, {"v", a.v}});
-  const double learning_rate = a.learning_rate, beta1 = a.beta1, beta2 = a.beta2, decay = a.weight_decay;
+  const double learning_rate = a.learning_rate, beta1 = a.beta1, beta2 = a.beta2;
   const auto step = static_cast<double>(a.step);
   const Update update{.max_norm = static_cast<float>(a.max_norm),
-                      .keep = static_cast<float>(1 - learning_rate * decay),
+                      .keep = static_cast<float>(1 - learning_rate * a.weight_decay),
                       .rate = static_cast<float>(learning_rate / (1 - std::pow(beta1, step))),
                       .second_moment_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, step))),
                       .beta1 = static_cast<float>(beta1),
@@ -132,19 +181,42 @@ void CudaBackend::run_op(const AdamW& a, const Launch& on) {
                       .beta2 = static_cast<float>(beta2),
                       .gain2 = static_cast<float>(1 - beta2),
                       .epsilon = static_cast<float>(a.epsilon)};
-  const int64_t count = a.param.numel();
-  if (count == 0) return;
-  const Philox random(a.random_key, static_cast<uint64_t>(a.step));
-  const auto launch = [&]<class T, class G, class M>() {
-    adamw_kernel<<<cuda::divide_up(count, kThreads * kElements), kThreads, 0, on.stream>>>(
-        a.param.as<T>(), p.as<float>(), a.grad.as<G>(), a.m.as<M>(), a.v.as<M>(), a.grad_norm.as<float>(),
-        a.grad_norm.numel(), count, update, random, a.first_element);
+  Parts parts;
+  int64_t blocks = 0;
+  const auto launch = [&] {
+    if (blocks == 0) return;
+    const AdamW::Part& like = a.parts.front();
+    const auto run = [&]<class T, class G, class M>() {
+      adamw_kernel<T, G, M><<<blocks, kThreads, 0, on.stream>>>(
+          parts, a.grad_norm.as<float>(), a.grad_norm.numel(), update, static_cast<uint64_t>(a.step));
+    };
+    with_real_type(like.m.dtype, [&]<class M>() {
+      if (like.param.dtype == DType::kF32) return run.template operator()<float, float, M>();
+      with_real_type(like.grad.dtype, [&]<class G>() { run.template operator()<bf16, G, M>(); });
+    });
+    TESSERA_CUDA_LAUNCHED();
+    parts.count = 0, blocks = 0;
   };
-  with_real_type(a.m.dtype, [&]<class M>() {
-    if (a.param.dtype == DType::kF32) return launch.template operator()<float, float, M>();
-    with_real_type(a.grad.dtype, [&]<class G>() { launch.template operator()<bf16, G, M>(); });
-  });
-  TESSERA_CUDA_LAUNCHED();
+  for (const AdamW::Part& part : a.parts) {
+    const Tensor& p = part.param.dtype == DType::kF32 ? part.param : part.master;
+    check_aligned(a.kName,
+                  {{"param", part.param}, {"master", p}, {"grad", part.grad}, {"m", part.m}, {"v", part.v}});
+    const int64_t count = part.param.numel(), more = cuda::divide_up(count, kThreads * kElements * kSteps);
+    if (count == 0) continue;
+    if (parts.count == kMaxParts || blocks + more > INT32_MAX) launch();
+    blocks += more;
+    parts.part[parts.count++] = {.param = part.param.data,
+                                 .p = p.data,
+                                 .grad = part.grad.data,
+                                 .m = part.m.data,
+                                 .v = part.v.data,
+                                 .count = count,
+                                 .decayed = part.decayed,
+                                 .first_element = part.first_element,
+                                 .random_key = part.random_key,
+                                 .end_block = static_cast<uint32_t>(blocks)};
+  }
+  launch();
 }
 
 }  // namespace tessera

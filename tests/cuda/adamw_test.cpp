@@ -9,6 +9,19 @@ namespace {
 
 using CudaOps = CudaTest;
 
+// A clipped step with decay, to be changed where a test wants another.
+AdamW step_of(std::vector<AdamW::Part> parts, const Tensor& norm) {
+  return {.parts = std::move(parts),
+          .grad_norm = norm,
+          .max_norm = 1,
+          .learning_rate = 1e-2,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          .epsilon = 1e-8,
+          .weight_decay = 0.1,
+          .step = 3};
+}
+
 TEST_F(CudaOps, AdamW) {
   for (const DType dtype : kReal) {
     for (const int64_t count : {1, 5, 64, 1000, 4099}) {
@@ -25,19 +38,8 @@ TEST_F(CudaOps, AdamW) {
         const Twin norm = with_values(DType::kF32, {1}, [&](int64_t) { return norm_value; });
         const auto args = [&](const Tensor& p, const Tensor& copy, const Tensor& g, const Tensor& first,
                               const Tensor& second, const Tensor& n) {
-          return AdamW{.param = p,
-                       .master = copy,
-                       .grad = g,
-                       .m = first,
-                       .v = second,
-                       .grad_norm = n,
-                       .max_norm = 1,
-                       .learning_rate = 1e-2,
-                       .beta1 = 0.9,
-                       .beta2 = 0.95,
-                       .epsilon = 1e-8,
-                       .weight_decay = 0.1,
-                       .step = 3};
+          return step_of(
+              {{.param = p, .master = copy, .grad = g, .m = first, .v = second, .decayed = p.numel()}}, n);
         };
         cpu().run(args(master.cpu, {}, grad.cpu, m.cpu, v.cpu, norm.cpu));
         const Tensor updated = bf16 ? param.cuda : master.cuda, copy = bf16 ? master.cuda : Tensor{};
@@ -81,21 +83,17 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
           const Twin norms = with_values(DType::kF32, {3}, [](int64_t i) { return static_cast<float>(i); });
           const auto step = [&](const Tensor& master, const Tensor& g, const Tensor& first,
                                 const Tensor& second, const Tensor& parts) {
-            return AdamW{.param = master,
-                         .master = {},
-                         .grad = g,
-                         .m = first,
-                         .v = second,
-                         .grad_norm = parts,
-                         .max_norm = 0,
-                         .learning_rate = 1e-2,
-                         .beta1 = 0.5,
-                         .beta2 = 0.5,
-                         .epsilon = 1e-8,
-                         .weight_decay = 0.1,
-                         .step = 3,
-                         .random_key = 0x123456789abcdef0,
-                         .first_element = 4096};
+            AdamW a = step_of({{.param = master,
+                                .master = {},
+                                .grad = g,
+                                .m = first,
+                                .v = second,
+                                .decayed = master.numel(),
+                                .random_key = 0x123456789abcdef0,
+                                .first_element = 4096}},
+                              parts);
+            a.max_norm = 0, a.beta1 = a.beta2 = 0.5;
+            return a;
           };
           const Tensor cpu_m = host.alloc(MemoryTag::kData, "m", moments, {count}),
                        cpu_v = host.alloc(MemoryTag::kData, "v", moments, {count});
@@ -114,8 +112,9 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
                 if (rows == 0) continue;
                 AdamW a = step(q.cuda.rows(first, rows), grad.cuda.rows(first, rows),
                                q_m.cuda.rows(first, rows), q_v.cuda.rows(first, rows), norms.cuda);
-                a.first_element += first;
-                if (has_master) a.master = a.param, a.param = param.cuda.rows(first, rows);
+                AdamW::Part& part = a.parts[0];
+                part.first_element += first;
+                if (has_master) part.master = part.param, part.param = param.cuda.rows(first, rows);
                 cuda().run(a);
               }
             });
@@ -133,6 +132,56 @@ TEST_F(CudaOps, AdamWMomentsHaveTheCpusBits) {
         }
 }
 
+// More parts than a launch takes, of which some decay in front, have the bits of each alone.
+TEST_F(CudaOps, AdamWOfManyParts) {
+  for (const DType moments : kReal) {
+    const Twin norm = with_values(DType::kF32, {1}, [](int64_t) { return 2.0f; });
+    AdamW all = step_of({}, norm.cuda);
+    AdamW alone = all;  // a part for the elements that decay, and one for the others
+    std::vector<std::pair<Tensor, Tensor>> results;
+    for (const int64_t count : {4099, 1, 2048, 5, 64, 2047, 100'003, 8})
+      for (int copy = 0; copy < 13; ++copy) {
+        const int64_t decayed = count / 3 / 8 * 8;
+        const Twin grad = input(DType::kBF16, {count}), master = input(DType::kF32, {count}),
+                   m = input(moments, {count}, 0.1f), v = with_values(moments, {count}, [&](int64_t i) {
+                                                        return 0.01f * static_cast<float>(i % 7);
+                                                      });
+        AdamW::Part part{.param = output(DType::kBF16, {count}).cuda,
+                         .master = master.cuda,
+                         .grad = grad.cuda,
+                         .m = m.cuda,
+                         .v = v.cuda,
+                         .decayed = decayed,
+                         .random_key = static_cast<uint64_t>(copy),
+                         .first_element = 8 * copy};
+        all.parts.push_back(part);
+        const auto other = [&](Tensor& tensor) {
+          const Tensor copied = output(tensor.dtype, {count}).cuda;
+          cuda().run(Copy{tensor, copied});
+          results.push_back({tensor, copied});
+          tensor = copied;
+        };
+        other(part.param), other(part.master), other(part.m), other(part.v);
+        const auto rows = [&](int64_t first, int64_t end) {
+          if (first == end) return;
+          AdamW::Part some = part;
+          for (Tensor* tensor : {&some.param, &some.master, &some.grad, &some.m, &some.v})
+            *tensor = tensor->rows(first, end - first);
+          some.decayed = first == 0 ? end : 0;
+          some.first_element += first;
+          alone.parts = {some};
+          cuda().run(alone);
+        };
+        if (decayed > 0) rows(0, decayed);
+        part.decayed = 0;
+        if (decayed == 0) alone.parts = {part}, cuda().run(alone);
+        if (decayed > 0) rows(decayed, count);
+      }
+    cuda().run(all);
+    for (const auto& [together, one] : results) EXPECT_EQ(bytes_of(together), bytes_of(one));
+  }
+}
+
 TEST_F(CudaOps, AdamWTakesTheNormInParts) {
   const int64_t count = 1000;
   const Twin start = input(DType::kF32, {count}), grad = input(DType::kF32, {count});
@@ -142,19 +191,13 @@ TEST_F(CudaOps, AdamWTakesTheNormInParts) {
     const Twin parts =
         with_values(DType::kF32, {static_cast<int64_t>(norms.size())}, [&](int64_t i) { return norms[i]; });
     cuda().run(Copy{start.cuda, p.cuda}), cuda().run(FillZero{m.cuda}), cuda().run(FillZero{v.cuda});
-    cuda().run(AdamW{.param = p.cuda,
-                     .master = {},
-                     .grad = grad.cuda,
-                     .m = m.cuda,
-                     .v = v.cuda,
-                     .grad_norm = parts.cuda,
-                     .max_norm = 1,
-                     .learning_rate = 1e-2,
-                     .beta1 = 0.9,
-                     .beta2 = 0.95,
-                     .epsilon = 1e-8,
-                     .weight_decay = 0.1,
-                     .step = 1});
+    cuda().run(step_of({{.param = p.cuda,
+                         .master = {},
+                         .grad = grad.cuda,
+                         .m = m.cuda,
+                         .v = v.cuda,
+                         .decayed = p.cuda.numel()}},
+                       parts.cuda));
     return bytes_of(m.cuda);  // the clipped gradient, which p, divided by its size, would not show
   };
   EXPECT_EQ(stepped({3, 4}), stepped({5}));

@@ -13,11 +13,7 @@ struct AdamWOnCpu : ::testing::Test {
   // An unclipped step without decay, to be changed where a test wants another.
   AdamW plain_step(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v) {
     const Tensor norm = make.zeros({1});
-    return {.param = p,
-            .master = {},
-            .grad = g,
-            .m = m,
-            .v = v,
+    return {.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
             .grad_norm = norm,
             .max_norm = 0,
             .learning_rate = 1e-2,
@@ -64,11 +60,7 @@ TEST_F(AdamWOnCpu, MatchesItsFormula) {
   for (int64_t step = 1; step <= 3; ++step) {
     const std::vector<Tensor> all{g};
     cpu.run(GlobalNorm{.tensors = all, .norm = norm});
-    cpu.run(AdamW{.param = p,
-                  .master = {},
-                  .grad = g,
-                  .m = m,
-                  .v = v,
+    cpu.run(AdamW{.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
                   .grad_norm = norm,
                   .max_norm = max_norm,
                   .learning_rate = rate,
@@ -93,11 +85,7 @@ TEST_F(AdamWOnCpu, LeavesEverythingAloneWhenTheNormIsNotFinite) {
   const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
                v = make.zeros({4});
   const Tensor norm = make.poisoned({1});
-  cpu.run(AdamW{.param = p,
-                .master = {},
-                .grad = g,
-                .m = m,
-                .v = v,
+  cpu.run(AdamW{.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
                 .grad_norm = norm,
                 .max_norm = 1,
                 .learning_rate = 1,
@@ -159,7 +147,7 @@ TEST_F(AdamWOnCpu, Bf16MomentsKeepTheMean) {
   const auto drawn = [&](uint64_t key, int64_t step) {
     const Tensor other = bf16_of(make.zeros({n}));
     AdamW b = plain_step(make.zeros({n}), g, other, bf16_of(make.zeros({n})));
-    b.random_key = key, b.step = step;
+    b.parts[0].random_key = key, b.step = step;
     cpu.run(b);
     return other;
   };
@@ -200,12 +188,48 @@ TEST_F(AdamWOnCpu, SlicesHaveTheBitsOfTheWhole) {
         const int64_t first = cuts[i], count = cuts[i + 1] - first;
         AdamW a = plain_step(p.rows(first, count), g.rows(first, count), m.rows(first, count),
                              v.rows(first, count));
-        a.step = step, a.random_key = 7, a.first_element = first;
+        a.step = step, a.parts[0].random_key = 7, a.parts[0].first_element = first;
         cpu.run(a);
       }
     (sliced ? parts : wholes) = {p, m, v};
   }
   for (size_t i = 0; i < wholes.size(); ++i) EXPECT_TRUE(same_bits(wholes[i], parts[i])) << i;
+}
+
+// Several parts in one operation, of which the first elements decay
+TEST_F(AdamWOnCpu, PartsHaveTheBitsOfEachAlone) {
+  const int64_t n = 1003, decayed = 504;
+  for (const bool bf16 : {false, true}) {
+    std::vector<Tensor> together, apart;
+    AdamW all = plain_step({}, {}, {}, {});
+    all.parts.clear(), all.weight_decay = 0.1;
+    for (uint64_t key = 0; key < 3; ++key) {
+      const Tensor g = make.normal({n}), start = make.normal({n}), zeros = make.zeros({n});
+      const auto moment = [&] { return bf16 ? bf16_of(zeros) : make.copy_of(zeros); };
+      const Tensor p = make.copy_of(start), m = moment(), v = moment();
+      all.parts.push_back({.param = p,
+                           .master = {},
+                           .grad = g,
+                           .m = m,
+                           .v = v,
+                           .decayed = decayed,
+                           .random_key = key,
+                           .first_element = 16});
+      together.insert(together.end(), {p, m, v});
+      const Tensor q = make.copy_of(start), q_m = moment(), q_v = moment();
+      for (const bool decays : {true, false}) {
+        const int64_t first = decays ? 0 : decayed, count = decays ? decayed : n - decayed;
+        AdamW a = plain_step(q.rows(first, count), g.rows(first, count), q_m.rows(first, count),
+                             q_v.rows(first, count));
+        a.weight_decay = decays ? 0.1 : 0;
+        a.parts[0].random_key = key, a.parts[0].first_element = 16 + first;
+        cpu.run(a);
+      }
+      apart.insert(apart.end(), {q, q_m, q_v});
+    }
+    cpu.run(all);
+    for (size_t i = 0; i < together.size(); ++i) EXPECT_TRUE(same_bits(together[i], apart[i])) << bf16 << i;
+  }
 }
 
 // A parabola x^2 / 2 from 0.1, where larger gradients have left v = 1: v decays by less than half a unit in
@@ -253,17 +277,26 @@ TEST_F(AdamWOnCpu, RefusesWhatDoesNotFit) {
     }
     return "was not refused";
   };
-  EXPECT_EQ(refusal([&](AdamW& a) { a.param = half; }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].param = half; }),
             "adamw: param wants a tensor in fp32 on cpu, found bf16 [16] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) { a.v = half; }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].v = half; }),
             "adamw: v wants fp32 [16] on cpu, found bf16 [16] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) { a.m = half; }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].m = half; }),
             "adamw: v wants bf16 [16] on cpu, found fp32 [16] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) { a.grad = half; }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].grad = half; }),
             "adamw: grad wants fp32 [16] on cpu, found bf16 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.grad_norm = p.view({4, 4}); }),
             "adamw: grad_norm wants fp32 [16] on cpu, found fp32 [4, 4] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) { a.first_element = 4; }),
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].decayed = 12; }),
+            "adamw: decayed wants a multiple of 8 up to 16, or that, found 12");
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].decayed = 24; }),
+            "adamw: decayed wants a multiple of 8 up to 16, or that, found 24");
+  EXPECT_EQ(refusal([&](AdamW& a) {
+              a.parts.push_back(a.parts[0]);
+              a.parts[1].m = a.parts[1].v = half;
+            }),
+            "adamw: m wants fp32 [16] on cpu, found bf16 [16] on cpu");
+  EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].first_element = 4; }),
             "adamw: first_element wants a multiple of 8 of at least 0, found 4");
 }
 
