@@ -1,8 +1,12 @@
 #include "kernels/cuda/gemm.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/gemm_table.h"
 #include "kernels/workspace.h"
 
 namespace tessera::cuda {
@@ -18,12 +22,6 @@ cudaDataType_t cuda_type(DType dtype) {
       break;
   }
   fail("a matrix product wants fp32 or bf16, found {}", name_of(dtype));
-}
-
-// The largest power of two up to 256 that divides the address: some algorithms need aligned addresses.
-uint32_t alignment_of(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data) | 256;
-  return static_cast<uint32_t>(address & -address);
 }
 
 // A cuBLASLt descriptor that is destroyed with its owner.
@@ -47,10 +45,34 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   TESSERA_CUDA(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
 }
 
+cublasLtEpilogue_t epilogue_of(GemmEpilogue epilogue) {
+  switch (epilogue) {
+    case GemmEpilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case GemmEpilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case GemmEpilogue::kGeluAux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmEpilogue::kGeluAuxBias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case GemmEpilogue::kDGelu:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  fail("cuBLASLt has no epilogue {}", static_cast<int>(epilogue));
+}
+bool has_bias(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kBias || epilogue == GemmEpilogue::kGeluAuxBias;
+}
+bool has_aux(GemmEpilogue epilogue) {
+  return epilogue != GemmEpilogue::kNone && epilogue != GemmEpilogue::kBias;
+}
+
 // cuBLASLt counts columns first, so it sees a row-major array as its transpose: our rows are its columns.
-Layout layout_of(DType dtype, int64_t row, int64_t rows, const GemmMatrix& matrix, int batch) {
+Layout layout_of(const GemmKey::Matrix& matrix, int64_t rows, int64_t columns, int batch) {
+  if (matrix.transposed) std::swap(rows, columns);
   cublasLtMatrixLayout_t raw = nullptr;
-  TESSERA_CUDA(cublasLtMatrixLayoutCreate(&raw, cuda_type(dtype), row, rows, matrix.ld));
+  TESSERA_CUDA(cublasLtMatrixLayoutCreate(&raw, cuda_type(matrix.dtype), static_cast<uint64_t>(columns),
+                                          static_cast<uint64_t>(rows), matrix.ld));
   Layout layout(raw);
   if (batch > 1) {
     TESSERA_CUDA(
@@ -62,43 +84,66 @@ Layout layout_of(DType dtype, int64_t row, int64_t rows, const GemmMatrix& matri
 }
 
 // Pointers that the epilogue reads; they differ from call to call.
-void set_epilogue_pointers(const MatmulDesc& desc, const Gemm& gemm) {
-  if (gemm.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias);
-  if (gemm.aux) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gemm.aux);
+void set_epilogue_pointers(const MatmulDesc& desc, GemmEpilogue epilogue, const void* bias, const void* aux) {
+  if (has_bias(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-}  // namespace
+// Every attribute of an algorithm, and where we keep it. Its id is given when it is made.
+constexpr std::pair<cublasLtMatmulAlgoConfigAttributes_t, int GemmAlgorithm::*> kAttributes[] = {
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, &GemmAlgorithm::tile},
+    {CUBLASLT_ALGO_CONFIG_STAGES_ID, &GemmAlgorithm::stages},
+    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &GemmAlgorithm::split_k},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &GemmAlgorithm::reduction},
+    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &GemmAlgorithm::swizzle},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, &GemmAlgorithm::custom},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, &GemmAlgorithm::inner_shape},
+    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &GemmAlgorithm::cluster_shape}};
 
-// Everything that cuBLASLt's choice of an algorithm depends on.
-struct GemmRunner::Key {
-  DType dtype;
-  int64_t m, n, k;
-  struct Matrix {
-    int64_t ld, batch_stride;
-    bool transposed;
-    uint32_t alignment;
-    explicit Matrix(const GemmMatrix& from)
-        : ld(from.ld),
-          batch_stride(from.batch_stride),
-          transposed(from.transposed),
-          alignment(alignment_of(from.data)) {}
-    auto operator<=>(const Matrix&) const = default;
-  } a, b, d;
-  uint32_t c_alignment;
-  int batch;
-  cublasLtEpilogue_t epilogue;
-  auto operator<=>(const Key&) const = default;
-};
+// Two of them are 16 bits wide.
+bool is_short(cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  return attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ||
+         attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+}
+
+GemmAlgorithm attributes_of(const cublasLtMatmulAlgo_t& from) {
+  GemmAlgorithm algorithm;
+  const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, int& to) {
+    uint32_t wide = 0;  // little-endian: a short value fills its lower half
+    size_t written = 0;
+    TESSERA_CUDA(
+        cublasLtMatmulAlgoConfigGetAttribute(&from, attribute, &wide, is_short(attribute) ? 2 : 4, &written));
+    to = static_cast<int>(wide);
+  };
+  get(CUBLASLT_ALGO_CONFIG_ID, algorithm.id);
+  for (const auto& [attribute, member] : kAttributes) get(attribute, algorithm.*member);
+  return algorithm;
+}
+
+// Algorithms that split k are known by their parts and by how these are added: cuBLASLt also has some whose
+// count is -1, which its headers do not describe.
+bool adds_in_fp32(const GemmAlgorithm& algorithm) {
+  return algorithm.split_k == 0 || algorithm.split_k == 1 ||
+         (algorithm.split_k > 1 && algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+bool is_own(const GemmAlgorithm& algorithm) { return algorithm.id == GemmAlgorithm::kOwn; }
+
+}  // namespace
 
 struct GemmRunner::Plan {
   MatmulDesc desc;
   Layout a, b, d;
-  bool possible = false;
-  cublasLtMatmulAlgo_t algorithm{};
+  std::optional<cublasLtMatmulAlgo_t> algorithm = {};  // none: cuBLASLt has none
+  bool is_own = false;                                 // ours is taken instead
 };
 
-GemmRunner::GemmRunner() : plans_(std::make_unique<std::map<Key, Plan>>()) {
+GemmRunner::GemmRunner()
+    : has_own_(products::available()), plans_(std::make_unique<std::map<GemmKey, Plan>>()) {
   TESSERA_CUDA(cublasLtCreate(&handle_));
+  int device = 0;
+  TESSERA_CUDA(cudaGetDevice(&device));
+  TESSERA_CUDA(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device));
 }
 
 GemmRunner::~GemmRunner() {
@@ -106,30 +151,29 @@ GemmRunner::~GemmRunner() {
   cublasLtDestroy(handle_);
 }
 
-const GemmRunner::Plan& GemmRunner::plan_for(const Gemm& gemm) {
-  const uint32_t c_alignment = gemm.c ? alignment_of(gemm.c) : alignment_of(gemm.d.data);
-  const Key key{
-      gemm.dtype,          gemm.m,      gemm.n,     gemm.k,       Key::Matrix(gemm.a), Key::Matrix(gemm.b),
-      Key::Matrix(gemm.d), c_alignment, gemm.batch, gemm.epilogue};
-  if (const auto found = plans_->find(key); found != plans_->end()) return found->second;
-
+GemmRunner::Plan GemmRunner::describe(const GemmKey& key) const {
   Plan plan;
   cublasLtMatmulDesc_t raw_desc = nullptr;
   TESSERA_CUDA(cublasLtMatmulDescCreate(&raw_desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   plan.desc.reset(raw_desc);
-  const cublasOperation_t op_a = gemm.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasOperation_t op_b = gemm.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t op_a = key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t op_b = key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, op_b);  // d^T = b^T a^T: the factors trade places
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, op_a);
-  set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, gemm.epilogue);
-  if (gemm.aux) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.n);
-  set_epilogue_pointers(plan.desc, gemm);
-  plan.a = layout_of(gemm.dtype, gemm.a.transposed ? gemm.m : gemm.k, gemm.a.transposed ? gemm.k : gemm.m,
-                     gemm.a, gemm.batch);
-  plan.b = layout_of(gemm.dtype, gemm.b.transposed ? gemm.k : gemm.n, gemm.b.transposed ? gemm.n : gemm.k,
-                     gemm.b, gemm.batch);
-  plan.d = layout_of(gemm.dtype, gemm.n, gemm.m, gemm.d, gemm.batch);
+  set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  if (has_aux(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+  // Until a product is enqueued: an algorithm is sought for an epilogue that has its operands.
+  const auto* aligned = reinterpret_cast<const void*>(uintptr_t{256});
+  set_epilogue_pointers(plan.desc, key.epilogue, aligned, aligned);
+  plan.a = layout_of(key.a, key.m, key.k, key.batch);
+  plan.b = layout_of(key.b, key.k, key.n, key.batch);
+  plan.d = layout_of(key.d, key.m, key.n, key.batch);
+  return plan;
+}
 
+// The algorithms that cuBLASLt would take, by its estimate the fastest first
+std::vector<cublasLtMatmulAlgo_t> GemmRunner::heuristic(const GemmKey& key, const Plan& plan,
+                                                        int most) const {
   cublasLtMatmulPreference_t raw_preference = nullptr;
   TESSERA_CUDA(cublasLtMatmulPreferenceCreate(&raw_preference));
   const Preference preference(raw_preference);
@@ -137,38 +181,171 @@ const GemmRunner::Plan& GemmRunner::plan_for(const Gemm& gemm) {
   // Where k is split, the parts are added in fp32: the other schemes would round each of them to bf16.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b.alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a.alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c_alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d.alignment);
-
-  // The heuristic's first answer and no timing: two runs must make the same choice to give the same bits.
-  cublasLtMatmulHeuristicResult_t result{};
+  const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t attribute, const GemmKey::Matrix& matrix) {
+    set(preference, attribute, static_cast<uint32_t>(matrix.alignment));
+  };
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.d);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, plan.desc.get(), plan.b.get(), plan.a.get(), plan.d.get(),
-                                     plan.d.get(), preference.get(), 1, &result, &found);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) TESSERA_CUDA(status);
-  plan.possible = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-  plan.algorithm = result.algo;
+                                     plan.d.get(), preference.get(), most, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
+  TESSERA_CUDA(status);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (size_t i = 0; i < static_cast<size_t>(found); ++i)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+  return algorithms;
+}
+
+// Nothing if this library does not support it, or not within our workspace.
+std::optional<cublasLtMatmulAlgo_t> GemmRunner::built(const GemmKey& key, const Plan& plan,
+                                                      const GemmAlgorithm& algorithm) const {
+  cublasLtMatmulAlgo_t algo{};
+  if (cublasLtMatmulAlgoInit(handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, cuda_type(key.b.dtype),
+                             cuda_type(key.a.dtype), cuda_type(key.d.dtype), cuda_type(key.d.dtype),
+                             algorithm.id, &algo) != CUBLAS_STATUS_SUCCESS)
+    return std::nullopt;
+  for (const auto& [attribute, member] : kAttributes) {
+    const auto wide = static_cast<uint32_t>(algorithm.*member);
+    if (cublasLtMatmulAlgoConfigSetAttribute(&algo, attribute, &wide, is_short(attribute) ? 2 : 4) !=
+        CUBLAS_STATUS_SUCCESS)
+      return std::nullopt;
+  }
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, plan.desc.get(), plan.b.get(), plan.a.get(),
+                                                        plan.d.get(), plan.d.get(), &algo, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.state != CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > static_cast<size_t>(kGemmWorkspaceBytes))
+    return std::nullopt;
+  return algo;
+}
+
+std::optional<products::Product> GemmRunner::own(const GemmKey& key) const {
+  constexpr int64_t kAligned = 16;
+  if (!has_own_ || key.a.alignment < kAligned || key.b.alignment < kAligned || key.d.alignment < kAligned)
+    return std::nullopt;
+  return products::product_of(gemm_of(key));
+}
+
+bool GemmRunner::prefers_own(const products::Product& product) const {
+  return has_own_ && source_ != GemmSource::kCublasLt &&
+         (source_ == GemmSource::kOwn || products::is_preferred(product, multiprocessors_));
+}
+
+const GemmRunner::Plan& GemmRunner::plan_for(const GemmKey& key) {
+  if (const auto found = plans_->find(key); found != plans_->end()) return found->second;
+  Plan plan = describe(key);
+  const auto chosen = chosen_.find(key);
+  const bool is_chosen = chosen != chosen_.end(), own_chosen = is_chosen && is_own(chosen->second);
+  if (const auto product = own(key))
+    plan.is_own = source_ == GemmSource::kAuto && is_chosen ? own_chosen : prefers_own(*product);
+  if (is_chosen && !own_chosen) {
+    plan.algorithm = built(key, plan, chosen->second);
+  } else if (const auto algorithms = heuristic(key, plan, 1); !algorithms.empty()) {
+    plan.algorithm = algorithms.front();
+  }
   return plans_->emplace(key, std::move(plan)).first->second;
 }
 
-bool GemmRunner::try_run(const Gemm& gemm, void* workspace, cudaStream_t stream) {
-  const Plan& plan = plan_for(gemm);
-  if (!plan.possible) return false;
-  set_epilogue_pointers(plan.desc, gemm);
+void GemmRunner::enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                         void* workspace, cudaStream_t stream) const {
+  set_epilogue_pointers(plan.desc, gemm.epilogue, gemm.bias, gemm.aux);
   const void* c = gemm.c ? gemm.c : gemm.d.data;
   TESSERA_CUDA(cublasLtMatmul(handle_, plan.desc.get(), &gemm.alpha, gemm.b.data, plan.b.get(), gemm.a.data,
                               plan.a.get(), &gemm.beta, c, plan.d.get(), gemm.d.data, plan.d.get(),
-                              &plan.algorithm, workspace, kGemmWorkspaceBytes, stream));
+                              &algorithm, workspace, kGemmWorkspaceBytes, stream));
+}
+
+std::optional<products::Product> GemmRunner::own(const Gemm& gemm) {
+  return plan_for(key_of(gemm)).is_own ? products::product_of(gemm) : std::nullopt;
+}
+
+bool GemmRunner::try_run(const Gemm& gemm, void* workspace, cudaStream_t stream) {
+  if (const auto product = own(gemm)) {
+    products::run(*product, multiprocessors_, stream);
+    return true;
+  }
+  const Plan& plan = plan_for(key_of(gemm));
+  if (!plan.algorithm) return false;
+  enqueue(gemm, plan, *plan.algorithm, workspace, stream);
   return true;
 }
 
 void GemmRunner::run(const Gemm& gemm, void* workspace, cudaStream_t stream) {
-  check(try_run(gemm, workspace, stream),
-        "cuBLASLt has no algorithm for a {} product [{}, {}] x [{}, {}], batch {}", name_of(gemm.dtype),
-        gemm.m, gemm.k, gemm.k, gemm.n, gemm.batch);
+  check(try_run(gemm, workspace, stream), "cuBLASLt has no algorithm for the product {}",
+        tessera::describe(key_of(gemm)));
+}
+
+GemmPlatform GemmRunner::platform() const {
+  int device = 0;
+  cudaDeviceProp properties{};
+  TESSERA_CUDA(cudaGetDevice(&device));
+  TESSERA_CUDA(cudaGetDeviceProperties(&properties, device));
+  return {.device = properties.name,
+          .cublaslt = static_cast<int64_t>(cublasLtGetVersion()),
+          .cudart = static_cast<int64_t>(cublasLtGetCudartVersion())};
+}
+
+std::vector<GemmAlgorithm> GemmRunner::algorithms(const GemmKey& key, int most) {
+  const Plan plan = describe(key);
+  std::vector<GemmAlgorithm> algorithms;
+  for (const cublasLtMatmulAlgo_t& found : heuristic(key, plan, most)) {
+    const GemmAlgorithm algorithm = attributes_of(found);
+    const bool is_new = std::find(algorithms.begin(), algorithms.end(), algorithm) == algorithms.end();
+    if (is_new && adds_in_fp32(algorithm) && built(key, plan, algorithm)) algorithms.push_back(algorithm);
+  }
+  const auto product = own(key);
+  if (!product || source_ == GemmSource::kCublasLt) return algorithms;
+  const GemmAlgorithm ours{.id = GemmAlgorithm::kOwn};
+  if (source_ == GemmSource::kOwn) return {ours};
+  // It is one of `most`, and the first where the library would take it.
+  if (algorithms.size() >= static_cast<size_t>(most)) algorithms.pop_back();
+  algorithms.insert(prefers_own(*product) ? algorithms.begin() : algorithms.end(), ours);
+  return algorithms;
+}
+
+bool GemmRunner::supports(const GemmKey& key, const GemmAlgorithm& algorithm) {
+  if (is_own(algorithm)) return source_ != GemmSource::kCublasLt && own(key).has_value();
+  return built(key, describe(key), algorithm).has_value();
+}
+
+std::function<void()> GemmRunner::prepare(const Gemm& gemm, const GemmAlgorithm& algorithm,
+                                          const Launch& on) {
+  const GemmKey key = key_of(gemm);
+  if (is_own(algorithm)) {
+    const auto product = products::product_of(gemm);
+    check(has_own_ && product.has_value(), "we have no matrix product of our own for {}",
+          tessera::describe(key));
+    return [=, this, stream = on.stream] { products::run(*product, multiprocessors_, stream); };
+  }
+  const auto plan = std::make_shared<Plan>(describe(key));
+  plan->algorithm = built(key, *plan, algorithm);
+  check(plan->algorithm.has_value(), "cuBLASLt {} does not support algorithm {} for {}", cublasLtGetVersion(),
+        algorithm.id, tessera::describe(key));
+  void* workspace = on.scratch("matrix product", kGemmWorkspaceBytes);
+  return [=, this, stream = on.stream] { enqueue(gemm, *plan, *plan->algorithm, workspace, stream); };
+}
+
+void GemmRunner::use(const GemmTable& table) {
+  chosen_.clear();
+  plans_->clear();
+  for (const auto& [key, choice] : table.choices) {
+    check(supports(key, choice.algorithm), "cuBLASLt {} does not support the algorithm chosen for {}",
+          cublasLtGetVersion(), tessera::describe(key));
+    chosen_[key] = choice.algorithm;
+  }
+}
+
+void GemmRunner::take_from(GemmSource source) {
+  check(source != GemmSource::kOwn || has_own_,
+        "matrix products of our own want a GPU of compute capability 9.0 and a build for it (90a in "
+        "TESSERA_CUDA_ARCHS); set train.products to auto");
+  source_ = source;
+  plans_->clear();
 }
 
 }  // namespace tessera::cuda

@@ -1,55 +1,55 @@
-// Matrix products through cuBLASLt: described row-major, planned once per shape, enqueued on a stream.
+// Matrix products through cuBLASLt or our own kernels: planned once per product, enqueued on a stream.
 #pragma once
 
 #include <cublasLt.h>
 
-#include <compare>
 #include <map>
 #include <memory>
 
-#include "kernels/base/tensor.h"
+#include "kernels/gemm.h"
+#include "kernels/products/product.h"
 
 namespace tessera::cuda {
 
-struct GemmMatrix {
-  void* data = nullptr;
-  int64_t ld = 0;            // elements from one stored row to the next
-  bool transposed = false;   // stored as [columns, rows]
-  int64_t batch_stride = 0;  // elements from one product of a batch to the next
-};
-
-// d[m, n] = epilogue(alpha a[m, k] b[k, n] + beta c[m, n]); c is laid out as d and may be d. Arithmetic is
-// fp32, no TF32, and d is rounded once.
-struct Gemm {
-  DType dtype;
-  int64_t m, n, k;
-  GemmMatrix a, b, d;
-  void* c = nullptr;  // none: d
-  float alpha = 1, beta = 0;
-  int batch = 1;
-  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  void* bias = nullptr;  // [n], added to every row
-  void* aux = nullptr;   // [m, n] contiguous: the input of a GELU, written or read
-};
-
-class GemmRunner {
+class GemmRunner final : public GemmLibrary {
  public:
   GemmRunner();
-  ~GemmRunner();
+  ~GemmRunner() override;
   GemmRunner(const GemmRunner&) = delete;
   GemmRunner& operator=(const GemmRunner&) = delete;
 
-  // False if cuBLASLt has no algorithm for it, as with odd sizes and an epilogue; nothing is then enqueued.
+  // False if there is no algorithm for it, as with odd sizes and an epilogue; nothing is then enqueued.
   bool try_run(const Gemm& gemm, void* workspace, cudaStream_t stream);
   void run(const Gemm& gemm, void* workspace, cudaStream_t stream);  // fails where try_run() is false
 
+  GemmPlatform platform() const override;
+  std::vector<GemmAlgorithm> algorithms(const GemmKey& key, int most) override;
+  bool supports(const GemmKey& key, const GemmAlgorithm& algorithm) override;
+  std::function<void()> prepare(const Gemm& gemm, const GemmAlgorithm& algorithm, const Launch& on) override;
+  void use(const GemmTable& table) override;
+  void take_from(GemmSource source) override;
+
+  // Our product in place of it, if that is the choice. Its activation may be changed before it is run.
+  std::optional<products::Product> own(const Gemm& gemm);
+
  private:
-  struct Key;
   struct Plan;
-  const Plan& plan_for(const Gemm& gemm);
+  Plan describe(const GemmKey& key) const;
+  std::vector<cublasLtMatmulAlgo_t> heuristic(const GemmKey& key, const Plan& plan, int most) const;
+  std::optional<cublasLtMatmulAlgo_t> built(const GemmKey& key, const Plan& plan,
+                                            const GemmAlgorithm& algorithm) const;
+  std::optional<products::Product> own(const GemmKey& key) const;  // without data; none: we have no kernel
+  bool prefers_own(const products::Product& product) const;        // where no table says anything
+  const Plan& plan_for(const GemmKey& key);
+  void enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, void* workspace,
+               cudaStream_t stream) const;
 
   cublasLtHandle_t handle_ = nullptr;
-  std::unique_ptr<std::map<Key, Plan>> plans_;
+  int multiprocessors_ = 0;
+  bool has_own_ = false;
+  GemmSource source_ = GemmSource::kCublasLt;
+  std::map<GemmKey, GemmAlgorithm> chosen_;
+  std::unique_ptr<std::map<GemmKey, Plan>> plans_;
 };
 
 }  // namespace tessera::cuda

@@ -1,0 +1,39 @@
+#include "train/session/step_gemms.h"
+
+#include <algorithm>
+
+#include "kernels/linear_gemms.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+namespace {
+
+// With the calls of all `micro_steps`
+std::vector<StepGemm> walk(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
+  std::vector<StepGemm> found;
+  const auto see = [&](const Gemm& gemm) {
+    const GemmKey key = key_of(gemm);
+    const auto known = std::ranges::find(found, key, &StepGemm::key);
+    if (known != found.end()) ++known->calls;
+    if (known == found.end()) found.push_back({.key = key, .calls = 1});
+  };
+  const std::unique_ptr<Backend> be = make_plan_backend(device, [&](const AnyOp& op) { each_gemm(op, see); });
+  Arena arena = Arena::plan(device.device);
+  const std::unique_ptr<Communicator> comm =
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
+  TrainState(*be, arena, shape, comm.get()).walk_step(micro_steps);
+  return found;
+}
+
+}  // namespace
+
+// The second micro-batch of a step is as all that follow.
+std::vector<StepGemm> step_gemms(const RunShape& shape, const DeviceTraits& device) {
+  std::vector<StepGemm> gemms = walk(shape, device, std::min<int64_t>(shape.micro_steps, 2));
+  if (shape.micro_steps > 1)
+    for (const StepGemm& first : walk(shape, device, 1))
+      std::ranges::find(gemms, first.key, &StepGemm::key)->calls -= first.calls;
+  return gemms;
+}
+
+}  // namespace tessera
