@@ -12,6 +12,13 @@ __device__ __forceinline__ float exp2(float x) {
   return y;
 }
 
+// 1 / x, relative error 1e-7; 1 / inf = 0 (9.7.3.14 rcp)
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats rounded to bf16, `low` in the lower half (9.7.9.22 cvt: the first source goes to the upper half)
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t packed;
@@ -32,6 +39,14 @@ __device__ __forceinline__ uint32_t max_bf16(uint32_t x, uint32_t y) {
   uint32_t larger;
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y));
   return larger;
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lanes 8i .. 8i+7 give the rows of matrix i (9.7.14.5.15 ldmatrix)
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address)
+               : "memory");
 }
 
 // d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
@@ -67,10 +82,14 @@ __device__ __forceinline__ float2 load_shared_float2(uint32_t shared_address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address) : "memory");
   return v;
 }
-__device__ __forceinline__ int2 load_shared_int2(uint32_t shared_address) {
-  int2 v;
-  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared_address) : "memory");
+__device__ __forceinline__ uint2 load_shared_uint2(uint32_t shared_address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared_address) : "memory");
   return v;
+}
+__device__ __forceinline__ int2 load_shared_int2(uint32_t shared_address) {
+  const uint2 v = load_shared_uint2(shared_address);
+  return {static_cast<int>(v.x), static_cast<int>(v.y)};
 }
 __device__ __forceinline__ uint4 load_shared_uint4(uint32_t shared_address) {
   uint4 v;

@@ -8,15 +8,7 @@
 
 namespace tessera::attention::ptx {
 
-// Four 8 x 8 matrices of 16-bit elements; lanes 8i .. 8i+7 give the rows of matrix i (9.7.14.5.15 ldmatrix)
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-               : "r"(shared_address)
-               : "memory");
-}
-
-// The same, each matrix transposed on the way
+// ldmatrix_x4(), each matrix transposed on the way
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

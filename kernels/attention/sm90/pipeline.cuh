@@ -53,6 +53,10 @@ struct Ring {
   __device__ __forceinline__ void wait_full(Place at) const { ptx::mbarrier_wait(full(at.stage), at.turn); }
   // By one thread of each reader, when all of its threads have read
   __device__ __forceinline__ void release(Place at) const { ptx::mbarrier_arrive(empty(at.stage)); }
+  // The same in the ring of another CTA of the cluster, whose filler writes to this CTA too
+  __device__ __forceinline__ void release_at(Place at, uint32_t cta) const {
+    ptx::mbarrier_arrive_at(empty(at.stage), cta);
+  }
 
  private:
   __device__ __forceinline__ uint32_t full(int stage) const { return base + stage * 8; }

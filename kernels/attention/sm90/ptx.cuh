@@ -41,6 +41,29 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       : "memory");
 }
 
+// ---- clusters: CTAs that run together and see each other's shared memory ----
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all CTAs of the cluster, which see afterwards what each wrote before (9.7.13.3)
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// An arrival at the barrier that stands at the same place in another CTA of the cluster (9.7.9.23 mapa)
+__device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier, uint32_t cta) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(barrier),
+      "r"(cta)
+      : "memory");
+}
+
 // ---- named barriers (9.7.13.1 barrier): `threads` counts those who wait and those who only arrive ----
 
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
@@ -86,6 +109,34 @@ __device__ __forceinline__ void store_panel(const CUtensorMap& map, uint32_t fro
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
       "r"(from), "r"(column), "r"(token), "r"(0), "r"(head), "r"(batch)
+      : "memory");
+}
+// A box of a matrix, from `row` and `column` on, and back
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
+                                         int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+// The first that leaves L2 again, where what is read more than once stays
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int column, int row) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // a policy as createpolicy makes it (9.7.9.19)
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
+          &map),
+      "r"(from), "r"(column), "r"(row), "l"(kEvictFirst)
+      : "memory");
+}
+// A box into the CTAs of this cluster whose bits are set in `ctas`, at the same place of each. There its
+// bytes count on the barrier at the same place
+__device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t to, const CUtensorMap& map,
+                                            uint32_t barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(ctas)
       : "memory");
 }
 // Contiguous bytes, multiples of 16 from and to multiples of 16
@@ -159,6 +210,17 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
 }
 __device__ __forceinline__ void store_shared(uint32_t to, uint2 value) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(value.x), "r"(value.y) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, float2 value) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(value.x), "f"(value.y) : "memory");
+}
+__device__ __forceinline__ float load_shared_float(uint32_t from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+  return v;
 }
 __device__ __forceinline__ float4 load_shared_float4(uint32_t from) {
   float4 v;
@@ -237,6 +299,8 @@ struct Wgmma;
 #define TESSERA_REGISTERS_64 TESSERA_F32(0)
 #define TESSERA_REGISTERS_80 TESSERA_F32(0), TESSERA_F8(32)
 #define TESSERA_REGISTERS_128 TESSERA_F32(0), TESSERA_F32(32)
+#define TESSERA_REGISTERS_192 TESSERA_REGISTERS_128, TESSERA_F32(64)
+#define TESSERA_REGISTERS_256 TESSERA_REGISTERS_192, TESSERA_F32(96)
 TESSERA_WGMMA(64, TESSERA_REGISTERS_64,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
@@ -252,10 +316,30 @@ TESSERA_WGMMA(128, TESSERA_REGISTERS_128,
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",
     "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+TESSERA_WGMMA(192, TESSERA_REGISTERS_192,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+    "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "
+    "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, "
+    "%90, %91, %92, %93, %94, %95",
+    "%96", "%97", "%98", "%99", "%100", "%101", "%102");
+TESSERA_WGMMA(256, TESSERA_REGISTERS_256,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+    "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "
+    "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, "
+    "%90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
+    "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "
+    "%126, %127",
+    "%128", "%129", "%130", "%131", "%132", "%133", "%134");
 // clang-format on
 #undef TESSERA_REGISTERS_64
 #undef TESSERA_REGISTERS_80
 #undef TESSERA_REGISTERS_128
+#undef TESSERA_REGISTERS_192
+#undef TESSERA_REGISTERS_256
 #undef TESSERA_WGMMA
 #undef TESSERA_F32
 #undef TESSERA_F8

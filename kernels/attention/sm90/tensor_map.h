@@ -23,6 +23,12 @@ struct Box {
 AttnStatus make_tensor_map(CUtensorMap* map, const AttnTensor& tensor, int64_t batch, int64_t tokens,
                            int64_t heads, Box box);
 
+// A map of a bf16 matrix [rows, columns], `ld` elements from one row to the next: boxes of `box_rows` rows
+// and a panel. What lies outside is read as zeros and never written. `data` must be a multiple of 16 bytes,
+// `ld` of 8 elements; false where the driver refuses.
+bool make_matrix_map(CUtensorMap* map, const void* data, int64_t rows, int64_t columns, int64_t ld,
+                     int box_rows);
+
 // The boxes that tiles of heads of this size are copied in. Panels that are all whole come in one box; where
 // the last is not, each comes alone, and the map says where the head ends: load_tile() in tile.cuh.
 constexpr Box box_of(int head_dim, int rows) {

@@ -1,0 +1,233 @@
+// The epilogues of a product: what happens to the sums of a tile before they are rounded, and their way out.
+#pragma once
+
+#include "kernels/products/work.cuh"
+
+namespace tessera::products {
+
+__device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
+}
+
+// What a consumer does with its sums. Sixteen columns are a step: eight sums of a
+// thread for each 64 rows, two rows of the columns c, c + 1, c + 8, c + 9.
+template <Kind kKind, class Activation>
+struct Epilogue {
+  static constexpr bool kReads = kKind == Kind::kAdd || kKind == Kind::kSlope;
+  static constexpr int kPanels = kTileColumns / kPanel, kSteps = kPanel / 16;
+  using Pairs = uint32_t[kHalves][4];  // of bf16: those of a step
+
+  const Memory& memory;
+  const Arguments& args;
+  int me, thread;      // which consumer, and the thread of it
+  uint32_t turns = 0;  // parity of each buffer's operands, a bit each
+
+  __device__ __forceinline__ void barrier() const { ptx::barrier_sync(kConsumerBarrier + me, kWarpgroup); }
+
+  // By one thread: the operand's panel, once the copy engine has read what was in the buffer
+  __device__ __forceinline__ void ask(TilePlace tile, int panel) const {
+    const int which = panel % kBuffers;
+    const uint32_t full = memory.operand_barrier(me, which);
+    ptx::mbarrier_arrive_expect(full, kBufferBytes);
+    ptx::load_box(memory.buffer(me, which).base, args.e, full, tile.column + panel * kPanel, tile.row);
+  }
+
+  // Before the products, which are added to the biases
+  __device__ __forceinline__ void begin(TilePlace tile, Sums& d) const {
+    if constexpr (kReads) {
+      if (thread == 0) {
+        ptx::bulk_wait_read<0>();
+#pragma unroll
+        for (int panel = 0; panel < kBuffers; ++panel) ask(tile, panel);
+      }
+    }
+    uint32_t bias[kTileColumns / 8];
+#pragma unroll
+    for (int i = 0; i < kTileColumns / 8; ++i) {
+      const int column = tile.column + 8 * i + thread % 4 * 2;
+      bias[i] = args.bias != nullptr && column < args.n ? args.bias[column / 2] : 0;
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < kTileColumns / 8; ++i) {
+        const float2 pair = unpack_bf16(bias[i]);
+        d[half][4 * i] = d[half][4 * i + 2] = pair.x, d[half][4 * i + 1] = d[half][4 * i + 3] = pair.y;
+      }
+  }
+
+  // Where a thread gives the address of its row of a step's 16 x 16 elements
+  __device__ __forceinline__ uint32_t at(Tile<kTileRows, kPanel> buffer, int half, int step) const {
+    return buffer.chunk_at(64 * half + thread / 32 * 16 + thread % 16, 2 * step + thread % 32 / 16);
+  }
+  __device__ __forceinline__ void read(Tile<kTileRows, kPanel> buffer, int step, Pairs& pairs) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) ptx::ldmatrix_x4(pairs[half], at(buffer, half, step));
+  }
+  __device__ __forceinline__ void write(Tile<kTileRows, kPanel> buffer, int step, const Pairs& pairs) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      ptx::stmatrix_x4(at(buffer, half, step), pairs[half][0], pairs[half][1], pairs[half][2],
+                       pairs[half][3]);
+  }
+
+  // The buffer `from` is whole when all threads have come: it goes to columns of `map`. Buffers of earlier
+  // stores are then free, but for the last kBusy.
+  template <int kBusy>
+  __device__ __forceinline__ void store(const CUtensorMap& map, Tile<kTileRows, kPanel> from, TilePlace tile,
+                                        int panel) const {
+    ptx::fence_shared_for_async();
+    if (thread == 0) ptx::bulk_wait_read<kBusy>();
+    barrier();
+    if (thread == 0) {
+      ptx::store_box(map, from.base, tile.column + panel * kPanel, tile.row);
+      ptx::bulk_commit();
+    }
+  }
+
+  // Lanes whose numbers differ in bit 4 kWidth halve what they hold, and add what the other sends.
+  template <int kWidth>
+  __device__ __forceinline__ void halve(float (&totals)[8]) const {
+    const bool upper = thread & 4 * kWidth;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float mine = upper ? totals[kWidth + i] : totals[i],
+                  theirs = upper ? totals[i] : totals[kWidth + i];
+      totals[i] = mine + __shfl_xor_sync(0xffffffff, theirs, 4 * kWidth);
+    }
+  }
+  // Sums of the columns of two steps over the 8 lanes that have them. A lane ends with the sum of totals[i],
+  // i = 4 b4 + 2 b3 + b2 with the bits of its number.
+  __device__ __forceinline__ void add_lanes(float (&totals)[8], int step) const {
+    halve<4>(totals), halve<2>(totals), halve<1>(totals);
+    const int column = 16 * (step + thread / 16 % 2) + thread / 8 % 2 * 8 + thread % 4 * 2 + thread / 4 % 2;
+    ptx::store_shared(memory.scratch(me) + (thread / 32 * kPanel + column) * 4, totals[0]);
+  }
+  // After a barrier: the sums of the four warps
+  __device__ __forceinline__ void add_warps(TilePlace tile, int panel) const {
+    const int column = tile.column + panel * kPanel + thread;
+    if (thread >= kPanel || column >= args.n || tile.row >= args.m) return;
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < 4; ++warp)
+      sum += ptx::load_shared_float(memory.scratch(me) + (warp * kPanel + thread) * 4);
+    args.partials[static_cast<int64_t>(tile.row / kTileRows) * args.n + column] = sum;
+  }
+
+  // d, one panel after another, a buffer each
+  __device__ __forceinline__ void plain(Sums& d, TilePlace tile) const {
+    if (thread == 0) ptx::bulk_wait_read<0>();
+    barrier();
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const auto to = memory.buffer(me, panel % kBuffers);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) write_sums(d, to, panel, step);
+      store<0>(args.d, to, tile, panel);
+    }
+  }
+  __device__ __forceinline__ void write_sums(const Sums& d, Tile<kTileRows, kPanel> to, int panel,
+                                             int step) const {
+    Pairs out;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* sums = &d[half][32 * panel + 8 * step + 2 * i];
+        out[half][i] = ptx::pack_bf16(sums[0], sums[1]);
+      }
+    write(to, step, out);
+  }
+
+  // Of each panel first the sums, then their activations, a buffer each
+  __device__ __forceinline__ void activate(Sums& d, TilePlace tile) const {
+    const auto first = memory.buffer(me, 0), second = memory.buffer(me, 1);
+    if (thread == 0) ptx::bulk_wait_read<0>();
+    barrier();
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) write_sums(d, first, panel, step);
+      store<0>(args.e, first, tile, panel);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            float& sum = d[half][32 * panel + 8 * step + i];
+            sum = Activation::value(sum);
+          }
+        write_sums(d, second, panel, step);
+      }
+      store<0>(args.d, second, tile, panel);
+    }
+  }
+
+  // An operand's panel comes to a buffer; the result takes its place there.
+  __device__ __forceinline__ void combine(Sums& d, TilePlace tile) {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int which = panel % kBuffers;
+      const auto buffer = memory.buffer(me, which);
+      ptx::mbarrier_wait(memory.operand_barrier(me, which), turns >> which & 1);
+      turns ^= 1u << which;
+      float totals[8] = {};  // of two steps
+      Pairs operand;
+      read(buffer, 0, operand);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        Pairs next;
+        if (step + 1 < kSteps) read(buffer, step + 1, next);
+        combine_step(d, operand, panel, step, totals);
+        write_sums(d, buffer, panel, step);
+        if (kKind == Kind::kSlope && step % 2 == 1 && args.partials != nullptr) {
+          add_lanes(totals, step - 1);
+#pragma unroll
+          for (float& total : totals) total = 0;
+        }
+        if (step == 1 && panel >= 1 && panel + 1 < kPanels && thread == 0) {
+          ptx::bulk_wait_read<0>();  // of the panel before, whose buffer it was
+          ask(tile, panel + 1);
+        }
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) operand[half][i] = next[half][i];
+      }
+      store<1>(args.d, buffer, tile, panel);
+      if (kKind == Kind::kSlope && args.partials != nullptr) {
+        add_warps(tile, panel);
+        barrier();  // their sums have been read
+      }
+    }
+  }
+  __device__ __forceinline__ void combine_step(Sums& d, const Pairs& operand, int panel, int step,
+                                               float (&totals)[8]) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float* sums = &d[half][32 * panel + 8 * step + 2 * i];
+        const float2 e = unpack_bf16(operand[half][i]);
+        if constexpr (kKind == Kind::kAdd) {
+          sums[0] += e.x, sums[1] += e.y;
+        } else {
+          sums[0] *= Activation::slope(e.x), sums[1] *= Activation::slope(e.y);
+          totals[step % 2 * 4 + i / 2 * 2] += sums[0], totals[step % 2 * 4 + i / 2 * 2 + 1] += sums[1];
+        }
+      }
+  }
+
+  __device__ __forceinline__ void finish(Sums& d, TilePlace tile) {
+    if constexpr (kKind == Kind::kPlain) {
+      plain(d, tile);
+    } else if constexpr (kKind == Kind::kActivate) {
+      activate(d, tile);
+    } else {
+      combine(d, tile);
+    }
+  }
+};
+
+}  // namespace tessera::products

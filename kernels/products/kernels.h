@@ -1,0 +1,16 @@
+// The kernels that there are, each compiled in a file of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace tessera::products {
+
+struct Product;
+
+using Run = cudaError_t(const Product& product, int multiprocessors, cudaStream_t stream);
+
+Run run_plain, run_add, run_plain_stored;  // the last with b stored as [k, n]
+Run run_gelu, run_gelu_exact, run_relu;
+Run run_gelu_slope, run_gelu_exact_slope, run_relu_slope;
+
+}  // namespace tessera::products

@@ -1,0 +1,53 @@
+// Launching a product: tensor maps, the grid, the cluster.
+#pragma once
+
+#include "kernels/attention/sm90/tensor_map.h"
+#include "kernels/products/kernel.cuh"
+#include "kernels/products/product.h"
+
+namespace tessera::products {
+
+// Rows of tiles that are walked together, so that what they read of a and b stays in L2
+inline constexpr int kGroupRows = 2048, kRowsOfCluster = kCluster * kTileRows;
+
+inline cudaError_t map(CUtensorMap& to, const Matrix& from, int64_t rows, int64_t columns, int box_rows) {
+  return attention::sm90::make_matrix_map(&to, from.data, rows, columns, from.ld, box_rows)
+             ? cudaSuccess
+             : cudaErrorInvalidValue;
+}
+
+template <Major kB, Kind kKind, class Activation>
+cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
+  const auto kernel = product_kernel<kB, kKind, Activation>;
+  Arguments args{.bias = static_cast<const uint32_t*>(p.bias),
+                 .partials = p.partials,
+                 .m = static_cast<int>(p.m),
+                 .n = static_cast<int>(p.n),
+                 .row_tiles = static_cast<int>((p.m + kRowsOfCluster - 1) / kRowsOfCluster),
+                 .column_tiles = static_cast<int>((p.n + kTileColumns - 1) / kTileColumns),
+                 .steps = static_cast<int>((p.k + kBlockK - 1) / kBlockK),
+                 .group = kGroupRows / kRowsOfCluster};
+  cudaError_t status = map(args.a, p.a, p.m, p.k, kTileRows);
+  if (status == cudaSuccess)
+    status = kB == Major::kSum ? map(args.b, p.b, p.n, p.k, kTileColumns / kCluster)
+                               : map(args.b, p.b, p.k, p.n, kBlockK / kCluster);
+  if (status == cudaSuccess) status = map(args.d, p.d, p.m, p.n, kTileRows);
+  if (status == cudaSuccess && kKind != Kind::kPlain) status = map(args.e, p.e, p.m, p.n, kTileRows);
+  if (status == cudaSuccess)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (status != cudaSuccess) return status;
+
+  const int clusters = multiprocessors / kCluster, tiles = args.row_tiles * args.column_tiles;
+  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{
+      .gridDim = static_cast<unsigned>((tiles < clusters ? tiles : clusters) * kCluster),
+      .blockDim = kThreads,
+      .dynamicSmemBytes = kSharedBytes,
+      .stream = stream,
+      .attrs = &cluster,
+      .numAttrs = 1};
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+}  // namespace tessera::products

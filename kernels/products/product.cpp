@@ -1,0 +1,114 @@
+#include "kernels/products/product.h"
+
+#include "kernels/base/check.h"
+#include "kernels/products/kernels.h"
+#include "kernels/products/shape.h"
+
+namespace tessera::products {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // bytes, of the copy engine
+static_assert(kTileRows == kRowsOfPartial);
+
+bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+bool fits(const GemmMatrix& matrix, DType dtype) {
+  return matrix.dtype.value_or(dtype) == DType::kBF16 && is_aligned(matrix.data, kAlignment) &&
+         matrix.ld * 2 % kAlignment == 0;
+}
+
+#ifdef TESSERA_PRODUCTS_SM90
+Run& kernel_of(const Product& product) {
+  const bool slope = product.kind == Kind::kSlope;
+  switch (product.kind) {
+    case Kind::kPlain:
+      return product.transposed ? run_plain : run_plain_stored;
+    case Kind::kAdd:
+      return run_add;
+    case Kind::kActivate:
+    case Kind::kSlope:
+      switch (product.activation) {
+        case Activation::kGelu:
+          return slope ? run_gelu_slope : run_gelu;
+        case Activation::kGeluExact:
+          return slope ? run_gelu_exact_slope : run_gelu_exact;
+        case Activation::kRelu:
+          return slope ? run_relu_slope : run_relu;
+      }
+  }
+  fail("no such matrix product");
+}
+#endif
+
+}  // namespace
+
+std::optional<Product> product_of(const Gemm& gemm) {
+  const DType t = gemm.dtype;
+  if (!fits(gemm.a, t) || !fits(gemm.b, t) || !fits(gemm.d, t) || gemm.a.transposed || gemm.batch != 1 ||
+      gemm.alpha != 1 || gemm.n * 2 % kAlignment != 0 || !is_aligned(gemm.bias, 4) ||
+      std::max({gemm.m, gemm.n, gemm.k}) > INT32_MAX / 2)
+    return std::nullopt;
+  const void* c = gemm.c ? gemm.c : gemm.d.data;
+  Product product{.kind = Kind::kPlain,
+                  .m = gemm.m,
+                  .n = gemm.n,
+                  .k = gemm.k,
+                  .a = {gemm.a.data, gemm.a.ld},
+                  .b = {gemm.b.data, gemm.b.ld},
+                  .d = {gemm.d.data, gemm.d.ld},
+                  .transposed = gemm.b.transposed};
+  const bool adds = gemm.beta != 0;
+  switch (gemm.epilogue) {
+    case GemmEpilogue::kNone:
+    case GemmEpilogue::kBias:
+      if (adds) product.kind = Kind::kAdd, product.e = {c, gemm.d.ld};
+      break;
+    case GemmEpilogue::kGeluAux:
+    case GemmEpilogue::kGeluAuxBias:
+      product.kind = Kind::kActivate, product.e = {gemm.aux, gemm.n};
+      break;
+    case GemmEpilogue::kDGelu:
+      product.kind = Kind::kSlope, product.e = {gemm.aux, gemm.n};
+      break;
+  }
+  if (gemm.epilogue == GemmEpilogue::kBias || gemm.epilogue == GemmEpilogue::kGeluAuxBias)
+    product.bias = gemm.bias;
+  const bool stored_as_served =
+      product.kind == Kind::kPlain || product.transposed != (product.kind == Kind::kSlope);
+  const bool adds_as_served = !adds || (product.kind == Kind::kAdd && gemm.beta == 1);
+  if (!stored_as_served || !adds_as_served || !is_aligned(product.e.data, kAlignment)) return std::nullopt;
+  return product;
+}
+
+bool available() {
+#ifdef TESSERA_PRODUCTS_SM90
+  int device = 0, major = 0, minor = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+         major == 9 && minor == 0;
+#else
+  return false;
+#endif
+}
+
+bool is_preferred(const Product& product, int multiprocessors) {
+  const int64_t rows = (product.m + kTileRows - 1) / kTileRows,
+                columns = (product.n + kTileColumns - 1) / kTileColumns;
+  return (product.kind != Kind::kPlain || product.bias != nullptr) && rows * columns >= multiprocessors;
+}
+
+void run(const Product& product, int multiprocessors, cudaStream_t stream) {
+#ifdef TESSERA_PRODUCTS_SM90
+  const cudaError_t status = kernel_of(product)(product, multiprocessors, stream);
+  check(status == cudaSuccess, "our matrix product [{}, {}] x [{}, {}] cannot be launched: {}", product.m,
+        product.k, product.k, product.n, cudaGetErrorString(status));
+#else
+  (void)product, (void)multiprocessors, (void)stream;
+  fail("this build has no matrix products of its own: TESSERA_CUDA_ARCHS has no 90a");
+#endif
+}
+
+}  // namespace tessera::products

@@ -1,0 +1,55 @@
+// Our matrix products for compute capability 9.0, in bf16 with sums in fp32, rounded once. Where cuBLASLt
+// computes an epilogue after its products, ours computes it beside them. Same arguments, same bits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/base/activation.h"
+#include "kernels/gemm.h"
+
+namespace tessera::products {
+
+// A row-major matrix of bf16, `ld` elements from one row to the next
+struct Matrix {
+  const void* data = nullptr;
+  int64_t ld = 0;
+};
+
+// What happens to the sums of a[m, k] b[k, n]
+enum class Kind {
+  kPlain,     // d = sum + bias
+  kAdd,       // d = sum + bias + e; d may be e
+  kActivate,  // e = sum + bias, d = activation(that, before it is rounded)
+  kSlope,     // d = sum activation'(e)
+};
+
+struct Product {
+  Kind kind;
+  int64_t m, n, k;
+  Matrix a, b, d, e = {};
+  bool transposed;             // b is stored as [n, k]: with kAdd and kActivate always, with kSlope never
+  const void* bias = nullptr;  // [n], added to every row
+  // With kSlope, if wanted: [partial_rows(m), n], sums of d over so many rows each, to be added up
+  float* partials = nullptr;
+  Activation activation = Activation::kGelu;
+};
+constexpr int64_t kRowsOfPartial = 128;
+constexpr int64_t partial_rows(int64_t m) { return (m + kRowsOfPartial - 1) / kRowsOfPartial; }
+
+// The same as `gemm`, if it is one that we have a kernel for: bf16, one product, `a` not transposed, no
+// factor, rows and addresses multiples of 16 bytes.
+std::optional<Product> product_of(const Gemm& gemm);
+
+// Whether this build has the kernels, and they run on the current device
+bool available();
+
+// Whether ours is the faster one where nothing is known about cuBLASLt's best: with an epilogue, and tiles
+// for all multiprocessors
+bool is_preferred(const Product& product, int multiprocessors);
+
+void run(const Product& product, int multiprocessors, cudaStream_t stream);
+
+}  // namespace tessera::products

@@ -1,0 +1,67 @@
+// What the warpgroups of a product share: arguments, tiles, shared memory, barriers.
+#pragma once
+
+#include "kernels/attention/sm90/pipeline.cuh"
+#include "kernels/attention/sm90/tile.cuh"
+#include "kernels/products/product.h"
+#include "kernels/products/shape.h"
+
+namespace tessera::products {
+
+namespace ptx = attention::ptx;
+using attention::sm90::kWarpgroup;
+using attention::sm90::Ring;
+using attention::sm90::RingPlace;
+using attention::sm90::Tile;
+
+inline constexpr int kHalves = kTileRows / attention::sm90::kWarpgroupRows;
+// A consumer's, of its tile: wgmma's layout (kernels/attention/sm90/ptx.cuh) for each 64 rows
+using Sums = float[kHalves][kTileColumns / 2];
+
+struct Arguments {
+  CUtensorMap a, b, d, e;
+  const uint32_t* bias;  // [n / 2] pairs of bf16, or none
+  float* partials;       // [partial_rows(m), n], or none
+  int m, n;
+  int row_tiles;            // in units of a cluster's rows
+  int column_tiles, steps;  // of K
+  int group;                // clusters' rows of tiles that are walked together, column by column
+};
+
+// Named barriers, each of two: of the threads of a consumer; and of a consumer whose turn it is to multiply.
+// It waits for the other to have begun all its products: earlier, the parity of a stage that is two rounds of
+// the ring ahead would be that of the round under way.
+enum : int { kConsumerBarrier = 1, kTurnBarrier = kConsumerBarrier + kConsumers };
+
+// A tile of a cluster: where this CTA's rows and its columns begin
+struct TilePlace {
+  int row, column;
+};
+__device__ __forceinline__ TilePlace place_of(const Arguments& args, int index, uint32_t rank) {
+  const int whole = args.group * args.column_tiles, first = index / whole * args.group;
+  const int rows = min(args.group, args.row_tiles - first), rest = index % whole;
+  return {((first + rest % rows) * kCluster + static_cast<int>(rank)) * kTileRows,
+          rest / rows * kTileColumns};
+}
+
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ Tile<kTileRows, kBlockK> a(int stage) const {
+    return {base + stage * kStageBytes};
+  }
+  __device__ __forceinline__ uint32_t b(int stage) const { return base + stage * kStageBytes + kABytes; }
+  __device__ __forceinline__ Tile<kTileRows, kPanel> buffer(int consumer, int which) const {
+    return {base + kStages * kStageBytes + (consumer * kBuffers + which) * kBufferBytes};
+  }
+  __device__ __forceinline__ uint32_t scratch(int consumer) const {
+    return buffer(kConsumers, 0).base + consumer * kScratchBytes;
+  }
+  __device__ __forceinline__ Ring<kStages> ring() const { return {scratch(kConsumers)}; }
+  // Full once an operand of the epilogue has come
+  __device__ __forceinline__ uint32_t operand_barrier(int consumer, int which) const {
+    return ring().base + Ring<kStages>::kBytes + (consumer * kBuffers + which) * 8;
+  }
+};
+
+}  // namespace tessera::products
