@@ -27,10 +27,22 @@ void prefill(const Stream& stream, Arena& arena, const Model& model, const KvCac
 // `model` at one new token of each slot, with attention over the cache. Error: as choose_decode().
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device);
 
-// Reads tokens [slots, 1], each at the place that cache.starts says: logits [slots, padded V]. Rows of idle
-// slots mean nothing. It is the forward of transformer.h with products that have their norm and activation in
-// them. `model` is that of decoding(), `saved` of allocate_saved() with Keep::nothing().
-void decode(const Stream& stream, const Model& model, const KvCache& cache, const Tensor& tokens,
-            const Saved& saved, const Tensor& logits);
+// What decode() runs, made once for all steps. It reads tokens [slots, 1], each at the place that
+// cache.starts says: logits [slots, padded V]. Rows of idle slots mean nothing. It is the forward of
+// transformer.h with products that have their norm and activation in them.
+struct DecodeStep {
+  Model model;  // of decoding()
+  Batch batch;
+  Saved saved;  // of allocate_saved() with Keep::nothing()
+  Tensor logits;
+  std::vector<ChainedOp> operations = {};  // none with LoRA
+  Tensor memory = {};                      // of Chain, where the device computes them as one kernel
+};
+
+// `cache` and what the tensors lie in must outlive the step. With `one_kernel` the step is a Chain where the
+// device has it and there is no LoRA: then this allocates its memory.
+DecodeStep prepare_decode(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
+                          const Tensor& tokens, const Saved& saved, const Tensor& logits, bool one_kernel);
+void decode(const Stream& stream, const DecodeStep& step);
 
 }  // namespace tessera

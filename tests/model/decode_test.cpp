@@ -111,6 +111,8 @@ TEST(Decode, HasTheLogitsOfAWholeForwardInSlotsOfDifferentLengths) {
     const Tensor tokens = whole.loud.make.poisoned({slots, 1}),
                  logits = whole.loud.make.poisoned({slots, model.config.padded_vocab()});
     const Tensor ids{.data = tokens.data, .dtype = DType::kI32, .shape = tokens.shape};
+    const DecodeStep all =
+        prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits, false);
     int32_t* starts = cache.starts.as<int32_t>();
     for (int64_t step = 0; step < kTokens; ++step) {
       for (int64_t slot = 0; slot < slots; ++slot) {
@@ -122,7 +124,7 @@ TEST(Decode, HasTheLogitsOfAWholeForwardInSlotsOfDifferentLengths) {
         ids.as<int32_t>()[slot] = whole.token(job.text, place);
         starts[slot] = static_cast<int32_t>(place);
       }
-      decode(whole.loud.cpu, model, cache, ids, saved, logits);
+      decode(whole.loud.cpu, all);
       for (int64_t slot = 0; slot < slots; ++slot)
         if (starts[slot] >= 0) whole.expect_logits(logits.rows(slot, 1), jobs[slot].text, starts[slot]);
     }
@@ -145,7 +147,8 @@ TEST(Decode, LeavesIdleSlotsAlone) {
   const Tensor ids = whole.loud.make.tokens({2, 1}, kPlain.vocab_size);
   cache.starts.as<int32_t>()[0] = 5;
   cache.starts.as<int32_t>()[1] = -1;
-  decode(whole.loud.cpu, model, cache, ids, saved, logits);
+  decode(whole.loud.cpu,
+         prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits, false));
   for (size_t l = 0; l < before.size(); ++l) {
     EXPECT_EQ(std::memcmp(idle.layers[l].k.data, before[l].k.data, before[l].k.bytes()), 0);
     EXPECT_EQ(std::memcmp(idle.layers[l].v.data, before[l].v.data, before[l].v.bytes()), 0);

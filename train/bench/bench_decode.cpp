@@ -10,6 +10,7 @@
 #include "kernels/base/text.h"
 #include "kernels/timer.h"
 #include "train/bench/bench.h"
+#include "train/bench/copy_bandwidth.h"
 #include "train/bench/op_times.h"
 #include "train/session/decoder.h"
 #include "train/session/device.h"
@@ -37,24 +38,6 @@ std::vector<int32_t> random_text(int64_t tokens, int64_t vocab_size) {
   return text;
 }
 
-// Bytes read and written a second by the copy of a large tensor; the best of several
-double copy_bandwidth(const Stream& stream, Arena& arena) {
-  Arena::Scope scope(arena);
-  const int64_t elements = stream.device() == Device::kCuda ? int64_t{256} << 20 : int64_t{32} << 20;
-  const Tensor from = arena.alloc(MemoryTag::kData, "copied", DType::kF32, {elements}),
-               to = arena.alloc(MemoryTag::kData, "copy", DType::kF32, {elements});
-  stream.run(FillZero{from});
-  const std::unique_ptr<Timer> timer = make_timer(stream);
-  double best = INFINITY;
-  for (int i = 0; i < 10; ++i) {
-    timer->start();
-    stream.run(Copy{from, to});
-    timer->stop();
-    best = std::min(best, timer->milliseconds());
-  }
-  return 2e3 * static_cast<double>(from.bytes()) / best;
-}
-
 // That a token reads: all but tables that are only looked up
 int64_t weight_bytes(const ModelConfig& model, DType dtype) {
   int64_t elements = model.parameters();
@@ -66,7 +49,8 @@ int64_t weight_bytes(const ModelConfig& model, DType dtype) {
 void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   const ModelConfig& model = session.shape().model;
   const int64_t tokens = kWarmup + options.steps + kTimedByOperation;
-  Decoder decoder(session, {.slots = row.batch, .capacity = row.context + tokens});
+  Decoder decoder(session,
+                  {.slots = row.batch, .capacity = row.context + tokens, .one_kernel = options.one_kernel});
   const std::vector<int32_t> text = random_text(row.context, model.vocab_size);
   for (int64_t slot = 0; slot < row.batch; ++slot) decoder.start(slot, text, slot);
   for (int64_t i = 0; i < kWarmup; ++i) decoder.next(kGreedy, 1);
@@ -104,13 +88,20 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   ModelConfig model = model_config(config);
   const int64_t longest =
       *std::ranges::max_element(options.contexts) + kWarmup + options.steps + kTimedByOperation;
+  const std::string& weights_of = config.train.init_from;
+  check(weights_of.empty() || model.positions == Positions::kRope || longest <= model.context,
+        "--contexts {}: with {} tokens more, to be timed, it is longer than the {} positions of {}. Use "
+        "shorter "
+        "ones, or fewer --steps",
+        *std::ranges::max_element(options.contexts), longest - *std::ranges::max_element(options.contexts),
+        model.context, weights_of);
   model.context = std::max(model.context, longest);
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
   const double bandwidth = copy_bandwidth(Stream(*be), arena);
   Session session(*be, arena,
                   inference_shape(model, device, config.train.precision, config.model.attention, longest));
-  session.initialize(1);
+  weights_of.empty() ? session.initialize(1) : load_weights(weights_of, session);
   const int64_t weights = weight_bytes(model, session.shape().dtype);
 
   std::vector<Row> rows;
@@ -134,6 +125,7 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   fmt::print("  batch  context    ms a step   tokens/s       cache   of the bytes' bound{}\n",
              options.without_cache ? "   ms without a cache" : "");
   nlohmann::ordered_json json{{"device", device.name},
+                              {"model", weights_of},
                               {"parameters", model.parameters()},
                               {"precision", name_of(session.shape().dtype)},
                               {"weight_bytes", weights},

@@ -150,7 +150,8 @@ int run(const GenerateOptions& o) {
                             .attention = o.attention,
                             .slots = std::min(o.batch, texts),
                             .context = r.context,
-                            .known = r.known};
+                            .known = r.known,
+                            .one_kernel = o.one_kernel};
   if (o.plan) return print_generate_plan(shape, choose_plan_target(o.device, 1, o.device_memory, o.arch));
 
   const DeviceTraits device = choose_device(o.device).traits;

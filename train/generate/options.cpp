@@ -100,6 +100,9 @@ void add_device_options(CLI::App& app, GenerateOptions& o) {
   add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
   add_word_option(app, "--attention", o.attention, "Of prompts: flash, naive or cudnn")
       ->default_str(name_of(o.attention));
+  app.add_flag(
+      "--one-kernel", o.one_kernel,
+      "A token of one text is one kernel, on a Hopper GPU in bf16: faster, and newer than the others");
   CLI::Option* plan = app.add_flag("--plan", o.plan,
                                    "Print the memory for --samples texts of --context tokens and the longest "
                                    "context that fits, and exit; needs no GPU");

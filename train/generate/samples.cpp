@@ -1,5 +1,6 @@
 #include "train/generate/samples.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "kernels/base/clock.h"
@@ -56,10 +57,15 @@ Throughput generate_samples(Session& session, Decoder& decoder, const Tokenizer&
         const Clock::time_point start = Clock::now();
         its.emplace(Active{begun, Continuation(tokenizer, rule), start});
         ++running;
-        const SampleJob& job = jobs[begun++];
-        decoder.start(slot, job.prompt, job.sequence);
+        const SampleJob& job = jobs[begun];
+        if (begun > 0 && std::ranges::equal(job.prompt, jobs[begun - 1].prompt)) {
+          decoder.start_copy(slot, job.sequence);
+        } else {
+          decoder.start(slot, job.prompt, job.sequence);
+          total.prompt_tokens += std::ssize(job.prompt);
+        }
+        ++begun;
         session.stream().synchronize();
-        total.prompt_tokens += std::ssize(job.prompt);
         total.prompt_seconds += seconds_since(start);
       }
     }

@@ -31,13 +31,14 @@ struct SampleSink {
 };
 
 struct Throughput {
-  int64_t prompt_tokens = 0, tokens = 0;
+  int64_t prompt_tokens = 0, tokens = 0;  // read, and drawn
   double prompt_seconds = 0, seconds = 0;
 
   void print() const;  // on stderr
 };
 
-// Every prompt fits the decoder. Error: as Continuation::add().
+// Jobs with the same prompt that follow one another read it once. Every prompt fits the decoder. Error: as
+// Continuation::add().
 Throughput generate_samples(Session& session, Decoder& decoder, const Tokenizer& tokenizer,
                             const GenerationRule& rule, std::span<const SampleJob> jobs,
                             const SampleSink& sink);

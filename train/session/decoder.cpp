@@ -48,9 +48,11 @@ Decoder::Decoder(Session& session, const Settings& settings)
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
-  saved_ = allocate_saved(arena, model_.config, model_.plan, Keep::nothing());
+  const Saved saved = allocate_saved(arena, model_.config, model_.plan, Keep::nothing());
   logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
                         {slots, model_.config.padded_vocab()});
+  prompt_logits_ =
+      arena.alloc(MemoryTag::kActivations, "logits of the prompt", logits_.dtype, {1, logits_.shape[1]});
   tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
   // Of the whole vocabulary, so that a plan needs no tokenizer
   const int64_t words = words_of_bits(settings_.known);
@@ -63,10 +65,10 @@ Decoder::Decoder(Session& session, const Settings& settings)
   drawn_ = host_.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
   copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
   const Stream& stream = session.stream();
+  step_ = prepare_decode(stream, arena, model_, cache_, tokens_.view({slots, 1}), saved, logits_,
+                         settings_.one_kernel);
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
-  read_ = stream.backend().record(stream.queue(), [this, stream] {
-    decode(stream, model_, cache_, tokens_.view({settings_.slots, 1}), saved_, logits_);
-  });
+  read_ = stream.backend().record(stream.queue(), [this, stream] { decode(stream, step_); });
 }
 
 void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
@@ -87,12 +89,45 @@ void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
 
 void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn) {
   stop(slot);
+  last_read_ = {};
+  set_draws(slot, sequence, drawn);
+  std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
+  read(slot, tokens, seen);
+  session_.stream().run(Copy{logits_.rows(slot, 1), prompt_logits_});
+  last_read_ = {.slot = slot, .tokens = std::ssize(tokens), .seen = std::move(seen)};
+}
+
+void Decoder::start_copy(int64_t slot, int64_t sequence, int64_t drawn) {
+  stop(slot);
+  check(last_read_.slot >= 0, "a decoder copies the text of the last start(), and there is none");
+  set_draws(slot, sequence, drawn);
+  copy_prompt_to(slot);
+  lengths_[static_cast<size_t>(slot)] = last_read_.tokens;
+}
+
+void Decoder::set_draws(int64_t slot, int64_t sequence, int64_t drawn) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   check(sequence >= 0 && sequence <= kMost && drawn >= 0 && drawn <= kMost,
         "a text wants a number and draws of 0 to {}, found {} and {}", kMost, sequence, drawn);
-  read(slot, tokens, std::vector<int32_t>(static_cast<size_t>(seen_.shape[1])));
   copy_to(session_.stream(), std::array{static_cast<int32_t>(sequence), static_cast<int32_t>(drawn)},
           draws_.rows(slot, 1));
+}
+
+void Decoder::copy_prompt_to(int64_t slot) {
+  const Stream& stream = session_.stream();
+  const auto rows_of = [&](const Tensor& all) {
+    return all.view({all.shape[1], all.shape[2] * all.shape[3]}).rows(0, last_read_.tokens);
+  };
+  if (slot != last_read_.slot) {
+    const KvCache from = cache_.slot(last_read_.slot), to = cache_.slot(slot);
+    for (size_t l = 0; l < from.layers.size(); ++l) {
+      stream.run(Copy{rows_of(from.layers[l].k), rows_of(to.layers[l].k)});
+      stream.run(Copy{rows_of(from.layers[l].v), rows_of(to.layers[l].v)});
+    }
+  }
+  stream.run(Copy{prompt_logits_, logits_.rows(slot, 1)});
+  copy_to(stream, last_read_.seen, seen_.rows(slot, 1));
+  copy_to(stream, std::array{static_cast<int32_t>(last_read_.tokens - 1)}, cache_.starts.rows(slot, 1));
 }
 
 void Decoder::append(int64_t slot, std::span<const int32_t> tokens) {
@@ -101,11 +136,11 @@ void Decoder::append(int64_t slot, std::span<const int32_t> tokens) {
   const Tensor row = seen_.rows(slot, 1);
   session_.stream().run(Copy{row, {seen.data(), DType::kI32, row.shape, Device::kCpu}});
   session_.stream().synchronize();
-  read(slot, tokens, std::move(seen));
+  read(slot, tokens, seen);
 }
 
-// After the tokens that the slot has; `seen` of these
-void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen) {
+// After the tokens that the slot has; `seen` of these, and then of all
+void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t>& seen) {
   const Stream& stream = session_.stream();
   Arena& arena = session_.arena();
   const int64_t before = length(slot), count = std::ssize(tokens), room = settings_.capacity - before;

@@ -15,10 +15,11 @@ namespace tessera {
 class Decoder {
  public:
   struct Settings {
-    int64_t slots = 1;       // texts that are continued together
-    int64_t capacity;        // tokens of a text that the cache can hold; at most model.context
-    int64_t prefill = 2048;  // the most tokens of a prompt in one forward
-    int64_t known = 0;       // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
+    int64_t slots = 1;        // texts that are continued together
+    int64_t capacity;         // tokens of a text that the cache can hold; at most model.context
+    int64_t prefill = 2048;   // the most tokens of a prompt in one forward
+    int64_t known = 0;        // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
+    bool one_kernel = false;  // a step is one kernel where the device has it: see prepare_decode()
   };
   // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
   // idle.
@@ -30,6 +31,10 @@ class Decoder {
   // these a text that is started again has `drawn` already. Error: an id outside the vocabulary; another
   // number of tokens. The slot is then idle.
   void start(int64_t slot, std::span<const int32_t> tokens, int64_t sequence, int64_t drawn = 0);
+  // start() with the text of the last start(), which is not computed again: its keys, values and logits are
+  // copied, so that both draw as if each had been read. The slot may be the one that has it, which may have
+  // ended or gone on meanwhile. Error: as start(); there was no start() that succeeded.
+  void start_copy(int64_t slot, int64_t sequence, int64_t drawn = 0);
   // Puts further tokens after the text of a slot, as the next turn of a conversation: draws go on from those
   // before. Error: as start(); an idle slot.
   void append(int64_t slot, std::span<const int32_t> tokens);
@@ -47,8 +52,16 @@ class Decoder {
   const Settings& settings() const { return settings_; }
 
  private:
+  // The text of the last start(): in its slot until another start() there, whatever was drawn after it
+  struct LastRead {
+    int64_t slot = -1, tokens = 0;
+    std::vector<int32_t> seen = {};  // bits, as in SampleTokens
+  };
+
   void record_sample(const SamplingRule& rule, uint64_t seed);
-  void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t> seen);
+  void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t>& seen);
+  void copy_prompt_to(int64_t slot);
+  void set_draws(int64_t slot, int64_t sequence, int64_t drawn);
 
   Session& session_;
   Settings settings_;
@@ -56,11 +69,13 @@ class Decoder {
   // All that a step reads and writes lies where it lay in the step before, and what changes is in tensors.
   KvCache cache_;  // starts: of the last token read
   Model model_;
-  Saved saved_;
-  Tensor logits_;        // [slots, padded V]
-  Tensor tokens_;        // [slots] int32, drawn last
-  Tensor seen_, draws_;  // see SampleTokens
+  Tensor logits_;         // [slots, padded V]
+  Tensor prompt_logits_;  // [1, padded V], after last_read_
+  Tensor tokens_;         // [slots] int32, drawn last
+  Tensor seen_, draws_;   // see SampleTokens
+  DecodeStep step_;
   std::vector<int64_t> lengths_;
+  LastRead last_read_;
   Arena host_;
   Tensor drawn_;  // tokens_ on the host
   // A step is two recordings: between them, full slots stop.

@@ -19,13 +19,14 @@
 namespace {
 std::atomic<int64_t> allocations{0};  // by operator new, of this program so far
 }
-void* operator new(std::size_t bytes) {
+// Not inline: g++ then does not see, and warn, that free() frees what `new` gave.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tessera::testing {
 namespace {
@@ -208,6 +209,55 @@ TEST(Decoder, ContinuesATextThatIsStartedAgain) {
   std::vector<std::vector<int32_t>> texts{{wanted.begin(), wanted.begin() + 7 + 12}};
   draw(decoder, texts, 18, rule);
   EXPECT_EQ(texts[0], wanted);
+}
+
+// Texts of one prompt, each as if it had been read: in another slot, in one that had another text, and in the
+// slot that read it, which has gone on, and again when it is full.
+TEST(Decoder, CopiesThePromptThatItReadLast) {
+  const SamplingRule rule{.repetition_penalty = 1.3f, .temperature = 2};
+  for (const auto& [name, model] : families()) {
+    SCOPED_TRACE(name);
+    LoudSession loud(model);
+    const std::vector<int32_t> prompt = loud.text(21), other = loud.text(60);
+    const auto wanted = [&](int64_t count, int64_t sequence) {
+      return drawn_alone(loud, prompt, count, rule, sequence);
+    };
+    Decoder decoder(loud.session, {.slots = 3, .capacity = 60, .prefill = 8});
+    decoder.start(1, other, 9);
+    decoder.start(0, prompt, 3);
+    decoder.start_copy(1, 4);
+    EXPECT_EQ(decoder.length(1), 21);
+    EXPECT_EQ(decoder.logits(1), decoder.logits(0));
+    std::vector<std::vector<int32_t>> texts(3, prompt);
+    draw(decoder, texts, 10, rule);
+    EXPECT_EQ(texts[0], wanted(10, 3));
+    decoder.append(0, std::array{1, 2, 3});
+    decoder.start_copy(2, 5);
+    texts[2] = prompt;
+    draw(decoder, texts, 29, rule);
+    EXPECT_EQ(texts[1], wanted(39, 4));
+    EXPECT_EQ(texts[2], wanted(29, 5));
+    EXPECT_TRUE(decoder.is_idle(0)) << "full";
+    decoder.start_copy(0, 6);
+    texts[0] = prompt;
+    draw(decoder, texts, 12, rule);
+    EXPECT_EQ(texts[0], wanted(12, 6));
+  }
+}
+
+TEST(Decoder, CopiesNoTextThatWasNotRead) {
+  LoudSession loud(gpt2());
+  Decoder decoder(loud.session, {.slots = 2, .capacity = 8});
+  EXPECT_THROW(decoder.start_copy(0, 0), Error);
+  decoder.start(0, std::array{1, 2}, 0);
+  EXPECT_THROW(decoder.start(1, std::array{1, 61}, 0), Error);
+  EXPECT_THROW(decoder.start_copy(1, 0), Error);
+  EXPECT_TRUE(decoder.is_idle(1));
+  decoder.start(0, std::array{1, 2}, 0);
+  EXPECT_THROW(decoder.start_copy(2, 0), Error);
+  EXPECT_THROW(decoder.start_copy(1, -1), Error);
+  EXPECT_TRUE(decoder.is_idle(1));
+  EXPECT_EQ(decoder.length(0), 2);
 }
 
 TEST(Decoder, StopsASlotWhoseCacheIsFull) {

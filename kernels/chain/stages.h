@@ -1,0 +1,57 @@
+// The stages of a decode step, as the kernel reads them (kernels/cuda/chain/kernel.cu). Plain C++.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace tessera::chain {
+
+enum class StageKind : uint8_t { kEmbed, kLinear, kAttend };
+enum class StageNorm : uint8_t { kNone, kLayerNorm, kRmsNorm };
+
+inline constexpr uint32_t kNoWords = ~0u;
+
+// What passes between stages lies in words of 32 bits: an element, and who wrote it.
+struct Stage {
+  const void *weight, *bias;  // linear: [O, C], [O]. embed: tables. attend: caches of keys and values
+  const void *norm_weight, *norm_bias;  // linear: [C]. attend: weights of the norms of q and k, [D]
+  void* plain;                          // of the last stage: y as a tensor
+  uint32_t x, add, y;                   // first words; kNoWords: none
+  uint16_t x_from, add_from;            // the stages that write x and add
+  int32_t C, O;                         // elements of x and of y
+  int32_t tiles, first;                 // what blocks share out; the block that has tile 0
+  float epsilon, scale;                 // of the norm; of attention's scores
+  StageKind kind;
+  StageNorm norm;
+  FusedLinear::Epilogue epilogue;
+  uint8_t tile_outputs;  // of a tile
+};
+
+inline constexpr int kWarps = 8;               // that compute; one more loads
+inline constexpr int kTileRows = 8;            // of W, at most
+inline constexpr int kChunk = 1024;            // elements of a row of W that are loaded at a time
+inline constexpr int kMostNormed = 4096;       // elements of an x with a norm
+inline constexpr int kMostInputs = 16384;      // elements of any x
+inline constexpr int kMostBlocks = 192;        // of the grid
+inline constexpr int kMostGroup = 8;           // query heads of a head of keys and values
+inline constexpr int kUnitKeys = 16 * kWarps;  // keys that the warps take together
+inline constexpr int kMostHeadDim = 128;
+inline constexpr int kMostStages = 300;
+inline constexpr int kStateWords = 4;
+
+// The kernel's parameters: at most 32,764 bytes (CUDA C++ Programming Guide, __global__ parameters)
+struct Args {
+  const int32_t *tokens, *starts;  // [1] each
+  const float* angles;             // [capacity, D / 2, 2], null: no rotation
+  uint32_t* state;                 // [kStateWords]: runs before this one; blocks of it that have ended
+  uint32_t* words;
+  uint32_t *parts, *part_lse;  // [blocks, group, D, 2] and [blocks, group, 2]
+  int32_t capacity, kv_heads, group, head_dim;
+  int32_t count;       // of stages
+  int32_t ring_bytes;  // of shared memory; then as much as x and attention need
+  Stage stages[kMostStages];
+};
+static_assert(sizeof(Stage) <= 96 && sizeof(Args) <= 32764);
+
+}  // namespace tessera::chain

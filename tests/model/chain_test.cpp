@@ -1,0 +1,280 @@
+// A decode step as one kernel: the stages that its operations become, run here as the kernel runs them but in
+// plain loops, against the operations one by one; and which steps become one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/chain/translate.h"
+#include "model/decode.h"
+#include "model/rope.h"
+#include "tests/model_variants.h"
+#include "tests/support.h"
+#include "tests/tolerances.h"
+
+namespace tessera::testing {
+namespace {
+
+using chain::Args;
+using chain::Stage;
+using chain::StageKind;
+using chain::StageNorm;
+using Epilogue = FusedLinear::Epilogue;
+
+// Stages over fp32 tensors. A word that a stage reads must be of the stage that it names.
+class StagesInPlainLoops {
+ public:
+  explicit StagesInPlainLoops(const Args& args) : a_(args) {}
+
+  void run() {
+    for (int i = 0; i < a_.count; ++i) {
+      const Stage& s = a_.stages[i];
+      std::vector<float> y;
+      if (s.kind == StageKind::kEmbed) y = embed(s);
+      if (s.kind == StageKind::kLinear) y = linear(s);
+      if (s.kind == StageKind::kAttend) y = attend(s);
+      if (s.plain) {
+        std::ranges::copy(y, static_cast<float*>(s.plain));
+        EXPECT_EQ(i + 1, a_.count);
+      } else {
+        write(s.y, y, i);
+      }
+    }
+  }
+  size_t words() const { return words_.size(); }
+
+ private:
+  static const float* floats(const void* p) { return static_cast<const float*>(p); }
+  int64_t place() const { return *a_.starts; }
+
+  void write(uint32_t first, const std::vector<float>& y, int stage) {
+    EXPECT_EQ(first % 4, 0u);
+    if (words_.size() < first + y.size()) words_.resize(first + y.size()), writers_.resize(words_.size(), -1);
+    std::ranges::copy(y, words_.begin() + first);
+    std::fill_n(writers_.begin() + first, y.size(), stage);
+  }
+  std::vector<float> read(uint32_t first, int count, int stage) const {
+    for (int i = 0; i < count; ++i) EXPECT_EQ(writers_.at(first + i), stage);
+    return {words_.begin() + first, words_.begin() + first + count};
+  }
+
+  std::vector<float> embed(const Stage& s) const {
+    EXPECT_GE(s.tiles * 32 * chain::kWarps, s.O);
+    std::vector<float> y(static_cast<size_t>(s.O));
+    for (int c = 0; c < s.O; ++c)
+      y[c] =
+          floats(s.weight)[int64_t{*a_.tokens} * s.O + c] + (s.bias ? floats(s.bias)[place() * s.O + c] : 0);
+    return y;
+  }
+
+  void norm(const Stage& s, std::vector<float>& x) const {
+    double mean = 0, squares = 0;
+    if (s.norm == StageNorm::kLayerNorm) mean = std::accumulate(x.begin(), x.end(), 0.0) / s.C;
+    for (const float v : x) squares += (v - mean) * (v - mean);
+    const double rstd = 1 / std::sqrt(squares / s.C + s.epsilon);
+    for (int c = 0; c < s.C; ++c)
+      x[c] = static_cast<float>((x[c] - mean) * rstd * floats(s.norm_weight)[c] +
+                                (s.norm == StageNorm::kLayerNorm ? floats(s.norm_bias)[c] : 0));
+  }
+  double product(const Stage& s, const std::vector<float>& x, int64_t row) const {
+    double sum = s.bias ? floats(s.bias)[row] : 0;
+    for (int c = 0; c < s.C; ++c) sum += double{floats(s.weight)[row * s.C + c]} * x[c];
+    return sum;
+  }
+  static double activated(Epilogue epilogue, double x) {
+    switch (epilogue) {
+      case Epilogue::kGelu:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Epilogue::kGeluExact:
+        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+      case Epilogue::kRelu:
+        return std::max(x, 0.0);
+      case Epilogue::kSwiglu:
+        return x / (1 + std::exp(-x));
+      case Epilogue::kNone:
+        return x;
+    }
+    fail("no such epilogue");
+  }
+  std::vector<float> linear(const Stage& s) const {
+    const bool gated = s.epilogue == Epilogue::kSwiglu;
+    EXPECT_LE(s.tile_outputs, gated ? chain::kTileRows / 2 : chain::kTileRows);
+    std::vector<float> x = read(s.x, s.C, s.x_from), y(static_cast<size_t>(s.O));
+    if (s.norm != StageNorm::kNone) norm(s, x);
+    std::vector<float> add;
+    if (s.add != chain::kNoWords) add = read(s.add, s.O, s.add_from);
+    int outputs = 0;
+    for (int tile = 0; tile < s.tiles; ++tile)
+      for (int o = tile * s.tile_outputs; o < std::min((tile + 1) * s.tile_outputs, s.O); ++o, ++outputs) {
+        double value = activated(s.epilogue, product(s, x, o));
+        if (gated) value *= product(s, x, int64_t{s.O} + o);
+        y[o] = static_cast<float>(value + (add.empty() ? 0 : add[o]));
+      }
+    EXPECT_EQ(outputs, s.O);
+    return y;
+  }
+
+  void rotate(const Stage& s, std::vector<float>& all, int head, const void* weight) const {
+    const int D = a_.head_dim;
+    float* x = all.data() + head * D;
+    double squares = 0;
+    for (int d = 0; d < D; ++d) squares += x[d] * x[d];
+    const double rstd = 1 / std::sqrt(squares / D + s.epsilon);
+    for (int d = 0; weight && d < D; ++d) x[d] = static_cast<float>(x[d] * rstd * floats(weight)[d]);
+    for (int i = 0; a_.angles && i < D / 2; ++i) {
+      const float* angle = a_.angles + (place() * (D / 2) + i) * 2;
+      const float low = x[i], high = x[i + D / 2];
+      x[i] = low * angle[0] - high * angle[1];
+      x[i + D / 2] = high * angle[0] + low * angle[1];
+    }
+  }
+  std::vector<float> attend(const Stage& s) const {
+    const int D = a_.head_dim, K = a_.kv_heads, H = K * a_.group;
+    std::vector<float> heads = read(s.x, (H + 2 * K) * D, s.x_from), y(static_cast<size_t>(H * D));
+    for (int h = 0; h < H + K; ++h) rotate(s, heads, h, h < H ? s.norm_weight : s.norm_bias);
+    auto *k = static_cast<float*>(const_cast<void*>(s.weight)),
+         *v = static_cast<float*>(const_cast<void*>(s.bias));
+    std::copy_n(heads.begin() + H * D, K * D, k + place() * K * D);
+    std::copy_n(heads.begin() + (H + K) * D, K * D, v + place() * K * D);
+    for (int h = 0; h < H; ++h) {
+      double sum = 0;
+      std::vector<double> o(static_cast<size_t>(D));
+      for (int64_t t = 0; t <= place(); ++t) {
+        const int64_t at = (t * K + h / a_.group) * D;
+        double score = 0;
+        for (int d = 0; d < D; ++d) score += double{heads[h * D + d]} * k[at + d];
+        const double power = std::exp(score * s.scale);
+        sum += power;
+        for (int d = 0; d < D; ++d) o[d] += power * v[at + d];
+      }
+      for (int d = 0; d < D; ++d) y[h * D + d] = static_cast<float>(o[d] / sum);
+    }
+    return y;
+  }
+
+  const Args& a_;
+  std::vector<float> words_;
+  std::vector<int> writers_;
+};
+
+ModelConfig gpt2() { return {.vocab_size = 61, .context = 64, .layers = 3, .heads = 2, .channels = 32}; }
+std::vector<Variant> models() {
+  std::vector<Variant> all{{"gpt2", gpt2()}};
+  for (const auto& [name, model] : variants_of(gpt2())) all.push_back({name, model});
+  for (const auto& [name, model] : parts_of(gpt2()))
+    if (!model.dropout) all.push_back({name, model});
+  return all;
+}
+
+// A step of a model, on the CPU or as a plan
+struct Step {
+  Step(Backend& backend, Arena& arena, const ModelConfig& config, DType dtype, int64_t slots)
+      : stream(backend, arena.alloc(MemoryTag::kWorkspace, "workspace", DType::kF32, {1 << 16})),
+        layout(config, 1),
+        buckets(allocate_buckets(arena, MemoryTag::kWeights, "weights", dtype, layout)),
+        cache(allocate_kv_cache(arena, config, dtype, slots, config.context)),
+        one(decoding({.config = config,
+                      .params = layout.params(config, buckets),
+                      .plan = {.dtype = dtype},
+
+                      .angles = allocate_angles(stream, arena, config, config.context)},
+                     cache, backend.traits())),
+        tokens(arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {slots, 1})),
+        logits(arena.alloc(MemoryTag::kActivations, "logits", dtype, {slots, config.padded_vocab()})),
+        step(prepare_decode(stream, arena, one, cache, tokens,
+                            allocate_saved(arena, config, one.plan, Keep::nothing()), logits, true)) {}
+  Stream stream;
+  ParamLayout layout;
+  std::vector<Tensor> buckets;
+  KvCache cache;
+  Model one;
+  Tensor tokens, logits;
+  DecodeStep step;
+};
+
+std::vector<float> values_of(const Tensor& t) { return {t.as<float>(), t.as<float>() + t.numel()}; }
+
+double error_of(const std::vector<float>& found, const std::vector<float>& wanted) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    error += std::pow(found[i] - wanted[i], 2), size += std::pow(wanted[i], 2);
+  return std::sqrt(error / size);
+}
+
+TEST(Chain, StagesComputeWhatTheOperationsDo) {
+  for (const auto& [name, model] : models())
+    for (const int blocks : {5, 132}) {
+      SCOPED_TRACE(fmt::format("{}, {} blocks", name, blocks));
+      const std::unique_ptr<Backend> cpu = make_cpu_backend();
+      Arena arena = Arena::host();
+      Step of(*cpu, arena, model, DType::kF32, 1);
+      HostTensors make;
+      for (const Tensor& bucket : of.buckets)
+        std::ranges::copy(values_of(make.normal(bucket.shape, 0.2, 0.1)), bucket.as<float>());
+      for (const KvCache::Layer& layer : of.cache.layers)
+        for (const Tensor& t : {layer.k, layer.v})
+          std::ranges::copy(values_of(make.normal(t.shape)), t.as<float>());
+      for (const int32_t place : {0, 37}) {
+        *of.tokens.as<int32_t>() = 11, *of.cache.starts.as<int32_t>() = place;
+        EXPECT_EQ(of.step.memory.data, nullptr);  // the CPU runs them one by one
+        decode(of.stream, of.step);
+        const std::vector<float> logits = values_of(of.logits), key = values_of(of.cache.layers[2].k),
+                                 value = values_of(of.cache.layers[2].v);
+        std::fill_n(of.logits.as<float>(), of.logits.numel(), 0.0f);
+        const Tensor memory = make.zeros({1 << 20});
+        const Args args = chain::translate(of.step.operations, memory, blocks);
+        StagesInPlainLoops stages(args);
+        stages.run();
+        EXPECT_LE(args.words + stages.words(), args.parts);
+        EXPECT_LT(error_of(values_of(of.logits), logits), tolerance::kCachedLogits) << "at " << place;
+        EXPECT_LT(error_of(values_of(of.cache.layers[2].k), key), tolerance::kCachedLogits);
+        EXPECT_LT(error_of(values_of(of.cache.layers[2].v), value), tolerance::kCachedLogits);
+      }
+    }
+}
+
+// Of all stages together, blocks have equally many tiles, but for one
+TEST(Chain, TilesGoRoundTheBlocks) {
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Arena arena = Arena::host();
+  const Step of(*cpu, arena, gpt2(), DType::kF32, 1);
+  HostTensors make;
+  const Args args = chain::translate(of.step.operations, make.zeros({1 << 20}), 9);
+  std::vector<int> of_block(9);
+  for (int i = 0; i < args.count; ++i)
+    for (int tile = 0; tile < args.stages[i].tiles; ++tile) ++of_block[(args.stages[i].first + tile) % 9];
+  EXPECT_LE(std::ranges::max(of_block) - std::ranges::min(of_block), 1);
+}
+
+TEST(Chain, OneRowOfBf16OnHopperIsOneKernel) {
+  const auto memory_of = [](const ModelConfig& model, const DeviceTraits& device, DType dtype,
+                            int64_t slots) {
+    const std::unique_ptr<Backend> plan = make_plan_backend(device);
+    Arena arena = Arena::plan(device.device);
+    const Step of(*plan, arena, model, dtype, slots);
+    const int64_t bytes = chain_bytes(of.step.operations, device);
+    EXPECT_EQ(static_cast<int64_t>(of.step.memory.bytes()), (bytes + 3) / 4 * 4);
+    return bytes;
+  };
+  const DeviceTraits hopper{Device::kCuda, 90, "H100"}, ampere{Device::kCuda, 80, "A100"};
+  for (const auto& [name, model] : models()) {
+    SCOPED_TRACE(name);
+    EXPECT_GT(memory_of(model, hopper, DType::kBF16, 1), 0);
+    EXPECT_EQ(memory_of(model, hopper, DType::kBF16, 2), 0);
+    EXPECT_EQ(memory_of(model, hopper, DType::kF32, 1), 0);
+    EXPECT_EQ(memory_of(model, ampere, DType::kBF16, 1), 0);
+    EXPECT_EQ(memory_of(model, {}, DType::kF32, 1), 0);
+  }
+  ModelConfig wide = gpt2();
+  wide.head_dim = 136;
+  EXPECT_EQ(memory_of(wide, hopper, DType::kBF16, 1), 0);
+  ModelConfig grouped = gpt2();
+  grouped.heads = 9, grouped.kv_heads = 1, grouped.head_dim = 16;
+  EXPECT_EQ(memory_of(grouped, hopper, DType::kBF16, 1), 0);
+  ModelConfig deep = gpt2();
+  deep.layers = 60;
+  EXPECT_EQ(memory_of(deep, hopper, DType::kBF16, 1), 0);
+}
+
+}  // namespace
+}  // namespace tessera::testing
