@@ -24,8 +24,8 @@ class OpTimer final : public OpObserver {
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
-  void before(const char* op, Backend& backend, const Launch& launch) override;
-  void after(const char* op, Backend& backend, const Launch& launch) override;
+  void before(const AnyOp& op, Backend& backend, const Launch& launch) override;
+  void after(const AnyOp& op, Backend& backend, const Launch& launch) override;
 
   const OpTimes& times() const { return times_; }
   void clear() { times_.clear(); }

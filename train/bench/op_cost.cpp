@@ -1,0 +1,160 @@
+#include "train/bench/op_cost.h"
+
+#include "train/bench/traffic.h"
+
+namespace tessera {
+namespace {
+
+double bytes_of(const Tensor& tensor) { return static_cast<double>(tensor.bytes()); }
+
+double bytes_of(const Heads& heads) {
+  if (!heads) return 0;
+  const int64_t all = heads.tensor.numel() / heads.tensor.shape[-1] / heads.tensor.shape[-2];
+  return static_cast<double>(all * heads.count * heads.tensor.shape[-1]) *
+         static_cast<double>(size_of(heads.tensor.dtype));
+}
+
+OpCost operator+(OpCost a, const OpCost& b) { return a += b; }
+
+// A tensor that is read and written is named twice.
+template <class... Tensors>
+OpCost moved(const Tensors&... tensors) {
+  return {.bytes = (0 + ... + bytes_of(tensors))};
+}
+
+// Gradients of parameters: written, and read where they are added to
+template <class... Tensors>
+OpCost gradients(bool accumulate, const Tensors&... tensors) {
+  OpCost all = moved(tensors...);
+  if (accumulate) all += all;
+  return all;
+}
+
+// Two operations for each row of x and element of the weight
+OpCost product(const Tensor& x, const Tensor& weight) {
+  const double rows = static_cast<double>(x.numel()) / static_cast<double>(x.shape[-1]);
+  return {.flops = 2 * rows * static_cast<double>(weight.numel())};
+}
+
+// A product of queries and keys that see each other: 2 D operations for each query head and pair
+double attention_product(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  return 2 * static_cast<double>(s.heads * s.head_dim) * attention::visible_pairs(attn_problem(plan));
+}
+
+double query_statistics(const AttentionPlan& plan) {  // the log-sum-exp of every row
+  return 4 * static_cast<double>(plan.shape.batch * plan.shape.heads * plan.shape.tokens);
+}
+
+OpCost cost(const FillZero& a) { return moved(a.tensor); }
+OpCost cost(const Copy& a) {
+  const auto on_device = [](const Tensor& t) { return t.device == Device::kCpu ? Tensor{} : t; };
+  const bool on_host = a.from.device == a.to.device;  // all of a copy within the host
+  return on_host ? moved(a.from, a.to) : moved(on_device(a.from), on_device(a.to));
+}
+OpCost cost(const EmbeddingForward& a) {
+  OpCost one = moved(a.tokens, a.y, a.y, a.documents);  // a row of the table for each of y
+  if (a.position_table) one += moved(a.position_table.rows(0, a.tokens.shape[1]));
+  return one;
+}
+OpCost cost(const EmbeddingBackward& a) {
+  OpCost one = moved(a.tokens, a.dy, a.documents);
+  if (!a.d_position_table) return one;
+  const Tensor positions = a.d_position_table.rows(0, a.tokens.shape[1]);
+  return one + moved(positions, positions);
+}
+OpCost cost(const LayerNormForward& a) { return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd); }
+OpCost cost(const LayerNormBackward& a) {
+  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add) +
+         gradients(a.accumulate, a.dweight, a.dbias, a.dx_sum);
+}
+OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd); }
+OpCost cost(const RmsNormBackward& a) {
+  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add) + gradients(a.accumulate, a.dweight, a.dx_sum);
+}
+OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.documents); }
+OpCost cost(const RotaryBackward& a) {
+  return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.documents) +
+         gradients(a.accumulate, a.dq_weight, a.dk_weight);
+}
+OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y); }
+OpCost cost(const SwigluBackward& a) { return moved(a.dy, a.gate_up, a.d_gate_up); }
+OpCost cost(const LinearForward& a) {
+  return product(a.x, a.weight) + moved(a.x, a.weight, a.y, a.bias, a.add, a.pre_activation);
+}
+OpCost cost(const LinearBackward& a) {
+  OpCost all;
+  for (const auto part :
+       {LinearBackward::Part::kBias, LinearBackward::Part::kWeight, LinearBackward::Part::kInput})
+    all += cost_of(a, part);
+  return all;
+}
+OpCost cost(const FusedLinear& a) {
+  return product(a.x, a.weight) + moved(a.x, a.weight, a.y, a.bias, a.add, a.norm_weight, a.norm_bias);
+}
+OpCost cost(const LoraForward& a) {
+  return product(a.x, a.a) + product(a.x, a.b) + moved(a.x, a.a, a.b, a.u, a.y, a.add);
+}
+OpCost cost(const LoraBackward& a) {
+  OpCost products = product(a.x, a.a) + product(a.x, a.b);
+  products.flops *= 2;  // with respect to the input, and to the weights
+  return products + moved(a.dy, a.x, a.a, a.b, a.u, a.dx) + gradients(a.accumulate, a.da, a.db);
+}
+OpCost cost(const AttentionForward& a) {
+  OpCost one = moved(a.q, a.k, a.v, a.y);
+  one += {.bytes = query_statistics(a.plan), .flops = 2 * attention_product(a.plan)};
+  return one;
+}
+OpCost cost(const AttentionBackward& a) {
+  OpCost one = moved(a.q, a.k, a.v, a.y, a.dy, a.dq, a.dk, a.dv);
+  one += {.bytes = query_statistics(a.plan), .flops = 5 * attention_product(a.plan)};
+  return one;
+}
+OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
+OpCost cost(const RotaryAppend& a) { return cost(a.rotary) + cost(a.append); }
+OpCost cost(const DecodeAttention& a) { return moved(a.q, a.y); }
+OpCost cost(const Chain& a) {
+  OpCost all;
+  for (const ChainedOp& op : a.operations) all += std::visit([](const auto& one) { return cost(one); }, op);
+  return all;
+}
+OpCost cost(const SampleTokens& a) { return moved(a.logits); }
+OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
+OpCost cost(const CrossEntropy& a) {
+  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{});
+}
+OpCost cost(const GlobalNorm& a) {
+  OpCost all = moved(a.norm);
+  for (const Tensor& tensor : a.tensors) all += moved(tensor);
+  return all;
+}
+OpCost cost(const AdamW& a) {
+  OpCost all;
+  for (const AdamW::Part& part : a.parts) {
+    const Tensor& read = part.master ? part.master : part.param;  // what the step is computed on
+    all += moved(read, part.param, part.master, part.grad, part.m, part.m, part.v, part.v);
+  }
+  return all;
+}
+
+}  // namespace
+
+OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
+  switch (part) {
+    case LinearBackward::Part::kBias:
+      return a.dbias ? moved(a.dy) + gradients(a.accumulate, a.dbias) : OpCost{};
+    case LinearBackward::Part::kWeight:
+      return a.dweight ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight)
+                       : OpCost{};
+    case LinearBackward::Part::kInput:
+      return product(a.x, a.weight) + moved(a.dy, a.weight, a.dx, a.pre_activation, a.add) +
+             gradients(a.accumulate, a.dx_sum);
+  }
+  return {};
+}
+
+OpCost cost_of(const AnyOp& op) {
+  return std::visit([](const auto* a) { return cost(*a); }, op);
+}
+
+}  // namespace tessera

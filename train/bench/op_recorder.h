@@ -1,0 +1,62 @@
+// Measures the operations of training steps for a roofline: their time, by events of their stream, and what
+// they need at least.
+//
+// The device must not wait for the host, or the wait would count as an operation's time. So where the host
+// has waited for the device (a copy from or to the host), large copies are enqueued before the next
+// operation, during which the host gets ahead.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/arena.h"
+#include "kernels/timer.h"
+#include "model/config.h"
+#include "train/bench/op_cost.h"
+#include "train/bench/roofline.h"
+
+namespace tessera {
+
+class OpRecorder final : public OpObserver {
+ public:
+  // Watches `backend`, which must outlive it, while it exists. Products are called as the weights of `model`
+  // of the same shape are.
+  OpRecorder(Backend& backend, const ModelConfig& model);
+  ~OpRecorder() override;
+  OpRecorder(const OpRecorder&) = delete;
+  OpRecorder& operator=(const OpRecorder&) = delete;
+
+  void before(const AnyOp& op, Backend& backend, const Launch& launch) override;
+  void after(const AnyOp& op, Backend& backend, const Launch& launch) override;
+  void after_part(LinearBackward::Part part, Backend& backend, const Launch& launch) override;
+
+  void clear();                                  // forgets what it has measured
+  std::vector<RooflineRow> rows(int64_t steps);  // of one of so many steps; waits for the device
+
+ private:
+  struct Measured {
+    RooflineRow row;  // the sums of all calls
+    OpCost last;      // of a call
+    std::vector<std::unique_ptr<Timer>> timers;
+  };
+  void let_host_get_ahead();
+  void start();
+  void stop(const std::string& operation, const std::string& shape, const std::function<OpCost()>& cost);
+  void finish_backward();
+  std::string name_of_product(const Tensor& weight) const;
+
+  Stream stream_;
+  Arena arena_;
+  Tensor copied_, copy_;                        // none on the CPU, where nothing runs ahead
+  std::map<std::string, std::string> weights_;  // by their shapes as text
+  std::map<std::pair<std::string, std::string>, Measured> measured_;
+  std::unique_ptr<Timer> running_;
+  const LinearBackward* backward_ = nullptr;      // that runs
+  std::vector<LinearBackward::Part> parts_ = {};  // that it has told
+  bool host_waited_ = true, own_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+#include "train/bench/roofline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera {
+namespace {
+
+constexpr size_t kColumns = 8;
+using Line = std::array<std::string, kColumns>;
+const Line kHead = {"operation", "shape", "calls", "ms", "GB", "TFLOP", "bound ms", "share"};
+
+std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+
+Line line_of(const RooflineRow& row, double bound_ms) {
+  return {row.operation,
+          row.shape,
+          row.calls > 0 ? fmt::format("{}", row.calls) : "",
+          fmt::format("{:.3f}", row.ms),
+          fmt::format("{:.3f}", row.bytes / 1e9),
+          row.flops > 0 ? fmt::format("{:.3f}", row.flops / 1e12) : "",
+          fmt::format("{:.3f}", bound_ms),
+          row.ms > 0 ? percent(bound_ms / row.ms) : ""};
+}
+
+// The rows, their sum, the gap, and the step
+std::vector<Line> lines_of(const Roofline& r) {
+  std::vector<Line> lines;
+  for (const RooflineRow& row : r.rows) lines.push_back(line_of(row, r.bound_ms(row)));
+  lines.push_back(line_of(r.sum(), r.sum_of_bounds()));
+  lines.push_back({"gap: launches, the host", "", "", fmt::format("{:.3f}", r.gap_ms())});
+  lines.push_back({"step", "", "", fmt::format("{:.3f}", r.step_ms), "", "",
+                   fmt::format("{:.3f}", r.sum_of_bounds()), percent(r.sum_of_bounds() / r.step_ms)});
+  return lines;
+}
+
+std::string rates_of(const Roofline& r) {
+  return fmt::format("{:.1f} GB/s of a copy, {:.2f} TFLOP/s of the GEMM peak, both measured in this run",
+                     r.bytes_per_second / 1e9, r.flop_per_second / 1e12);
+}
+
+}  // namespace
+
+double Roofline::bound_ms(const RooflineRow& row) const {
+  return 1e3 * std::max(row.bytes / bytes_per_second, row.flops / flop_per_second);
+}
+
+RooflineRow Roofline::sum() const {
+  RooflineRow all{.operation = "sum", .shape = ""};
+  for (const RooflineRow& row : rows) {
+    all.calls += row.calls;
+    all.ms += row.ms, all.bytes += row.bytes, all.flops += row.flops;
+  }
+  return all;
+}
+
+double Roofline::sum_of_bounds() const {
+  double sum = 0;
+  for (const RooflineRow& row : rows) sum += bound_ms(row);
+  return sum;
+}
+
+double Roofline::gap_ms() const { return step_ms - sum().ms; }
+
+void sort_by_time(Roofline& roofline) {
+  std::ranges::stable_sort(roofline.rows, std::ranges::greater(), &RooflineRow::ms);
+}
+
+std::string table_of(const Roofline& r) {
+  std::vector<Line> lines = lines_of(r);
+  lines.insert(lines.begin(), kHead);
+  std::array<size_t, kColumns> width{};
+  for (const Line& line : lines)
+    for (size_t c = 0; c < kColumns; ++c) width[c] = std::max(width[c], line[c].size());
+  std::string text = fmt::format("  roofline: {}\n", rates_of(r));
+  for (const Line& line : lines) {
+    text += fmt::format("    {:<{}}  {:<{}}", line[0], width[0], line[1], width[1]);
+    for (size_t c = 2; c < kColumns; ++c) text += fmt::format("  {:>{}}", line[c], width[c]);
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += '\n';
+  }
+  return text;
+}
+
+std::string to_markdown(const Roofline& r) {
+  std::string text = fmt::format("{}, on {}.\n{}.\n\n", r.what, r.device, rates_of(r));
+  text += "| Operation | Shape | Calls | ms | GB | TFLOP | Bound, ms | Share |\n";
+  text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+  for (const Line& line : lines_of(r)) text += fmt::format("| {} |\n", fmt::join(line, " | "));
+  return text;
+}
+
+nlohmann::ordered_json to_json(const Roofline& r) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const RooflineRow& row : r.rows)
+    rows.push_back({{"operation", row.operation},
+                    {"shape", row.shape},
+                    {"calls", row.calls},
+                    {"ms", row.ms},
+                    {"bytes", row.bytes},
+                    {"flops", row.flops},
+                    {"bound_ms", r.bound_ms(row)},
+                    {"share", r.bound_ms(row) / row.ms}});
+  return {{"bytes_per_second", r.bytes_per_second},
+          {"flop_per_second", r.flop_per_second},
+          {"rows", rows},
+          {"sum_ms", r.sum().ms},
+          {"bound_ms", r.sum_of_bounds()},
+          {"gap_ms", r.gap_ms()}};
+}
+
+}  // namespace tessera
