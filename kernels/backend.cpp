@@ -9,14 +9,18 @@ namespace {
 
 class PlanBackend final : public Backend {
  public:
-  explicit PlanBackend(const DeviceTraits& traits) : traits_(traits) {}
+  PlanBackend(const DeviceTraits& traits, std::function<void(const AnyOp&)> see)
+      : traits_(traits), see_(std::move(see)) {}
   const DeviceTraits& traits() const override { return traits_; }
   void synchronize(CUstream_st*) override {}
 
  private:
-  void do_(const AnyOp&, const Launch&) override {}
+  void do_(const AnyOp& op, const Launch&) override {
+    if (see_) see_(op);
+  }
 
   DeviceTraits traits_;
+  std::function<void(const AnyOp&)> see_;
 };
 
 }  // namespace
@@ -33,9 +37,13 @@ void Backend::run(const AnyOp& op, const Launch& launch) {
   if (launch.workspace && launch.workspace.device != device())
     fail("{}: the workspace must be on {}, found {}", name_of(op), name_of(device()),
          launch.workspace.to_string());
-  for (OpObserver* observer : observers_) observer->before(name_of(op), *this, launch);
+  for (OpObserver* observer : observers_) observer->before(op, *this, launch);
   do_(op, launch);
-  for (OpObserver* observer : observers_) observer->after(name_of(op), *this, launch);
+  for (OpObserver* observer : observers_) observer->after(op, *this, launch);
+}
+
+void Backend::tell_part(LinearBackward::Part part, const Launch& launch) {
+  for (OpObserver* observer : observers_) observer->after_part(part, *this, launch);
 }
 
 class Backend::RecordedOperations final : public Recorded {
@@ -80,8 +88,9 @@ std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<voi
   return std::make_unique<RecordedOperations>(*this, stream, std::move(operations));
 }
 
-std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits) {
-  return std::make_unique<PlanBackend>(traits);
+std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,
+                                           std::function<void(const AnyOp&)> see) {
+  return std::make_unique<PlanBackend>(traits, std::move(see));
 }
 
 }  // namespace tessera

@@ -16,6 +16,8 @@ struct CUstream_st;
 
 namespace tessera {
 
+class GemmLibrary;  // gemm.h
+
 // Where an operation runs, and the scratch that it may use. Operations of one stream run one after another,
 // so they can share a workspace; each begins at its first byte and leaves nothing there for the next.
 struct Launch {
@@ -34,8 +36,10 @@ class Backend;
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
-  virtual void before(const char* op, Backend& backend, const Launch& launch) = 0;
-  virtual void after(const char* op, Backend& backend, const Launch& launch) = 0;
+  virtual void before(const AnyOp& op, Backend& backend, const Launch& launch) = 0;
+  virtual void after(const AnyOp& op, Backend& backend, const Launch& launch) = 0;
+  // Within the one operation that has parts, after each of them but the last
+  virtual void after_part(LinearBackward::Part /*part*/, Backend& /*backend*/, const Launch& /*launch*/) {}
 };
 
 // A tensor whose values the host fetches while later operations already run.
@@ -69,6 +73,8 @@ class Backend {
   virtual void synchronize(CUstream_st* stream) = 0;  // waits for what was enqueued on it
   // The stream that the backend has for its callers; null on the CPU. It lives as long as the backend.
   virtual CUstream_st* stream() const { return nullptr; }
+  // Whose algorithms can be chosen; null where there is no choice
+  virtual GemmLibrary* gemms() { return nullptr; }
 
   // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA it is a graph, made
   // by the first run() that no observer watches: the launches cost no host time, and the kernels of decoding
@@ -92,6 +98,7 @@ class Backend {
     virtual ~Graph() = default;
     virtual void launch() = 0;
   };
+  void tell_part(LinearBackward::Part part, const Launch& launch);  // to the observers
 
  private:
   class RecordedOperations;
@@ -114,7 +121,14 @@ std::unique_ptr<Backend> make_cpu_backend();
 std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or device
 // Checks arguments and does nothing: walking a step with it over Arena::plan() gives the step's memory, on a
 // machine without the device.
-std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits);
+// `see` gets every operation.
+std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,
+                                           std::function<void(const AnyOp&)> see = {});
+
+// Bytes of Chain::memory with which a device computes these operations as one kernel: one row of bf16, on
+// CUDA from compute capability 9.0 on, in the order of model/decode.cpp. 0: it runs them one by one. By their
+// shapes alone.
+int64_t chain_bytes(std::span<const ChainedOp> operations, const DeviceTraits& device);
 
 // How many GPUs this process can see; 0 without a CUDA build or driver.
 int count_cuda_devices();

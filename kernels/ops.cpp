@@ -1,52 +1,13 @@
 #include "kernels/ops.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/op_checks.h"
 
 namespace tessera {
 namespace {
-
-// The message is built on failure only: these checks run before every launch.
-struct Field {
-  const char* name;
-  const Tensor& tensor;
-  DType dtype;
-  Shape shape;
-  bool optional = false;
-};
-
-void check_fields(const char* op, Device device, std::initializer_list<Field> fields) {
-  for (const Field& f : fields) {
-    if (f.optional && !f.tensor) continue;
-    if (f.tensor && f.tensor.dtype == f.dtype && f.tensor.shape == f.shape && f.tensor.device == device)
-      continue;
-    fail("{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
-         name_of(device), f.tensor.to_string());
-  }
-}
-
-// The dtypes that a device computes in
-bool computes_in(DType dtype, Device device) {
-  switch (dtype) {
-    case DType::kF32:
-      return true;
-    case DType::kBF16:
-      return device == Device::kCuda;
-    case DType::kI32:
-      break;
-  }
-  return false;
-}
-const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
-
-// The tensor that all other shapes of an operation are compared with.
-void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
-  if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
-    return;
-  fail("{}: {} wants a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
-       names_of_dtypes(device), name_of(device), t.to_string());
-}
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
                      const Tensor& position_table, const Tensor& documents, Device device,
@@ -66,21 +27,6 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
   check(!documents || !starts, "{}: documents and starts exclude each other", op);
   check(!position_table || position_table.shape[0] >= T,
         "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
-}
-
-void check_range(const char* op, const char* name, const Heads& heads, int64_t count) {
-  if (heads.first >= 0 && heads.count == count && heads.first + count <= heads.tensor.shape[2]) return;
-  fail("{}: {} wants {} heads of {}, found {} from head {} on", op, name, count, heads.tensor.to_string(),
-       heads.count, heads.first);
-}
-
-// Heads of a tensor [B, T, any number, D], as large as those of the anchor.
-void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device) {
-  const Tensor &t = heads.tensor, &wanted = anchor.tensor;
-  const int64_t B = wanted.shape[0], T = wanted.shape[1], D = wanted.shape[3];
-  check_fields(op, device,
-               {{name, t, wanted.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
-  check_range(op, name, heads, anchor.count);
 }
 
 // Heads of one tensor may be the same ones or have none in common.
@@ -109,14 +55,6 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
   check(!documents || !starts, "{}: documents and starts exclude each other", op);
   check(angles.shape[0] >= T, "{}: angles of {} positions are too few for sequences of {} tokens", op,
         angles.shape[0], T);
-}
-
-// Attention's own scratch, as its plan says.
-void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
-  if (workspace.as<char>() != nullptr && workspace.device != device)
-    fail("{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
-  check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
-        wanted, workspace.bytes());
 }
 
 // `count` heads of a tensor [B, tokens, heads, D] of a planned attention
@@ -260,7 +198,8 @@ void LayerNormBackward::check_on(Device device) const {
                 {"dx", dx, t, {N, C}},
                 {"dweight", dweight, t, {C}},
                 {"dbias", dbias, t, {C}},
-                {"add", add, t, {N, C}, true}});
+                {"add", add, t, {N, C}, true},
+                {"dx_sum", dx_sum, t, {C}, true}});
 }
 
 void RmsNormForward::check_on(Device device) const {
@@ -282,7 +221,8 @@ void RmsNormBackward::check_on(Device device) const {
                 {"rstd", rstd, DType::kF32, {N}},
                 {"dx", dx, t, {N, C}},
                 {"dweight", dweight, t, {C}},
-                {"add", add, t, {N, C}, true}});
+                {"add", add, t, {N, C}, true},
+                {"dx_sum", dx_sum, t, {C}, true}});
 }
 
 void RotaryForward::check_on(Device device) const {
@@ -372,13 +312,15 @@ void LinearBackward::check_on(Device device) const {
   check_anchor(kName, "x", x, 2, device);
   check_anchor(kName, "weight", weight, 2, device);
   const int64_t N = x.shape[0], C = x.shape[1], O = weight.shape[0];
+  const int64_t summed = dbias && dbias.shape.rank() == 1 ? std::min(dbias.shape[0], O) : O;
   const DType t = x.dtype;
   check_fields(kName, device,
                {{"weight", weight, t, {O, C}},
                 {"dy", dy, t, {N, O}},
                 {"dx", dx, t, {N, C}},
                 {"dweight", dweight, t, {O, C}, true},
-                {"dbias", dbias, t, {O}, true},
+                {"dbias", dbias, t, {summed}, true},
+                {"dx_sum", dx_sum, t, {C}, true},
                 {"pre_activation", pre_activation, t, {N, C}, true},
                 {"add", add, t, {N, C}, true}});
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
@@ -436,64 +378,6 @@ void AttentionBackward::check_on(Device device) const {
   check_attention_dropout(kName, plan, dropout);
 }
 
-void CacheAppend::check_on(Device device) const {
-  check_anchor(kName, "k_cache", k_cache, 4, device);
-  const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
-  check_anchor(kName, "k", k.tensor, 4, device);
-  if (k.tensor.shape[0] != cache[0] || k.tensor.shape[3] != cache[3])
-    fail("{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
-  check_range(kName, "k", k, cache[2]);
-  check_heads(kName, "v", v, k, device);
-  check_fields(kName, device,
-               {{"k", k.tensor, k_cache.dtype, k.tensor.shape},
-                {"v_cache", v_cache, k_cache.dtype, cache},
-                {"starts", starts, DType::kI32, {cache[0]}}});
-  check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
-        k.tensor.shape[1], cache[1]);
-}
-
-void RotaryAppend::check_on(Device device) const {
-  rotary.check_on(device);
-  append.check_on(device);
-  const Heads &y = rotary.y, &k = append.k;
-  if (k.tensor.data != y.tensor.data || k.tensor.shape != y.tensor.shape ||
-      k.first != y.first + rotary.query_heads || k.count != y.count - rotary.query_heads)
-    fail("{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
-         k.tensor.to_string());
-  check(append.starts.data == rotary.starts.data, "{}: both want the same starts", kName);
-}
-
-void DecodeAttention::check_on(Device device) const {
-  const DecodeShape& s = plan.shape;
-  const Shape cache{s.batch, s.capacity, s.kv_heads, s.head_dim};
-  check_anchor(kName, "q", q.tensor, 4, device);
-  check_fields(kName, device,
-               {{"q", q.tensor, plan.dtype, {s.batch, 1, q.tensor.shape[2], s.head_dim}},
-                {"k_cache", k_cache, plan.dtype, cache},
-                {"v_cache", v_cache, plan.dtype, cache},
-                {"starts", starts, DType::kI32, {s.batch}},
-                {"y", y, plan.dtype, {s.batch, 1, s.heads, s.head_dim}}});
-  check_range(kName, "q", q, s.heads);
-  check_scratch(kName, workspace, plan.workspace_bytes, device);
-}
-
-void SampleTokens::check_on(Device device) const {
-  check_anchor(kName, "logits", logits, 2, device);
-  const int64_t B = logits.shape[0];
-  if (vocab_size <= 0 || vocab_size > logits.shape[1])
-    fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
-  check_fields(kName, device,
-               {{"seen", seen, DType::kI32, {B, (vocab_size + 31) / 32}},
-                {"draws", draws, DType::kI32, {B, 2}},
-                {"starts", starts, DType::kI32, {B}},
-                {"tokens", tokens, DType::kI32, {B}}});
-  check(rule.temperature >= 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 &&
-            rule.min_p <= 1 && rule.repetition_penalty > 0,
-        "{}: rule wants a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and a "
-        "repetition_penalty above 0, found {}, {}, {}, {} and {}",
-        kName, rule.temperature, rule.top_k, rule.top_p, rule.min_p, rule.repetition_penalty);
-}
-
 void ApplyDropout::check_on(Device device) const {
   check_anchor(kName, "x", x, 3, device);
   check_fields(kName, device, {{"y", y, x.dtype, x.shape}, {"add", add, x.dtype, x.shape, true}});
@@ -503,7 +387,10 @@ void ApplyDropout::check_on(Device device) const {
 void CrossEntropy::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t N = logits.shape[0];
-  check_fields(kName, device, {{"targets", targets, DType::kI32, {N}}, {"losses", losses, DType::kF32, {N}}});
+  check_fields(kName, device,
+               {{"targets", targets, DType::kI32, {N}},
+                {"losses", losses, DType::kF32, {N}},
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true}});
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
 }
@@ -516,21 +403,29 @@ void GlobalNorm::check_on(Device device) const {
 }
 
 void AdamW::check_on(Device device) const {
-  if (!(param && computes_in(param.dtype, device) && param.device == device))
-    fail("{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
-         param.to_string());
-  const Shape& s = param.shape;
-  const DType of_grad = grad && grad.dtype == DType::kF32 ? DType::kF32 : param.dtype;
-  const DType moments = m && m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
-  const int64_t parts = grad_norm && grad_norm.numel() > 0 ? grad_norm.numel() : 1;
-  check_fields(kName, device,
-               {{"master", master, DType::kF32, s, param.dtype == DType::kF32},
-                {"grad", grad, of_grad, s},
-                {"m", m, moments, s},
-                {"v", v, moments, s},
-                {"grad_norm", grad_norm, DType::kF32, {parts}}});
-  check(first_element >= 0 && first_element % 8 == 0,
-        "{}: first_element wants a multiple of 8 of at least 0, found {}", kName, first_element);
+  for (const Part& part : parts) {
+    const Tensor& param = part.param;
+    if (!(param && computes_in(param.dtype, device) && param.device == device))
+      fail("{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+           param.to_string());
+    const Part& first = parts.front();
+    const Shape& s = param.shape;
+    const DType of_grad = first.grad && first.grad.dtype == DType::kF32 ? DType::kF32 : first.param.dtype;
+    const DType moments = first.m && first.m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+    check_fields(kName, device,
+                 {{"param", param, first.param.dtype, s},
+                  {"master", part.master, DType::kF32, s, param.dtype == DType::kF32},
+                  {"grad", part.grad, of_grad, s},
+                  {"m", part.m, moments, s},
+                  {"v", part.v, moments, s}});
+    const int64_t count = param.numel();
+    check(part.decayed >= 0 && part.decayed <= count && (part.decayed % 8 == 0 || part.decayed == count),
+          "{}: decayed wants a multiple of 8 up to {}, or that, found {}", kName, count, part.decayed);
+    check(part.first_element >= 0 && part.first_element % 8 == 0,
+          "{}: first_element wants a multiple of 8 of at least 0, found {}", kName, part.first_element);
+  }
+  const int64_t norms = grad_norm && grad_norm.numel() > 0 ? grad_norm.numel() : 1;
+  check_fields(kName, device, {{"grad_norm", grad_norm, DType::kF32, {norms}}});
   check(step >= 1, "{}: step counts from 1, found {}", kName, step);
 }
 

@@ -17,8 +17,8 @@
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
 //     own.
-//   - Gradients of parameters are added to (zero them at the start of a step); gradients of activations are
-//     overwritten.
+//   - Gradients of parameters are added to, or with accumulate = false overwritten, as by the first
+//     micro-batch of a step; gradients of activations are overwritten.
 //   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.
 //     Statistics and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is
 //     rounded once.
@@ -31,6 +31,7 @@
 #include <array>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "kernels/attention/choose.h"
 #include "kernels/attention/decode.h"
@@ -97,6 +98,8 @@ struct LayerNormBackward {
   Tensor dx;              // [N, C]
   Tensor dweight, dbias;  // [C], added to
   Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+  Tensor dx_sum = {};     // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
+  bool accumulate = true;
 
   void check_on(Device device) const;
 };
@@ -114,9 +117,11 @@ struct RmsNormForward {
 struct RmsNormBackward {
   static constexpr const char* kName = "rmsnorm backward";
   Tensor dy, x, weight, rstd;
-  Tensor dx;        // [N, C]
-  Tensor dweight;   // [C], added to
-  Tensor add = {};  // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+  Tensor dx;           // [N, C]
+  Tensor dweight;      // [C], added to
+  Tensor add = {};     // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
+  Tensor dx_sum = {};  // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
+  bool accumulate = true;
 
   void check_on(Device device) const;
 };
@@ -149,6 +154,7 @@ struct RotaryBackward {
   Tensor q_weight = {}, k_weight = {}, rstd = {};
   Tensor dq_weight = {}, dk_weight = {};  // [D], added to
   Tensor documents = {};                  // the forward's
+  bool accumulate = true;
 
   void check_on(Device device) const;
 };
@@ -185,14 +191,18 @@ struct LinearForward {
 };
 struct LinearBackward {
   static constexpr const char* kName = "linear backward";
+  enum class Part : uint8_t { kBias, kWeight, kInput };  // what is computed
+
   Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
   Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
   Tensor dweight = {};         // [O, C], added to; none: the weight is frozen, and so is a bias
-  Tensor dbias = {};           // [O], added to
+  Tensor dbias = {};           // [O], or of the first outputs alone: added to
+  Tensor dx_sum = {};          // [C], added to: the sum of dx's rows, which is the gradient of a bias before
   Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
   Activation activation = Activation::kGelu;
   // [N, C], of a frozen weight alone: another part of the gradient of x; may be dx itself
   Tensor add = {};
+  bool accumulate = true;
 
   void check_on(Device device) const;
 };
@@ -223,6 +233,7 @@ struct LoraBackward {
   Tensor u;       // [N, P r], overwritten by its gradient
   Tensor dx;      // [N, C], the adapter's part of it; may be x itself: da is computed first
   Tensor da, db;  // [P r, C] [O, r], added to
+  bool accumulate = true;
 
   void check_on(Device device) const;
 };
@@ -304,12 +315,27 @@ struct RotaryAppend {
 // to starts[b]. An idle sequence has y = 0.
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
-  const DecodePlan& plan;
+  DecodePlan plan;
   Heads q;                  // H heads of [B, 1, heads, D]
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
   Tensor starts;            // [B] int32, each below the capacity
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
+
+  void check_on(Device device) const;
+};
+
+// The operations of a decode step, one after another: of each, x and add are what those before it have
+// written. A device that computes all of them in one kernel writes the caches and the y of the last one
+// alone; other tensors then keep what they held.
+using ChainedOp =
+    std::variant<EmbeddingForward, FusedLinear, LinearForward, RotaryAppend, CacheAppend, DecodeAttention>;
+struct Chain {
+  static constexpr const char* kName = "decode step";
+  std::span<const ChainedOp> operations;
+  // chain_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one. None:
+  // the operations run one by one
+  Tensor memory = {};
 
   void check_on(Device device) const;
 };
@@ -346,7 +372,8 @@ struct ApplyDropout {
 
 // losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is padding.
 // A row whose target is kNoTarget has loss 0 and gradient 0.
-// With want_gradient, logits become gradient_scale (softmax - onehot) in the same pass, 0 in the padding.
+// With want_gradient, logits become gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The
+// scale differs from step to step, so that it is in memory: a recording reads it when it runs.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
   Tensor logits;   // [N, padded V], read, and overwritten by the gradient if wanted
@@ -354,7 +381,7 @@ struct CrossEntropy {
   Tensor losses;   // [N] fp32
   int64_t vocab_size;
   bool want_gradient;
-  float gradient_scale = 1;
+  Tensor gradient_scale = {};  // [1] fp32; none: 1
 
   void check_on(Device device) const;
 };
@@ -368,9 +395,9 @@ struct GlobalNorm {
   void check_on(Device device) const;
 };
 
-// One AdamW step, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by min(1, max_norm /
-// (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be refused without
-// harm.
+// One AdamW step of some parameters, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by
+// min(1, max_norm / (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be
+// refused without harm.
 //
 // Moments in bf16 are widened to fp32, the step is computed as with fp32 moments, and only then are they
 // rounded, at random (kernels/base/bf16.h): to nearest, a decay of less than half a unit in the last place
@@ -379,31 +406,35 @@ struct GlobalNorm {
 // cut into slices, each with its own first_element, and the bits are those of the whole.
 struct AdamW {
   static constexpr const char* kName = "adamw";
-  Tensor param;      // bf16, or fp32 (on the CPU always)
-  Tensor master;     // fp32 copy that the step is computed on; none if param is fp32
-  Tensor grad;       // like param, or fp32
-  Tensor m, v;       // both fp32 or both bf16, on either device
+  // Parameters that lie side by side. All parts have the same dtypes.
+  struct Part {
+    Tensor param;               // bf16, or fp32 (on the CPU always)
+    Tensor master;              // fp32 copy that the step is computed on; none if param is fp32
+    Tensor grad;                // like param, or fp32
+    Tensor m, v;                // both fp32 or both bf16, on either device
+    int64_t decayed = 0;        // elements before this have weight decay: a multiple of 8, or all
+    uint64_t random_key = 0;    // used with bf16 moments only
+    int64_t first_element = 0;  // of a slice in the whole: a multiple of 8
+  };
+  std::vector<Part> parts;
   Tensor grad_norm;  // [R] fp32: the norm of each of R parts of the gradients, by GlobalNorm. The norm of all
                      // is the root of the sum of their squares
   double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
-  int64_t step;               // from 1
-  uint64_t random_key = 0;    // used with bf16 moments only
-  int64_t first_element = 0;  // of a slice in the whole: a multiple of 8
+  int64_t step;  // from 1
 
   void check_on(Device device) const;
 };
 
-using AnyOp =
-    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-                 const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
-                 const CacheAppend*, const RotaryAppend*,
-                 const DecodeAttention*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
-                 const GlobalNorm*, const AdamW*>;
+using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                           const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                           const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
+                           const SwigluForward*, const SwigluBackward*, const LinearForward*,
+                           const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+                           const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+                           const RotaryAppend*, const DecodeAttention*, const Chain*, const SampleTokens*,
+                           const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

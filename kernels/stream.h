@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/backend.h"
+#include "kernels/base/check.h"
 
 namespace tessera {
 
@@ -15,7 +16,18 @@ class Stream {
 
   template <class Op>
   void run(const Op& op) const {
-    backend_->run(op, launch_);
+    if (!chain_) return backend_->run(op, launch_);
+    if constexpr (std::is_constructible_v<ChainedOp, const Op&>) {
+      chain_->push_back(op);
+    } else {
+      fail("{} is no operation of a chain", Op::kName);
+    }
+  }
+  // A stream that runs nothing: what it is given goes to the end of `chain`, which must outlive it.
+  Stream into(std::vector<ChainedOp>& chain) const {
+    Stream stream = *this;
+    stream.chain_ = &chain;
+    return stream;
   }
   void synchronize() const { backend_->synchronize(launch_.stream); }
 
@@ -23,10 +35,12 @@ class Stream {
   Device device() const { return backend_->device(); }
   CUstream_st* queue() const { return launch_.stream; }
   const Tensor& workspace() const { return launch_.workspace; }
+  const Launch& launch() const { return launch_; }
 
  private:
   Backend* backend_;
   Launch launch_;
+  std::vector<ChainedOp>* chain_ = nullptr;
 };
 
 }  // namespace tessera

@@ -8,7 +8,8 @@ namespace tessera {
 
 int64_t workspace_bytes(Device device, int64_t rows, int64_t channels, int64_t features) {
   if (device == Device::kCpu) return cpu::kNormBytes;
-  const int64_t widest = std::max(features, 2 * channels);  // a norm has two gradients a channel
+  // A norm sums two gradients a channel, and a third where there are biases.
+  const int64_t widest = std::max(features, (features > 0 ? 3 : 2) * channels);
   return std::max({cuda::kGemmWorkspaceBytes, cuda::column_partials_bytes(cuda::kMaxSlabs, widest),
                    cuda::embedding_backward_bytes(rows, channels)});
 }

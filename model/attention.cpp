@@ -21,6 +21,23 @@ Heads cached_heads(const Tensor& cache, int64_t tokens) {
   return {cache.view({capacity, K, D}).rows(0, tokens).view({1, tokens, K, D}), 0, K};
 }
 
+// The part of the gradient of the qkv bias that is left to be summed over the rows of the gradient of qkv.
+//
+// Attention itself knows the rest, as long as nothing stands between its sums and the bias. A bias of the
+// keys adds the same to all scores of a query, which the softmax does not see: its gradient is 0. The
+// probabilities of a query add up to 1, so that a bias of the values arrives at the output whole: its
+// gradient is the sum of the output's, and that is the gradient of W_O's bias times W_O.
+Tensor qkv_bias_to_sum(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
+                       const AttentionWeights& gradients) {
+  const Tensor &qkv = gradients.qkv.bias, &out = gradients.out.bias;
+  const int64_t width = a.config.attention_width();
+  if (!qkv || !out || a.angles || a.dropout || a.config.kv_heads != a.config.heads) return qkv;
+  const Tensor of_values = qkv.rows(2 * width, width).view({1, width});
+  stream.run(LinearBackward{
+      .dy = out.view({1, out.shape[0]}), .x = of_values, .weight = w.out.weight, .dx = of_values});
+  return qkv.rows(0, width);
+}
+
 Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
   return heads.view({heads.shape[0] * heads.shape[1], heads.shape[2] * heads.shape[3]});
 }
@@ -88,7 +105,7 @@ void out_forward(const Stream& stream, const ModelConfig& config, const Attentio
 
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
                         const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
-                        const Tensor& dy, const Tensor& x) {
+                        const WriteGradients& write, const Tensor& dy, const Tensor& x) {
   const Tensor d_output =
       arena.alloc(MemoryTag::kActivations, "gradient of attention's output", dy.dtype, s.output.shape);
   const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", dy.dtype, s.qkv.shape);
@@ -100,7 +117,8 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                    .weight = w.out.weight,
                    .dx = rows_of(d_output),
                    .dweight = gradients.out.weight,
-                   .dbias = gradients.out.bias});
+                   .dbias = write.branch_bias ? gradients.out.bias : Tensor{},
+                   .accumulate = write.accumulate});
   const PackedHeads in = heads_of(a, s), d(d_qkv, a.plan.shape);
   const Heads d_qk = heads_to_rotate(a.config, d_qkv);
   stream.run(AttentionBackward{.plan = a.plan,
@@ -127,14 +145,16 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                               .rstd = s.head_rstd,
                               .dq_weight = gradients.q_norm,
                               .dk_weight = gradients.k_norm,
-                              .documents = a.documents});
+                              .documents = a.documents,
+                              .accumulate = write.accumulate});
   linear_backward(stream, a.config, w.qkv, gradients.qkv, qkv_layers(a.config), s.qkv_adapter,
                   {.dy = rows_of(d_qkv),
                    .x = x,
                    .weight = w.qkv.weight,
                    .dx = x,
                    .dweight = gradients.qkv.weight,
-                   .dbias = gradients.qkv.bias});
+                   .dbias = qkv_bias_to_sum(stream, a, w, gradients),
+                   .accumulate = write.accumulate});
 }
 
 }  // namespace tessera

@@ -99,6 +99,6 @@ void out_forward(const Stream& stream, const ModelConfig& config, const Attentio
 // From `dy`, the gradient of out_forward's y, to that of x, which overwrites x.
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
                         const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
-                        const Tensor& dy, const Tensor& x);
+                        const WriteGradients& write, const Tensor& dy, const Tensor& x);
 
 }  // namespace tessera

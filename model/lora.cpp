@@ -36,7 +36,8 @@ void linear_backward(const Stream& stream, const ModelConfig& config, const Line
                             .u = u,
                             .dx = product.dx,
                             .da = gradients.lora_a,
-                            .db = gradients.lora_b});
+                            .db = gradients.lora_b,
+                            .accumulate = product.accumulate});
     product.x = product.add = product.dx;  // x may be overwritten, and without dweight is not read
   }
   stream.run(product);

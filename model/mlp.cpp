@@ -67,15 +67,19 @@ void contract_forward(const Stream& stream, const ModelConfig& config, const Mlp
 
 // An input of a linear layer that is not read again is overwritten by its gradient.
 void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
-                  const MlpWeights& gradients, const Tensor& dy, const Tensor& x) {
+                  const MlpWeights& gradients, const WriteGradients& write, const Tensor& dy,
+                  const Tensor& x) {
   LinearBackward contract{.dy = dy,
                           .x = s.hidden,
                           .weight = w.contract.weight,
                           .dx = s.hidden,
                           .dweight = gradients.contract.weight,
-                          .dbias = gradients.contract.bias};
-  if (!config.gated())
+                          .dbias = write.branch_bias ? gradients.contract.bias : Tensor{},
+                          .accumulate = write.accumulate};
+  if (!config.gated()) {
     contract.pre_activation = s.pre_activation, contract.activation = activation_of(config.mlp);
+    contract.dx_sum = gradients.expand.bias;
+  }
   linear_backward(stream, config, w.contract, gradients.contract, {config.channels}, s.contract_adapter,
                   contract);
   if (config.gated())
@@ -86,7 +90,8 @@ void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeig
                    .weight = w.expand.weight,
                    .dx = x,
                    .dweight = gradients.expand.weight,
-                   .dbias = gradients.expand.bias});
+                   .dbias = config.gated() ? gradients.expand.bias : Tensor{},
+                   .accumulate = write.accumulate});
 }
 
 }  // namespace tessera

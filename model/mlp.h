@@ -67,6 +67,7 @@ void contract_forward(const Stream& stream, const ModelConfig& config, const Mlp
 
 // From `dy`, the gradient of contract_forward's y, to that of x, which overwrites x. Overwrites s.
 void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
-                  const MlpWeights& gradients, const Tensor& dy, const Tensor& x);
+                  const MlpWeights& gradients, const WriteGradients& write, const Tensor& dy,
+                  const Tensor& x);
 
 }  // namespace tessera

@@ -54,6 +54,12 @@ struct ParamInfo {
   LayerParts layers = {};  // of an adapter: the outputs of the layers that are one matrix
 };
 
+// How the backward of a part writes the gradients of its parameters
+struct WriteGradients {
+  bool accumulate = true;   // else they are overwritten
+  bool branch_bias = true;  // else the norm that wrote the gradient of the branch has summed that of its bias
+};
+
 struct LinearWeights {
   Tensor weight, bias;    // [O, I] [O]; bias: none where the model has none
   Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none

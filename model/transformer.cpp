@@ -12,6 +12,7 @@ struct Pass {
   const Model& model;
   const ActiveDropout& dropout;
   const Batch& batch;
+  bool accumulate = true;  // gradients; else they are overwritten
 
   AttentionSettings attention_of(size_t layer) const { return model.attention_of(layer, dropout, batch); }
 };
@@ -71,24 +72,36 @@ void block_forward(const Stream& stream, const Pass& pass, size_t layer, const T
   for (const Stage stage : kStages) run_stage(stream, pass, layer, stage, x, s, attention_workspace);
 }
 
+// The gradient of the residual stream after a block is also that of the bias of its MLP branch, and the norm
+// that writes the one sums the other; not where a dropout stands between them.
+Tensor bias_before(const Pass& pass, const Grads& grads, size_t next) {
+  if (next == 0 || pass.dropout.at(DropoutKind::kMlpBranch, next - 1)) return {};
+  return grads.blocks[next - 1].mlp.contract.bias;
+}
+
 // The forward's stages in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. An input of a linear layer that is not read again is overwritten by its gradient.
 void block_backward(const Stream& stream, Arena& arena, const Pass& pass, size_t layer, const Tensor& x,
-                    const BlockSaved& s, const Tensor& d, const BlockParams& g) {
+                    const BlockSaved& s, const Tensor& d, const Grads& grads) {
   Arena::Scope scope(arena);
   const Model& model = pass.model;
-  const BlockParams& p = model.params.blocks[layer];
+  const BlockParams &p = model.params.blocks[layer], &g = grads.blocks[layer];
+  const bool accumulate = pass.accumulate;
   const Dropout of_mlp = pass.dropout.at(DropoutKind::kMlpBranch, layer),
                 of_attention = pass.dropout.at(DropoutKind::kAttentionBranch, layer);
   const Tensor branch =
       of_mlp ? arena.alloc(MemoryTag::kActivations, "gradient of a residual branch", d.dtype, d.shape) : d;
   drop(stream, model, of_mlp, d, branch);
-  mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp, branch, s.norm2.y);
-  norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d);
+  mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp,
+               {.accumulate = accumulate, .branch_bias = static_cast<bool>(of_mlp)}, branch, s.norm2.y);
+  norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d,
+                of_attention ? Tensor{} : g.attention.out.bias, accumulate);
   drop(stream, model, of_attention, d, branch);
-  attention_backward(stream, arena, pass.attention_of(layer), p.attention, s.attention, g.attention, branch,
+  attention_backward(stream, arena, pass.attention_of(layer), p.attention, s.attention, g.attention,
+                     {.accumulate = accumulate, .branch_bias = static_cast<bool>(of_attention)}, branch,
                      s.norm1.y);
-  norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d);
+  norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d, bias_before(pass, grads, layer),
+                accumulate);
 }
 
 const Tensor& block_input(const Saved& saved, size_t layer) {
@@ -105,8 +118,9 @@ void recompute(const Stream& stream, const Pass& pass, const Saved& saved, size_
 
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
 // is then overwritten by its gradient.
-void head(const Stream& stream, Arena& arena, const Model& model, const Saved& saved, const Tensor& targets,
-          const Tensor& losses, float gradient_scale, const Grads* grads, const Tensor& d) {
+void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& saved, const Tensor& losses,
+          const Tensor& gradient_scale, const Grads* grads, const Tensor& d) {
+  const Model& model = pass.model;
   const Params& p = model.params;
   const int64_t N = saved.norm.y.shape[0];
   {
@@ -119,7 +133,7 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
       const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows);
       logits_forward(stream, model, norm, logits);
       stream.run(CrossEntropy{.logits = logits,
-                              .targets = targets.view({N}).rows(first, rows),
+                              .targets = pass.batch.targets.view({N}).rows(first, rows),
                               .losses = losses.rows(first, rows),
                               .vocab_size = model.config.vocab_size,
                               .want_gradient = grads != nullptr,
@@ -129,12 +143,14 @@ void head(const Stream& stream, Arena& arena, const Model& model, const Saved& s
                                 .x = norm,
                                 .weight = p.classifier(),
                                 .dx = norm,
-                                .dweight = model.config.tied ? grads->token_table : grads->head_weight});
+                                .dweight = model.config.tied ? grads->token_table : grads->head_weight,
+                                .accumulate = pass.accumulate || first > 0});
     }
   }
   if (!grads) return;
-  norm_backward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm,
-                grads->norm, d, {});
+  const size_t layers = saved.blocks.size();
+  norm_backward(stream, model.config, p.norm, block_input(saved, layers), saved.norm, grads->norm, d, {},
+                bias_before(pass, *grads, layers), pass.accumulate);
 }
 
 }  // namespace
@@ -223,12 +239,12 @@ void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, cons
   const Saved saved = allocate_saved(arena, model.config, model.plan, Keep::nothing());
   forward(stream, model, batch, saved);
   phase.next("head");
-  head(stream, arena, model, saved, batch.targets, losses, 0, nullptr, {});
+  head(stream, arena, {.model = model, .dropout = {}, .batch = batch}, saved, losses, {}, nullptr, {});
 }
 
 void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
-                 float gradient_scale, const Tensor& losses, const Grads& grads, const ActiveDropout& dropout,
-                 const LayerHooks& hooks) {
+                 const Tensor& gradient_scale, const Tensor& losses, const Grads& grads,
+                 const ActiveDropout& dropout, const LayerHooks& hooks, bool accumulate) {
   Arena::Scope scope(arena);
   const auto done = [&](int64_t layer) {
     if (hooks.after_backward) hooks.after_backward(layer);
@@ -240,27 +256,31 @@ void train_batch(const Stream& stream, Arena& arena, const Model& model, const B
   phase.next("backward");
   const Tensor d = arena.alloc(MemoryTag::kActivations, "gradient of the residual stream", dtype_of(model),
                                saved.embedded.shape);
+  const Pass pass{.model = model, .dropout = dropout, .batch = batch, .accumulate = accumulate};
   {
     Arena::Phase head_phase(arena, "head");
-    head(stream, arena, model, saved, batch.targets, losses, gradient_scale, &grads, d);
+    head(stream, arena, pass, saved, losses, gradient_scale, &grads, d);
   }
   done(model.config.layers);
-  const Pass pass{.model = model, .dropout = dropout, .batch = batch};
   for (int64_t l = model.config.layers - 1; l >= 0; --l) {
     Arena::Phase block_phase(arena, "block", l);
     // Shared tensors still hold the values of the last block.
     if (l < model.config.layers - 1) recompute(stream, pass, saved, static_cast<size_t>(l));
     block_backward(stream, arena, pass, static_cast<size_t>(l), block_input(saved, l), saved.blocks[l], d,
-                   grads.blocks[l]);
+                   grads);
     done(l);
   }
   drop(stream, model, dropout.at(DropoutKind::kEmbedding), d, d);
-  if (grads.token_table)  // else frozen, and so is a position table
+  if (grads.token_table) {  // else frozen, and so is a position table
+    // Rows are added to tables. A tied one has its gradient from the classifier by now.
+    if (!accumulate && !model.config.tied) stream.run(FillZero{grads.token_table});
+    if (!accumulate && grads.position_table) stream.run(FillZero{grads.position_table});
     stream.run(EmbeddingBackward{.tokens = batch.tokens,
                                  .dy = by_sequence(model, d),
                                  .d_token_table = grads.token_table,
                                  .d_position_table = grads.position_table,
                                  .documents = batch.documents});
+  }
   done(-1);
 }
 

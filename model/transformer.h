@@ -55,11 +55,13 @@ void logits_forward(const Stream& stream, const Model& model, const Tensor& rows
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
                     const Tensor& losses);
 
-// Forward and backward of one micro-batch: losses [N], and the gradients of their sum, times gradient_scale,
-// added to `grads`.
+// Forward and backward of one micro-batch: losses [N], and the gradients of their sum, times gradient_scale
+// ([1] fp32), added to `grads`; or without `accumulate` in their place, whatever they were before. What no
+// backward writes stays as it is: the gaps between parameters, and gradients that are always 0. So `grads`
+// begin as zeros.
 // With dropout, the losses are those of what it keeps.
 void train_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,
-                 float gradient_scale, const Tensor& losses, const Grads& grads,
-                 const ActiveDropout& dropout = {}, const LayerHooks& hooks = {});
+                 const Tensor& gradient_scale, const Tensor& losses, const Grads& grads,
+                 const ActiveDropout& dropout = {}, const LayerHooks& hooks = {}, bool accumulate = true);
 
 }  // namespace tessera

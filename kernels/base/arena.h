@@ -47,6 +47,14 @@ class Arena {
 
   Tensor alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape);
   bool is_plan() const { return plan_; }
+  // Where the next allocation is tried. While two moments have the same, what is allocated from then on has
+  // the same addresses.
+  struct Place {
+    size_t piece;
+    int64_t used;  // bytes
+    bool operator==(const Place&) const = default;
+  };
+  Place place() const { return {piece_, used_}; }
   void reserve(int64_t bytes);  // one piece of at least this size; call before the first alloc
 
   // Leaving a Scope frees what was allocated since it began. Scopes nest.

@@ -10,6 +10,7 @@ namespace tessera::cpu {
 void run(const CrossEntropy& a, const Launch& /*on*/) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
   const int32_t* targets = a.targets.as<int32_t>();
+  const float gradient_scale = a.gradient_scale ? *a.gradient_scale.as<float>() : 1;
   for (int64_t n = 0; n < N; ++n)
     check((targets[n] >= 0 && targets[n] < V) || targets[n] == kNoTarget,
           "{}: target {} at row {} is outside the vocabulary of {}", a.kName, targets[n], n, V);
@@ -34,9 +35,9 @@ void run(const CrossEntropy& a, const Launch& /*on*/) {
     StreamingSoftmax softmax;
     softmax.absorb(row, V);
     a.losses.as<float>()[n] = softmax.log_sum_exp() - target_logit;
-    const float scale = a.gradient_scale / softmax.sum;
+    const float scale = gradient_scale / softmax.sum;
     for (int64_t v = 0; v < V; ++v) row[v] *= scale;
-    row[targets[n]] -= a.gradient_scale;
+    row[targets[n]] -= gradient_scale;
     std::fill(row + V, row + padded, 0.0f);
   }
 }

@@ -90,4 +90,8 @@ void run(const DecodeAttention& a, const Launch& /*on*/) {
       }
 }
 
+void run(const Chain& a, const Launch& on) {
+  for (const ChainedOp& op : a.operations) std::visit([&](const auto& each) { run(each, on); }, op);
+}
+
 }  // namespace tessera::cpu

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gradients.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
@@ -117,23 +118,17 @@ void run(const FusedLinear& a, const Launch& on) {
 void run(const LinearBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* dy = a.dy.as<float>();
+  begin_gradients(a.accumulate, {a.dbias, a.dx_sum});
   if (a.dweight)
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C, 1.0f,
-                a.dweight.as<float>(), C);
-  if (a.dbias) {
-    constexpr int64_t kChunk = 64;  // features a task owns
-#pragma omp parallel for
-    for (int64_t first = 0; first < O; first += kChunk) {
-      const int64_t last = std::min(O, first + kChunk);
-      for (int64_t n = 0; n < N; ++n)
-        for (int64_t o = first; o < last; ++o) a.dbias.as<float>()[o] += dy[n * O + o];
-    }
-  }
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C,
+                a.accumulate ? 1.0f : 0.0f, a.dweight.as<float>(), C);
+  if (a.dbias) add_rows(a.dy, a.dbias);
   if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
               a.add ? 1.0f : 0.0f, a.dx.as<float>(), C);
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
+  if (a.dx_sum) add_rows(a.dx, a.dx_sum);
 }
 
 }  // namespace tessera::cpu

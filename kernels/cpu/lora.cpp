@@ -23,18 +23,19 @@ void run(const LoraForward& a, const Launch& /*on*/) {
 // dx = scale du A: last, as it may overwrite x.
 void run(const LoraBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.b.shape[0], r = a.b.shape[1], width = a.a.shape[0];
+  const float beta = a.accumulate ? 1.0f : 0.0f;
   int64_t first = 0;
   for (int64_t p = 0; p < count_of(a.parts); first += a.parts[static_cast<size_t>(p++)]) {
     const int64_t rows = a.parts[static_cast<size_t>(p)];
     const float* dy = a.dy.as<float>() + first;
     float* u = a.u.as<float>() + p * r;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, rows, r, N, 1.0f, dy, O, u, width, 1.0f,
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, rows, r, N, 1.0f, dy, O, u, width, beta,
                 a.db.as<float>() + first * r, r);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, r, rows, 1.0f, dy, O,
                 a.b.as<float>() + first * r, r, 0.0f, u, width);
   }
   cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, width, C, N, a.scale, a.u.as<float>(), width,
-              a.x.as<float>(), C, 1.0f, a.da.as<float>(), C);
+              a.x.as<float>(), C, beta, a.da.as<float>(), C);
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, width, a.scale, a.u.as<float>(), width,
               a.a.as<float>(), C, 0.0f, a.dx.as<float>(), C);
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/base/documents.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gradients.h"
 
 namespace tessera::cpu {
 namespace {
@@ -113,6 +114,7 @@ void run(const RotaryBackward& a, const Launch& /*on*/) {
   const View<float> dxs = heads_of<float>(a.dx);
   // The weights first: dx may be dy's own memory, so nothing below reads what was written.
   if (a.q_weight) {
+    begin_gradients(a.accumulate, {a.dq_weight, a.dk_weight});
 #pragma omp parallel for
     for (int64_t first = 0; first < pairs; first += kChunk) {
       const int64_t last = std::min(pairs, first + kChunk);

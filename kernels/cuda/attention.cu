@@ -14,6 +14,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
+#include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -146,7 +147,7 @@ void with_row_step(DType dtype, int64_t elements, F&& f) {
 }
 
 // Matrices [T, D] of sequence b: heads first, first + step, ..
-cuda::GemmMatrix matrices_of(const Heads& from, int64_t b, int64_t first = 0, int64_t step = 1) {
+GemmMatrix matrices_of(const Heads& from, int64_t b, int64_t first = 0, int64_t step = 1) {
   const View<void> heads = heads_of<void>(from);
   const auto element = static_cast<int64_t>(size_of(from.tensor.dtype));
   return {.data = static_cast<char*>(heads.data) + (b * heads.batch + first * heads.head) * element,
@@ -155,32 +156,31 @@ cuda::GemmMatrix matrices_of(const Heads& from, int64_t b, int64_t first = 0, in
 }
 
 // The g-th query heads of all groups of sequence b
-cuda::GemmMatrix queries_of(const Heads& q, int64_t b, int64_t g, const AttentionShape& s) {
+GemmMatrix queries_of(const Heads& q, int64_t b, int64_t g, const AttentionShape& s) {
   return matrices_of(q, b, g, s.group());
 }
-cuda::GemmMatrix queries_of(const Tensor& y, int64_t b, int64_t g, const AttentionShape& s) {
+GemmMatrix queries_of(const Tensor& y, int64_t b, int64_t g, const AttentionShape& s) {
   return queries_of(Heads{y, 0, s.heads}, b, g, s);
 }
 
 // Their [T, N] matrices: of saved [B, H, T, N] at b, or of the workspace
-cuda::GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b, int64_t g) {
+GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b, int64_t g) {
   const int64_t head = s.tokens * s.kv_tokens, first = (b * s.heads + g) * head;
   return {.data = static_cast<char*>(base) + first * static_cast<int64_t>(size_of(dtype)),
           .ld = s.kv_tokens,
           .batch_stride = s.group() * head};
 }
 
-cuda::GemmMatrix transpose(cuda::GemmMatrix matrix) {
+GemmMatrix transpose(GemmMatrix matrix) {
   matrix.transposed = !matrix.transposed;
   return matrix;
 }
 
 void check_attention(AttnStatus status, const char* op, const AttentionPlan& plan) {
   if (status == ATTN_OK) return;
-  const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
   const AttentionShape& s = plan.shape;
-  fail("{}: {} {}(batch {}, queries {}, keys {}, heads {}, key/value heads {}, head dim {}, {}, mask: {})",
-       op, attn_status_text(status), launch, s.batch, s.tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim,
+  fail("{}: {} (batch {}, queries {}, keys {}, heads {}, key/value heads {}, head dim {}, {}, mask: {})", op,
+       cuda::failure_text(status), s.batch, s.tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim,
        name_of(plan.dtype), to_string(s.mask));
 }
 
@@ -269,16 +269,16 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const auto batch = static_cast<int>(s.kv_heads);
   const attention::Mask mask = mask_of(a.plan, a.documents);
   for (int64_t b = 0; b < s.batch; ++b) {
-    const cuda::GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
-    const cuda::GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
+    const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
+    const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
     const auto scores = [&](int64_t g) {
       return scores_of(a.workspace.data, dtype, s, 0, g);
     };  // with dropout what is kept of P; dP, then dS
     if (a.dropout)
       drop(dtype, scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, s, a.dropout, b, on.stream);
     for (int64_t g = 0; g < s.group(); ++g) {
-      const cuda::GemmMatrix P = a.dropout ? scores(g) : scores_of(a.saved.data, dtype, s, b, g),
-                             dy = queries_of(a.dy, b, g, s);
+      const GemmMatrix P = a.dropout ? scores(g) : scores_of(a.saved.data, dtype, s, b, g),
+                       dy = queries_of(a.dy, b, g, s);
       const float beta = g == 0 ? 0 : 1;
       gemm({.dtype = dtype,
             .m = N,
@@ -310,7 +310,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
     });
     TESSERA_CUDA_LAUNCHED();
     for (int64_t g = 0; g < s.group(); ++g) {
-      const cuda::GemmMatrix dS = scores(g), q = queries_of(a.q, b, g, s), dq = queries_of(a.dq, b, g, s);
+      const GemmMatrix dS = scores(g), q = queries_of(a.q, b, g, s), dq = queries_of(a.dq, b, g, s);
       const float beta = g == 0 ? 0 : 1;
       gemm({.dtype = dtype, .m = T, .n = D, .k = N, .a = dS, .b = k, .d = dq, .batch = batch}, on);
       gemm({.dtype = dtype,

@@ -71,7 +71,7 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, 
                                                                      float* losses, int padded,
                                                                      int vocab_size, int kept_packs,
                                                                      bool want_gradient,
-                                                                     float gradient_scale) {
+                                                                     const float* gradient_scale) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   T* row = logits + static_cast<int64_t>(blockIdx.x) * padded;
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, 
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(all.sum) + all.maximum - target_logit;
   if (!want_gradient) return;
 
-  const float scale = gradient_scale / all.sum;
+  const float wanted = gradient_scale ? *gradient_scale : 1, scale = wanted / all.sum;
   const int target_pack = target / kWidth;
 #pragma unroll 2
   for (int p = threadIdx.x; p < real_packs; p += stride) {
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, 
     if (p == target_pack) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i)
-        if (p * kWidth + i == target) value[i] -= gradient_scale;
+        if (p * kWidth + i == target) value[i] -= wanted;
     }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
     store_floats(row + p * kWidth, value);
@@ -153,7 +153,7 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
     kernel<<<N, threads, kept_bytes, on.stream>>>(
         a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
         static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-        a.want_gradient, a.gradient_scale);
+        a.want_gradient, a.gradient_scale.as<float>());
     TESSERA_CUDA_LAUNCHED();
   });
 }

@@ -103,11 +103,11 @@ void CudaBackend::check_packs(const char* op, std::initializer_list<Named> tenso
   }
 }
 
-bool CudaBackend::try_gemm(const cuda::Gemm& gemm, const Launch& on) {
+bool CudaBackend::try_gemm(const Gemm& gemm, const Launch& on) {
   return gemms_.try_run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
 }
 
-void CudaBackend::gemm(const cuda::Gemm& gemm, const Launch& on) {
+void CudaBackend::gemm(const Gemm& gemm, const Launch& on) {
   gemms_.run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
 }
 

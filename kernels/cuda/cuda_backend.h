@@ -18,6 +18,7 @@ namespace tessera {
 namespace attention {
 class CudnnAttention;
 }
+struct LinearBackwardGemms;  // kernels/linear_gemms.h
 
 class CudaBackend final : public Backend {
  public:
@@ -29,6 +30,7 @@ class CudaBackend final : public Backend {
   const DeviceTraits& traits() const override { return traits_; }
   void synchronize(CUstream_st* stream) override;
   CUstream_st* stream() const override { return stream_; }
+  GemmLibrary* gemms() override { return &gemms_; }
   std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
 
  private:
@@ -63,6 +65,7 @@ class CudaBackend final : public Backend {
   void run_op(const CacheAppend& a, const Launch& on);
   void run_op(const RotaryAppend& a, const Launch& on);
   void run_op(const DecodeAttention& a, const Launch& on);
+  void run_op(const Chain& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);
@@ -72,8 +75,9 @@ class CudaBackend final : public Backend {
   // Fails unless every tensor begins at a multiple of 16 bytes and its rows are whole packs.
   void check_packs(const char* op, std::initializer_list<Named> tensors) const;
   void check_aligned(const char* op, std::initializer_list<Named> tensors) const;
-  void gemm(const cuda::Gemm& gemm, const Launch& on);
-  bool try_gemm(const cuda::Gemm& gemm, const Launch& on);
+  void gemm(const Gemm& gemm, const Launch& on);
+  bool try_gemm(const Gemm& gemm, const Launch& on);
+  bool input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);
   void rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on);

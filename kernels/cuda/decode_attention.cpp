@@ -1,5 +1,6 @@
 // Attention of one new token of each sequence over the cache: the call of attention.h.
 #include "kernels/base/check.h"
+#include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace tessera {
@@ -15,10 +16,9 @@ void CudaBackend::run_op(const DecodeAttention& a, const Launch& on) {
                         .problem = attn_decode_problem(a.plan)};
   const AttnStatus status = attn_decode(&args, a.plan.arch, on.stream);
   if (status == ATTN_OK) return;
-  const char* launch = status == ATTN_LAUNCH_FAILED ? cudaGetErrorString(cudaGetLastError()) : "";
   const DecodeShape& s = a.plan.shape;
-  fail("{}: {} {}(batch {}, capacity {}, heads {}, key/value heads {}, head dim {}, {})", a.kName,
-       attn_status_text(status), launch, s.batch, s.capacity, s.heads, s.kv_heads, s.head_dim,
+  fail("{}: {} (batch {}, capacity {}, heads {}, key/value heads {}, head dim {}, {})", a.kName,
+       cuda::failure_text(status), s.batch, s.capacity, s.heads, s.kv_heads, s.head_dim,
        name_of(a.plan.dtype));
 }
 

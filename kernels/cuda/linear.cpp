@@ -3,11 +3,10 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/skinny_linear.h"
+#include "kernels/linear_gemms.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
-
-using cuda::Gemm;
 
 namespace {
 
@@ -22,6 +21,14 @@ cuda::SkinnyLinear skinny(const Tensor& x, const Tensor& weight, const Tensor& y
           .y = y.data,
           .bias = bias.data,
           .add = add.data};
+}
+
+// sum += the sum of the rows of x, of as many of its columns
+void add_rows(const char* op, const Tensor& x, const Tensor& sum, bool accumulate, const Launch& on) {
+  const int64_t columns = sum.numel(), slabs = cuda::slabs_for(x.shape[0], columns, x.dtype);
+  auto* partials = reinterpret_cast<float*>(on.scratch(op, cuda::column_partials_bytes(slabs, columns)));
+  cuda::sum_slabs(x, columns, partials, slabs, on.stream);
+  cuda::add_slabs(partials, slabs, {sum}, accumulate, on.stream);
 }
 
 }  // namespace
@@ -43,81 +50,70 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
   if (!a.pre_activation && cuda::serves(few))
     return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
-  const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
-  Gemm product{.dtype = a.x.dtype,
-               .m = N,
-               .n = O,
-               .k = C,
-               .a = {.data = a.x.data, .ld = C},
-               .b = {.data = a.weight.data, .ld = C, .transposed = true},
-               .d = {.data = a.y.data, .ld = O}};
-  if (a.add) product.c = a.add.data, product.beta = 1;
-
-  const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
-  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add;
-  Gemm fused = product;
-  fused.bias = a.bias.data;
-  if (fuse_gelu) {
-    fused.aux = a.pre_activation.data;
-    fused.epilogue = a.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  } else {
-    fused.d.data = sum.data;
-    if (a.bias) fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  if (a.pre_activation && !a.add) {
+    LinearForward with_gelu = a;  // ours computes the others in the same way
+    with_gelu.activation = Activation::kGelu;
+    if (auto product = gemms_.own(gemms_of(with_gelu).fused)) {
+      product->activation = a.activation;
+      return products::run(*product, multiprocessors_, on.stream);
+    }
   }
-  if (try_gemm(fused, on)) {
-    if (a.pre_activation && !fuse_gelu) cuda::activate(a.activation, sum, a.y, on.stream);
+  const LinearForwardGemms gemms = gemms_of(a);
+  const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
+  if (try_gemm(gemms.fused, on)) {
+    if (a.pre_activation && !gemms.fused_gelu) cuda::activate(a.activation, sum, a.y, on.stream);
     return;
   }
 
   // Sizes that the epilogues refuse: rows that are no multiple of 16 bytes.
-  product.d.data = sum.data;
-  gemm(product, on);
+  gemm(gemms.plain, on);
   if (a.bias) cuda::add_bias(sum, a.bias, on.stream);
   if (a.pre_activation) cuda::activate(a.activation, sum, a.y, on.stream);
 }
 
 // dbias[O] += sum of dy[N, O] over its rows
 // dweight[O, C] += dy[N, O]^T x[N, C]
-// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): last, as it may
+// dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): after those, as it may
 // overwrite x
+// dx_sum[C] += sum of dx over its rows
 void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
-  const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
-  const DType dtype = a.x.dtype;
   if (a.dbias) {
-    const int64_t slabs = cuda::slabs_for(N, O, dtype);
-    auto* partials = reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, O)));
-    cuda::sum_slabs(a.dy, partials, slabs, on.stream);
-    cuda::add_slabs(partials, slabs, a.dbias, {}, on.stream);
+    add_rows(a.kName, a.dy, a.dbias, a.accumulate, on);
+    tell_part(LinearBackward::Part::kBias, on);
   }
-  if (a.dweight)
-    gemm({.dtype = dtype,
-          .m = O,
-          .n = C,
-          .k = N,
-          .a = {.data = a.dy.data, .ld = O, .transposed = true},
-          .b = {.data = a.x.data, .ld = C},
-          .d = {.data = a.dweight.data, .ld = C},
-          .beta = 1},
-         on);
-  Gemm product{.dtype = dtype,
-               .m = N,
-               .n = C,
-               .k = O,
-               .a = {.data = a.dy.data, .ld = O},
-               .b = {.data = a.weight.data, .ld = C},
-               .d = {.data = a.dx.data, .ld = C}};
-  if (a.add) product.c = a.add.data, product.beta = 1;
-  if (!a.pre_activation) return gemm(product, on);
+  const LinearBackwardGemms gemms = gemms_of(a);
+  if (gemms.dweight) {
+    gemm(*gemms.dweight, on);
+    tell_part(LinearBackward::Part::kWeight, on);
+  }
+  if (input_gradient(a, gemms, on) || !a.dx_sum) return;
+  tell_part(LinearBackward::Part::kInput, on);
+  add_rows(a.kName, a.dx, a.dx_sum, a.accumulate, on);
+}
 
-  // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
-  if (dtype == DType::kBF16 && a.activation == Activation::kGelu && !a.add) {
-    Gemm fused = product;
-    fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    fused.aux = a.pre_activation.data;
-    if (try_gemm(fused, on)) return;
+// dx, and whether with it its sum: our own product has that for little
+bool CudaBackend::input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms,
+                                 const Launch& on) {
+  if (a.pre_activation && !a.add) {
+    LinearBackward with_gelu = a;
+    with_gelu.activation = Activation::kGelu;
+    const auto fused = gemms_of(with_gelu).fused_dx;
+    if (auto product = fused ? gemms_.own(*fused) : std::nullopt) {
+      product->activation = a.activation;
+      const int64_t slabs = products::partial_rows(product->m);
+      const bool sums = a.dx_sum && slabs <= cuda::kMaxSlabs;
+      if (sums)
+        product->partials =
+            reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, product->n)));
+      products::run(*product, multiprocessors_, on.stream);
+      if (sums) cuda::add_slabs(product->partials, slabs, {a.dx_sum}, a.accumulate, on.stream);
+      return sums;
+    }
   }
-  gemm(product, on);
-  cuda::activate_backward(a.activation, a.pre_activation, a.dx, on.stream);
+  if (gemms.fused_dx && try_gemm(*gemms.fused_dx, on)) return false;
+  gemm(gemms.dx, on);
+  if (a.pre_activation) cuda::activate_backward(a.activation, a.pre_activation, a.dx, on.stream);
+  return false;
 }
 
 }  // namespace tessera

@@ -439,7 +439,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
             heads_of<const T>(a.dy), heads_of<T>(a.dx), a.angles.as<float2>(), heads_of<const T>(a.x),
             a.q_weight.as<T>(), a.k_weight.as<T>(), a.rstd.as<float>(), partials, deal);
         TESSERA_CUDA_LAUNCHED();
-        cuda::add_slabs(partials, blocks, a.dq_weight, a.dk_weight, on.stream);
+        cuda::add_slabs(partials, blocks, {a.dq_weight, a.dk_weight}, a.accumulate, on.stream);
       });
 }
 

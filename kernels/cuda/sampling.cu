@@ -54,20 +54,20 @@ __device__ __forceinline__ float penalised_at(const Args<T>& a, const int32_t* s
   return penalised(logit, a.rule.repetition_penalty);
 }
 
-// visit(id, x) for packs `first`, first + stride, ... below `end` of sequence b
-template <class T, class Visit>
+// visit(id, x) for packs `first`, first + stride, ... below `end` of sequence b; kAtOnce loads under way
+template <int kAtOnce, class T, class Visit>
 __device__ __forceinline__ void each_token(const Args<T>& a, int b, int first, int end, int stride,
                                            const Visit& visit) {
   constexpr int kWidth = kPackWidth<T>;
   const T* row = a.logits + b * a.padded;
   const int32_t* seen = a.seen + static_cast<int64_t>(b) * a.words;
-  for (int at = first; at < end; at += kLoads * stride) {
-    uint4 raw[kLoads];
+  for (int at = first; at < end; at += kAtOnce * stride) {
+    uint4 raw[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
+    for (int i = 0; i < kAtOnce; ++i)
       if (at + i * stride < end) raw[i] = __ldcg(reinterpret_cast<const uint4*>(row) + at + i * stride);
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       if (at + i * stride >= end) break;
       float x[kWidth];
       unpack<T>(raw[i], x);
@@ -112,8 +112,8 @@ __global__ __launch_bounds__(kPartThreads) void largest_kernel(const Args<T> a) 
   ptx::wait_for_previous_kernel();
   const int b = blockIdx.y, packs = (a.vocab_size + kPackWidth<T> - 1) / kPackWidth<T>;
   Part part{-INFINITY, INT32_MAX};
-  each_token(a, b, blockIdx.x * kPartThreads + threadIdx.x, packs, gridDim.x * kPartThreads,
-             [&](int id, float x) { part = larger(part, {x, id}); });
+  each_token<kLoads>(a, b, blockIdx.x * kPartThreads + threadIdx.x, packs, gridDim.x * kPartThreads,
+                     [&](int id, float x) { part = larger(part, {x, id}); });
   part = block_largest(part, scratch);
   if (threadIdx.x == 0) a.parts[b * gridDim.x + blockIdx.x] = part;
 }
@@ -135,7 +135,7 @@ struct Draw {
   template <class Visit>
   __device__ __forceinline__ void each(const Visit& visit) const {
     const int warp = threadIdx.x / kWarp;
-    each_token(a, b, begin_of(warp) + threadIdx.x % kWarp, begin_of(warp + 1), kWarp, visit);
+    each_token<kLoads>(a, b, begin_of(warp) + threadIdx.x % kWarp, begin_of(warp + 1), kWarp, visit);
   }
   __device__ __forceinline__ Sum weight(float x) const { return weight_of(x, largest, a.rule.temperature); }
 
@@ -248,8 +248,8 @@ struct Draw {
     if (static_cast<int>(threadIdx.x) / kWarp == owner) {
       for (int first = begin_of(owner); first < begin_of(owner + 1); first += kWarp) {
         Sum own = 0;
-        each_token(a, b, first + lane, min(first + kWarp, begin_of(owner + 1)), kWarp,
-                   [&](int id, float x) { own += amount(id, x); });
+        const int end = min(first + kWarp, begin_of(owner + 1));  // a pack a lane
+        each_token<1>(a, b, first + lane, end, kWarp, [&](int id, float x) { own += amount(id, x); });
         Sum before = 0, all = 0;
         for (int other = 0; other < kWarp; ++other) {
           const Sum its = __shfl_sync(kWholeWarp, own, other);
@@ -260,7 +260,7 @@ struct Draw {
           left -= all;
           continue;
         }
-        each_token(a, b, first + lane, min(first + kWarp, begin_of(owner + 1)), kWarp, [&](int id, float x) {
+        each_token<1>(a, b, first + lane, end, kWarp, [&](int id, float x) {
           const Sum its = amount(id, x);
           if (before <= left && left < before + its) found = id;
           before += its;

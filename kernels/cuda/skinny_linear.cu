@@ -21,7 +21,7 @@
 #include <bit>
 
 #include "kernels/attention/common/ptx.cuh"
-#include "kernels/cuda/activations.cuh"
+#include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -221,22 +221,6 @@ struct Sums<float> {
     }
   }
 };
-
-__device__ __forceinline__ float apply(Epilogue epilogue, float value, float up) {
-  switch (epilogue) {
-    case Epilogue::kNone:
-      return value;
-    case Epilogue::kGelu:
-      return TanhGelu::value(value);
-    case Epilogue::kGeluExact:
-      return ExactGelu::value(value);
-    case Epilogue::kRelu:
-      return Relu::value(value);
-    case Epilogue::kSwiglu:
-      return value * sigmoid(value) * up;
-  }
-  return value;
-}
 
 // The sums of a tile over the warps of a group, and what follows; `partial` begins at the group's first warp.
 template <class T, int kTiles>

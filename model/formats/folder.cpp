@@ -210,7 +210,8 @@ FoundModel read_model_config(const fs::path& folder) {
   }
   const fs::path file = folder / "config.json";
   const Fields config{.object = read_json(file), .file = file.string()};
-  const Family& family = family_named(text_value(config.object, "model_type", config.file), config.file);
+  const std::string type = text_value(config.object, "model_type", config.file);
+  const Family& family = family_named(type, config.file);
   refuse_unsupported(family, config);
   FoundModel found{.model = family.defaults, .family = family.name, .fields = {}};
   read_fields(family, config, found);

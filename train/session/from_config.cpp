@@ -114,6 +114,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
+                 .recorded = c.train.recorded,
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};

@@ -44,6 +44,7 @@ struct RunShape {
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
+  bool recorded = false;         // train.recorded
 
   int64_t ranks = 1;            // that share the sequences of a step
   bool shard_optimizer = true;  // train.zero: 1; where there are several ranks

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "model/init.h"
 #include "train/session/mean_loss.h"
@@ -31,8 +32,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
           allocate_trained(arena, MemoryTag::kGradients, "gradients", shape.dtype, session_.layout()),
           discarded_)),
       optimizer_(arena, shape.model, model_.params, shape.moments,
-                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze),
-      counted_tokens_(shape.tokens_per_step()) {
+                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze) {
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());
   const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
@@ -49,6 +49,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       if (bucket) largest = std::max(largest, bucket.numel());
     sums_ = arena.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
   }
+  for (const Tensor& bucket : grads_.buckets)
+    if (bucket) stream().run(FillZero{bucket});
   gathered_.resize(grads_.buckets.size());
   const Shape per_token{shape.micro_steps, shape.rows()};
   tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
@@ -57,6 +59,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     documents_ =
         arena.alloc(MemoryTag::kData, "documents", DType::kI32, {shape.micro_steps, shape.rows(), 2});
   losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
+  gradient_scale_ = arena.alloc(MemoryTag::kData, "gradient scale", DType::kF32, {1});
+  set_counted(shape.tokens_per_step());
 }
 
 void TrainState::initialize(uint64_t seed) {
@@ -88,25 +92,26 @@ void TrainState::check_counted(std::span<const int32_t> targets, int64_t counted
         counted_tokens, least, mine + others, mine, targets.size(), others);
 }
 
+void TrainState::set_counted(int64_t counted_tokens) {
+  counted_tokens_ = counted_tokens;
+  auto scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens));
+  stream().run(Copy{{&scale, DType::kF32, gradient_scale_.shape, Device::kCpu}, gradient_scale_});
+}
+
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
   copy_ids(stream(), Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_);
   copy_ids(stream(), Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_);
   copy_documents(stream(), sequences.documents, shape_.sequence_length, documents_);
   check_counted(sequences.targets, counted_tokens);
-  counted_tokens_ = counted_tokens;
+  if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
-void TrainState::walk_step() { compute_step(1, {}, 0, 1, {}); }
+void TrainState::walk_step(int64_t micro_steps) { compute_step(micro_steps, {}, 0, 1, {}); }
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<bool(int64_t)>& continues) {
-  for (const Tensor& bucket : grads_.buckets)
-    if (bucket) stream().run(FillZero{bucket});
-  if (discarded_) stream().run(FillZero{discarded_});
-  const Shape batch_shape{shape_.micro_batch, shape_.sequence_length};
-  const float gradient_scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens_));
   const auto bucket_of = [&](int64_t layer) {
     return layer < 0 || layer == shape_.model.layers ? ParamLayout::kOutside
                                                      : ParamLayout::bucket_of_block(layer);
@@ -118,25 +123,69 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     if (layer < shape_.model.layers) reduce_gradients(bucket_of(layer));
   };
   const int64_t first = rank() * shape_.sequences_per_rank();  // of this rank's sequences in the step
+  const bool shared = shape_.ranks > 1;
+  const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
+    if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
+  };
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
-    Batch batch{.tokens = tokens_.rows(m, 1).view(batch_shape),
-                .targets = targets_.rows(m, 1).view(batch_shape)};
-    if (documents_)
-      batch.documents = documents_.rows(m, 1).view({shape_.micro_batch, shape_.sequence_length, 2});
     const bool last = m + 1 == micro_steps;
-    train_batch(stream(), arena_, model_, batch, gradient_scale, losses_.rows(m, 1).view({shape_.rows()}),
-                grads_,
-                {.probabilities = shape_.model.dropout,
-                 .key = dropout_key(shape_.seed, step),
-                 .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)},
-                {.before_forward = m == 0 ? await_weights : OnLayer(),
-                 .after_backward = last && shape_.ranks > 1 ? reduce : OnLayer()});
+    for (const Tensor& input : {tokens_, targets_, documents_}) copy_row(input, m, 0);
+    run({.first = m == 0,
+         .dropout = {.probabilities = shape_.model.dropout,
+                     .key = dropout_key(shape_.seed, step),
+                     .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)},
+         .hooks = {.before_forward = shared && m == 0 ? await_weights : OnLayer(),
+                   .after_backward = shared && last ? reduce : OnLayer()}});
+    copy_row(losses_, shape_.micro_steps - 1, m);
+    keep_pace();
     if (continues && !continues(m + 1) && !last) return false;
   }
   comm_->wait();
   update_weights(config, learning_rate, step);
+  stepped_ = true;
   return true;
+}
+
+// Recordings are enqueued at once. A host that waits for the micro-step before this one still stays ahead of
+// the device, and can drop a step while it runs.
+void TrainState::keep_pace() {
+  if (arena_.is_plan() || shape_.micro_steps == 1) return;
+  if (!enqueued_) {
+    enqueued_ = make_timer(stream());
+  } else {
+    enqueued_->milliseconds();
+  }
+  enqueued_->start();
+  enqueued_->stop();
+}
+
+void TrainState::compute(const MicroStep& micro_step) {
+  const Shape shape{shape_.micro_batch, shape_.sequence_length};
+  Batch batch{.tokens = tokens_.rows(0, 1).view(shape), .targets = targets_.rows(0, 1).view(shape)};
+  if (documents_) batch.documents = documents_.rows(0, 1).view({shape[0], shape[1], 2});
+  train_batch(stream(), arena_, model_, batch, gradient_scale_,
+              losses_.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}), grads_, micro_step.dropout,
+              micro_step.hooks, /*accumulate=*/!micro_step.first);
+}
+
+bool TrainState::can_record(const MicroStep& micro_step) const {
+  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities && !micro_step.hooks.before_forward &&
+         !micro_step.hooks.after_backward && !arena_.ledger().recording();
+}
+
+// At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have
+// loaded what they load at their first use: neither may happen while it is recorded.
+void TrainState::run(const MicroStep& micro_step) {
+  RecordedMicroStep& recorded = recorded_[micro_step.first ? 0 : 1];
+  if (!can_record(micro_step) || recorded.place != arena_.place()) {
+    recorded = {.operations = {}, .place = arena_.place()};
+    return compute(micro_step);
+  }
+  if (!recorded.operations)
+    recorded.operations = stream().backend().record(
+        stream().queue(), [this, first = micro_step.first] { compute({.first = first}); });
+  recorded.operations->run();
 }
 
 void TrainState::reduce_gradients(size_t bucket) {
@@ -159,11 +208,14 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
     comm_->wait();
   }
-  for (size_t b = 0; b < reduced_.size(); ++b) {
-    optimizer_.update(stream(), b, reduced_[b], config, learning_rate, step);
+  std::vector<size_t> buckets(reduced_.size());
+  std::iota(buckets.begin(), buckets.end(), size_t{0});
+  if (!sharded) return optimizer_.update(stream(), buckets, reduced_, config, learning_rate, step);
+  for (const size_t b : buckets) {  // one by one: a bucket is gathered while the next is updated
+    optimizer_.update(stream(), {&b, 1}, reduced_, config, learning_rate, step);
     if (!reduced_[b]) continue;
     const Tensor weights = optimizer_.layout().trained(model_.params.buckets, b);
-    if (sharded) comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
+    comm_->all_gather({.part = optimizer_.part().of(weights), .whole = weights});
     gathered_[b] = comm_->started();
   }
 }

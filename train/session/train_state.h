@@ -5,13 +5,20 @@
 // 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients and updates that
 // part of the weights; the weights are gathered while the next parts are updated and the next forward runs.
 //
+// From the second step on a micro-step is run from a recording (Backend::record): on CUDA one launch in place
+// of hundreds, of the same kernels. Without one run those that drop at random, as their masks differ from
+// step to step, those that other ranks wait for, and all of a run whose memory is recorded.
+//
 // The same code runs over an empty arena with a backend that does nothing: see memory_plan.h.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "kernels/timer.h"
 #include "model/optimizer.h"
 #include "train/parallel/communicator.h"
 #include "train/session/session.h"
@@ -40,8 +47,8 @@ class TrainState {
   // on that, as the last micro-step exchanges gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
-  // A step's allocations, for a plan: all micro-steps allocate and release the same, so one is enough.
-  void walk_step();
+  // A step's operations, for a plan. All micro-steps allocate and release the same: one is enough for that.
+  void walk_step(int64_t micro_steps = 1);
   struct StepResult {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
@@ -60,9 +67,25 @@ class TrainState {
   const Grads& grads() const { return grads_; }
 
  private:
+  // How a micro-step is run
+  struct MicroStep {
+    bool first;  // of its step
+    ActiveDropout dropout = {};
+    LayerHooks hooks = {};
+  };
+  struct RecordedMicroStep {
+    std::unique_ptr<Recorded> operations = {};
+    std::optional<Arena::Place> place = {};  // of their tensors; none before the first
+  };
+
   void check_counted(std::span<const int32_t> targets, int64_t counted_tokens) const;
+  void set_counted(int64_t counted_tokens);
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
+  void run(const MicroStep& micro_step);
+  void compute(const MicroStep& micro_step);
+  bool can_record(const MicroStep& micro_step) const;
+  void keep_pace();
   void reduce_gradients(size_t bucket);
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 
@@ -79,10 +102,15 @@ class TrainState {
                                    // a bucket without trained parameters has none
   std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
   Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
-  Tensor tokens_, targets_;        // [micro_steps, B T]
-  Tensor documents_;               // [micro_steps, B T, 2]; with shape.documents
-  Tensor losses_;                  // [micro_steps, B T]
-  int64_t counted_tokens_;         // of the step, on all ranks
+  // A micro-step reads the first row, to which its own is copied
+  Tensor tokens_, targets_;  // [micro_steps, B T]
+  Tensor documents_;         // [micro_steps, B T, 2]; with shape.documents
+  Tensor losses_;            // [micro_steps, B T]; a micro-step writes the last row, which is then copied
+  int64_t counted_tokens_;   // of the step, on all ranks
+  Tensor gradient_scale_;    // [1] fp32: 1 / counted_tokens_
+  std::array<RecordedMicroStep, 2> recorded_;  // the first of a step, and the others
+  std::unique_ptr<Timer> enqueued_;            // the micro-step before; where a step has several
+  bool stepped_ = false;                       // the first step is over
 };
 
 }  // namespace tessera

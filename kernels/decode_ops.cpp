@@ -1,0 +1,72 @@
+// The checks of the operations of decoding.
+#include "kernels/base/check.h"
+#include "kernels/op_checks.h"
+#include "kernels/ops.h"
+
+namespace tessera {
+
+void CacheAppend::check_on(Device device) const {
+  check_anchor(kName, "k_cache", k_cache, 4, device);
+  const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
+  check_anchor(kName, "k", k.tensor, 4, device);
+  if (k.tensor.shape[0] != cache[0] || k.tensor.shape[3] != cache[3])
+    fail("{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
+  check_range(kName, "k", k, cache[2]);
+  check_heads(kName, "v", v, k, device);
+  check_fields(kName, device,
+               {{"k", k.tensor, k_cache.dtype, k.tensor.shape},
+                {"v_cache", v_cache, k_cache.dtype, cache},
+                {"starts", starts, DType::kI32, {cache[0]}}});
+  check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
+        k.tensor.shape[1], cache[1]);
+}
+
+void RotaryAppend::check_on(Device device) const {
+  rotary.check_on(device);
+  append.check_on(device);
+  const Heads &y = rotary.y, &k = append.k;
+  if (k.tensor.data != y.tensor.data || k.tensor.shape != y.tensor.shape ||
+      k.first != y.first + rotary.query_heads || k.count != y.count - rotary.query_heads)
+    fail("{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
+         k.tensor.to_string());
+  check(append.starts.data == rotary.starts.data, "{}: both want the same starts", kName);
+}
+
+void DecodeAttention::check_on(Device device) const {
+  const DecodeShape& s = plan.shape;
+  const Shape cache{s.batch, s.capacity, s.kv_heads, s.head_dim};
+  check_anchor(kName, "q", q.tensor, 4, device);
+  check_fields(kName, device,
+               {{"q", q.tensor, plan.dtype, {s.batch, 1, q.tensor.shape[2], s.head_dim}},
+                {"k_cache", k_cache, plan.dtype, cache},
+                {"v_cache", v_cache, plan.dtype, cache},
+                {"starts", starts, DType::kI32, {s.batch}},
+                {"y", y, plan.dtype, {s.batch, 1, s.heads, s.head_dim}}});
+  check_range(kName, "q", q, s.heads);
+  check_scratch(kName, workspace, plan.workspace_bytes, device);
+}
+
+void Chain::check_on(Device device) const {
+  for (const ChainedOp& op : operations) std::visit([&](const auto& each) { each.check_on(device); }, op);
+  if (memory && memory.device != device)
+    fail("{}: memory wants a tensor on {}, found {}", kName, name_of(device), memory.to_string());
+}
+
+void SampleTokens::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  const int64_t B = logits.shape[0];
+  if (vocab_size <= 0 || vocab_size > logits.shape[1])
+    fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
+  check_fields(kName, device,
+               {{"seen", seen, DType::kI32, {B, (vocab_size + 31) / 32}},
+                {"draws", draws, DType::kI32, {B, 2}},
+                {"starts", starts, DType::kI32, {B}},
+                {"tokens", tokens, DType::kI32, {B}}});
+  check(rule.temperature >= 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 &&
+            rule.min_p <= 1 && rule.repetition_penalty > 0,
+        "{}: rule wants a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and a "
+        "repetition_penalty above 0, found {}, {}, {}, {} and {}",
+        kName, rule.temperature, rule.top_k, rule.top_p, rule.min_p, rule.repetition_penalty);
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+#include "kernels/op_checks.h"
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+void check_fields(const char* op, Device device, std::initializer_list<Field> fields) {
+  for (const Field& f : fields) {
+    if (f.optional && !f.tensor) continue;
+    if (f.tensor && f.tensor.dtype == f.dtype && f.tensor.shape == f.shape && f.tensor.device == device)
+      continue;
+    fail("{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
+         name_of(device), f.tensor.to_string());
+  }
+}
+
+bool computes_in(DType dtype, Device device) {
+  switch (dtype) {
+    case DType::kF32:
+      return true;
+    case DType::kBF16:
+      return device == Device::kCuda;
+    case DType::kI32:
+      break;
+  }
+  return false;
+}
+const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
+
+void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
+  if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
+    return;
+  fail("{}: {} wants a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
+       names_of_dtypes(device), name_of(device), t.to_string());
+}
+
+void check_range(const char* op, const char* name, const Heads& heads, int64_t count) {
+  if (heads.first >= 0 && heads.count == count && heads.first + count <= heads.tensor.shape[2]) return;
+  fail("{}: {} wants {} heads of {}, found {} from head {} on", op, name, count, heads.tensor.to_string(),
+       heads.count, heads.first);
+}
+
+void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device) {
+  const Tensor &t = heads.tensor, &wanted = anchor.tensor;
+  const int64_t B = wanted.shape[0], T = wanted.shape[1], D = wanted.shape[3];
+  check_fields(op, device,
+               {{name, t, wanted.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
+  check_range(op, name, heads, anchor.count);
+}
+
+void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
+  if (workspace.as<char>() != nullptr && workspace.device != device)
+    fail("{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
+  check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
+        wanted, workspace.bytes());
+}
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+// What the checks of several operations (ops.h) have in common. Each refuses by an Error with the operation's
+// name, what was wanted and what was found.
+#pragma once
+
+#include <initializer_list>
+
+#include "kernels/base/tensor.h"
+#include "kernels/base/view.h"
+
+namespace tessera {
+
+// The message is built on failure only: these checks run before every launch.
+struct Field {
+  const char* name;
+  const Tensor& tensor;
+  DType dtype;
+  Shape shape;
+  bool optional = false;
+};
+void check_fields(const char* op, Device device, std::initializer_list<Field> fields);
+
+// The dtypes that a device computes in
+bool computes_in(DType dtype, Device device);
+const char* names_of_dtypes(Device device);
+
+// The tensor that all other shapes of an operation are compared with
+void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device);
+
+// `count` heads that the tensor has
+void check_range(const char* op, const char* name, const Heads& heads, int64_t count);
+// Heads of a tensor [B, T, any number, D], as large as those of the anchor
+void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device);
+
+// Attention's own scratch, as its plan says
+void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device);
+
+}  // namespace tessera
