@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/lora.h"
+#include "tests/model_families.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"
 
@@ -155,14 +156,8 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
 // One of each way in which a family has its layers
 inline std::vector<ModelConfig> models_with_adapters(int64_t channels, int64_t rank) {
   const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = channels};
-  ModelConfig qwen3 = gpt2;
+  ModelConfig qwen3 = with_qwen3_parts(gpt2);
   qwen3.kv_heads = 1;
-  qwen3.norm = NormKind::kRmsNorm;
-  qwen3.positions = Positions::kRope;
-  qwen3.mlp = Mlp::kSwiglu;
-  qwen3.bias = Bias::kNone;
-  qwen3.qk_norm = true;
-  qwen3.tied = false;
   ModelConfig qwen2 = qwen3;
   qwen2.bias = Bias::kQkv;
   qwen2.qk_norm = false;

@@ -13,21 +13,32 @@ struct FamilyModel {
   ModelConfig model;
 };
 
+// A model of these sizes with the parts of a Llama, and a head that is not tied
+inline ModelConfig with_llama_parts(ModelConfig model) {
+  model.norm = NormKind::kRmsNorm;
+  model.positions = Positions::kRope;
+  model.mlp = Mlp::kSwiglu;
+  model.bias = Bias::kNone;
+  model.tied = false;
+  return model;
+}
+// The same with the norm of queries and keys that Qwen3 has
+inline ModelConfig with_qwen3_parts(ModelConfig model) {
+  model = with_llama_parts(model);
+  model.qk_norm = true;
+  return model;
+}
+
 inline std::vector<FamilyModel> family_models() {
-  const ModelConfig llama{.vocab_size = 61,
-                          .context = 32,
-                          .layers = 2,
-                          .heads = 4,
-                          .channels = 32,
-                          .kv_heads = 2,
-                          .head_dim = 8,
-                          .mlp_width = 24,
-                          .norm = NormKind::kRmsNorm,
-                          .norm_epsilon = 1e-6f,
-                          .positions = Positions::kRope,
-                          .mlp = Mlp::kSwiglu,
-                          .bias = Bias::kNone,
-                          .tied = false};
+  const ModelConfig llama = with_llama_parts({.vocab_size = 61,
+                                              .context = 32,
+                                              .layers = 2,
+                                              .heads = 4,
+                                              .channels = 32,
+                                              .kv_heads = 2,
+                                              .head_dim = 8,
+                                              .mlp_width = 24,
+                                              .norm_epsilon = 1e-6f});
   const auto changed = [](ModelConfig model, const auto& how) {
     how(model);
     return model;

@@ -37,6 +37,7 @@ class Process {
     std::filesystem::path folder = ".";  // where it runs; its output is kept beside it
     rlim_t most_file_bytes = 0;          // > 0 limits what it may write into one file, like a full disk
     bool as_nobody = false;              // run by root, it gives up root's right to read and write everywhere
+    bool ignores_hang_up = false;        // as under nohup
     int out = -1;                        // >= 0: this is its standard output
     bool closed_streams = false;         // it has no standard input, output and error
   };
@@ -66,6 +67,9 @@ class Process {
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(125);
     }
     if (options.as_nobody && !give_up_rights_over_files()) _exit(125);
+    // Tests that run in the background of a shell, or under nohup, have them ignored.
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGHUP, options.ignores_hang_up ? SIG_IGN : SIG_DFL);
     execv(program.c_str(), argv.data());
     _exit(126);
   }

@@ -35,8 +35,14 @@ const std::vector<Room> kRooms{
     {"kernels/attention/sm90", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/cudnn", {"kernels/base", "kernels/attention"}},
     {"kernels", {"kernels/base", "kernels/attention"}},
+    {"kernels/chain", {"kernels/base", "kernels", "kernels/attention"}},
     {"kernels/cpu", {"kernels/base", "kernels", "kernels/attention"}},
-    {"kernels/cuda", {"kernels/base", "kernels", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/products", {"kernels/base", "kernels", "kernels/attention/common", "kernels/attention/sm90"}},
+    {"kernels/cuda",
+     {"kernels/base", "kernels", "kernels/attention", "kernels/attention/common", "kernels/products"}},
+    {"kernels/cuda/chain",
+     {"kernels/base", "kernels", "kernels/chain", "kernels/attention", "kernels/attention/common",
+      "kernels/attention/decode", "kernels/attention/sm90", "kernels/cuda"}},
     {"model", {"kernels/base", "kernels", "kernels/attention"}},
     {"model/formats", {"kernels/base", "model"}},
     {"data/tokenizers", {"kernels/base"}},
@@ -133,7 +139,8 @@ TEST(Rooms, InlineAssemblyIsInPtxHeadersAlone) {
 
 TEST(Rooms, CudaHeadersStayInTheirRooms) {
   expect_only_in(R"(#include\s*[<"]cu(da|blas|dnn|b/))",
-                 {"kernels/cuda/", "kernels/attention/", "kernels/base/arena.cpp", "train/parallel/nccl_"});
+                 {"kernels/cuda/", "kernels/products/", "kernels/attention/", "kernels/base/arena.cpp",
+                  "train/parallel/nccl_"});
 }
 
 TEST(Rooms, TheCommunicatorAloneKnowsHowRanksCommunicate) {

@@ -47,6 +47,11 @@ class HostTensors {
       t.as<int32_t>()[i] = static_cast<int32_t>(random.bits(i)[0] % static_cast<uint32_t>(below));
     return t;
   }
+  Tensor scalar(float value) {  // [1]
+    const Tensor t = empty({1});
+    floats(t)[0] = value;
+    return t;
+  }
   Tensor copy_of(const Tensor& other) {
     const Tensor t = empty(other.shape, other.dtype);
     std::memcpy(t.data, other.data, other.bytes());

@@ -14,17 +14,18 @@ namespace {
 
 class AttentionRefusals : public ::testing::TestWithParam<int> {
  protected:
-  static constexpr AttnProblem kProblem = {.struct_size = sizeof(AttnProblem),
-                                           .dtype = ATTN_BF16,
-                                           .batch = 1,
-                                           .tokens = 64,
-                                           .kv_tokens = 64,
-                                           .heads = 8,
-                                           .kv_heads = 2,
-                                           .head_dim = 64,
-                                           .mask = {.causal = 1},
-                                           .scale = 0.125f,
-                                           .dropout = {}};
+  static constexpr AttnProblem kProblem = {
+      .struct_size = sizeof(AttnProblem),
+      .dtype = ATTN_BF16,
+      .batch = 1,
+      .tokens = 64,
+      .kv_tokens = 64,
+      .heads = 8,
+      .kv_heads = 2,
+      .head_dim = 64,
+      .mask = {.causal = 1, .offset = 0, .window = 0, .documents = nullptr},
+      .scale = 0.125f,
+      .dropout = {}};
   static AttnTensor tensor(uintptr_t address) {
     return {reinterpret_cast<void*>(address), 64 * 512, 512, 64};
   }
@@ -214,7 +215,7 @@ TEST_P(AttentionRefusals, OfArguments) {
 }
 
 TEST(AttentionStatus, OfOldDevicesAndInWords) {
-  const AttnProblem p = {sizeof(AttnProblem), ATTN_F32, 1, 64, 64, 8, 2, 16, {.causal = 1}, 0.25f, {}};
+  const AttnProblem p = {sizeof(AttnProblem), ATTN_F32, 1, 64, 64, 8, 2, 16, {1, 0, 0, nullptr}, 0.25f, {}};
   for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
   for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
   std::set<std::string> texts;

@@ -66,7 +66,7 @@ class CudnnKernels : public CudaTest {
             .heads = heads,
             .kv_heads = kv_heads,
             .head_dim = head_dim,
-            .mask = {.causal = causal},
+            .mask = {.causal = causal, .offset = 0, .window = 0, .documents = nullptr},
             .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
             .dropout = {}};
   }
@@ -86,6 +86,8 @@ class CudnnKernels : public CudaTest {
             .v = heads_from(qkv, p.heads + p.kv_heads),
             .out = heads_from(out, 0),
             .lse = lse.as<float>(),
+            .workspace = nullptr,
+            .workspace_bytes = 0,
             .problem = p};
   }
   static AttnBackward backward_args(const AttnForward& f, const Tensor& dout, const Tensor& dqkv,

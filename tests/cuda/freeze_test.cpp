@@ -1,6 +1,7 @@
 // train.freeze on CUDA, in both precisions.
 #include "tests/cuda/twin.h"
 #include "tests/frozen_steps.h"
+#include "tests/model_families.h"
 
 namespace tessera::testing {
 namespace {
@@ -12,14 +13,7 @@ TEST_F(CudaFreeze, WhatIsTrainedGetsTheSameGradientsAndWhatIsNotKeepsItsBits) {
   std::string why_not;
   ASSERT_TRUE(find_cuda_device(device, why_not)) << why_not;
   const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 128};
-  ModelConfig qwen3 = gpt2;
-  qwen3.norm = NormKind::kRmsNorm;
-  qwen3.positions = Positions::kRope;
-  qwen3.mlp = Mlp::kSwiglu;
-  qwen3.bias = Bias::kNone;
-  qwen3.qk_norm = true;
-  qwen3.tied = false;
-  for (const ModelConfig& model : {gpt2, qwen3})
+  for (const ModelConfig& model : {gpt2, with_qwen3_parts(gpt2)})
     for (const DType dtype : {DType::kF32, DType::kBF16}) expect_frozen_keep_their_bits(device, model, dtype);
 }
 

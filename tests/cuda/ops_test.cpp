@@ -93,13 +93,14 @@ TEST_F(CudaOps, LayerNorm) {
       expect_same(rstd, "rstd");
 
       const Twin dy = input(dtype, {N, C}), add = input(dtype, {N, C});
-      const Twin dweight = input(dtype, {C}, 10), dbias = input(dtype, {C}, 10);
+      const Twin dweight = input(dtype, {C}, 10), dbias = input(dtype, {C}, 10),
+                 dx_sum = input(dtype, {C}, 10);
       enum { kNoAdd, kAdd, kAddInPlace };
       for (const int variant : {kNoAdd, kAdd, kAddInPlace}) {
         SCOPED_TRACE(variant);
         const Twin dx = variant == kAddInPlace ? add : output(dtype, {N, C});
-        const Twin addend = variant == kNoAdd ? Twin{} : add;
-        run_on_both({dx, dweight, dbias}, [&](auto on) {
+        const Twin addend = variant == kNoAdd ? Twin{} : add, sum = variant == kAdd ? Twin{} : dx_sum;
+        run_on_both({dx, dweight, dbias, dx_sum}, [&](auto on) {
           return LayerNormBackward{.dy = on(dy),
                                    .x = on(x),
                                    .weight = on(weight),
@@ -108,11 +109,13 @@ TEST_F(CudaOps, LayerNorm) {
                                    .dx = on(dx),
                                    .dweight = on(dweight),
                                    .dbias = on(dbias),
-                                   .add = on(addend)};
+                                   .add = on(addend),
+                                   .dx_sum = on(sum)};
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", 1 + variant);  // one rounding more for each time that was added
         expect_same(dbias, "dbias", 1 + variant);
+        expect_same(dx_sum, "dx_sum", 1 + variant);
       }
     }
   }
@@ -180,18 +183,19 @@ TEST_F(CudaOps, LinearBackward) {
     for (const auto& [N, C, O] : linear_sizes()) {
       SCOPED_TRACE(fmt::format("{} N {} C {} O {}", name_of(dtype), N, C, O));
       const Twin x = input(dtype, {N, C}), weight = input(dtype, {O, C}), dy = input(dtype, {N, O});
-      const Twin dweight = input(dtype, {O, C}), dbias = input(dtype, {O});
+      const Twin dweight = input(dtype, {O, C}), dbias = input(dtype, {O}), dx_sum = input(dtype, {C});
       for (const bool gelu : {false, true}) {
         SCOPED_TRACE(gelu ? "gelu" : "no gelu");
         const Twin dx = output(dtype, {N, C});
         const Twin pre_activation = gelu ? input(dtype, {N, C}, 2) : Twin{};
-        run_on_both({dx, dweight, dbias}, [&](auto on) {
+        run_on_both({dx, dweight, dbias, dx_sum}, [&](auto on) {
           return LinearBackward{.dy = on(dy),
                                 .x = on(x),
                                 .weight = on(weight),
                                 .dx = on(dx),
                                 .dweight = on(dweight),
                                 .dbias = gelu ? Tensor{} : on(dbias),
+                                .dx_sum = gelu ? on(dx_sum) : Tensor{},
                                 .pre_activation = on(pre_activation)};
         });
         expect_same(dx, "dx");
@@ -246,20 +250,21 @@ TEST_F(CudaOps, CrossEntropy) {
       SCOPED_TRACE(fmt::format("{} N {} V {} of {}", name_of(dtype), c.N, c.V, c.padded));
       const Twin targets = random_indices({c.N}, c.V);
       const Twin logits = input(dtype, {c.N, c.padded}, c.spread), losses = output(DType::kF32, {c.N});
-      const auto args = [&](const Tensor& l, const Tensor& t, const Tensor& e, bool want_gradient) {
-        return CrossEntropy{.logits = l,
-                            .targets = t,
-                            .losses = e,
+      const Twin scale = with_values(DType::kF32, {1}, [](int64_t) { return 0.25f; });
+      const auto args = [&](auto on, bool want_gradient) {
+        return CrossEntropy{.logits = on(logits),
+                            .targets = on(targets),
+                            .losses = on(losses),
                             .vocab_size = c.V,
                             .want_gradient = want_gradient,
-                            .gradient_scale = 0.25f};
+                            .gradient_scale = on(scale)};
       };
       const std::vector<char> before = bytes_of(logits.cuda);
-      run_on_both({losses}, [&](auto on) { return args(on(logits), on(targets), on(losses), false); });
+      run_on_both({losses}, [&](auto on) { return args(on, false); });
       expect_same(losses, "losses without gradient");
       EXPECT_EQ(before, bytes_of(logits.cuda)) << "logits changed without a gradient wanted";
 
-      run_on_both({logits, losses}, [&](auto on) { return args(on(logits), on(targets), on(losses), true); });
+      run_on_both({logits, losses}, [&](auto on) { return args(on, true); });
       expect_same(losses, "losses");
       expect_same(logits, "gradient");
       const std::vector<float> gradient = floats_of(logits.cuda);
@@ -283,6 +288,7 @@ TEST_F(CudaOps, CrossEntropyOfNoTargetIsZero) {
       const Twin logits = with_values(dtype, {c.N, c.padded}, [&](int64_t i) {
         return i == c.padded ? NAN : static_cast<float>(i * 37 % 101) / 20;
       });
+      const Twin scale = with_values(DType::kF32, {1}, [](int64_t) { return 0.25f; });
       for (const bool want_gradient : {false, true}) {
         run_on_both({logits, losses}, [&](auto on) {
           return CrossEntropy{.logits = on(logits),
@@ -290,7 +296,7 @@ TEST_F(CudaOps, CrossEntropyOfNoTargetIsZero) {
                               .losses = on(losses),
                               .vocab_size = c.V,
                               .want_gradient = want_gradient,
-                              .gradient_scale = 0.25f};
+                              .gradient_scale = on(scale)};
         });
         expect_same(losses, "losses");
       }

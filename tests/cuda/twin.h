@@ -172,7 +172,7 @@ class CudaTest : public ::testing::Test {
       error += (got[i] - want) * (got[i] - want);
       size += want * want;
     }
-    EXPECT_LE(std::sqrt(error / size), slack * tolerance::of_operation(twin.cuda.dtype)) << what;
+    EXPECT_LE(std::sqrt(error), slack * tolerance::of_operation(twin.cuda.dtype) * std::sqrt(size)) << what;
   }
 
   std::vector<float> floats_of(const Tensor& tensor) {

@@ -105,7 +105,7 @@ TEST_F(LoaderTest, OfWideTokens) {
   const Loader loader(
       {.stream = &stream, .first_token = 0, .token_count = 7, .sequence_length = 3, .shuffle = false});
   EXPECT_EQ(fetch(loader, 0, 2),
-            (Sequences{{1, 70000, 3, 151935, 65536, 6}, {70000, 3, 151935, 65536, 6, 7}}));
+            (Sequences{{1, 70000, 3, 151935, 65536, 6}, {70000, 3, 151935, 65536, 6, 7}, {}}));
 }
 
 TEST_F(LoaderTest, TargetsAreTheTokensShiftedByOne) {
@@ -114,7 +114,7 @@ TEST_F(LoaderTest, TargetsAreTheTokensShiftedByOne) {
       {.stream = &stream, .first_token = 0, .token_count = 21, .sequence_length = 5, .shuffle = false});
   EXPECT_EQ(loader.sequences_per_epoch(), 4);  // (21 - 1) / 5: the last target is token 20
   EXPECT_EQ(fetch(loader, 1, 2),
-            (Sequences{{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}));
+            (Sequences{{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {}}));
   EXPECT_EQ(fetch(loader, 3, 1).targets.back(), 20);
   EXPECT_EQ(fetch(loader, 4, 1), fetch(loader, 0, 1));  // the next epoch
 }

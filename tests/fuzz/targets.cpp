@@ -19,6 +19,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/json_text.h"
+#include "kernels/gemm_table.h"
 #include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
@@ -561,13 +562,27 @@ Target metrics() {
                     "1e308"}};
 }
 
+Target gemm_tables() {
+  return {.name = "gemm_tables",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const GemmTable table = parse_gemm_table(bytes, "a table");
+                const std::string text = text_of(table);
+                require(text_of(parse_gemm_table(text, "its text")) == text, "a table that changes");
+              },
+          .seeds = {content_of(source("configs/products/nvidia_h100_80gb_hbm3-130100-13000.jsonl"))
+                        .substr(0, 1500)},
+          .words = {"\"ld\":", "\"alignment\":", "\"batch\":", "\"batch_stride\":", "\"transposed\":true",
+                    "\"epilogue\":\"dgelu\"", "\"adds\":", "\n", "1e308"}};
+}
+
 }  // namespace
 
 std::vector<Target> targets() {
   return {json(),        yaml(),         settings(),       safetensors(), model_config(),     shards(),
           dataset(),     documents(),    document_index(), checksums(),   connection(),       rank_messages(),
           environment(), command_line(), sizes(),          metrics(),     checkpoint_state(), tokenizer(),
-          merges(),      encoding()};
+          merges(),      encoding(),     gemm_tables()};
 }
 
 }  // namespace tessera::fuzz

@@ -311,7 +311,7 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
                        .losses = losses,
                        .vocab_size = V,
                        .want_gradient = true,
-                       .gradient_scale = 0.25f});
+                       .gradient_scale = make.scalar(0.25f)});
   double sum = 0;
   for (const float l : floats(losses)) sum += l;
   EXPECT_NEAR(0.25 * sum, before, 1e-5);
@@ -340,7 +340,7 @@ TEST_F(Ops, CrossEntropyOfNoTargetIsZero) {
                            .losses = losses[some],
                            .vocab_size = V,
                            .want_gradient = want_gradient,
-                           .gradient_scale = 0.25f});
+                           .gradient_scale = make.scalar(0.25f)});
     }
     for (const int64_t n : {0, 2, 3}) {
       EXPECT_EQ(floats(losses[1])[n], floats(losses[0])[n]);
@@ -413,11 +413,11 @@ TEST_F(Ops, WorkspaceOfAnotherDeviceIsRefused) {
 // Every operation passes the observers, on either side of its work.
 TEST_F(Ops, ObserversSeeEveryOperation) {
   struct Log final : OpObserver {
-    void before(const char* op, Backend&, const Launch&) override {
-      seen += fmt::format("{} of {}, ", op, watched[0]);
+    void before(const AnyOp& op, Backend&, const Launch&) override {
+      seen += fmt::format("{} of {}, ", name_of(op), watched[0]);
     }
-    void after(const char* op, Backend&, const Launch&) override {
-      seen += fmt::format("{} gave {}; ", op, watched[0]);
+    void after(const AnyOp& op, Backend&, const Launch&) override {
+      seen += fmt::format("{} gave {}; ", name_of(op), watched[0]);
     }
     std::string seen;
     std::span<const float> watched;

@@ -48,7 +48,7 @@ struct LoudModel {
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
     const auto count = static_cast<float>(counted(ids(targets)));
-    train_batch(cpu, arena, model, {tokens, targets, documents}, 1.0f / count, losses, grads,
+    train_batch(cpu, arena, model, {tokens, targets, documents}, make.scalar(1 / count), losses, grads,
                 reference.dropout);
     double sum = 0;
     for (const float loss : floats(losses)) sum += static_cast<double>(loss);

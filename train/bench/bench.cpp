@@ -8,11 +8,13 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/text.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/config_keys.h"
 #include "train/config/find_config.h"
 #include "train/config/load_config.h"
 #include "train/launch/process_group.h"
+#include "train/run/model_folder.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"
 #include "train/run/threads.h"
@@ -127,12 +129,14 @@ struct Command {
   std::vector<std::string> overrides;
   AskedRanks asked;
   BenchStepOptions step;
+  BenchGemmOptions gemm;
   BenchMemoryOptions memory;
   std::string memory_seq_lens = "256..2048";
   std::vector<std::string> memory_attention;
   BenchAttentionOptions attention;
   std::optional<std::string> attention_seq_lens;
   BenchDecodeOptions decode;
+  std::string decode_model;
   BenchNeedleOptions needle;
 };
 
@@ -161,11 +165,32 @@ CLI::App* add_step(CLI::App& app, Command& c) {
   step->add_option("--warmup", c.step.warmup, "Steps before the clock starts")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  step->add_flag("--roofline", c.step.roofline,
+                 "Also print each kind of operation beside the time that its bytes need at the speed of a "
+                 "copy, and its arithmetic at the GEMM peak");
+  step->add_option("--markdown", c.step.markdown, "Also write that table to this file as Markdown")
+      ->type_name("FILE");
   step->footer(
       "Examples:\n"
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
-      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json");
+      "  ./bench step gpt2_small.yaml --gpus 4 --json step.json\n"
+      "  ./bench step gpt2_small.yaml --roofline --markdown roofline.md");
   return step;
+}
+
+CLI::App* add_gemm(CLI::App& app, Command& c) {
+  CLI::App* gemm = app.add_subcommand(
+      "gemm",
+      "The matrix products of a training step, by each algorithm that cuBLASLt offers: milliseconds of its "
+      "first and of the fastest, TFLOP/s, share of the GEMM peak. train.tune=auto uses the fastest.");
+  add_common_options(gemm, c, c.gemm.json);
+  gemm->add_option("--write", c.gemm.write, "Add the fastest to this table, as those in configs/products")
+      ->type_name("FILE");
+  gemm->footer(
+      "Examples:\n"
+      "  ./bench gemm gpt2_small.yaml --set train.micro_batch=64\n"
+      "  ./bench gemm gpt2_xl.yaml --set train.micro_batch=16 --write table.jsonl");
+  return gemm;
 }
 
 CLI::App* add_decode(CLI::App& app, Command& c) {
@@ -175,6 +200,11 @@ CLI::App* add_decode(CLI::App& app, Command& c) {
                          "of weights and cache "
                          "allow at the measured bandwidth of a copy. Random weights and texts.");
   add_common_options(decode, c, c.decode.json);
+  decode
+      ->add_option("--model", c.decode_model,
+                   std::string("Of these weights, instead of a configuration's. ") + kModelSources)
+      ->excludes("--config")
+      ->type_name("FOLDER");
   decode->add_option("--contexts", c.decode.contexts, "Tokens of each text")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
@@ -188,10 +218,13 @@ CLI::App* add_decode(CLI::App& app, Command& c) {
       ->capture_default_str();
   decode->add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
   decode->add_flag("--by-operation", c.decode.by_operation, "Also print the time of every operation");
+  decode->add_flag("--one-kernel", c.decode.one_kernel,
+                   "A step of one text is one kernel, on a Hopper GPU in bf16");
   decode->footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"
-      "  ./bench decode quickstart.yaml --without-cache");
+      "  ./bench decode quickstart.yaml --without-cache\n"
+      "  ./bench decode --model runs/mine --set train.precision=fp32");
   return decode;
 }
 
@@ -272,6 +305,15 @@ void run_memory(Command& c) {
   bench_memory(load_config(find_config(c.config_name), c.overrides), c.memory);
 }
 
+void run_decode(Command& c) {
+  if (c.decode_model.empty())
+    return bench_decode(load_config(find_config(c.config_name), c.overrides), c.decode);
+  // An empty configuration, whose steps of one token suit every context: the folder says what the model is.
+  c.overrides.insert(c.overrides.begin(), {"train.sequence_length=1", "train.tokens_per_step=1"});
+  c.overrides.push_back("train.init_from=" + in_quotes(find_model_folder(c.decode_model).string()));
+  bench_decode(load_config("/dev/null", c.overrides), c.decode);
+}
+
 void run_step(Command& c, char** argv) {
   Config config = load_config(find_config(c.config_name), c.overrides);
   const World world = start_ranks(config.device, c.asked, argv);
@@ -290,6 +332,7 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
+      "  ./bench gemm gpt2_small.yaml --set train.micro_batch=16\n"
       "  ./bench attention --seq-lens 512..8192 --svg attention.svg\n"
       "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
       "  ./bench needle runs/quickstart/checkpoints/step_00001200\n"
@@ -299,6 +342,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   Command command;
   const CLI::App* step = add_step(app, command);
+  const CLI::App* gemm = add_gemm(app, command);
   const CLI::App* memory = add_memory(app, command);
   const CLI::App* attention = add_attention(app, command);
   const CLI::App* decode = add_decode(app, command);
@@ -309,10 +353,10 @@ int main(int argc, char** argv) {
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
     if (*step) run_step(command, argv);
+    if (*gemm) bench_gemm(load_config(find_config(command.config_name), command.overrides), command.gemm);
     if (*memory) run_memory(command);
     if (*attention) run_attention(command);
-    if (*decode)
-      bench_decode(load_config(find_config(command.config_name), command.overrides), command.decode);
+    if (*decode) run_decode(command);
     if (*needle) bench_needle(command.needle);
     return 0;
   } catch (const PeerFailed&) {

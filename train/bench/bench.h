@@ -11,11 +11,20 @@ namespace tessera {
 
 struct BenchStepOptions {
   int64_t warmup = 3, steps = 10;  // optimizer steps
-  std::string json;                // file to write; empty: none
+  bool roofline = false;           // also each operation beside what its bytes and its arithmetic need
+  std::string json, markdown;      // files to write; empty: none. Markdown: of the roofline
 };
 // Tokens/s, TFLOP/s, share of the GEMM peak and milliseconds by operation of a training step on random
 // tokens. With several ranks also the step of one rank alone, and the exposed communication; rank 0 prints.
 void bench_step(const Config& config, const BenchStepOptions& options, const World& world);
+
+struct BenchGemmOptions {
+  std::string write;  // a table of algorithms to add the chosen ones to; empty: none
+  std::string json;   // file to write; empty: none
+};
+// Every matrix product of a training step: milliseconds by the algorithm that cuBLASLt takes first and by the
+// fastest, TFLOP/s, share of the GEMM peak. Error: a device without a choice, as the CPU.
+void bench_gemm(const Config& config, const BenchGemmOptions& options);
 
 struct BenchMemoryOptions {
   std::vector<int64_t> sequence_lengths;  // in ascending order; at least one
@@ -34,10 +43,12 @@ struct BenchDecodeOptions {
   int64_t steps = 64;          // timed
   bool without_cache = false;  // also a forward over the whole text
   bool by_operation = false;   // also print the milliseconds of every operation
+  bool one_kernel = false;     // see Decoder::Settings
   std::string json;            // file to write; empty: none
 };
 // The time of a token where texts are continued over a cache of keys and values, beside the time in which the
-// bytes of weights and cache could be copied. Random weights and texts: the time does not depend on them.
+// bytes of weights and cache could be copied. Random texts, and without train.init_from random weights: the
+// time does not depend on them. Error: weights with fewer learned positions than the longest text.
 void bench_decode(const Config& config, const BenchDecodeOptions& options);
 
 struct BenchNeedleOptions {

@@ -1,10 +1,18 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/check.h"
 #include "kernels/base/output.h"
+#include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "train/bench/bench.h"
+#include "train/bench/copy_bandwidth.h"
+#include "train/bench/op_recorder.h"
+#include "train/bench/op_times.h"
 #include "train/bench/time_steps.h"
+#include "train/run/gemm_choices.h"
 #include "train/run/rank_group.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -13,8 +21,42 @@
 namespace tessera {
 namespace {
 
+constexpr double kQuietSeconds = 60;  // see StatusLine
+
+// "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
+std::string text_of(const RunShape& shape) {
+  return fmt::format("{} parameters, {}{} x {} tokens, {}, {} attention",
+                     format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),
+                     shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
+                     name_of(shape.attention));
+}
+
+double measure_bandwidth(Backend& be) {
+  Arena arena = be.device() == Device::kCuda ? Arena::cuda() : Arena::host();
+  return copy_bandwidth(Stream(be), arena);
+}
+
+nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& shape, int64_t steps) {
+  double sum = 0;
+  for (const auto& [op, time] : times) sum += time.seconds;
+  std::vector<std::pair<std::string, OpTime>> rows(times.begin(), times.end());
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  fmt::print("  by operation, timed one at a time, in a step{}\n",
+             shape.ranks > 1 ? " of one rank alone" : "");
+  nlohmann::ordered_json by_op;
+  for (const auto& [op, time] : rows) {
+    const double ms = 1e3 * time.seconds / static_cast<double>(steps);
+    fmt::print("    {:<20} {:>10.3f} ms  {:>5.1f}%  {:>5} calls\n", op, ms, 100 * time.seconds / sum,
+               time.calls / steps);
+    by_op[op] = ms;
+  }
+  return by_op;
+}
+
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
-  if (ranks.is_rank_0()) check_writable(options.json);
+  check(options.markdown.empty() || options.roofline, "--markdown writes the table of --roofline: add it");
+  if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
   RunShape shape = run_shape(config, device, 0, ranks.memory_limit(device.device));
   shape.micro_steps = 1;
@@ -22,6 +64,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   alone.ranks = 1;
   const std::unique_ptr<Backend> be = make_backend(device);
   const double peak = gemm_peak(*be);
+  StatusLine line(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0());
+  const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const int64_t planned = plan_memory(shape, device).peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
@@ -37,8 +81,21 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
       comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
-  OpTimer timer(*be);
-  measure(alone, {.warmup = 1, .steps = timed_steps, .timer = &timer});
+  OpTimes times;
+  {
+    OpTimer timer(*be);
+    measure(alone, {.warmup = 1, .steps = timed_steps, .warm = [&] { timer.clear(); }});
+    times = timer.times();
+  }
+  Roofline roofline{
+      .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
+  if (options.roofline) {
+    roofline.bytes_per_second = measure_bandwidth(*be);
+    OpRecorder recorder(*be, shape.model);
+    measure(alone, {.warmup = 1, .steps = timed_steps, .warm = [&] { recorder.clear(); }});
+    roofline.rows = recorder.rows(timed_steps);
+    sort_by_time(roofline);
+  }
   ranks.finish();
   if (!ranks.is_rank_0()) return;
 
@@ -48,10 +105,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
   const double flops = tokens_per_second * shape.flops_per_token();
   const double peak_of_all = peak * static_cast<double>(shape.ranks);
-  fmt::print("{} parameters, {}{} x {} tokens, {}, {} attention, deterministic {}, on {}\n",
-             format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),
-             shape.micro_batch, shape.sequence_length, name_of(shape.dtype), name_of(shape.attention),
-             shape.deterministic, device.name);
+  fmt::print("{}, deterministic {}, on {}\n", text_of(shape), shape.deterministic, device.name);
   fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * median,
              all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
   fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
@@ -69,37 +123,32 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
         name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
-  double sum = 0;
-  for (const auto& [op, time] : timer.times()) sum += time.seconds;
-  std::vector<std::pair<std::string, OpTime>> rows(timer.times().begin(), timer.times().end());
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("  by operation, timed one at a time, in a step{}\n",
-             shape.ranks > 1 ? " of one rank alone" : "");
-  nlohmann::ordered_json by_op;
-  for (const auto& [op, time] : rows) {
-    const double ms = 1e3 * time.seconds / static_cast<double>(timed_steps);
-    fmt::print("    {:<20} {:>10.3f} ms  {:>5.1f}%  {:>5} calls\n", op, ms, 100 * time.seconds / sum,
-               time.calls / timed_steps);
-    by_op[op] = ms;
+  if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
+  for (const std::string& notice : gemms.notices) fmt::print("  notice        {}\n", notice);
+  const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
+  if (options.roofline) {
+    fmt::print("{}", table_of(roofline));
+    write_output(options.markdown, to_markdown(roofline));
   }
   if (options.json.empty()) return;
-  const nlohmann::ordered_json json{{"device", device.name},
-                                    {"parameters", shape.model.parameters()},
-                                    {"ranks", shape.ranks},
-                                    {"micro_batch", shape.micro_batch},
-                                    {"sequence_length", shape.sequence_length},
-                                    {"precision", name_of(shape.dtype)},
-                                    {"attention", name_of(shape.attention)},
-                                    {"deterministic", shape.deterministic},
-                                    {"step_ms", 1e3 * median},
-                                    {"tokens_per_second", tokens_per_second},
-                                    {"tflops", flops / 1e12},
-                                    {"gemm_peak_tflops", peak / 1e12},
-                                    {"step_ms_alone", 1e3 * slowest_alone},
-                                    {"exposed_communication_ms", 1e3 * exposed},
-                                    {"memory_bytes", planned},
-                                    {"ms_by_operation", by_op}};
+  nlohmann::ordered_json json{{"device", device.name},
+                              {"parameters", shape.model.parameters()},
+                              {"ranks", shape.ranks},
+                              {"micro_batch", shape.micro_batch},
+                              {"sequence_length", shape.sequence_length},
+                              {"precision", name_of(shape.dtype)},
+                              {"attention", name_of(shape.attention)},
+                              {"deterministic", shape.deterministic},
+                              {"step_ms", 1e3 * median},
+                              {"tokens_per_second", tokens_per_second},
+                              {"tflops", flops / 1e12},
+                              {"gemm_peak_tflops", peak / 1e12},
+                              {"step_ms_alone", 1e3 * slowest_alone},
+                              {"exposed_communication_ms", 1e3 * exposed},
+                              {"memory_bytes", planned},
+                              {"products", gemms.summary},
+                              {"ms_by_operation", by_op}};
+  if (options.roofline) json["roofline"] = to_json(roofline);
   write_output(options.json, json.dump(2) + "\n");
 }
 

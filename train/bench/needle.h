@@ -57,7 +57,7 @@ struct NeedleCell {
 };
 
 struct NeedleResults {
-  std::string model, device, precision, tokenizer;
+  std::string model = {}, device = {}, precision = {}, tokenizer = {};
   uint64_t seed = 0;
   std::vector<int64_t> contexts;
   std::vector<double> depths;

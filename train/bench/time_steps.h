@@ -1,17 +1,17 @@
 // Times training steps.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "train/bench/op_times.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
 
 struct TimedSteps {
-  int64_t warmup = 1, steps = 1;  // those of the warm-up come first and are not timed
-  OpTimer* timer = nullptr;       // of the backend; ends up without the operations of the warm-up
-  Communicator* comm = nullptr;   // of shape.ranks ranks
+  int64_t warmup = 1, steps = 1;    // those of the warm-up come first and are not timed
+  std::function<void()> warm = {};  // called after the warm-up
+  Communicator* comm = nullptr;     // of shape.ranks ranks
 };
 struct StepTimes {
   std::vector<double> seconds;  // of each step, in ascending order

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_kind.h"
+#include "kernels/base/gemm_source.h"
 #include "kernels/base/tensor.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
@@ -30,6 +31,11 @@ enum class Precision : uint8_t { kAuto, kBf16, kFp32 };
 constexpr auto words_of(Precision) {  // of train.precision
   return std::array{Word{"auto", Precision::kAuto}, Word{"bf16", Precision::kBf16},
                     Word{"fp32", Precision::kFp32}};
+}
+
+enum class Tune : uint8_t { kAuto, kOff };
+constexpr auto words_of(Tune) {  // of train.tune
+  return std::array{Word{"auto", Tune::kAuto}, Word{"off", Tune::kOff}};
 }
 
 enum class ZeroStage : uint8_t { k0, k1 };
@@ -109,6 +115,9 @@ struct Config {
     std::vector<ContextStage> context_schedule = {};  // empty: one length (written "none")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
+    Tune tune = Tune::kOff;
+    GemmSource products = GemmSource::kCublasLt;
+    bool recorded = false;
     Keep recompute = {};
     Freeze freeze = {};
     LoraConfig lora = {};

@@ -135,6 +135,13 @@ void visit_train(Section& train, Visit& visit) {
   visit("train.precision", train.precision, OneOf<Precision>{},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
   visit(
+      "train.tune", train.tune, OneOf<Tune>{},
+      "The algorithms of matrix products on a GPU; off: those that cuBLASLt takes first; auto: the fastest, "
+      "from a table that ships or timed once and kept");
+  visit("train.products", train.products, OneOf<GemmSource>{},
+        "Whose kernels compute matrix products on a Hopper GPU; cublaslt; auto: the faster ones, by "
+        "train.tune, or ours with an activation or bias; own: ours, where they can");
+  visit(
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; block: whole blocks");
@@ -151,6 +158,9 @@ void visit_train(Section& train, Visit& visit) {
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
         "With several GPUs: the seconds that they wait for one that does not start, or does not answer");
+  visit("train.recorded", train.recorded, Flag{},
+        "Run micro-batches from a recording, on a GPU a CUDA graph, from the second step on: same bits, "
+        "faster where micro-batches are small");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data and the samples");

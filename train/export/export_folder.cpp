@@ -13,6 +13,8 @@
 #include "model/formats/folder.h"
 #include "model/formats/llama_cpp.h"
 #include "model/formats/llm_c.h"
+#include "model/formats/peft.h"
+#include "model/formats/safetensors.h"
 #include "model/formats/sharded_safetensors.h"
 #include "train/export/gguf_tokenizer.h"
 #include "train/export/source.h"
@@ -29,6 +31,9 @@ bool is_part_of_export(std::string_view name) {
           (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")));
 }
 constexpr Replaceable kExportedModel{.what = "an exported model", .has_part = is_part_of_export};
+
+bool is_part_of_adapter(std::string_view name) { return name == kAdapterConfigFile || name == kAdapterFile; }
+constexpr Replaceable kExportedAdapter{.what = "an exported adapter", .has_part = is_part_of_adapter};
 
 int64_t bytes_of_all(const std::vector<FileTensor>& tensors) {
   int64_t bytes = 0;
@@ -63,7 +68,9 @@ class Export {
       : options_(options),
         progress_(progress),
         source_(open_source(options.folder, options.tokenizer, progress)),
-        numbers_(options.numbers.value_or(source_.weights->format())) {}
+        numbers_(options.numbers.value_or(source_.weights->format())),
+        what_(family_for(source_.model).title),
+        parameters_(source_.model.parameters()) {}
 
   void run();
 
@@ -71,7 +78,9 @@ class Export {
   void write_hugging_face();
   void write_gguf();
   void write_llm_c();
+  void write_peft();
   void check_file() const;
+  void notice_others(const PendingFolder& folder);
   void tell_notices();
 
   // Writes all tensors of the layout.
@@ -80,12 +89,14 @@ class Export {
   // Reads them back. `bytes_of` gives those of a tensor in the file.
   template <class BytesOf>
   void compare(const WeightsLayout& layout, BytesOf&& bytes_of);
-  void count(const std::vector<FileTensor>& tensors, const FileChecksums& files);
+  void count(size_t tensors, const FileChecksums& files);
 
   const ExportOptions& options_;
   ExportProgress& progress_;
   ExportSource source_;
   NumberFormat numbers_;
+  std::string what_;
+  int64_t parameters_;
   int64_t tensors_ = 0, files_ = 0, bytes_ = 0;  // written
 };
 
@@ -129,10 +140,17 @@ void Export::compare(const WeightsLayout& layout, BytesOf&& bytes_of) {
     });
 }
 
-void Export::count(const std::vector<FileTensor>& tensors, const FileChecksums& files) {
-  tensors_ = std::ssize(tensors);
+void Export::count(size_t tensors, const FileChecksums& files) {
+  tensors_ = static_cast<int64_t>(tensors);
   files_ = std::ssize(files);
   for (const auto& [name, file] : files) bytes_ += file.bytes;
+}
+
+void Export::notice_others(const PendingFolder& folder) {
+  for (const fs::path& left : folder.others())
+    source_.notices.push_back(fmt::format(
+        "{} is of another export to this name, which is running or was killed; if none runs: rm -r {}",
+        left.string(), left.string()));
 }
 
 void Export::tell_notices() {
@@ -161,10 +179,7 @@ void Export::write_hugging_face() {
   check_space(options_.output, bytes_of_all(tensors));
   if (!source_.tokenizer) source_.notices.push_back(source_.no_tokenizer);
   PendingFolder folder(options_.output, options_.force, kExportedModel);
-  for (const fs::path& left : folder.others())
-    source_.notices.push_back(fmt::format(
-        "{} is of another export to this name, which is running or was killed; if none runs: rm -r {}",
-        left.string(), left.string()));
+  notice_others(folder);
   tell_notices();
 
   ShardedSafetensorsWriter writer(folder.path(), tensors, options_.shard_bytes);
@@ -183,7 +198,7 @@ void Export::write_hugging_face() {
   compare(layout, [&](const std::string& name) { return written.file_of(name).entries().at(name).bytes; });
   sync_folder(folder.path());
   folder.publish();
-  count(tensors, files);
+  count(tensors.size(), files);
 }
 
 void Export::write_gguf() {
@@ -216,7 +231,7 @@ void Export::write_gguf() {
   for (const GgufField& field : fields)
     check(written.fields().at(field.key) == field.value, "the field {} was read back with another value",
           field.key);
-  count(tensors, {{options_.output.filename(), writer.commit()}});
+  count(tensors.size(), {{options_.output.filename(), writer.commit()}});
 }
 
 void Export::write_llm_c() {
@@ -231,7 +246,48 @@ void Export::write_llm_c() {
   write(layout, writer);
   const LlmCReader written(writer.finish(), source_.model, numbers_);
   compare(layout, [&](const std::string& name) { return written.bytes(name); });
-  count(tensors, {{options_.output.filename(), writer.commit()}});
+  count(tensors.size(), {{options_.output.filename(), writer.commit()}});
+}
+
+// The adapter of a checkpoint is in PEFT's format: its files are copied.
+void Export::write_peft() {
+  const std::string name = source_.folder.string();
+  check(!options_.numbers || numbers_ == NumberFormat::kF32,
+        "--format peft writes the adapter in fp32, as {} has it, found --dtype {}", name, name_of(numbers_));
+  check(options_.tokenizer.empty(), "--format peft writes no tokenizer, found --tokenizer {}",
+        options_.tokenizer);
+  const FileChecksums wanted = written_checksums(source_.folder);
+  const std::string adapter = std::string(kAdapterFolder) + "/";
+  check(wanted.contains(adapter + kAdapterFile) && wanted.contains(adapter + kAdapterConfigFile),
+        "{} has no adapter: only the checkpoints of a run with train.lora have one. --format hf exports the "
+        "model",
+        name);
+  check_apart(source_.folder, options_.output);
+  check_space(options_.output, wanted.at(adapter + kAdapterFile).bytes);
+  PendingFolder folder(options_.output, options_.force, kExportedAdapter);
+  notice_others(folder);
+  tell_notices();
+
+  FileChecksums files;
+  for (const char* file : {kAdapterConfigFile, kAdapterFile}) {
+    const MappedFile from(source_.folder / kAdapterFolder / file);
+    const std::span<const std::byte> bytes = from.bytes();
+    files[file] =
+        write_file(folder.path() / file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    check(files[file] == wanted.at(adapter + file), "{} is damaged: its checksum is not that of {}",
+          from.path().string(), (source_.folder / kChecksumsFile).string());
+  }
+  for (const FileVerdict& verdict : verify_files(folder.path(), files))
+    check(verdict.fault.empty(), "{} was read back and is damaged: {}", verdict.path.string(), verdict.fault);
+  const SafetensorsReader written(folder.path() / kAdapterFile);
+  parameters_ = 0;
+  for (const auto& [tensor, entry] : written.entries())
+    parameters_ += static_cast<int64_t>(entry.bytes.size() / sizeof(float));
+  what_ = "adapter of " + what_;
+  numbers_ = NumberFormat::kF32;
+  sync_folder(folder.path());
+  folder.publish();
+  count(written.entries().size(), files);
 }
 
 void Export::run() {
@@ -246,12 +302,14 @@ void Export::run() {
     case ExportFormat::kLlmC:
       write_llm_c();
       break;
+    case ExportFormat::kPeft:
+      write_peft();
+      break;
   }
   progress_.clear();
   fmt::print("export: wrote {}: {}, parameters {}, {}, tensors {}, files {}, bytes {}, seconds {:.1f}\n",
-             options_.output.string(), family_for(source_.model).title,
-             format_count(static_cast<double>(source_.model.parameters())), name_of(numbers_), tensors_,
-             files_, format_count(static_cast<double>(bytes_)),
+             options_.output.string(), what_, format_count(static_cast<double>(parameters_)),
+             name_of(numbers_), tensors_, files_, format_count(static_cast<double>(bytes_)),
              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 

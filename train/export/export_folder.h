@@ -1,4 +1,4 @@
-// Writes a model for other programs: Hugging Face's transformers, llama.cpp, llm.c.
+// Writes a model for other programs: Hugging Face's transformers and PEFT, llama.cpp, llm.c.
 #pragma once
 
 #include <filesystem>
@@ -9,16 +9,16 @@
 
 namespace tessera {
 
-enum class ExportFormat : uint8_t { kHuggingFace, kGguf, kLlmC };
+enum class ExportFormat : uint8_t { kHuggingFace, kGguf, kLlmC, kPeft };
 constexpr auto words_of(ExportFormat) {
   return std::array{Word{"hf", ExportFormat::kHuggingFace}, Word{"gguf", ExportFormat::kGguf},
-                    Word{"llm.c", ExportFormat::kLlmC}};
+                    Word{"llm.c", ExportFormat::kLlmC}, Word{"peft", ExportFormat::kPeft}};
 }
 
 struct ExportOptions {
   std::filesystem::path folder;  // a checkpoint, a run's folder, or one of Hugging Face
   ExportFormat format;
-  std::filesystem::path output;         // hf: a folder, else a file
+  std::filesystem::path output;         // hf, peft: a folder, else a file
   std::optional<NumberFormat> numbers;  // none: as in `folder`
   int64_t shard_bytes = 5'000'000'000;  // hf: of tensors in a file
   std::string tokenizer = "";           // as load_tokenizer() takes it; "": that of `folder`

@@ -15,13 +15,14 @@ namespace {
 
 void declare_options(CLI::App& app, ExportOptions& options, std::string& shard_size) {
   app.description(
-      "Writes a model for other programs: Hugging Face's transformers (hf), llama.cpp (gguf), llm.c (llm.c). "
+      "Writes a model for other programs: Hugging Face's transformers (hf), llama.cpp (gguf), llm.c (llm.c), "
+      "PEFT (peft: the adapter alone, of a run with train.lora). "
       "What was written is read back and compared with the model before it gets its name.");
   app.add_option("folder", options.folder,
                  "A checkpoint, a run's folder (its newest checkpoint), or a folder of Hugging Face")
       ->required()
       ->type_name("FOLDER");
-  add_word_option(app, "--format", options.format, "hf: a folder; gguf, llm.c: a file")->required();
+  add_word_option(app, "--format", options.format, "hf, peft: a folder; gguf, llm.c: a file")->required();
   app.add_option("--output", options.output, "The folder or the file to write")
       ->required()
       ->type_name("PATH");
@@ -47,6 +48,7 @@ void declare_options(CLI::App& app, ExportOptions& options, std::string& shard_s
       "  ./export runs/gpt2_small --format hf --dtype bf16 --output gpt2-mine\n"
       "  ./export runs/gpt2_small --format gguf --dtype q8_0 --output gpt2-mine.gguf\n"
       "  ./export runs/gpt2_small --format llm.c --output gpt2-mine.bin\n"
+      "  ./export runs/lora_finetune --format peft --output adapter-mine\n"
       "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
       "says why.");
 }

@@ -79,6 +79,10 @@ void RankGroup::check_same(std::string_view mine, std::string_view what) {
     check(all[r] == all[0], "{}: rank 0 has \"{}\", rank {} has \"{}\"", what, all[0], r, all[r]);
 }
 
+std::string RankGroup::of_rank_0(std::string_view mine) {
+  return group_ ? group_->exchange(is_rank_0() ? mine : "").front() : std::string(mine);
+}
+
 void RankGroup::enter_phase(std::string_view name, Timeout timeout) {
   if (group_) group_->enter_phase(name, timeout);
 }

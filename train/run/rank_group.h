@@ -38,6 +38,9 @@ class RankGroup {
   // Error unless all ranks have the same text; `what` says what it is, and what to do.
   void check_same(std::string_view mine, std::string_view what);
 
+  // Rank 0's text, at every rank
+  std::string of_rank_0(std::string_view mine);
+
   // For the watchdog: see ProcessGroup::enter_phase().
   void enter_phase(std::string_view name, Timeout timeout = Timeout::kLimit);
   // Runs body(). With other ranks, an exception ends them all with one message; with one rank the caller gets

@@ -43,6 +43,8 @@ constexpr Meaning kMeanings[] = {
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
+    {"train.tune", "the losses agree to rounding only"},
+    {"train.products", "the losses agree to rounding only"},
     {"train.reduce", "the losses agree to that precision only"},
     {"train.classifier_chunk", "the losses agree to rounding only"},
     {"train.deterministic", "whether a run can be repeated bit for bit from here on"},

@@ -284,7 +284,8 @@ RunDescription TrainLoop::description() const {
           .device = run_.device,
           .data = run_.data,
           .peak_flops = run_.peak_flops,
-          .folder = run_.folder.string()};
+          .folder = run_.folder.string(),
+          .gemms = run_.gemms};
 }
 
 // Before the first step of a run, or of a stage of train.context_schedule

@@ -34,6 +34,7 @@ struct OpenRun {
   RunLog& log;
   Sequences& next;    // this rank's, of the next step
   double peak_flops;  // of one device
+  std::string gemms;  // see RunDescription
   std::filesystem::path folder, checkpoints;
   std::filesystem::path profile;    // folder of the memory profile; empty: none
   std::filesystem::path resumed;    // the checkpoint; empty: a fresh run

@@ -12,6 +12,7 @@
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint.h"
 #include "train/run/epochs.h"
+#include "train/run/gemm_choices.h"
 #include "train/run/rank_group.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
@@ -45,6 +46,7 @@ class Trainer {
     notices_.insert(notices_.end(), notices.begin(), notices.end());
   }
   void open_device();
+  void choose_gemms(bool resuming);
   void obtain_memory(bool resuming);
   void next_stage(const fs::path& checkpoint);
   void load_weights(const fs::path* checkpoint);
@@ -63,6 +65,7 @@ class Trainer {
   std::vector<RunPlan> plans_;        // of all stages
   RunPlan plan_;                      // of this one
   double peak_flops_ = 0;
+  GemmChoices gemms_;  // the algorithms of all stages
   std::unique_ptr<Backend> backend_;
   Communicator* comm_ = nullptr;
   std::optional<Arena> arena_;
@@ -110,12 +113,14 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   open_device();
+  choose_gemms(checkpoint != nullptr);
   obtain_memory(checkpoint != nullptr);
   load_weights(checkpoint);
 
   if (!ranks_.is_rank_0()) return;
   add_notices(run_folder_->take());
   write_file(folder_ / "config.yaml", print_config(config));
+  if (!gemms_.table.choices.empty()) write_file(folder_ / kGemmsFile, text_of(gemms_.table));
   log_.open_metrics(folder_ / kMetricsFile, checkpoint ? run_.step : -1);
 }
 
@@ -218,6 +223,22 @@ void Trainer::open_device() {
   comm_ = ranks_.make_communicator(*backend_);
 }
 
+// Once for all stages, while the memory of the run is still free
+void Trainer::choose_gemms(bool resuming) {
+  std::vector<RunShape> shapes;
+  for (size_t stage = stage_; stage < plans_.size(); ++stage) shapes.push_back(plans_[stage].shape);
+  const fs::path file = folder_ / kGemmsFile;
+  const bool kept = fs::exists(file);
+  gemms_ = use_chosen_gemms(*backend_, config_, shapes, file, ranks_, log_.line());
+  ranks_.enter_phase("the setup");
+  add_notices(gemms_.notices);
+  if (resuming && !kept && !gemms_.table.choices.empty())
+    add_notices(
+        {fmt::format("{} does not exist: the algorithms of matrix products are chosen now, and the "
+                     "bits of this run may differ from before",
+                     file.string())});
+}
+
 void Trainer::obtain_memory(bool resuming) {
   arena_.emplace(make_arena(device_.traits));
   try {
@@ -302,6 +323,7 @@ void Trainer::run() {
              .log = log_,
              .next = next_,
              .peak_flops = peak_flops_,
+             .gemms = gemms_.summary,
              .folder = folder_,
              .checkpoints = checkpoints_,
              .profile = profile_,

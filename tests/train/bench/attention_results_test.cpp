@@ -28,7 +28,7 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
                   .heads = 8,
                   .kv_heads = 8,
                   .head_dim = 64,
-                  .mask = {.causal = 1},
+                  .mask = {.causal = 1, .offset = 0, .window = 0, .documents = nullptr},
                   .scale = 0.125f,
                   .dropout = {}};
   made.forward_ms = forward_ms;

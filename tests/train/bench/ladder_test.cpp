@@ -17,7 +17,7 @@ AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, in
           .heads = 4,
           .kv_heads = kv_heads,
           .head_dim = 64,
-          .mask = {.causal = causal},
+          .mask = {.causal = causal, .offset = 0, .window = 0, .documents = nullptr},
           .scale = 0.125f,
           .dropout = {}};
 }

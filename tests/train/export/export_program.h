@@ -10,6 +10,7 @@
 #include "tests/data/support.h"
 #include "tests/data/tokenizers/support.h"
 #include "tests/model/formats/folder_support.h"
+#include "tests/model_families.h"
 #include "tests/process.h"
 
 namespace tessera::testing {
@@ -25,20 +26,15 @@ inline ModelConfig large_gpt2() {
   return {.vocab_size = kFixtureTokens, .context = 64, .layers = 6, .heads = 8, .channels = 512};
 }
 inline ModelConfig small_llama() {
-  return {.vocab_size = kFixtureTokens,
-          .context = 64,
-          .layers = 2,
-          .heads = 4,
-          .channels = 64,
-          .kv_heads = 2,
-          .head_dim = 32,
-          .mlp_width = 96,
-          .norm = NormKind::kRmsNorm,
-          .norm_epsilon = 1e-6f,
-          .positions = Positions::kRope,
-          .mlp = Mlp::kSwiglu,
-          .bias = Bias::kNone,
-          .tied = false};
+  return with_llama_parts({.vocab_size = kFixtureTokens,
+                           .context = 64,
+                           .layers = 2,
+                           .heads = 4,
+                           .channels = 64,
+                           .kv_heads = 2,
+                           .head_dim = 32,
+                           .mlp_width = 96,
+                           .norm_epsilon = 1e-6f});
 }
 
 struct SmallModel {

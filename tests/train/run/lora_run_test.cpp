@@ -196,6 +196,40 @@ TEST_F(LoraRun, TwoRanksWriteTheSameFiles) {
   EXPECT_FALSE(fs::exists(folder / "zero1/checkpoints/step_00000008.unfinished"));
 }
 
+TEST_F(LoraRun, ItsAdapterIsExported) {
+  trains({});
+  const auto exported = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--format", "peft"});
+    return run_process(EXPORT_BINARY, arguments, {.folder = folder});
+  };
+  const ProcessResult result = exported({"out", "--output", "mine"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(
+      result.out.find("export: wrote mine: adapter of GPT-2, parameters 2,048, fp32, tensors 16, files 2, "),
+      0u)
+      << result.out;
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    EXPECT_EQ(read_file(folder / "mine" / name), read_file(checkpoint("out", 8) / "adapter" / name));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "mine"), {}), 2);
+
+  const auto refused = [&](const std::vector<std::string>& arguments, const char* part) {
+    const ProcessResult bad = exported(arguments);
+    EXPECT_EQ(bad.status, 1);
+    EXPECT_NE(bad.error.find(part), std::string::npos) << bad.error;
+  };
+  refused({"out", "--output", "mine"}, "--force");
+  EXPECT_EQ(exported({"out", "--output", "mine", "--force"}).status, 0);
+  refused({"out", "--output", "new", "--dtype", "bf16"}, "in fp32");
+  refused({"out", "--output", "new", "--tokenizer", "bytes"}, "no tokenizer");
+  refused({"base_run", "--output", "new"}, "has no adapter: only the checkpoints of a run with train.lora");
+  refused({"base", "--output", "new"}, "has no adapter");
+  std::string bytes = read_file(checkpoint("out", 8) / "adapter/adapter_model.safetensors");
+  bytes.back() ^= 1;
+  write("out/checkpoints/step_00000008/adapter/adapter_model.safetensors", bytes);
+  refused({"out", "--output", "new"}, "adapter_model.safetensors is damaged");
+  EXPECT_FALSE(fs::exists(folder / "new"));
+}
+
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.
 TEST_F(LoraRun, PeftLoadsTheAdapter) {
   const char* python = std::getenv("TESSERA_PYTHON");

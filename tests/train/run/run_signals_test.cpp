@@ -113,10 +113,8 @@ TEST_F(Signals, RanksDropTheSameStep) {
 
 // nohup stays nohup: what is ignored when the program starts is ignored.
 TEST_F(Signals, AnIgnoredHangUpIsIgnored) {
-  const auto before = std::signal(SIGHUP, SIG_IGN);  // inherited
   Process process(TRAIN_BINARY, with_config(sets({"train.steps=60", "evaluation.every=0"})),
-                  {.folder = folder});
-  std::signal(SIGHUP, before);
+                  {.folder = folder, .ignores_hang_up = true});
   wait_for_steps("out", 3);
   process.signal(SIGHUP);
   const ProcessResult result = process.finish();

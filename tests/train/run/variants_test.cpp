@@ -198,7 +198,7 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
   std::vector<Variant> all = variants_and_families();
   all.insert(all.begin(), {"plain", kSmall});
-  for (const FamilyModel& one : families_of_bytes()) all.push_back({one.name, one.model});
+  for (const FamilyModel& one : families_of_bytes()) all.push_back({"bytes_" + one.name, one.model});
   for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);
     const ProcessResult run = train(joined(

@@ -1,6 +1,7 @@
 // train.freeze: what is frozen keeps its bits, what is trained gets the gradients that it would get anyway.
 #include "tests/data_parallel.h"
 #include "tests/frozen_steps.h"
+#include "tests/model_families.h"
 #include "tests/tolerances.h"
 #include "train/parallel/make_communicator.h"
 
@@ -8,17 +9,9 @@ namespace tessera::testing {
 namespace {
 
 TEST(Freeze, WhatIsTrainedGetsTheSameGradientsAndWhatIsNotKeepsItsBits) {
-  for (const ModelConfig& model : {kSharedModel, ModelConfig{.vocab_size = 61,
-                                                             .context = 24,
-                                                             .layers = 2,
-                                                             .heads = 2,
-                                                             .channels = 24,
-                                                             .norm = NormKind::kRmsNorm,
-                                                             .positions = Positions::kRope,
-                                                             .mlp = Mlp::kSwiglu,
-                                                             .bias = Bias::kNone,
-                                                             .qk_norm = true,
-                                                             .tied = false}})
+  const ModelConfig qwen3 =
+      with_qwen3_parts({.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 24});
+  for (const ModelConfig& model : {kSharedModel, qwen3})
     expect_frozen_keep_their_bits({.device = Device::kCpu}, model, DType::kF32);
 }
 
