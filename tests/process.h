@@ -6,11 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,17 @@ inline constexpr bool kAddressesCanBeLimited = false;
 #else
 inline constexpr bool kAddressesCanBeLimited = true;
 #endif
+
+// True as soon as holds() is; false where it is not after a time that is enough on a busy machine, too.
+template <class Holds>
+bool wait_until(Holds&& holds) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() - start > std::chrono::minutes(2)) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
 
 struct ProcessResult {
   int status;  // of the exit, or -1 when a signal ended the program

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "tests/train_program.h"
 #include "train/parallel/make_communicator.h"
@@ -64,14 +62,13 @@ class TrainRanks : public TrainProgram {
   // The number of steps in the metrics, waiting until there are so many.
   void wait_for_steps(const std::string& run, size_t steps) const {
     const std::filesystem::path metrics = folder / run / "metrics.jsonl";
-    for (int i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(wait_until([&] {
       const std::string text = read_file(metrics);
       size_t found = 0;
       for (size_t at = 0; (at = text.find("\"type\":\"step\"", at)) != std::string::npos; ++at) ++found;
-      if (found >= steps) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    FAIL() << "no " << steps << " steps within 30 s";
+      return found >= steps;
+    })) << "no "
+        << steps << " steps";
   }
 
   std::vector<int> checkpoints(const std::string& run) const {  // by step

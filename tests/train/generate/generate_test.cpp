@@ -301,11 +301,10 @@ TEST_F(GenerateTest, ASignalEndsItWithWhatWasWritten) {
     if (as_json) arguments.emplace_back("--json");
     Process process(GENERATE_BINARY, arguments, {.folder = folder()});
     const auto out = std::filesystem::absolute(folder()).string() + "_stdout";
-    for (int i = 0; i < 600; ++i) {  // until it writes
+    ASSERT_TRUE(wait_until([&] {  // until it writes
       std::error_code error;
-      if (std::filesystem::file_size(out, error) > 500 && !error) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+      return std::filesystem::file_size(out, error) > 500 && !error;
+    }));
     process.signal(SIGINT);
     const ProcessResult result = process.finish();
     EXPECT_EQ(result.status, 0) << result.error;

@@ -138,10 +138,7 @@ TEST_F(Launch, NothingOutlivesAKilledLauncher) {
   for (const pid_t pid : pids) EXPECT_FALSE(is_gone(pid)) << pid;
   process(0).signal(SIGKILL);
   EXPECT_EQ(result(0).status, -1);
-  for (const pid_t pid : pids) {
-    for (int i = 0; i < 200 && !is_gone(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_TRUE(is_gone(pid)) << pid;
-  }
+  for (const pid_t pid : pids) EXPECT_TRUE(wait_until([&] { return is_gone(pid); })) << pid;
 }
 
 TEST_F(Launch, SharesTheProcessorsUnlessToldOtherwise) {

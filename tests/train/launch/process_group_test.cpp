@@ -113,12 +113,9 @@ TEST_F(Rendezvous, IgnoresOtherPrograms) {
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     others.emplace_back(socket(AF_INET, SOCK_STREAM, 0));
-    int connected = -1;
-    for (int i = 0; i < 200 && connected != 0; ++i) {
-      connected = connect(others.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-      if (connected != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ASSERT_EQ(connected, 0);
+    ASSERT_TRUE(wait_until([&] {
+      return connect(others.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    }));
     ASSERT_EQ(::write(others.back().get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
   start(1, 2, {"limit:5", "join", "exchange:100", "finish"});
@@ -137,10 +134,7 @@ TEST_F(Rendezvous, IgnoresConnectionsWithoutTheSecret) {
     others.push_back(connect_raw(port));
     others.back().send(MessageKind::kHello, text);
   }
-  for (Connection& each : others)  // each is dropped before the rank joins
-    for (int i = 0; i < 300 && !each.ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-      each.receive();
-  for (const Connection& each : others) EXPECT_TRUE(each.ended());
+  for (Connection& each : others) EXPECT_TRUE(is_dropped(each));  // before the rank joins
   start(1, 2, script, secret);
   EXPECT_EQ(result(0).status, 0) << result(0).error;
   EXPECT_EQ(result(1).status, 0) << result(1).error;
@@ -161,10 +155,7 @@ TEST_F(Rendezvous, IgnoresHelloMessagesThatAreNot) {
   others.back().send(MessageKind::kHeartbeat, hello(1, 2));
   others.push_back(connect_raw(port));
   others.back().send(static_cast<MessageKind>(99), hello(1, 2));
-  for (Connection& each : others)  // each is dropped before the rank joins
-    for (int i = 0; i < 300 && !each.ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-      each.flush(), each.receive();
-  for (const Connection& each : others) EXPECT_TRUE(each.ended());
+  for (Connection& each : others) EXPECT_TRUE(is_dropped(each));  // before the rank joins
   start(1, 2, script);
   EXPECT_EQ(result(0).status, 0) << result(0).error;
   EXPECT_EQ(result(1).status, 0) << result(1).error;
@@ -176,15 +167,9 @@ TEST_F(Rendezvous, ARankIgnoresAWelcomeThatIsNot) {
   start(1, 2, {"limit:1", "join"});
   for (const std::string& text : {std::string("{}"), std::string(1 << 20, '['), std::string("\xff")}) {
     std::optional<Connection> connection;
-    for (int i = 0; i < 500 && !(connection = accept_from(listening)); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    ASSERT_TRUE(connection);
+    ASSERT_TRUE(wait_until([&] { return (connection = accept_from(listening)).has_value(); }));
     connection->send(MessageKind::kWelcome, text);
-    for (int i = 0; i < 300 && !connection->ended(); ++i) {
-      connection->flush();
-      connection->receive();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    EXPECT_TRUE(is_dropped(*connection));
   }
   listening.close();
   expect_error(0, {"rank 1 could not join rank 0", "MASTER_ADDR and MASTER_PORT"});
@@ -202,12 +187,7 @@ TEST_F(Rendezvous, ItsMemoryAndItsDescriptorsAreBounded) {
   for (int i = 0; i < 400; ++i) others.push_back(connect_raw(port));
   Connection large = connect_raw(port);
   large.send(MessageKind::kHello, std::string(size_t{17} << 20, 'x'));
-  for (int i = 0; i < 300 && !large.ended();
-       ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
-    large.flush();
-    large.receive();
-  }
-  EXPECT_TRUE(large.ended());  // at its header, before all of it arrived
+  EXPECT_TRUE(is_dropped(large));  // at its header, before all of it arrived
   others[0].receive();
   EXPECT_TRUE(others[0].ended());  // the oldest made room
   start(1, 2, {"limit:10", "join", "finish"});
@@ -341,11 +321,7 @@ TEST_F(WatchdogTest, AMessageThatCannotBeReadEndsAll) {
       Connection peer = connect_raw(port);
       peer.send(MessageKind::kHello, hello(1, 2));
       peer.send(kind, body);
-      for (int i = 0; i < 300 && !peer.ended(); ++i) {
-        peer.flush();
-        peer.receive();
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
+      EXPECT_TRUE(is_dropped(peer));
     }
     expect_error(rank++, {"forged sent a message that cannot be read"});
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <thread>
 
 #include "tests/data/support.h"
 #include "tests/process.h"
@@ -55,10 +54,10 @@ class RankScripts : public InTempFolder {
   // What a rank that still runs has printed, once it has `lines` lines.
   std::string printed(size_t rank, int lines) const {
     std::string text;
-    for (int i = 0; i < 1000 && std::count(text.begin(), text.end(), '\n') < lines; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    wait_until([&] {
       text = read_file((folder_ / std::to_string(rank)).string() + "_stdout");
-    }
+      return std::count(text.begin(), text.end(), '\n') >= lines;
+    });
     return text;
   }
 
@@ -84,12 +83,21 @@ class RankScripts : public InTempFolder {
 
   // A connection of the test itself to rank 0's port, once rank 0 listens.
   static Connection connect_raw(int at_port) {
-    for (int i = 0; i < 1000; ++i) {
-      Attempt attempt = connect_to("127.0.0.1", at_port, 1);
-      if (attempt.connection) return std::move(*attempt.connection);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    fail("no process listens at port {}", at_port);
+    std::optional<Connection> connection;
+    wait_until([&] {
+      connection = std::move(connect_to("127.0.0.1", at_port, 1).connection);
+      return connection.has_value();
+    });
+    if (!connection) fail("no process listens at port {}", at_port);
+    return std::move(*connection);
+  }
+  // The other end closes it, in spite of what is still to be sent or read.
+  static bool is_dropped(Connection& connection) {
+    return wait_until([&] {
+      connection.flush();
+      connection.receive();
+      return connection.ended();
+    });
   }
   // The hello of a rank, without a secret.
   static std::string hello(int rank, int size) {

@@ -86,8 +86,7 @@ TEST_F(ReportOfARun, IsThereWhileItGoesOn) {
       {"--config", "small.yaml", "--set", "train.steps=1000000", "--set", "evaluation.every=0", "--set",
        "sampling.every=0", "--set", "checkpoint.every=0", "--set", "train.log_every=100000"},
       {.folder = folder});
-  for (int i = 0; i < 600 && !fs::exists(folder / "out/report.html"); ++i) usleep(50'000);
-  ASSERT_TRUE(fs::exists(folder / "out/report.html"));
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "out/report.html") && !losses("out").empty(); }));
   EXPECT_GE(data_of("out/report.html")["reload_seconds"], 10) << "the page loads itself anew";
   running.signal(SIGTERM);
   EXPECT_EQ(running.finish().status, 0);

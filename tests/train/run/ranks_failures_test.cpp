@@ -31,11 +31,7 @@ struct RanksThatEnd : TrainRanks {
   ProcessResult end() {
     const ProcessResult result = process->finish();
     seconds = std::chrono::duration<double>(Clock::now() - began).count();
-    for (const pid_t pid : pids) {
-      for (int i = 0; i < 200 && !is_gone(pid); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_TRUE(is_gone(pid)) << pid;
-    }
+    for (const pid_t pid : pids) EXPECT_TRUE(wait_until([&] { return is_gone(pid); })) << pid;
     return result;
   }
 

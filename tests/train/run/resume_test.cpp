@@ -173,8 +173,7 @@ TEST_F(Resume, DamageIsFoundAndVerifyNamesIt) {
 
 TEST_F(Resume, OnlyOneRunWritesToAFolder) {
   Process first(TRAIN_BINARY, {"--config", "small.yaml", "--set", "train.steps=1000000"}, {.folder = folder});
-  for (int i = 0; i < 600 && losses("out").size() < 5; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(wait_until([&] { return losses("out").size() >= 5; }));
   const std::string pid = "process " + std::to_string(first.pid());
   for (const char* how : {"--overwrite", "--resume"})
     refused({how}, {"another run is writing to out", pid.c_str(), "on the host", "started 20"});

@@ -16,12 +16,8 @@ struct Signals : TrainRanks {
 
   std::string out_so_far() const { return read_file(folder.string() + "_stdout"); }
 
-  bool wait_for(const std::function<bool()>& holds) const {
-    for (int i = 0; i < 6000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return holds();
-  }
   bool wait_for_output(const std::string& text) const {
-    return wait_for([&] { return out_so_far().find(text) != std::string::npos; });
+    return wait_until([&] { return out_so_far().find(text) != std::string::npos; });
   }
 
   // The lines of a run's metrics of one type.

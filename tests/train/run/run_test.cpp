@@ -108,8 +108,7 @@ TEST_F(Run, ASignalFinishesTheStepSavesAndExitsWithZero) {
   for (const int number : {SIGTERM, SIGINT}) {
     fs::remove_all(folder / "out");
     Process process(TRAIN_BINARY, with({"--config", "small.yaml"}), {.folder = folder});
-    for (int i = 0; i < 600 && losses("out").size() < 5; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_TRUE(wait_until([&] { return losses("out").size() >= 5; }));
     process.signal(number);
     process.signal(number);  // as timeout and mpirun do
     const ProcessResult result = process.finish();
