@@ -33,6 +33,8 @@ struct GemmMatrix {
   bool transposed = false;          // stored as [columns, rows]
   int64_t batch_stride = 0;         // elements from one product of a batch to the next
   std::optional<DType> dtype = {};  // none: that of the product
+  // FP8: what the elements are multiplied by, in the device's memory; none: 1
+  const float* scale = nullptr;
 };
 
 // d[m, n] = epilogue(alpha a[m, k] b[k, n] + beta c[m, n]); c is laid out as d and may be d. Arithmetic is

@@ -4,6 +4,7 @@
 #include <memory>
 #include <random>
 
+#include "kernels/base/fp8.h"
 #include "kernels/timer.h"
 
 namespace tessera {
@@ -22,7 +23,13 @@ void fill_random(const Stream& stream, const Tensor& tensor) {
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (float& value : values) value = uniform(generator);
   const Tensor begin = tensor.rows(0, count);
-  stream.run(Copy{{values.data(), DType::kF32, {count}, Device::kCpu}, begin});
+  std::vector<uint8_t> codes;
+  if (is_fp8(tensor.dtype)) {
+    for (const float value : values) codes.push_back(fp8_from_float(value, tensor.dtype));
+    stream.run(Copy{{codes.data(), tensor.dtype, {count}, Device::kCpu}, begin});
+  } else {
+    stream.run(Copy{{values.data(), DType::kF32, {count}, Device::kCpu}, begin});
+  }
   for (int64_t filled = count; filled < tensor.numel();) {  // the rest repeats it
     const int64_t more = std::min(filled, tensor.numel() - filled);
     stream.run(Copy{tensor.rows(0, more), tensor.rows(filled, more)});

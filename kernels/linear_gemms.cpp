@@ -11,6 +11,16 @@ void* column(const Tensor& tensor, int64_t first) {
   return reinterpret_cast<void*>(begin + static_cast<uintptr_t>(first) * size_of(tensor.dtype));
 }
 
+// Nothing of it changes where there is no FP8.
+GemmMatrix factor(const Tensor& matrix, const Fp8Matrix& fp8, int64_t ld, bool transposed = false) {
+  if (!fp8) return {.data = matrix.data, .ld = ld, .transposed = transposed};
+  return {.data = fp8.data.data,
+          .ld = ld,
+          .transposed = transposed,
+          .dtype = fp8.data.dtype,
+          .scale = fp8.scale.as<float>()};
+}
+
 }  // namespace
 
 LinearForwardGemms gemms_of(const LinearForward& a) {
@@ -19,8 +29,8 @@ LinearForwardGemms gemms_of(const LinearForward& a) {
                .m = N,
                .n = O,
                .k = C,
-               .a = {.data = a.x.data, .ld = C},
-               .b = {.data = a.weight.data, .ld = C, .transposed = true},
+               .a = factor(a.x, a.fp8_x, C),
+               .b = factor(a.weight, a.fp8_weight, C, /*transposed=*/true),
                .d = {.data = a.y.data, .ld = O}};
   if (a.add) product.c = a.add.data, product.beta = 1;
   const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
@@ -47,8 +57,10 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                                    .m = N,
                                    .n = C,
                                    .k = O,
-                                   .a = {.data = a.dy.data, .ld = O},
-                                   .b = {.data = a.weight.data, .ld = C},
+                                   .a = factor(a.dy, a.fp8_dy, O),
+                                   // cuBLASLt wants both factors of FP8 with k next to one another.
+                                   .b = a.fp8_weight ? factor(a.weight, a.fp8_weight, O, /*transposed=*/true)
+                                                     : factor(a.weight, {}, C),
                                    .d = {.data = a.dx.data, .ld = C}}};
   if (a.add) gemms.dx.c = a.add.data, gemms.dx.beta = 1;
   if (a.dweight)

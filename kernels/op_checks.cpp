@@ -21,6 +21,8 @@ bool computes_in(DType dtype, Device device) {
     case DType::kBF16:
       return device == Device::kCuda;
     case DType::kI32:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   return false;

@@ -23,6 +23,15 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
 bool computes_in(DType dtype, Device device);
 const char* names_of_dtypes(Device device);
 
+// The two factors of a product in FP8: both or none
+struct Fp8Field {
+  const char* name;
+  const Tensor &data, &scale;
+  DType format;
+  Shape shape;
+};
+void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field& b);
+
 // The tensor that all other shapes of an operation are compared with
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device);
 

@@ -121,6 +121,8 @@ bool is_real(DType dtype) {
     case DType::kBF16:
       return true;
     case DType::kI32:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   return false;
@@ -280,6 +282,8 @@ void LinearForward::check_on(Device device) const {
                 {"bias", bias, t, {O}, true},
                 {"add", add, t, {N, O}, true},
                 {"pre_activation", pre_activation, t, {N, O}, true}});
+  check_fp8(kName, device, {"fp8_x", fp8_x.data, fp8_x.scale, DType::kE4M3, {N, C}},
+            {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {O, C}});
   check(!(add && pre_activation) || add.data == pre_activation.data,
         "{}: add wants to be pre_activation itself where there is one", kName);
 }
@@ -323,6 +327,8 @@ void LinearBackward::check_on(Device device) const {
                 {"dx_sum", dx_sum, t, {C}, true},
                 {"pre_activation", pre_activation, t, {N, C}, true},
                 {"add", add, t, {N, C}, true}});
+  check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, {N, O}},
+            {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
   check(!dweight || !add, "{}: add wants a frozen weight, found a dweight", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {

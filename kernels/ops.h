@@ -177,6 +177,39 @@ struct SwigluBackward {
   void check_on(Device device) const;
 };
 
+// A matrix in FP8: data times scale. On CUDA data is e4m3 or e5m2. The CPU, which computes in fp32, has the
+// same values there: rounded, and with the scale in them already.
+struct Fp8Matrix {
+  Tensor data;   // like the matrix, or its transpose
+  Tensor scale;  // [1] fp32, a power of two
+  explicit operator bool() const { return static_cast<bool>(data); }
+};
+DType fp8_storage(DType format, Device device);  // of data
+
+// y = x / scale in FP8 (kernels/base/fp8.h), rounded to nearest even. What is beyond the format's largest
+// number becomes that number, NaN stays NaN.
+struct Quantise {
+  static constexpr const char* kName = "quantise";
+  Tensor x;                // [N, C]
+  DType format;            // e4m3 or e5m2
+  Fp8Matrix y;             // [N, C]
+  Tensor transposed = {};  // [C, N], the same
+  Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
+  bool current = false;    // the scale is written first: that of x itself, fp8_scale() without headroom
+
+  void check_on(Device device) const;
+};
+
+// scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(); where that is 0, or not finite, the
+// scale stays.
+struct UpdateScales {
+  static constexpr const char* kName = "update scales";
+  Tensor amax;   // [R, 2, S] fp32: of R ranks, of S matrices in e4m3, then of S in e5m2
+  Tensor scale;  // [2, S] fp32
+
+  void check_on(Device device) const;
+};
+
 // y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias + add,
 // y = activation(pre_activation).
 struct LinearForward {
@@ -186,6 +219,8 @@ struct LinearForward {
   Tensor add = {};             // [N, O], a residual; may be y itself, or pre_activation where there is one
   Tensor pre_activation = {};  // [N, O], saved for the backward
   Activation activation = Activation::kGelu;  // where there is a pre_activation
+  // x and weight in e4m3, both or none: then the product is of these
+  Fp8Matrix fp8_x = {}, fp8_weight = {};
 
   void check_on(Device device) const;
 };
@@ -202,6 +237,8 @@ struct LinearBackward {
   Activation activation = Activation::kGelu;
   // [N, C], of a frozen weight alone: another part of the gradient of x; may be dx itself
   Tensor add = {};
+  // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then dx is the product of these
+  Fp8Matrix fp8_dy = {}, fp8_weight = {};
   bool accumulate = true;
 
   void check_on(Device device) const;
@@ -427,14 +464,15 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp = std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                           const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                           const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
-                           const SwigluForward*, const SwigluBackward*, const LinearForward*,
-                           const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-                           const AttentionForward*, const AttentionBackward*, const CacheAppend*,
-                           const RotaryAppend*, const DecodeAttention*, const Chain*, const SampleTokens*,
-                           const ApplyDropout*, const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+using AnyOp =
+    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
+                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
+                 const SwigluBackward*, const Quantise*, const UpdateScales*, const LinearForward*,
+                 const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+                 const AttentionForward*, const AttentionBackward*, const CacheAppend*, const RotaryAppend*,
+                 const DecodeAttention*, const Chain*, const SampleTokens*, const ApplyDropout*,
+                 const CrossEntropy*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -19,6 +19,7 @@ void linear_forward(const Stream& stream, const ModelConfig& config, const Linea
                            .add = product.add});
     product.add = sum;
   }
+  quantise_factors(stream, w.fp8, product);
   stream.run(product);
 }
 
@@ -40,6 +41,7 @@ void linear_backward(const Stream& stream, const ModelConfig& config, const Line
                             .accumulate = product.accumulate});
     product.x = product.add = product.dx;  // x may be overwritten, and without dweight is not read
   }
+  quantise_factors(stream, w.fp8, product);
   stream.run(product);
 }
 

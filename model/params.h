@@ -35,6 +35,7 @@ struct Params {
   std::vector<BlockParams> blocks;
   NormWeights norm;
   Tensor head_weight;  // [padded V, C]; none if the logits use the token table
+  Fp8Linear head_fp8;  // of the classifier, see LinearWeights
 
   std::vector<Tensor> buckets;  // the tensors above are views of these: see ParamLayout
 

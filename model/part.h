@@ -14,6 +14,7 @@
 #include "kernels/base/words.h"
 #include "kernels/stream.h"
 #include "model/config.h"
+#include "model/fp8_linear.h"
 
 namespace tessera {
 
@@ -63,6 +64,7 @@ struct WriteGradients {
 struct LinearWeights {
   Tensor weight, bias;    // [O, I] [O]; bias: none where the model has none
   Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
+  Fp8Linear fp8 = {};     // of a training step; no parameter
 };
 
 // Calls visit(ParamInfo, Tensor&) for weights whose names begin with a prefix, or for the adapters of these

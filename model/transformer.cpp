@@ -139,12 +139,14 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
                               .want_gradient = grads != nullptr,
                               .gradient_scale = gradient_scale});
       if (!grads) continue;
-      stream.run(LinearBackward{.dy = logits,
-                                .x = norm,
-                                .weight = p.classifier(),
-                                .dx = norm,
-                                .dweight = model.config.tied ? grads->token_table : grads->head_weight,
-                                .accumulate = pass.accumulate || first > 0});
+      LinearBackward product{.dy = logits,
+                             .x = norm,
+                             .weight = p.classifier(),
+                             .dx = norm,
+                             .dweight = model.config.tied ? grads->token_table : grads->head_weight,
+                             .accumulate = pass.accumulate || first > 0};
+      quantise_factors(stream, p.head_fp8, product);
+      stream.run(product);
     }
   }
   if (!grads) return;
@@ -229,7 +231,9 @@ void forward(const Stream& stream, const Model& model, const Batch& batch, const
 }
 
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits) {
-  stream.run(LinearForward{.x = rows, .weight = model.params.classifier(), .y = logits});
+  LinearForward product{.x = rows, .weight = model.params.classifier(), .y = logits};
+  quantise_factors(stream, model.params.head_fp8, product);
+  stream.run(product);
 }
 
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,

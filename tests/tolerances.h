@@ -72,6 +72,19 @@ inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;                     
 // zero.
 inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 
+// A product of factors in e5m2 and e4m3 against that of their own values, relative to its largest element. A
+// rounding to e5m2 is up to 2^-3 relative, 1 / sqrt(3) of that on average; that to e4m3 adds little. In sums
+// of ten terms and more they add up like the terms, at random: 7% of a typical element; five times that.
+inline constexpr double kFp8Product = 5 * 0x1p-3 / 1.73;
+
+// The loss of a model in FP8 against the same in fp32, relative, after some dozens of steps: what
+// docs/fp8.md promises
+inline constexpr double kFp8ModelLoss = 0.02;
+
+// Ranks in FP8: a sum in another order tips some elements over to the next number of the format, which is up
+// to 2^-3 away; few of them, and the losses are means.
+inline constexpr double kFp8LossesOfRanks = 1e-3;
+
 // The exponent of a fit through an exact power: some ten logarithms up to 40, each rounded to fp64, over a
 // spread of several doublings.
 inline constexpr double kExactPower = 400 * 0x1p-53;

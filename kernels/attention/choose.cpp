@@ -112,6 +112,8 @@ AttnDtype attn_dtype(DType dtype) {
     case DType::kBF16:
       return ATTN_BF16;
     case DType::kI32:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   fail("attention computes in fp32 or bf16, found {}", name_of(dtype));

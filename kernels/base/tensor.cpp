@@ -11,6 +11,9 @@ size_t size_of(DType dtype) {
       return 4;
     case DType::kBF16:
       return 2;
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return 1;
   }
   fail("a dtype without a size: {}", static_cast<int>(dtype));
 }

@@ -22,6 +22,8 @@ void run(const RotaryForward& a, const Launch& on);
 void run(const RotaryBackward& a, const Launch& on);
 void run(const SwigluForward& a, const Launch& on);
 void run(const SwigluBackward& a, const Launch& on);
+void run(const Quantise& a, const Launch& on);
+void run(const UpdateScales& a, const Launch& on);
 void run(const LinearForward& a, const Launch& on);
 void run(const FusedLinear& a, const Launch& on);
 void run(const LinearBackward& a, const Launch& on);

@@ -99,7 +99,9 @@ void multiply(const LinearForward& a, const Tensor& product) {
 
 }  // namespace
 
-void run(const LinearForward& a, const Launch& /*on*/) {
+void run(const LinearForward& given, const Launch& /*on*/) {
+  LinearForward a = given;
+  if (a.fp8_x) a.x = a.fp8_x.data, a.weight = a.fp8_weight.data;  // in fp32, see Fp8Matrix
   const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
   if (a.x.shape[0] <= kFewRows) {
     multiply_few_rows(a, product);
@@ -124,8 +126,13 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
                 a.accumulate ? 1.0f : 0.0f, a.dweight.as<float>(), C);
   if (a.dbias) add_rows(a.dy, a.dbias);
   if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
-              a.add ? 1.0f : 0.0f, a.dx.as<float>(), C);
+  const float to_add = a.add ? 1.0f : 0.0f;
+  if (a.fp8_dy)
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, C, O, 1.0f, a.fp8_dy.data.as<float>(), O,
+                a.fp8_weight.data.as<float>(), O, to_add, a.dx.as<float>(), C);
+  else
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
+                to_add, a.dx.as<float>(), C);
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/backend.h"
+#include "kernels/base/fp8.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/gemm_table.h"
 #include "kernels/workspace.h"
@@ -18,10 +19,14 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_32F;
     case DType::kBF16:
       return CUDA_R_16BF;
+    case DType::kE4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kE5M2:
+      return CUDA_R_8F_E5M2;
     case DType::kI32:
       break;
   }
-  fail("a matrix product wants fp32 or bf16, found {}", name_of(dtype));
+  fail("a matrix product wants fp32, bf16 or FP8, found {}", name_of(dtype));
 }
 
 // A cuBLASLt descriptor that is destroyed with its owner.
@@ -87,6 +92,12 @@ Layout layout_of(const GemmKey::Matrix& matrix, int64_t rows, int64_t columns, i
 void set_epilogue_pointers(const MatmulDesc& desc, GemmEpilogue epilogue, const void* bias, const void* aux) {
   if (has_bias(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+}
+
+// Of factors in FP8, likewise: our b is cuBLASLt's A.
+void set_scale_pointers(const MatmulDesc& desc, const GemmKey& key, const void* a, const void* b) {
+  if (is_fp8(key.b.dtype)) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b);
+  if (is_fp8(key.a.dtype)) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a);
 }
 
 // Every attribute of an algorithm, and where we keep it. Its id is given when it is made.
@@ -165,6 +176,7 @@ GemmRunner::Plan GemmRunner::describe(const GemmKey& key) const {
   // Until a product is enqueued: an algorithm is sought for an epilogue that has its operands.
   const auto* aligned = reinterpret_cast<const void*>(uintptr_t{256});
   set_epilogue_pointers(plan.desc, key.epilogue, aligned, aligned);
+  set_scale_pointers(plan.desc, key, aligned, aligned);
   plan.a = layout_of(key.a, key.m, key.k, key.batch);
   plan.b = layout_of(key.b, key.k, key.n, key.batch);
   plan.d = layout_of(key.d, key.m, key.n, key.batch);
@@ -254,6 +266,7 @@ const GemmRunner::Plan& GemmRunner::plan_for(const GemmKey& key) {
 void GemmRunner::enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          void* workspace, cudaStream_t stream) const {
   set_epilogue_pointers(plan.desc, gemm.epilogue, gemm.bias, gemm.aux);
+  set_scale_pointers(plan.desc, key_of(gemm), gemm.a.scale, gemm.b.scale);
   const void* c = gemm.c ? gemm.c : gemm.d.data;
   TESSERA_CUDA(cublasLtMatmul(handle_, plan.desc.get(), &gemm.alpha, gemm.b.data, plan.b.get(), gemm.a.data,
                               plan.a.get(), &gemm.beta, c, plan.d.get(), gemm.d.data, plan.d.get(),

@@ -48,7 +48,7 @@ void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
 // Its GELU is the tanh form; other activations are a pass of their own over the sum.
 void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
-  if (!a.pre_activation && cuda::serves(few))
+  if (!a.pre_activation && !a.fp8_x && cuda::serves(few))
     return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
   if (a.pre_activation && !a.add) {
     LinearForward with_gelu = a;  // ours computes the others in the same way

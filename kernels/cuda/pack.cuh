@@ -95,7 +95,9 @@ void with_real_type(DType dtype, F&& f) {
     case DType::kF32:
       return f.template operator()<float>();
     case DType::kI32:
-      fail("wanted bf16 or fp32, found int32");
+    case DType::kE4M3:
+    case DType::kE5M2:
+      fail("wanted bf16 or fp32, found {}", name_of(dtype));
   }
 }
 

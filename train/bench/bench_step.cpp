@@ -25,10 +25,10 @@ constexpr double kQuietSeconds = 60;  // see StatusLine
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
-  return fmt::format("{} parameters, {}{} x {} tokens, {}, {} attention",
+  return fmt::format("{} parameters, {}{} x {} tokens, {}{}, {} attention",
                      format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),
                      shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
-                     name_of(shape.attention));
+                     shape.fp8 ? " with products in FP8" : "", name_of(shape.attention));
 }
 
 double measure_bandwidth(Backend& be) {
@@ -137,6 +137,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"micro_batch", shape.micro_batch},
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},
+                              {"matmul", name_of(shape.fp8.matmul)},
                               {"attention", name_of(shape.attention)},
                               {"deterministic", shape.deterministic},
                               {"step_ms", 1e3 * median},

@@ -79,8 +79,13 @@ OpCost cost(const RotaryBackward& a) {
 }
 OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y); }
 OpCost cost(const SwigluBackward& a) { return moved(a.dy, a.gate_up, a.d_gate_up); }
+// x is read once, whether or not its scale is found first
+OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
+OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
+const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 OpCost cost(const LinearForward& a) {
-  return product(a.x, a.weight) + moved(a.x, a.weight, a.y, a.bias, a.add, a.pre_activation);
+  return product(a.x, a.weight) +
+         moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y, a.bias, a.add, a.pre_activation);
 }
 OpCost cost(const LinearBackward& a) {
   OpCost all;
@@ -147,7 +152,8 @@ OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
       return a.dweight ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight)
                        : OpCost{};
     case LinearBackward::Part::kInput:
-      return product(a.x, a.weight) + moved(a.dy, a.weight, a.dx, a.pre_activation, a.add) +
+      return product(a.x, a.weight) +
+             moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add) +
              gradients(a.accumulate, a.dx_sum);
   }
   return {};

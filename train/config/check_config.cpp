@@ -181,6 +181,35 @@ void check_lora(const SourcedConfig& sourced) {
                   "which freezes all but its own matrices: set train.freeze=none");
 }
 
+void check_fp8(const SourcedConfig& sourced) {
+  const Fp8Config& fp8 = sourced.config.train.fp8;
+  const ModelConfig model = sourced.config.model.resolved();
+  const Fp8Config defaults;
+  const char* key = "train.matmul";
+  const auto needs = [&](bool is_default, const char* used) {
+    sourced.require(fp8 || is_default, used, "has no effect with", key, "set train.matmul=fp8 too");
+  };
+  needs(fp8.scaling == defaults.scaling, "train.fp8.scaling");
+  needs(fp8.edges == defaults.edges, "train.fp8.edges");
+  needs(fp8.head == defaults.head, "train.fp8.head");
+  if (!fp8) return;
+  sourced.require(!sourced.config.train.lora, key, "is given together with", "train.lora.rank",
+                  "adapters are trained in bf16: set train.matmul=bf16");
+  sourced.require(!sourced.config.train.freeze, key, "is given together with", "train.freeze",
+                  "all weights are trained in FP8: set train.matmul=bf16");
+  constexpr int64_t kUnit = 16;  // of the GPU's products in FP8
+  sourced.require(model.channels % kUnit == 0, key, "wants a multiple of 16 of", "model.channels",
+                  nearest_multiples(model.channels, kUnit));
+  sourced.require(model.mlp_width % kUnit == 0, key, "wants a multiple of 16 of", "model.mlp_width",
+                  nearest_multiples(model.mlp_width, kUnit));
+  sourced.require(model.attention_width() % kUnit == 0 && model.qkv_heads() * model.head_dim % kUnit == 0,
+                  key, "wants a multiple of 16 of the outputs of q, k and v, which follow from",
+                  "model.head_dim", "16 or a multiple of it");
+  sourced.require(fp8.edges || fp8.head || model.layers > 2, key,
+                  "finds nothing to do: the first and the last block are left out, of", "model.layers",
+                  "set train.fp8.edges=true too");
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -204,6 +233,7 @@ void check_across(const SourcedConfig& sourced) {
   check_recompute(sourced);
   check_freeze(sourced);
   check_lora(sourced);
+  check_fp8(sourced);
   check_data(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",

@@ -14,6 +14,7 @@
 #include "kernels/base/tensor.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
+#include "model/fp8_config.h"
 #include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
@@ -118,6 +119,7 @@ struct Config {
     Tune tune = Tune::kOff;
     GemmSource products = GemmSource::kCublasLt;
     bool recorded = false;
+    Fp8Config fp8 = {};  // train.matmul too
     Keep recompute = {};
     Freeze freeze = {};
     LoraConfig lora = {};

@@ -134,6 +134,9 @@ void visit_train(Section& train, Visit& visit) {
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},
         "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
+  visit("train.matmul", train.fp8.matmul, OneOf<Matmul>{},
+        "What linear layers multiply; bf16: tensors as train.precision has them; fp8: rounded to 8 bits, for "
+        "outputs and for gradients of inputs");
   visit(
       "train.tune", train.tune, OneOf<Tune>{},
       "The algorithms of matrix products on a GPU; off: those that cuBLASLt takes first; auto: the fastest, "
@@ -180,6 +183,15 @@ void visit_lora(Section& lora, Visit& visit) {
   visit("train.lora.alpha", lora.alpha, Number{.above = 0, .at_most = 1e6},
         "LoRA: what the two matrices compute is multiplied by alpha / rank");
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{}, "LoRA: whose linear layers get them");
+}
+
+template <class Section, class Visit>
+void visit_fp8(Section& fp8, Visit& visit) {
+  visit("train.fp8.scaling", fp8.scaling, OneOf<Fp8Scaling>{},
+        "FP8: a tensor's scale is by its largest element; delayed: by that of the step before; current: by "
+        "its own, a pass more");
+  visit("train.fp8.edges", fp8.edges, Flag{}, "FP8: in the first and the last block, too");
+  visit("train.fp8.head", fp8.head, Flag{}, "FP8: for the logits, too");
 }
 
 template <class Section, class Visit>
@@ -262,6 +274,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
   fields::visit_lora(config.train.lora, visit);
+  fields::visit_fp8(config.train.fp8, visit);
   fields::visit_optimizer(config.optimizer, visit);
   fields::visit_evaluation(config.evaluation, visit);
   fields::visit_sampling(config.sampling, visit);

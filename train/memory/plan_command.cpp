@@ -8,6 +8,7 @@
 #include "kernels/attention/family.h"
 #include "kernels/base/output.h"
 #include "kernels/base/text.h"
+#include "model/fp8.h"
 #include "model/params.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
@@ -43,6 +44,15 @@ std::string frozen_line(const RunPlan& plan) {
                      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
+// What train.matmul=fp8 adds to the peak: weights in one byte, twice, and room for an operand
+std::string fp8_line(const RunPlan& plan) {
+  if (!plan.shape.fp8) return "";
+  RunShape without = plan.shape;
+  without.fp8 = {};
+  return fmt::format("fp8      {}; takes {}\n", fp8_text(plan.shape.model, plan.shape.fp8),
+                     format_bytes(plan.peak() - plan_memory(without, plan.device).peak_bytes()));
+}
+
 void print_plan(const Config& config, const PlanOptions& options, const RunPlan& plan,
                 const std::string& notice) {
   const RunShape& s = plan.shape;
@@ -50,7 +60,7 @@ void print_plan(const Config& config, const PlanOptions& options, const RunPlan&
   fmt::print("model    {} parameters, context {}, {}, {} attention\n",
              format_count(static_cast<double>(s.model.base().parameters())), s.model.context,
              name_of(s.dtype), name_of(s.attention));
-  fmt::print("{}", frozen_line(plan));
+  fmt::print("{}{}", frozen_line(plan), fp8_line(plan));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
@@ -124,6 +134,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"micro_steps", s.micro_steps},
             {"sequence_length", s.sequence_length},
             {"precision", name_of(s.dtype)},
+            {"matmul", name_of(s.fp8.matmul)},
             {"attention", name_of(s.attention)},
             {"peak_bytes", plan.peak()},
             {"peak_stage", plan.memory.peak_stage},

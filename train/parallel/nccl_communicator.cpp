@@ -53,6 +53,8 @@ ncclDataType_t type_of(const Tensor& tensor) {
     case DType::kBF16:
       return ncclBfloat16;
     case DType::kI32:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   fail("a collective wants fp32 or bf16, found {}", tensor.to_string());

@@ -167,7 +167,9 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
   for (const auto& [field, id] : options.token_ids.items()) model[field] = id;
   files[kModelFile] = write_json(pending / kModelFile, model);
-  files[kStateFile] = write_json(pending / kStateFile, json_of(run));
+  RunState with_scales = run;
+  with_scales.fp8_scales = state.fp8().scales(state.stream());
+  files[kStateFile] = write_json(pending / kStateFile, json_of(with_scales));
   if (!options.config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, options.config);
   for (const auto& [name, bytes] : options.copied) files[name] = write_file(pending / name, bytes);
   write_file(pending / kChecksumsFile, checksums_text(files));
@@ -274,6 +276,7 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
     for (const ParamPlace& place : state.optimizer().layout().places)
       if (has(section, state.shape(), place.info))
         read_param(file, model, place, section.prefix, state.writer(section.kept));
+  if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

@@ -6,6 +6,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "model/dropout.h"
+#include "model/fp8.h"
 #include "model/params.h"
 #include "train/config/config_values.h"
 #include "train/run/epochs.h"
@@ -106,6 +107,7 @@ std::vector<std::string> describe(const RunDescription& run) {
   if (shape.freeze)
     lines.insert(lines.begin() + 1,
                  labelled(model.lora ? "lora" : "frozen", frozen_text(model, shape.freeze)));
+  if (shape.fp8) lines.insert(lines.begin() + 1, labelled("fp8", fp8_text(model, shape.fp8)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   const bool built_in = std::ranges::any_of(
       run.config.data.train, [](const DataSource& source) { return source.path == kBuiltinData; });

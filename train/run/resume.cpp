@@ -43,6 +43,8 @@ constexpr Meaning kMeanings[] = {
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},
     {"train.precision", "the losses agree to that precision only"},
+    {"train.matmul", "the losses agree to that precision only"},
+    {"train.fp8.", "from the next step on"},
     {"train.tune", "the losses agree to rounding only"},
     {"train.products", "the losses agree to rounding only"},
     {"train.reduce", "the losses agree to that precision only"},

@@ -79,6 +79,29 @@ DataFingerprint read_data(const json& object, const std::string& name) {
   return data;
 }
 
+// {"blocks.1.mlp.expand": [exponent of the scale of x, of dy], ...}
+json json_of(const Fp8Scales& scales) {
+  json object = json::object();
+  for (const auto& [layer, exponents] : scales) object[layer] = {exponents.x, exponents.dy};
+  return object;
+}
+
+Fp8Scales read_fp8_scales(const json& object, const std::string& name) {
+  constexpr int64_t kLargest = 126;  // so that a scale and its inverse are floats
+  const auto fits = [](const json& exponent) {
+    return exponent.is_number_integer() && std::abs(exponent.get<double>()) <= kLargest;
+  };
+  check(object.is_object(), "{}: \"fp8_scales\" is {}, wanted a map of layers", name, brief(object));
+  Fp8Scales scales;
+  for (const auto& [layer, pair] : object.items()) {
+    check(pair.is_array() && pair.size() == 2 && fits(pair[0]) && fits(pair[1]),
+          "{}: \"fp8_scales\" of {} is {}, wanted two whole numbers from -{} to {}", name, layer, brief(pair),
+          kLargest, kLargest);
+    scales[layer] = {.x = pair[0].get<int>(), .dy = pair[1].get<int>()};
+  }
+  return scales;
+}
+
 template <HasWords E>
 E read_word(const json& object, const std::string& key, const std::string& name) {
   const std::optional<E> found = from_word<E>(text_value(object, key, name));
@@ -131,6 +154,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"freeze", s.freeze},
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
+  if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
@@ -167,6 +191,7 @@ RunState read_run_state(const fs::path& checkpoint) {
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("lora")) run.lora = text_value(object, "lora", name);
   if (run.lora != "none") run.base = text_value(object, "base_checksum", name);
+  if (object.contains("fp8_scales")) run.fp8_scales = read_fp8_scales(object["fp8_scales"], name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);
   if (object.contains("data_fingerprint")) run.fingerprint = read_data(object["data_fingerprint"], name);

@@ -11,6 +11,7 @@
 #include "data/fingerprint.h"
 #include "data/loader.h"
 #include "kernels/base/tensor.h"
+#include "model/fp8.h"
 #include "train/config/config.h"
 
 namespace tessera {
@@ -46,7 +47,8 @@ struct RunState {
   Documents documents = Documents::kJoin;  // data.documents; checkpoints without it: join
   std::string freeze = "none";             // train.freeze; checkpoints without it: none
   std::string lora = "none";               // train.lora; checkpoints without it: none
-  std::string base = "";                   // with adapters: load_base() of the weights that they belong to
+  Fp8Scales fp8_scales = {};  // train.matmul=fp8: of the next step; save_checkpoint() fills it in
+  std::string base = "";      // with adapters: load_base() of the weights that they belong to
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best

@@ -69,6 +69,31 @@ void check_shares(const Config& c) {
       ranks == 1 ? "one" : "fewer", ranks);
 }
 
+// That the device multiplies in FP8
+void check_fp8(const Config& c, const DeviceTraits& device, DType dtype) {
+  if (!c.train.fp8 || device.device != Device::kCuda) return;
+  check(dtype == DType::kBF16,
+        "train.matmul=fp8 rounds what is bf16 otherwise, and train.precision is {}: set "
+        "train.precision=auto, or train.matmul=bf16",
+        name_of(c.train.precision));
+  check(device.arch >= 89,
+        "train.matmul=fp8 needs a GPU of compute capability 8.9 or newer, and {} has {}.{}: set "
+        "train.matmul=bf16",
+        device.name, device.arch / 10, device.arch % 10);
+}
+// cuBLASLt wants multiples of 16 in FP8, of rows too.
+void check_fp8_rows(const RunShape& shape, const DeviceTraits& device) {
+  constexpr int64_t kUnit = 16;
+  if (!shape.fp8 || device.device != Device::kCuda) return;
+  check(shape.rows() % kUnit == 0,
+        "train.matmul=fp8 needs a multiple of {} tokens in a micro-batch, and {} sequences of {} are {}: set "
+        "train.micro_batch to a multiple of {}",
+        kUnit, shape.micro_batch, shape.sequence_length, shape.rows(), kUnit);
+  check(!shape.fp8.head || shape.classifier_chunk % kUnit == 0,
+        "train.fp8.head=true needs train.classifier_chunk=all or a multiple of {}, found {}", kUnit,
+        shape.classifier_chunk);
+}
+
 }  // namespace
 
 ModelConfig model_config(const Config& c) {
@@ -100,6 +125,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
   check_shares(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
   const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
+  check_fp8(c, device, dtype);
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
@@ -115,6 +141,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
                  .recorded = c.train.recorded,
+                 .fp8 = c.train.fp8,
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
@@ -123,6 +150,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                       : as_before             ? micro_batch
                                               : largest_micro_batch(shape, device, sequences, limit);
   shape.micro_steps = sequences / shape.micro_batch;
+  check_fp8_rows(shape, device);
   return shape;
 }
 

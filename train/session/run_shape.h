@@ -3,6 +3,7 @@
 
 #include "kernels/attention/choose.h"
 #include "model/config.h"
+#include "model/fp8_config.h"
 #include "model/params.h"
 #include "model/saved.h"
 
@@ -45,6 +46,7 @@ struct RunShape {
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
   bool recorded = false;         // train.recorded
+  Fp8Config fp8 = {};            // train.matmul and train.fp8
 
   int64_t ranks = 1;            // that share the sequences of a step
   bool shard_optimizer = true;  // train.zero: 1; where there are several ranks

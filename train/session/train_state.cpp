@@ -26,6 +26,12 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       comm_(comm ? comm : alone_.get()),
       session_(be, arena, shape.session(), shape.parts(), shape.freeze),
       model_(session_.training_model(shape.keep)),
+      fp8_(arena, shape.model, shape.fp8, model_.params,
+           {.rows = shape.rows(),
+            .logit_rows =
+                shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
+            .rank = comm_->rank(),
+            .ranks = shape.ranks}),
       discarded_(allocate_discarded(arena, shape, session_.layout())),
       grads_(session_.layout().gradients(
           shape.model,
@@ -65,6 +71,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
 
 void TrainState::initialize(uint64_t seed) {
   optimizer_.clear(stream());
+  fp8_.forget();
   init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
@@ -116,7 +123,10 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     return layer < 0 || layer == shape_.model.layers ? ParamLayout::kOutside
                                                      : ParamLayout::bucket_of_block(layer);
   };
-  const OnLayer await_weights = [&](int64_t layer) { comm_->wait_for(gathered_[bucket_of(layer)]); };
+  const OnLayer await_weights = [&](int64_t layer) {
+    comm_->wait_for(gathered_[bucket_of(layer)]);
+    fp8_.quantise_weights(stream(), layer);
+  };
   // A tied token table has its gradient from both ends of the model: all outside the blocks waits for the
   // last.
   const OnLayer reduce = [&](int64_t layer) {
@@ -127,6 +137,9 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
+  fp8_.begin_step(stream());
+  for (int64_t layer = 0; !shared && layer <= shape_.model.layers; ++layer)
+    fp8_.quantise_weights(stream(), layer);
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
@@ -170,8 +183,8 @@ void TrainState::compute(const MicroStep& micro_step) {
 }
 
 bool TrainState::can_record(const MicroStep& micro_step) const {
-  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities && !micro_step.hooks.before_forward &&
-         !micro_step.hooks.after_backward && !arena_.ledger().recording();
+  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities &&
+         !micro_step.hooks.before_forward && !micro_step.hooks.after_backward && !arena_.ledger().recording();
 }
 
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have
@@ -203,6 +216,11 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   Arena::Phase phase(arena_, "optimizer");
   const bool sharded = shape_.parts() > 1;
   optimizer_.measure(stream(), reduced_);
+  if (fp8_) {
+    if (shape_.ranks > 1) comm_->all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
+    comm_->wait();
+    fp8_.end_step(stream());
+  }
   if (sharded) {
     const Tensor norms = optimizer_.grad_norms();
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});

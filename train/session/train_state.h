@@ -19,6 +19,7 @@
 #include <span>
 
 #include "kernels/timer.h"
+#include "model/fp8.h"
 #include "model/optimizer.h"
 #include "train/parallel/communicator.h"
 #include "train/session/session.h"
@@ -63,6 +64,7 @@ class TrainState {
   int64_t rank() const { return comm_->rank(); }
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
+  Fp8& fp8() { return fp8_; }
   Optimizer& optimizer() { return optimizer_; }
   const Grads& grads() const { return grads_; }
 
@@ -95,6 +97,7 @@ class TrainState {
   Communicator* comm_;
   Session session_;
   Model model_;       // the session's; keeps what the backward needs
+  Fp8 fp8_;           // of model_; none without shape.fp8
   Tensor discarded_;  // gradients of frozen norms
   Grads grads_;
   Optimizer optimizer_;

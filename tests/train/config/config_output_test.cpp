@@ -152,6 +152,15 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       lora = {};
     else
       lora.rank = random_whole(random, 1, config.model.channels), config.train.freeze = {};
+    if (random() % 2 == 0) {
+      config.train.fp8 = {};
+    } else {
+      config.train.fp8.matmul = Matmul::kFp8;
+      const int64_t context = config.model.context;
+      config.model = {};  // whose widths are multiples of 16
+      config.model.context = context;
+      lora = {}, config.train.freeze = {};
+    }
     if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
     if (config.train.epochs > 0)
       config.train.steps = 0;

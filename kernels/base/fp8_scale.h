@@ -1,0 +1,32 @@
+// The scale of a tensor in FP8, from the bits of its largest magnitude: the same arithmetic on both devices.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/host_device.h"
+
+namespace tessera {
+
+// Binades that a scale of the step before leaves above that step's largest element: what grows by less is not
+// cut off. They cost as many binades at the lower end, of which e4m3 has 15 and e5m2 30; and gradients, which
+// are e5m2, jump more from step to step than activations do.
+TESSERA_HOST_DEVICE inline int fp8_headroom(bool is_e4m3) { return is_e4m3 ? 1 : 4; }
+
+inline constexpr uint32_t kFp8One = 0x3f800000u, kInfinityBits = 0x7f800000u;
+
+// A magnitude with which a scale can be found. Magnitudes are compared by their bits: NaN is the largest.
+TESSERA_HOST_DEVICE inline bool has_fp8_scale(uint32_t amax) { return amax != 0 && amax < kInfinityBits; }
+
+// The bits of the least power of two s with amax / s <= the largest number of the format, times 2^headroom;
+// within 2^-100 to 2^100, so that neither s nor 1 / s overflows. The largest is 1.75 2^8 in e4m3, 1.75 2^15
+// in e5m2. Of amax = 0, or not finite: those of 1.
+TESSERA_HOST_DEVICE inline uint32_t fp8_scale(uint32_t amax, bool is_e4m3, int headroom) {
+  constexpr uint32_t kMantissa = 0x7fffffu, kThreeQuarters = 0x600000u;
+  if (!has_fp8_scale(amax)) return kFp8One;
+  const int above = (amax & kMantissa) > kThreeQuarters ? 1 : 0;
+  int exponent = static_cast<int>(amax >> 23) - 127 - (is_e4m3 ? 8 : 15) + above + headroom;
+  exponent = exponent < -100 ? -100 : exponent > 100 ? 100 : exponent;
+  return static_cast<uint32_t>(exponent + 127) << 23;
+}
+
+}  // namespace tessera

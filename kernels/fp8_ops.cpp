@@ -1,0 +1,36 @@
+#include "kernels/base/check.h"
+#include "kernels/base/fp8.h"
+#include "kernels/op_checks.h"
+#include "kernels/ops.h"
+
+namespace tessera {
+
+DType fp8_storage(DType format, Device device) { return device == Device::kCuda ? format : DType::kF32; }
+
+void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field& b) {
+  if (!a.data && !b.data) return;
+  for (const Fp8Field* f : {&a, &b})
+    check_fields(op, device,
+                 {{f->name, f->data, fp8_storage(f->format, device), f->shape},
+                  {"the scale of an operand in FP8", f->scale, DType::kF32, {1}}});
+}
+
+void Quantise::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check(is_fp8(format), "{}: format wants e4m3 or e5m2, found {}", kName, name_of(format));
+  const int64_t N = x.shape[0], C = x.shape[1];
+  const DType stored = fp8_storage(format, device);
+  check_fields(kName, device,
+               {{"y", y.data, stored, {N, C}},
+                {"the scale of y", y.scale, DType::kF32, {1}},
+                {"transposed", transposed, stored, {C, N}, true},
+                {"amax", amax, DType::kF32, {1}, true}});
+}
+
+void UpdateScales::check_on(Device device) const {
+  const int64_t R = amax ? amax.shape[0] : 1, S = scale ? scale.shape[-1] : 1;
+  check_fields(kName, device,
+               {{"amax", amax, DType::kF32, {R, 2, S}}, {"scale", scale, DType::kF32, {2, S}}});
+}
+
+}  // namespace tessera

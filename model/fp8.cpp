@@ -1,0 +1,144 @@
+#include "model/fp8.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+// Walks over the visits of a block's weights, as ParamVisitor, and calls visit(name, LinearWeights&) for its
+// linear layers.
+template <class Visit>
+class LinearVisitor {
+ public:
+  LinearVisitor(Visit& visit, std::string prefix) : visit_(visit), prefix_(std::move(prefix)) {}
+
+  LinearVisitor below(const char* name) const { return {visit_, prefix_ + "." + name}; }
+  LinearVisitor of(ParamPart) const { return *this; }
+  void matrix(const char*, const Shape&, Init, Tensor&) const {}
+  void vector(const char*, int64_t, Init, Tensor&) const {}
+  void linear(const char* name, const LayerParts&, int64_t, Init, bool, LinearWeights& linear) const {
+    visit_(prefix_ + "." + name, linear);
+  }
+
+ private:
+  Visit& visit_;
+  std::string prefix_;
+};
+
+}  // namespace
+
+std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
+  const int64_t first = config.edges ? 0 : 1, last = model.layers - 1 - first;
+  const std::string blocks =
+      first > last ? "" : fmt::format("blocks {} to {} of {}", first, last, model.layers);
+  return fmt::format("{}{}{}; {} scales", blocks, !blocks.empty() && config.head ? ", and " : "",
+                     config.head ? "the logits" : "", name_of(config.scaling));
+}
+
+void Fp8::find_layers(const ModelConfig& model, Params& params) {
+  for (int64_t l = 0; l < model.layers; ++l) {
+    if (!config_.has_block(l, model.layers)) continue;
+    const auto visit = [&](const std::string& name, LinearWeights& linear) {
+      layers_.push_back({name, l, linear.weight, &linear.fp8});
+    };
+    visit_block_weights(params.blocks[static_cast<size_t>(l)], model,
+                        LinearVisitor(visit, fmt::format("blocks.{}", l)));
+  }
+  if (config_ && config_.head)
+    layers_.push_back({"head", model.layers, params.classifier(), &params.head_fp8});
+}
+
+Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params& params,
+         const Fp8Sizes& sizes)
+    : config_(config), rank_(sizes.rank) {
+  find_layers(model, params);
+  if (layers_.empty()) return;
+  const auto S = std::ssize(layers_);
+  const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
+    return arena.alloc(MemoryTag::kWeights, name, dtype, shape);
+  };
+  scales_ = take("FP8 scales", DType::kF32, {2, S});
+  amaxes_ = take("FP8 largest elements", DType::kF32, {sizes.ranks, 2, S});
+  weight_scales_ = take("FP8 scales of weights", DType::kF32, {S});
+  const DType stored = fp8_storage(DType::kE4M3, arena.device());
+  int64_t largest = 0;
+  for (const Layer& layer : layers_) {
+    const int64_t rows = layer.number == model.layers ? sizes.logit_rows : sizes.rows;
+    largest = std::max(largest, rows * std::max(layer.weight.shape[0], layer.weight.shape[1]));
+  }
+  const Tensor operand = arena.alloc(MemoryTag::kActivations, "FP8 operand", stored, {largest}),
+               all = scales_.view({2 * S}), own = own_amaxes();
+  for (int64_t i = 0; i < S; ++i) {
+    const Layer& layer = layers_[static_cast<size_t>(i)];
+    const int64_t O = layer.weight.shape[0], C = layer.weight.shape[1];
+    const Tensor scale = weight_scales_.rows(i, 1);
+    *layer.fp8 = {.weight = {take("FP8 " + layer.name, stored, {O, C}), scale},
+                  .transposed = {take("FP8 " + layer.name + ", transposed", stored, {C, O}), scale},
+                  .x_scale = all.rows(i, 1),
+                  .dy_scale = all.rows(S + i, 1),
+                  .x_amax = own.rows(i, 1),
+                  .dy_amax = own.rows(S + i, 1),
+                  .operand = operand};
+  }
+}
+
+Tensor Fp8::own_amaxes() const {
+  const int64_t of_rank = amaxes_.numel() / amaxes_.shape[0];
+  return amaxes_.view({amaxes_.numel()}).rows(rank_ * of_rank, of_rank);
+}
+
+void Fp8::begin_step(const Stream& stream) {
+  if (layers_.empty()) return;
+  stream.run(FillZero{amaxes_});
+  for (const Layer& layer : layers_)
+    layer.fp8->current_scales = !known_ || config_.scaling == Fp8Scaling::kCurrent;
+}
+
+void Fp8::quantise_weights(const Stream& stream, int64_t layer) const {
+  for (const Layer& one : layers_)
+    if (one.number == layer)
+      stream.run(Quantise{.x = one.weight,
+                          .format = DType::kE4M3,
+                          .y = one.fp8->weight,
+                          .transposed = one.fp8->transposed.data,
+                          .current = true});
+}
+
+void Fp8::end_step(const Stream& stream) {
+  if (layers_.empty()) return;
+  stream.run(UpdateScales{.amax = amaxes_, .scale = scales_});
+  known_ = true;
+}
+
+void Fp8::forget() { known_ = false; }
+
+Fp8Scales Fp8::scales(const Stream& stream) const {
+  if (layers_.empty() || !known_ || config_.scaling == Fp8Scaling::kCurrent) return {};
+  const size_t S = layers_.size();
+  std::vector<float> host(2 * S);
+  stream.run(Copy{scales_, {host.data(), DType::kF32, scales_.shape, Device::kCpu}});
+  stream.synchronize();
+  Fp8Scales found;
+  for (size_t i = 0; i < S; ++i)
+    found[layers_[i].name] = {.x = std::ilogb(host[i]), .dy = std::ilogb(host[S + i])};
+  return found;
+}
+
+void Fp8::set_scales(const Stream& stream, const Fp8Scales& scales) {
+  known_ = !layers_.empty() &&
+           std::ranges::all_of(layers_, [&](const Layer& layer) { return scales.contains(layer.name); });
+  if (!known_) return;
+  const size_t S = layers_.size();
+  std::vector<float> host(2 * S);
+  for (size_t i = 0; i < S; ++i) {
+    const Fp8Exponents& exponents = scales.at(layers_[i].name);
+    host[i] = std::ldexp(1.0f, exponents.x), host[S + i] = std::ldexp(1.0f, exponents.dy);
+  }
+  stream.run(Copy{{host.data(), DType::kF32, scales_.shape, Device::kCpu}, scales_});
+  stream.synchronize();
+}
+
+}  // namespace tessera

@@ -1,0 +1,72 @@
+// Fp8: the weights in FP8 of all linear layers that have them, and the scales of what these multiply.
+//
+// A weight is rounded once a step, by its own largest element. The scales of activations and gradients stay
+// for a step: they follow from the largest elements of the step before, over all micro-batches and ranks, so
+// that they depend on no order. A run's first step, which has none before it, scales each tensor by itself.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/fp8_config.h"
+#include "model/params.h"
+
+namespace tessera {
+
+// Exponents of the scales of x and dy, by the layer's name: "blocks.1.mlp.expand", "head"
+struct Fp8Exponents {
+  int x = 0, dy = 0;
+  bool operator==(const Fp8Exponents&) const = default;
+};
+using Fp8Scales = std::map<std::string, Fp8Exponents>;
+
+// "blocks 1 to 10 of 12; delayed scales"
+std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
+
+struct Fp8Sizes {
+  int64_t rows;        // of a micro-batch, N
+  int64_t logit_rows;  // of its logits that are in memory at a time
+  int64_t rank = 0, ranks = 1;
+};
+
+class Fp8 {
+ public:
+  // Allocates, and gives the layers of `params` that are in FP8 what they have for it. `params` must outlive
+  // it, and stay where they are.
+  Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params& params, const Fp8Sizes& sizes);
+
+  explicit operator bool() const { return !layers_.empty(); }
+
+  void begin_step(const Stream& stream);
+  // Of a block, or of the head: L. Before the first product with it in a step.
+  void quantise_weights(const Stream& stream, int64_t layer) const;
+  // The scales of the next step, once all ranks have one another's amaxes()
+  void end_step(const Stream& stream);
+  const Tensor& amaxes() const { return amaxes_; }  // [ranks, 2, S] fp32
+  Tensor own_amaxes() const;                        // [2 S], of this rank: a part of it
+
+  void forget();                                 // the scales: the next step is again the first
+  Fp8Scales scales(const Stream& stream) const;  // of the next step; empty: it is the first, or needs none
+  // Those of a checkpoint. Where a layer of this run is not among them, the next step is again the first.
+  void set_scales(const Stream& stream, const Fp8Scales& scales);
+
+ private:
+  struct Layer {
+    std::string name;
+    int64_t number;  // of the block; L: the head
+    Tensor weight;
+    Fp8Linear* fp8;
+  };
+  void find_layers(const ModelConfig& model, Params& params);
+
+  Fp8Config config_;
+  std::vector<Layer> layers_;
+  Tensor scales_;         // [2, S] fp32: of x, in e4m3, and of dy, in e5m2, of S layers
+  Tensor amaxes_;         // [ranks, 2, S] fp32, of this step
+  Tensor weight_scales_;  // [S] fp32
+  int64_t rank_ = 0;
+  bool known_ = false;  // the scales are those of a step before
+};
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// A linear layer whose products are in FP8 (Micikevicius et al., arXiv:2209.05433): with q(t) for a tensor
+// rounded to one byte an element, and one scale s for all of it,
+//   y  = s_x s_W q(x) q(W)^T + bias       x and W in e4m3
+//   dx = s_dy s_W q(dy) q(W)              dy in e5m2
+//   dW = dy^T x                           of the tensors themselves
+#pragma once
+
+#include "kernels/stream.h"
+
+namespace tessera {
+
+// What the layer has for them. Its tensors are views of those of Fp8 (fp8.h).
+struct Fp8Linear {
+  Fp8Matrix weight;             // [O, C] e4m3; none: the layer is not in FP8
+  Fp8Matrix transposed;         // [C, O], the same
+  Tensor x_scale, dy_scale;     // [1] fp32
+  Tensor x_amax, dy_amax;       // [1] fp32, of this step so far
+  Tensor operand;               // room for x or dy, whichever is multiplied: layers share it
+  bool current_scales = false;  // x_scale and dy_scale are found for each x and dy
+  explicit operator bool() const { return static_cast<bool>(weight); }
+};
+
+// Rounds x or dy, and names the factors in `product`. Nothing changes where the layer is not in FP8.
+void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearForward& product);
+void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearBackward& product);
+
+}  // namespace tessera

@@ -1,0 +1,202 @@
+// FP8 on CUDA against the CPU, whose values are rounded in the same way: codes must be the same, products
+// agree to rounding. Then training steps.
+#include "kernels/base/fp8.h"
+
+#include <limits>
+
+#include "kernels/gemm.h"
+#include "tests/cuda/twin.h"
+#include "tests/train_steps.h"
+
+namespace tessera {
+namespace {
+
+constexpr DType kFormats[] = {DType::kE4M3, DType::kE5M2};
+
+class Fp8Test : public CudaTest {
+ protected:
+  static constexpr int kOldest = 89;  // whose tensor cores multiply in FP8
+
+  struct Quantised {
+    DType format;
+    Twin data, transposed, scale;
+    Fp8Matrix cpu() const { return {data.cpu, scale.cpu}; }
+    Fp8Matrix cuda() const { return {data.cuda, scale.cuda}; }
+    Fp8Matrix cpu_transposed() const { return {transposed.cpu, scale.cpu}; }
+    Fp8Matrix cuda_transposed() const { return {transposed.cuda, scale.cuda}; }
+  };
+
+  Twin scalar(float value) {
+    return with_values(DType::kF32, {1}, [=](int64_t) { return value; });
+  }
+  Quantised room(DType format, int64_t N, int64_t C, float scale = 1) {
+    return {format, output(format, {N, C}), output(format, {C, N}), scalar(scale)};
+  }
+  // Both devices, with the scale of x itself
+  Quantised quantised(const Twin& x, DType format) {
+    Quantised q = room(format, x.cpu.shape[0], x.cpu.shape[1]);
+    run_on_both({q.data, q.transposed, q.scale}, [&](auto on) {
+      return Quantise{.x = on(x),
+                      .format = format,
+                      .y = on(q.cpu(), q.cuda()),
+                      .transposed = on(q.transposed),
+                      .current = true};
+    });
+    return q;
+  }
+
+  void expect_same_values(const Twin& data, const Twin& scale, DType format, const char* what) {
+    const float by = floats_of(scale.cuda)[0];
+    ASSERT_EQ(by, scale.cpu.as<float>()[0]) << what;
+    const std::vector<char> codes = bytes_of(data.cuda);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const float got = by * float_from_fp8(static_cast<uint8_t>(codes[i]), format),
+                  want = data.cpu.as<float>()[i];
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(got)) << what << "[" << i << "]";
+      } else {
+        ASSERT_EQ(got, want) << what << "[" << i << "] of " << data.cuda.to_string();
+      }
+    }
+  }
+
+  bool multiplies() { return cuda().backend().traits().arch >= kOldest; }
+};
+
+// Sizes that are whole tiles and packs, and sizes that are not; numbers in every binade
+TEST_F(Fp8Test, QuantiseHasTheCodesOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const DType format : kFormats)
+      for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}})
+        for (const bool with_transposed : {false, true}) {
+          std::normal_distribution<float> normal;
+          std::uniform_int_distribution<int> binade(-30, 12);
+          const Twin x = with_values(dtype, shape, [&](int64_t i) {
+            if (i == 7) return std::numeric_limits<float>::quiet_NaN();
+            return i == 11 ? 1e30f : std::ldexp(normal(random_), binade(random_));
+          });
+          const Quantised q = room(format, shape[0], shape[1], 0.125f);
+          const Twin amax = scalar(0.5f);
+          run_on_both({q.data, q.transposed}, [&](auto on) {
+            return Quantise{.x = on(x),
+                            .format = format,
+                            .y = on(q.cpu(), q.cuda()),
+                            .transposed = with_transposed ? on(q.transposed) : Tensor{},
+                            .amax = on(amax)};
+          });
+          expect_same_values(q.data, q.scale, format, "y");
+          if (with_transposed) expect_same_values(q.transposed, q.scale, format, "transposed");
+          const float found = floats_of(amax.cuda)[0], want = amax.cpu.as<float>()[0];
+          EXPECT_TRUE(found == want || (std::isnan(found) && std::isnan(want))) << found << " " << want;
+        }
+}
+
+TEST_F(Fp8Test, CurrentScalesAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const DType format : kFormats)
+      for (const float spread : {1e-8f, 1.0f, 300.0f}) {
+        const Twin x = input(dtype, {260, 96}, spread);
+        const Quantised q = quantised(x, format);
+        expect_same_values(q.data, q.scale, format, "y");
+        expect_same_values(q.transposed, q.scale, format, "transposed");
+      }
+}
+
+TEST_F(Fp8Test, UpdatesScalesAsTheCpu) {
+  constexpr int64_t S = 300;
+  const Twin amax = with_values(DType::kF32, {3, 2, S}, [&](int64_t i) {
+    if (i % 50 == 0) return 0.0f;
+    return i == 77 ? std::numeric_limits<float>::infinity() : std::ldexp(1.5f, static_cast<int>(i % 60) - 40);
+  });
+  const Twin scale = input(DType::kF32, {2, S});
+  run_on_both({scale}, [&](auto on) { return UpdateScales{.amax = on(amax), .scale = on(scale)}; });
+  const std::vector<float> found = floats_of(scale.cuda);
+  for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], scale.cpu.as<float>()[i]) << i;
+}
+
+struct Sizes {
+  int64_t N, C, O;
+};
+constexpr Sizes kSizes[] = {{16, 16, 16}, {128, 64, 192}, {512, 256, 768}, {1024, 768, 128}};
+
+TEST_F(Fp8Test, ForwardIsThatOfTheCpu) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  for (const auto [N, C, O] : kSizes)
+    for (const bool with_bias : {false, true})
+      for (const bool with_add : {false, true})
+        for (const auto activation : {std::optional<Activation>{}, std::optional(Activation::kGelu),
+                                      std::optional(Activation::kRelu)}) {
+          if (with_add && activation) continue;
+          SCOPED_TRACE(fmt::format("{} x {} x {}, bias {}, add {}", N, C, O, with_bias, with_add));
+          const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}, 0.1f),
+                     b = input(DType::kBF16, {O}), add = input(DType::kBF16, {N, O}),
+                     y = output(DType::kBF16, {N, O}), u = output(DType::kBF16, {N, O});
+          const Quantised x8 = quantised(x, DType::kE4M3), w8 = quantised(w, DType::kE4M3);
+          run_on_both({y, u}, [&](auto on) {
+            LinearForward op{.x = on(x),
+                             .weight = on(w),
+                             .y = on(y),
+                             .fp8_x = on(x8.cpu(), x8.cuda()),
+                             .fp8_weight = on(w8.cpu(), w8.cuda())};
+            if (with_bias) op.bias = on(b);
+            if (with_add) op.add = on(add);
+            if (activation) op.pre_activation = on(u), op.activation = *activation;
+            return op;
+          });
+          expect_same(y, "y");
+          if (activation) expect_same(u, "pre_activation");
+        }
+}
+
+TEST_F(Fp8Test, BackwardIsThatOfTheCpu) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  for (const auto [N, C, O] : kSizes)
+    for (const bool slope : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}, slope {}", N, C, O, slope));
+      const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}, 0.1f),
+                 dy = input(DType::kBF16, {N, O}, 1e-5f), u = input(DType::kBF16, {N, C}),
+                 dx = output(DType::kBF16, {N, C}), dw = input(DType::kBF16, {O, C}, 1e-4f),
+                 db = input(DType::kBF16, {O}, 1e-4f);
+      const Quantised w8 = quantised(w, DType::kE4M3), dy8 = quantised(dy, DType::kE5M2);
+      run_on_both({dx, dw, db}, [&](auto on) {
+        LinearBackward op{.dy = on(dy),
+                          .x = on(x),
+                          .weight = on(w),
+                          .dx = on(dx),
+                          .dweight = on(dw),
+                          .dbias = on(db),
+                          .fp8_dy = on(dy8.cpu(), dy8.cuda()),
+                          .fp8_weight = on(w8.cpu_transposed(), w8.cuda_transposed())};
+        if (slope) op.pre_activation = on(u);
+        return op;
+      });
+      expect_same(dx, "dx");
+      expect_same(dw, "dweight");
+      expect_same(db, "dbias");
+    }
+}
+
+// A model on both devices: the CPU in fp32 with the same roundings, CUDA in bf16; recorded and not.
+TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  const RunShape shape{.model = {.vocab_size = 61, .context = 64, .layers = 4, .heads = 2, .channels = 128},
+                       .micro_batch = 4,
+                       .micro_steps = 2,
+                       .sequence_length = 64,
+                       .fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true}};
+  RunShape on_gpu = shape;
+  on_gpu.dtype = DType::kBF16;
+  RunShape recorded = on_gpu;
+  recorded.recorded = true;
+  testing::HostTensors make;
+  const testing::StepsResult want = testing::run_steps({}, shape, 10, make),
+                             found = testing::run_steps(cuda().backend().traits(), on_gpu, 10, make);
+  for (size_t i = 0; i < want.losses.size(); ++i)
+    EXPECT_NEAR(found.losses[i], want.losses[i], tolerance::kFp8ModelLoss * want.losses[i]) << i;
+  testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), recorded, 10, make), found);
+  testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), on_gpu, 10, make), found);
+  testing::expect_plan_is_the_step(cuda().backend().traits(), on_gpu);
+}
+
+}  // namespace
+}  // namespace tessera

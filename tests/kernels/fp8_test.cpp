@@ -1,0 +1,305 @@
+// FP8: its numbers against their definition, and the operations on the CPU against their formulas in fp64.
+#include "kernels/base/fp8.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/fp8_scale.h"
+#include "kernels/gemm.h"
+#include "kernels/linear_gemms.h"
+#include "tests/kernels/formula.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr DType kFormats[] = {DType::kE4M3, DType::kE5M2};
+
+// The number of a code, by the specification: (-1)^s 2^(e - bias) (1 + m / 2^bits), without the 1 for e = 0
+double by_definition(int code, DType dtype) {
+  const int bits = dtype == DType::kE4M3 ? 3 : 2, bias = dtype == DType::kE4M3 ? 7 : 15;
+  const int e = code >> bits & ((1 << (7 - bits)) - 1), m = code & ((1 << bits) - 1);
+  const double fraction = m / static_cast<double>(1 << bits);
+  const double size = e == 0 ? std::pow(2.0, 1 - bias) * fraction : std::pow(2.0, e - bias) * (1 + fraction);
+  return code & 0x80 ? -size : size;
+}
+bool is_finite(int code, DType dtype) {  // e4m3 has no infinity, and one NaN of each sign
+  return dtype == DType::kE4M3 ? (code & 0x7f) != 0x7f : (code & 0x7c) != 0x7c;
+}
+
+// The finite numbers of 0 and above, in ascending order: those of the codes 0, 1, 2 ...
+std::vector<double> numbers(DType dtype) {
+  std::vector<double> all;
+  for (int code = 0; code < 128 && is_finite(code, dtype); ++code) all.push_back(by_definition(code, dtype));
+  return all;
+}
+
+TEST(Fp8, EveryCodeIsItsNumber) {
+  for (const DType dtype : kFormats)
+    for (int code = 0; code < 256; ++code) {
+      const float number = float_from_fp8(static_cast<uint8_t>(code), dtype);
+      if (!is_finite(code, dtype)) {
+        const bool infinite = dtype == DType::kE5M2 && (code & 3) == 0;
+        EXPECT_TRUE(infinite ? std::isinf(number) : std::isnan(number)) << name_of(dtype) << " " << code;
+        continue;
+      }
+      EXPECT_EQ(number, by_definition(code, dtype)) << name_of(dtype) << " " << code;
+      EXPECT_EQ(std::signbit(number), code >= 128);
+      EXPECT_EQ(round_to_fp8(number, fp8_format(dtype)), number);
+      EXPECT_EQ(fp8_from_float(number, dtype), code) << name_of(dtype) << " " << number;
+    }
+  EXPECT_EQ(numbers(DType::kE4M3).size(), 127u);
+  EXPECT_EQ(numbers(DType::kE4M3).back(), 448);
+  EXPECT_EQ(numbers(DType::kE5M2).size(), 124u);
+  EXPECT_EQ(numbers(DType::kE5M2).back(), 57344);
+}
+
+// Between two neighbours the middle goes to the one with an even code, and all else to the nearer one.
+TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
+  for (const DType dtype : kFormats) {
+    const std::vector<double> all = numbers(dtype);
+    const Fp8Format format = fp8_format(dtype);
+    for (size_t i = 0; i + 1 < all.size(); ++i) {
+      const auto middle = static_cast<float>((all[i] + all[i + 1]) / 2);  // exact in fp32
+      const double even = all[i % 2 == 0 ? i : i + 1];
+      for (const float sign : {1.0f, -1.0f}) {
+        EXPECT_EQ(round_to_fp8(sign * middle, format), sign * even) << name_of(dtype) << " " << middle;
+        EXPECT_EQ(round_to_fp8(sign * std::nextafter(middle, 0.0f), format), sign * all[i]);
+        EXPECT_EQ(round_to_fp8(sign * std::nextafter(middle, 1e9f), format), sign * all[i + 1]);
+        EXPECT_EQ(float_from_fp8(fp8_from_float(sign * middle, dtype), dtype), sign * even);
+      }
+    }
+  }
+}
+
+TEST(Fp8, BoundsWhatIsTooLargeAndKeepsNaN) {
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  for (const DType dtype : kFormats) {
+    const Fp8Format format = fp8_format(dtype);
+    for (const float large : {format.largest * 1.0001f, format.largest * 1e6f, 3e38f, infinity}) {
+      EXPECT_EQ(round_to_fp8(large, format), format.largest);
+      EXPECT_EQ(round_to_fp8(-large, format), -format.largest);
+    }
+    EXPECT_TRUE(std::isnan(round_to_fp8(nan, format)));
+    EXPECT_TRUE(std::isnan(float_from_fp8(fp8_from_float(nan, dtype), dtype)));
+    for (const float tiny : {0.0f, 1e-30f, std::numeric_limits<float>::denorm_min()})
+      EXPECT_EQ(round_to_fp8(tiny, format), 0.0f);
+  }
+}
+
+// The least power of two with which the largest element fits
+TEST(Fp8, ScaleIsTheLeastThatFits) {
+  HostTensors make;
+  std::vector<float> sizes = {1, 1.75f, std::nextafter(1.75f, 2.0f), 448, 449, 57344, 57345, 1e-12f, 1e20f};
+  const Tensor random = make.normal({100});
+  for (const float x : floats(random)) sizes.push_back(std::abs(x));
+  for (const bool is_e4m3 : {true, false})
+    for (const float amax : sizes) {
+      const double largest = is_e4m3 ? 448 : 57344;
+      const auto scale_of = [&](int headroom) {
+        return std::bit_cast<float>(fp8_scale(std::bit_cast<uint32_t>(amax), is_e4m3, headroom));
+      };
+      const double scale = scale_of(0);
+      EXPECT_EQ(scale, std::exp2(std::round(std::log2(scale)))) << amax;
+      EXPECT_LE(amax / scale, largest) << amax;
+      EXPECT_GT(amax / (scale / 2), largest) << amax;
+      EXPECT_EQ(scale_of(2), 4 * scale);
+    }
+  for (const uint32_t none : {0u, kInfinityBits, kInfinityBits + 1})
+    EXPECT_EQ(fp8_scale(none, true, 1), kFp8One);
+  for (const uint32_t extreme : {1u, 0x7f7fffffu}) {
+    const float scale = std::bit_cast<float>(fp8_scale(extreme, false, 0));
+    EXPECT_TRUE(std::isnormal(scale) && std::isnormal(1 / scale));
+  }
+}
+
+struct Fp8Ops : ::testing::Test {
+  HostTensors make;
+  CpuStream cpu;
+
+  // By the codes' numbers, the nearest by a search: nothing of fp8.h
+  static double nearest(double x, DType dtype) {
+    const std::vector<double> all = numbers(dtype);
+    const double size = std::min(std::abs(x), all.back());
+    size_t best = 0;
+    for (size_t i = 1; i < all.size(); ++i) {
+      const double far = std::abs(all[best] - size), now = std::abs(all[i] - size);
+      if (now < far || (now == far && i % 2 == 0)) best = i;
+    }
+    return x < 0 ? -all[best] : all[best];
+  }
+
+  Fp8Matrix matrix(Shape shape, float scale = 1) { return {make.poisoned(shape), make.scalar(scale)}; }
+  Fp8Matrix quantised(const Tensor& x, DType format, Tensor transposed = {}) {
+    const Fp8Matrix y = matrix(x.shape);
+    cpu.run(Quantise{.x = x, .format = format, .y = y, .transposed = transposed, .current = true});
+    return y;
+  }
+};
+
+TEST_F(Fp8Ops, QuantiseRoundsEveryElementAndItsTranspose) {
+  for (const DType format : kFormats)
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{17, 33}}) {
+      const int64_t N = shape[0], C = shape[1];
+      const Tensor x = make.normal(shape, 100), t = make.poisoned({C, N}), amax = make.scalar(0.5f);
+      for (const float scale : {0.25f, 1.0f, 0x1p-9f}) {
+        const Fp8Matrix y = matrix(shape, scale);
+        floats(amax)[0] = 0.5f;
+        cpu.run(Quantise{.x = x, .format = format, .y = y, .transposed = t, .amax = amax});
+        float largest = 0.5f;
+        for (int64_t n = 0; n < N; ++n)
+          for (int64_t c = 0; c < C; ++c) {
+            const float value = floats(x)[static_cast<size_t>(n * C + c)];
+            largest = std::max(largest, std::abs(value));
+            const double want = scale * nearest(static_cast<double>(value) / scale, format);
+            ASSERT_EQ(floats(y.data)[static_cast<size_t>(n * C + c)], want) << value << " by " << scale;
+            ASSERT_EQ(floats(t)[static_cast<size_t>(c * N + n)], want);
+          }
+        EXPECT_EQ(floats(amax)[0], largest);
+        EXPECT_EQ(floats(y.scale)[0], scale);
+      }
+    }
+}
+
+TEST_F(Fp8Ops, ACurrentScaleIsThatOfTheTensor) {
+  const Tensor x = make.normal({4, 6});
+  floats(x)[7] = -900;  // 448 < 900 / 2 <= 2 x 448
+  const Fp8Matrix y = matrix({4, 6}, 77);
+  cpu.run(Quantise{.x = x, .format = DType::kE4M3, .y = y, .current = true});
+  EXPECT_EQ(floats(y.scale)[0], 4);
+  EXPECT_EQ(floats(y.data)[7], -896);  // 225 is between 224 and 240
+  const Fp8Matrix zero = matrix({2, 2}, 77);
+  cpu.run(Quantise{.x = make.zeros({2, 2}), .format = DType::kE5M2, .y = zero, .current = true});
+  EXPECT_EQ(floats(zero.scale)[0], 1);
+  EXPECT_EQ(floats(zero.data)[3], 0);
+}
+
+TEST_F(Fp8Ops, AmaxOfNaNIsNoScale) {
+  const Tensor x = make.normal({2, 2}), amax = make.zeros({1, 2, 1}), scale = make.zeros({2, 1});
+  floats(x)[1] = std::numeric_limits<float>::quiet_NaN();
+  floats(scale)[0] = 3, floats(scale)[1] = 5;
+  const Tensor first = amax.view({2}).rows(0, 1);
+  cpu.run(Quantise{.x = x, .format = DType::kE4M3, .y = matrix({2, 2}), .amax = first});
+  EXPECT_TRUE(std::isnan(floats(amax)[0]));
+  cpu.run(UpdateScales{.amax = amax, .scale = scale});
+  EXPECT_EQ(floats(scale)[0], 3);
+  EXPECT_EQ(floats(scale)[1], 5);  // its amax is 0
+}
+
+// Of three ranks the largest decides, with a binade to spare, or four in e5m2, the second half.
+TEST_F(Fp8Ops, ScalesFollowTheLargestOfAllRanks) {
+  const Tensor amax = make.zeros({3, 2, 2}), scale = make.poisoned({2, 2});
+  const float of_rank[3][4] = {{1, 2, 3, 448}, {448, 1, 1, 1}, {2, 449, 57345, 2}};
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t i = 0; i < 4; ++i) floats(amax)[4 * r + i] = of_rank[r][i];
+  cpu.run(UpdateScales{.amax = amax, .scale = scale});
+  EXPECT_EQ(floats(scale)[0], 2);
+  EXPECT_EQ(floats(scale)[1], 4);
+  EXPECT_EQ(floats(scale)[2], 2 * 16);
+  EXPECT_EQ(floats(scale)[3], 0x1p-7f * 16);
+}
+
+TEST_F(Fp8Ops, ForwardIsTheProductOfTheRoundedFactors) {
+  for (const auto [N, C, O] : {std::array<int64_t, 3>{1, 1, 1}, {3, 7, 5}, {33, 40, 24}})
+    for (const bool activates : {false, true}) {
+      const Tensor x = make.normal({N, C}, 3), w = make.normal({O, C}, 0.02), b = make.normal({O}),
+                   y = make.poisoned({N, O}), u = make.poisoned({N, O});
+      const Fp8Matrix x8 = quantised(x, DType::kE4M3), w8 = quantised(w, DType::kE4M3);
+      LinearForward op{.x = x, .weight = w, .y = y, .bias = b, .fp8_x = x8, .fp8_weight = w8};
+      if (activates) op.pre_activation = u;
+      cpu.run(op);
+      Doubles want(static_cast<size_t>(N * O));
+      for (int64_t n = 0; n < N; ++n)
+        for (int64_t o = 0; o < O; ++o) {
+          double sum = floats(b)[static_cast<size_t>(o)];
+          for (int64_t c = 0; c < C; ++c)
+            sum += static_cast<double>(floats(x8.data)[static_cast<size_t>(n * C + c)]) *
+                   floats(w8.data)[static_cast<size_t>(o * C + c)];
+          want[static_cast<size_t>(n * O + o)] = sum;
+        }
+      expect_formula(activates ? u : y, want, "the product");
+      if (!activates) continue;
+      for (size_t i = 0; i < want.size(); ++i)
+        want[i] = 0.5 * want[i] *
+                  (1 + std::tanh(std::sqrt(2 / M_PI) * (want[i] + 0.044715 * want[i] * want[i] * want[i])));
+      expect_formula(y, want, "gelu");
+    }
+}
+
+// dx is of the rounded factors, the gradients of weight and bias are not.
+TEST_F(Fp8Ops, BackwardRoundsTheFactorsOfDxAlone) {
+  constexpr int64_t N = 19, C = 7, O = 10;
+  const Tensor x = make.normal({N, C}), w = make.normal({O, C}, 0.02), dy = make.normal({N, O}, 1e-6);
+  const Tensor t = make.poisoned({C, O});
+  const Fp8Matrix w8 = quantised(w, DType::kE4M3, t), dy8 = quantised(dy, DType::kE5M2);
+  LinearBackward plain{.dy = dy,
+                       .x = x,
+                       .weight = w,
+                       .dx = make.poisoned({N, C}),
+                       .dweight = make.zeros({O, C}),
+                       .dbias = make.zeros({O})};
+  LinearBackward rounded = plain;
+  rounded.dx = make.poisoned({N, C}), rounded.dweight = make.zeros({O, C}), rounded.dbias = make.zeros({O});
+  rounded.fp8_dy = dy8, rounded.fp8_weight = {t, w8.scale};
+  cpu.run(plain), cpu.run(rounded);
+  expect_same_bits(rounded.dweight, plain.dweight, "dweight");
+  expect_same_bits(rounded.dbias, plain.dbias, "dbias");
+  Doubles want(static_cast<size_t>(N * C));
+  for (size_t n = 0; n < N; ++n)
+    for (size_t c = 0; c < C; ++c)
+      for (size_t o = 0; o < O; ++o)
+        want[n * C + c] += static_cast<double>(floats(dy8.data)[n * O + o]) * floats(w8.data)[o * C + c];
+  expect_formula(rounded.dx, want, "dx");
+  EXPECT_LT(relative_error(rounded.dx, plain.dx), tolerance::kFp8Product);
+  EXPECT_GT(relative_error(rounded.dx, plain.dx), 1e-3) << "nothing was rounded";
+}
+
+// What cuBLASLt is asked for: both factors with k next to one another, their dtypes, and their scales.
+TEST(Fp8Gemms, HaveBothFactorsAlongK) {
+  constexpr int64_t N = 48, C = 16, O = 32;
+  float scales[3] = {};
+  const auto on_gpu = [](DType dtype, Shape shape) { return Tensor{nullptr, dtype, shape, Device::kCuda}; };
+  const auto fp8 = [&](DType dtype, Shape shape, float& scale) {
+    return Fp8Matrix{on_gpu(dtype, shape), {&scale, DType::kF32, {1}, Device::kCuda}};
+  };
+  const LinearForward forward{.x = on_gpu(DType::kBF16, {N, C}),
+                              .weight = on_gpu(DType::kBF16, {O, C}),
+                              .y = on_gpu(DType::kBF16, {N, O}),
+                              .fp8_x = fp8(DType::kE4M3, {N, C}, scales[0]),
+                              .fp8_weight = fp8(DType::kE4M3, {O, C}, scales[1])};
+  forward.check_on(Device::kCuda);
+  const Gemm y = gemms_of(forward).fused;
+  EXPECT_EQ(describe(key_of(y)), "e4m3 [48, 16] x e4m3 [32, 16]^T in bf16");
+  EXPECT_EQ(y.a.scale, &scales[0]);
+  EXPECT_EQ(y.b.scale, &scales[1]);
+  const LinearBackward backward{.dy = on_gpu(DType::kBF16, {N, O}),
+                                .x = forward.x,
+                                .weight = forward.weight,
+                                .dx = forward.x,
+                                .dweight = forward.weight,
+                                .fp8_dy = fp8(DType::kE5M2, {N, O}, scales[2]),
+                                .fp8_weight = fp8(DType::kE4M3, {C, O}, scales[1])};
+  backward.check_on(Device::kCuda);
+  const LinearBackwardGemms gemms = gemms_of(backward);
+  EXPECT_EQ(describe(key_of(gemms.dx)), "e5m2 [48, 32] x e4m3 [16, 32]^T in bf16");
+  EXPECT_EQ(gemms.dx.a.scale, &scales[2]);
+  EXPECT_EQ(describe(key_of(*gemms.dweight)), "[48, 32]^T x [48, 16] in bf16, adds");
+}
+
+TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
+  const Tensor x = make.normal({4, 6}), w = make.normal({3, 6}), y = make.empty({4, 3});
+  LinearForward forward{.x = x, .weight = w, .y = y, .fp8_x = matrix({4, 6})};
+  EXPECT_NE(refusal_of(cpu, forward).find("linear forward: fp8_weight wants fp32 [3, 6]"), std::string::npos)
+      << refusal_of(cpu, forward);
+  forward.fp8_weight = matrix({6, 3});
+  EXPECT_NE(refusal_of(cpu, forward).find("fp8_weight wants fp32 [3, 6]"), std::string::npos);
+  EXPECT_NE(refusal_of(cpu, Quantise{.x = x, .format = DType::kBF16, .y = matrix({4, 6})})
+                .find("quantise: format wants e4m3 or e5m2, found bf16"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(cpu, Quantise{.x = x, .format = DType::kE4M3, .y = matrix({6, 4})})
+                .find("quantise: y wants fp32 [4, 6]"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::testing

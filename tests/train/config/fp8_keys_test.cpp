@@ -1,0 +1,81 @@
+// train.matmul and train.fp8: what is read, and what is refused.
+#include "tests/train/config/config_file.h"
+#include "train/session/from_config.h"
+
+namespace tessera {
+namespace {
+
+using Fp8Keys = ConfigFile;
+
+constexpr const char* kFp8 = "train:\n  matmul: fp8\n";
+
+TEST_F(Fp8Keys, AreRead) {
+  EXPECT_FALSE(load("").train.fp8);
+  EXPECT_EQ(load(kFp8).train.fp8, (Fp8Config{.matmul = Matmul::kFp8}));
+  EXPECT_EQ(
+      load("train:\n  matmul: fp8\n  fp8: {scaling: current, edges: true}\n", {"train.fp8.head=true"})
+          .train.fp8,
+      (Fp8Config{.matmul = Matmul::kFp8, .scaling = Fp8Scaling::kCurrent, .edges = true, .head = true}));
+}
+
+TEST_F(Fp8Keys, RefuseWhatHasNoEffect) {
+  for (const char* setting : {"train.fp8.scaling=current", "train.fp8.edges=true", "train.fp8.head=true"}) {
+    const std::string message = refusal("", {setting});
+    EXPECT_NE(message.find("has no effect with train.matmul"), std::string::npos) << message;
+    EXPECT_NE(message.find("set train.matmul=fp8 too"), std::string::npos) << message;
+  }
+  const std::string nothing = refusal(kFp8, {"model.layers=2"});
+  EXPECT_NE(nothing.find("finds nothing to do"), std::string::npos) << nothing;
+  load(kFp8, {"model.layers=2", "train.fp8.edges=true"});
+  load(kFp8, {"model.layers=3"});
+}
+
+TEST_F(Fp8Keys, RefuseWhatDoesNotFit) {
+  const auto expect = [&](const std::vector<std::string>& settings, const char* part) {
+    const std::string message = refusal(kFp8, settings);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect({"train.lora.rank=8"}, "is given together with train.lora.rank");
+  expect({"train.freeze=embeddings"}, "is given together with train.freeze");
+  expect({"model.channels=360", "model.heads=3"}, "wants a multiple of 16 of model.channels");
+  expect({"model.mlp_width=1000"}, "wants a multiple of 16 of model.mlp_width");
+  expect({"model.channels=48", "model.heads=3", "model.head_dim=8", "model.mlp_width=64",
+          "model.norm=rmsnorm", "model.positions=rope", "model.mlp=swiglu", "model.bias=none"},
+         "which follow from model.head_dim");
+}
+
+struct Fp8Devices : Fp8Keys {
+  std::string refused(const DeviceTraits& device, const std::vector<std::string>& settings = {}) {
+    const Config config = load(kFp8, settings);
+    try {
+      run_shape(config, device, 0, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "was not refused";
+  }
+};
+
+TEST_F(Fp8Devices, RefuseFp32AndOlderGpus) {
+  const DeviceTraits ampere{Device::kCuda, 80, "A100"}, ada{Device::kCuda, 89, "L40S"},
+      hopper{Device::kCuda, 90, "H100"};
+  EXPECT_EQ(refused({}), "was not refused");
+  EXPECT_EQ(refused(ada), "was not refused");
+  EXPECT_EQ(refused(hopper), "was not refused");
+  EXPECT_EQ(refused(ampere),
+            "train.matmul=fp8 needs a GPU of compute capability 8.9 or newer, and A100 has 8.0: set "
+            "train.matmul=bf16");
+  EXPECT_EQ(refused(hopper, {"train.precision=fp32"}),
+            "train.matmul=fp8 rounds what is bf16 otherwise, and train.precision is fp32: set "
+            "train.precision=auto, or train.matmul=bf16");
+  EXPECT_EQ(
+      refused(hopper, {"train.sequence_length=1000", "train.tokens_per_step=1000000", "train.micro_batch=1"}),
+      "train.matmul=fp8 needs a multiple of 16 tokens in a micro-batch, and 1 sequences of 1000 are "
+      "1000: set train.micro_batch to a multiple of 16");
+  EXPECT_NE(refused(hopper, {"train.fp8.head=true", "train.classifier_chunk=1000"})
+                .find("needs train.classifier_chunk=all or a multiple of 16, found 1000"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera

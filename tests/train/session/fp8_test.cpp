@@ -1,0 +1,233 @@
+// Training in FP8 on the CPU, which rounds as a GPU does: the loss against fp32, the same bits twice,
+// recordings, ranks, memory, scales.
+#include "model/fp8.h"
+
+#include "tests/data_parallel.h"
+#include "tests/recorded_steps.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr ModelConfig kModel{.vocab_size = 61, .context = 32, .layers = 4, .heads = 2, .channels = 32};
+
+RunShape fp8_shape(const ModelConfig& model = kModel, Fp8Config config = {}) {
+  config.matmul = Matmul::kFp8;
+  return {.model = model, .micro_batch = 4, .micro_steps = 2, .sequence_length = 32, .fp8 = config};
+}
+constexpr Fp8Config kAll{.edges = true, .head = true},
+    kAllCurrent{.scaling = Fp8Scaling::kCurrent, .edges = true, .head = true};
+
+// A text with something to learn: multiples of a number that differs from sequence to sequence
+void take_step(TrainState& state, int number) {
+  const RunShape& shape = state.shape();
+  std::vector<int32_t> tokens, targets;
+  for (int64_t i = 0; i < shape.sequences_per_rank(); ++i) {
+    const uint32_t by = Philox(static_cast<uint64_t>(number), static_cast<uint64_t>(i)).bits(0)[0] % 5 + 1;
+    for (int64_t t = 0; t < shape.sequence_length; ++t) {
+      tokens.push_back(static_cast<int32_t>(by * static_cast<uint32_t>(t) % 61));
+      targets.push_back(static_cast<int32_t>(by * static_cast<uint32_t>(t + 1) % 61));
+    }
+  }
+  state.step({.tokens = tokens, .targets = targets}, shape.tokens_per_step(), kTestOptimizer, 3e-3, number);
+}
+
+struct Trained {
+  std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  TrainState state;
+  explicit Trained(const RunShape& shape) : state(*be, arena, shape) { state.initialize(3); }
+  double step(int number) {
+    take_step(state, number);
+    return state.finish_step().loss;
+  }
+  std::vector<double> steps(int count, int first = 1) {
+    std::vector<double> losses;
+    for (int i = first; i < first + count; ++i) losses.push_back(step(i));
+    return losses;
+  }
+  Fp8Scales scales() { return state.fp8().scales(state.stream()); }
+};
+
+double mean_of_last(const std::vector<double>& losses, int count) {
+  double sum = 0;
+  for (size_t i = losses.size() - static_cast<size_t>(count); i < losses.size(); ++i) sum += losses[i];
+  return sum / count;
+}
+
+// Of every product, by either kind of scales, and of a family with other parts
+TEST(Fp8Training, LearnsAsInFp32) {
+  ModelConfig llama = with_qwen3_parts(kModel);
+  llama.kv_heads = 1;
+  for (const ModelConfig& model : {kModel, llama}) {
+    RunShape plain = fp8_shape(model);
+    plain.fp8 = {};
+    const std::vector<double> wanted = Trained(plain).steps(70);
+    EXPECT_LT(mean_of_last(wanted, 5), 0.7 * wanted.front()) << "nothing was learned";
+    for (const Fp8Config& config : {Fp8Config{}, kAll, kAllCurrent}) {
+      SCOPED_TRACE(fp8_text(model, config));
+      const std::vector<double> losses = Trained(fp8_shape(model, config)).steps(70);
+      EXPECT_NE(losses.front(), wanted.front()) << "nothing was rounded";
+      EXPECT_NEAR(losses.front(), wanted.front(), tolerance::kFp8ModelLoss * wanted.front());
+      EXPECT_NEAR(mean_of_last(losses, 5), mean_of_last(wanted, 5),
+                  tolerance::kFp8ModelLoss * mean_of_last(wanted, 5));
+    }
+  }
+}
+
+TEST(Fp8Training, HasTheSameBitsTwice) {
+  const auto run = [] {
+    Trained one(fp8_shape(kModel, kAll));
+    const std::vector<double> losses = one.steps(4);
+    return std::pair(losses, weight_bytes(one.state));
+  };
+  EXPECT_TRUE(run() == run());
+}
+
+// With a step that is dropped, an evaluation, memory that moves
+TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
+  for (const int64_t micro_steps : {1, 3}) {
+    RunShape shape = fp8_shape(kModel, kAll);
+    shape.micro_batch = 2, shape.micro_steps = micro_steps, shape.recorded = true;
+    HostTensors make;
+    RunShape plain = shape;
+    plain.recorded = false;
+    expect_same_bits(varied_steps(*make_cpu_backend(), shape, make),
+                     varied_steps(*make_cpu_backend(), plain, make));
+  }
+}
+
+// What the backward computes again has the same scale, and so the same bits.
+TEST(Fp8Training, RecomputesTheSameBits) {
+  RunShape again = fp8_shape(kModel, kAll);
+  again.keep = kKeepOutputs;
+  Trained kept(fp8_shape(kModel, kAll)), recomputed(again);
+  EXPECT_EQ(kept.steps(3), recomputed.steps(3));
+  EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+}
+
+TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
+  const auto layers = [](const Fp8Config& config) {
+    Trained run(fp8_shape(kModel, config));
+    run.steps(1);
+    std::vector<std::string> names;
+    for (const auto& [name, scales] : run.scales()) names.push_back(name);
+    return names;
+  };
+  const std::vector<std::string> inner = layers({});
+  EXPECT_EQ(inner, (std::vector<std::string>{"blocks.1.attention.out", "blocks.1.attention.qkv",
+                                             "blocks.1.mlp.contract", "blocks.1.mlp.expand",
+                                             "blocks.2.attention.out", "blocks.2.attention.qkv",
+                                             "blocks.2.mlp.contract", "blocks.2.mlp.expand"}));
+  EXPECT_EQ(layers({.edges = true}).size(), 16u);
+  EXPECT_EQ(layers({.head = true}).back(), "head");
+  EXPECT_EQ(layers(kAll).size(), 17u);
+  EXPECT_EQ(fp8_text(kModel, {}), "blocks 1 to 2 of 4; delayed scales");
+  EXPECT_EQ(fp8_text(kModel, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales");
+}
+
+// The first step has each tensor's own scales; the next those of its largest elements; they stay for a step.
+TEST(Fp8Training, ScalesFollowTheStepBefore) {
+  Trained run(fp8_shape());
+  EXPECT_TRUE(run.scales().empty());
+  run.steps(1);
+  const Fp8Scales first = run.scales();
+  for (const auto& [name, exponents] : first) {
+    EXPECT_GT(exponents.x, -40) << name;
+    EXPECT_LT(exponents.x, 8) << name;
+    EXPECT_LT(exponents.dy, -10) << name << ": gradients of a mean over 256 tokens are small";
+  }
+  // A layer whose weights are multiplied passes that on: the next step still has the old scales.
+  for (const ParamPlace& place : run.state.optimizer().layout().places)
+    if (place.info.name == "blocks.1.norm1.weight") {
+      HostTensors make;
+      const Tensor large = make.empty(place.info.shape);
+      for (float& value : floats(large)) value = 64;
+      run.state.writer(Kept::kMaster)(place, large);
+    }
+  run.step(2);
+  const Fp8Scales second = run.scales();
+  EXPECT_NEAR(second.at("blocks.1.attention.qkv").x, first.at("blocks.1.attention.qkv").x + 6, 1);
+  Trained current(fp8_shape(kModel, kAllCurrent));
+  current.steps(2);
+  EXPECT_TRUE(current.scales().empty());  // a checkpoint needs none
+}
+
+// From scales that another run had, or without them
+TEST(Fp8Training, TakesScalesOfTheSameLayers) {
+  Trained run(fp8_shape());
+  run.steps(2);
+  const Fp8Scales scales = run.scales();
+  Trained other(fp8_shape());
+  other.state.fp8().set_scales(other.state.stream(), scales);
+  EXPECT_EQ(other.scales(), scales);
+  Fp8Scales fewer = scales;
+  fewer.erase("blocks.2.mlp.expand");
+  other.state.fp8().set_scales(other.state.stream(), fewer);
+  EXPECT_TRUE(other.scales().empty());
+  Trained all(fp8_shape(kModel, kAll));
+  all.state.fp8().set_scales(all.state.stream(), scales);
+  EXPECT_TRUE(all.scales().empty());
+}
+
+TEST(Fp8Training, PlanIsTheLedger) {
+  ModelConfig untied = with_qwen3_parts(kModel);
+  for (const ModelConfig& model : {kModel, untied})
+    for (const Fp8Config& config : {Fp8Config{}, kAll, kAllCurrent}) {
+      RunShape shape = fp8_shape(model, config);
+      expect_plan_is_the_step({}, shape);
+      shape.classifier_chunk = 48;
+      shape.keep = kKeepOutputs;
+      expect_plan_is_the_step({}, shape);
+    }
+}
+
+// On a GPU a weight in FP8 takes a byte, and its transpose another.
+TEST(Fp8Training, PlansTwoBytesAWeight) {
+  const DeviceTraits gpu{Device::kCuda, 90, "a GPU"};
+  ModelConfig model = kModel;
+  model.channels = 256, model.heads = 4, model.head_dim = 64, model.kv_heads = 4, model.mlp_width = 1024;
+  RunShape shape = fp8_shape(model, kAll);
+  shape.dtype = DType::kBF16;
+  RunShape plain = shape;
+  plain.fp8 = {};
+  const auto weights = [&](const RunShape& of) {
+    return plan_memory(of, gpu).peak_of_each()[static_cast<size_t>(MemoryTag::kWeights)];
+  };
+  const int64_t matrices = model.layers * 12 * 256 * 256 + model.padded_vocab() * 256,
+                found = weights(shape) - weights(plain);
+  EXPECT_GE(found, 2 * matrices);
+  EXPECT_LE(found, 2 * matrices + 3 * 1024);  // and the scales
+}
+
+// Two ranks have the scales of one, step by step, and so its losses; optimizer whole or in parts.
+TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  for (const bool shard : {true, false}) {
+    const auto shape = [&](int ranks) {
+      RunShape own = shared_shape(ranks, shard);
+      own.fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true};
+      return own;
+    };
+    on_ranks(2, [&](const Ranks& ranks) {
+      Fp8Scales of_one, ours;
+      std::string weights;
+      const auto keep = [](Fp8Scales& to) {
+        return [&to](TrainState& state) { to = state.fp8().scales(state.stream()); };
+      };
+      const std::vector<double> one = run_shared({}, {.shape = shape(1), .steps = 3, .after = keep(of_one)});
+      const std::vector<double> both =
+          run_shared(ranks, {.shape = shape(2), .steps = 3, .after = [&](TrainState& state) {
+                               keep(ours)(state);
+                               weights = weight_bytes(state);
+                             }});
+      EXPECT_EQ(of_one.size(), 13u);
+      EXPECT_TRUE(ours == of_one);
+      EXPECT_LT(largest_difference(both, one), tolerance::kFp8LossesOfRanks);
+      for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
