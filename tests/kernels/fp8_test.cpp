@@ -53,7 +53,7 @@ TEST(Fp8, EveryCodeIsItsNumber) {
   EXPECT_EQ(numbers(DType::kE5M2).back(), 57344);
 }
 
-// Between two neighbours the middle goes to the one with an even code, and all else to the nearer one.
+// The middle of two neighbours goes to the one with an even code, everything else to the nearer one.
 TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
   for (const DType dtype : kFormats) {
     const std::vector<double> all = numbers(dtype);
