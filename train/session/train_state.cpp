@@ -72,6 +72,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
 void TrainState::initialize(uint64_t seed) {
   optimizer_.clear(stream());
   fp8_.forget();
+  recorded_ = {};  // they have the scales of FP8 that were forgotten
   init_weights(shape_.model, seed, writer(Kept::kMaster));
 }
 
