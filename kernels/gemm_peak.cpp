@@ -19,33 +19,70 @@ void fill_random(const Stream& stream, const Tensor& matrix) {
   for (int64_t row = 0; row < matrix.shape[0]; row += kRows) stream.run(Copy{block, matrix.rows(row, kRows)});
 }
 
-}  // namespace
+constexpr int64_t kSmallest = 1024, kLargest = 8192;
+constexpr double kLongEnough = 1e-3;  // seconds of a product, beside which its start does not count
 
-double measure_gemm_flops(const Stream& stream, Arena& arena) {
-  const bool cuda = stream.device() == Device::kCuda;
-  const int64_t size = cuda ? 8192 : 1024;
-  const DType dtype = cuda ? DType::kBF16 : DType::kF32;
-  const int products = cuda ? 10 : 1;  // in one timing: enough that starting and waiting do not count
+// The seconds of one of `count` products of this size
+class Products {
+ public:
+  Products(const Stream& stream, Arena& arena, int64_t size, bool fp8)
+      : stream_(stream), product_(make(stream, arena, size, fp8)) {
+    seconds(1);  // the first use loads the library's kernels
+  }
 
-  const Arena::Scope scope(arena);
-  const Tensor x = arena.alloc(MemoryTag::kWorkspace, "GEMM peak x", dtype, {size, size});
-  const Tensor weight = arena.alloc(MemoryTag::kWorkspace, "GEMM peak weight", dtype, {size, size});
-  const Tensor y = arena.alloc(MemoryTag::kWorkspace, "GEMM peak y", dtype, {size, size});
-  fill_random(stream, x);
-  fill_random(stream, weight);
-
-  const auto seconds = [&] {
+  double seconds(int count) const {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
-    for (int i = 0; i < products; ++i) stream.run(LinearForward{.x = x, .weight = weight, .y = y});
-    stream.synchronize();
-    return std::chrono::duration<double>(Clock::now() - start).count() / products;
-  };
-  seconds();  // the first use loads the library's kernels
-  // The best of a few, since other programs may use the machine
-  double best = seconds();
-  for (int i = 1; i < 5; ++i) best = std::min(best, seconds());
-  return 2.0 * static_cast<double>(size * size * size) / best;
+    for (int i = 0; i < count; ++i) stream_.run(product_);
+    stream_.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count() / count;
+  }
+
+ private:
+  static LinearForward make(const Stream& stream, Arena& arena, int64_t size, bool fp8) {
+    const DType dtype = stream.device() == Device::kCuda ? DType::kBF16 : DType::kF32;
+    const auto take = [&](const char* name, DType type, const Shape& shape) {
+      return arena.alloc(MemoryTag::kWorkspace, name, type, shape);
+    };
+    const auto random = [&](const char* name) {
+      const Tensor matrix = take(name, dtype, {size, size});
+      fill_random(stream, matrix);
+      return matrix;
+    };
+    const auto quantised = [&](const char* name, const Tensor& x) {
+      const Fp8Matrix y{.data = take(name, fp8_storage(DType::kE4M3, stream.device()), x.shape),
+                        .scale = take("GEMM peak scale", DType::kF32, {1})};
+      stream.run(Quantise{.x = x, .format = DType::kE4M3, .y = y, .current = true});
+      return y;
+    };
+    LinearForward product{.x = random("GEMM peak x"),
+                          .weight = random("GEMM peak weight"),
+                          .y = take("GEMM peak y", dtype, {size, size})};
+    if (fp8) {
+      product.fp8_x = quantised("GEMM peak FP8 x", product.x);
+      product.fp8_weight = quantised("GEMM peak FP8 weight", product.weight);
+    }
+    return product;
+  }
+
+  const Stream& stream_;
+  LinearForward product_;
+};
+
+}  // namespace
+
+double measure_gemm_flops(const Stream& stream, Arena& arena, bool fp8) {
+  for (int64_t size = kSmallest;; size *= 2) {
+    const Arena::Scope scope(arena);
+    const Products products(stream, arena, size, fp8);
+    if (size < kLargest && products.seconds(1) < kLongEnough) continue;
+    // The best of a few, since other programs may use the machine
+    const int count =
+        stream.device() == Device::kCuda ? 10 : 1;  // so that waiting for the device does not count
+    double best = products.seconds(count);
+    for (int i = 1; i < 5; ++i) best = std::min(best, products.seconds(count));
+    return 2.0 * static_cast<double>(size * size * size) / best;
+  }
 }
 
 }  // namespace tessera

@@ -5,8 +5,9 @@
 
 namespace tessera {
 
-// FLOP/s of y = x weight^T on random data: bf16 8192^3 on CUDA, fp32 1024^3 on the CPU; the best of several.
-// `arena` is on the same device; all memory is released.
-double measure_gemm_flops(const Stream& stream, Arena& arena);
+// FLOP/s of y = x weight^T on random data, in bf16 on CUDA, fp32 on the CPU; with `fp8` of factors in e4m3.
+// The product is 8192^3, on a slow device as little as 1024^3, so that it takes no longer than it must. The
+// best of several. `arena` is on the same device; all memory is released.
+double measure_gemm_flops(const Stream& stream, Arena& arena, bool fp8 = false);
 
 }  // namespace tessera

@@ -91,6 +91,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
       .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
   if (options.roofline) {
     roofline.bytes_per_second = measure_bandwidth(*be);
+    if (shape.fp8) roofline.fp8_flop_per_second = gemm_peak(*be, /*fp8=*/true);
     OpRecorder recorder(*be, shape.model);
     measure(alone, {.warmup = 1, .steps = timed_steps, .warm = [&] { recorder.clear(); }});
     roofline.rows = recorder.rows(timed_steps);

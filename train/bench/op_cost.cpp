@@ -31,9 +31,10 @@ OpCost gradients(bool accumulate, const Tensors&... tensors) {
 }
 
 // Two operations for each row of x and element of the weight
-OpCost product(const Tensor& x, const Tensor& weight) {
+OpCost product(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
   const double rows = static_cast<double>(x.numel()) / static_cast<double>(x.shape[-1]);
-  return {.flops = 2 * rows * static_cast<double>(weight.numel())};
+  const double flops = 2 * rows * static_cast<double>(weight.numel());
+  return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
 
 // A product of queries and keys that see each other: 2 D operations for each query head and pair
@@ -84,7 +85,7 @@ OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
 const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 OpCost cost(const LinearForward& a) {
-  return product(a.x, a.weight) +
+  return product(a.x, a.weight, a.fp8_x) +
          moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y, a.bias, a.add, a.pre_activation);
 }
 OpCost cost(const LinearBackward& a) {
@@ -152,7 +153,7 @@ OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
       return a.dweight ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight)
                        : OpCost{};
     case LinearBackward::Part::kInput:
-      return product(a.x, a.weight) +
+      return product(a.x, a.weight, a.fp8_dy) +
              moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add) +
              gradients(a.accumulate, a.dx_sum);
   }

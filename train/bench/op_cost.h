@@ -9,9 +9,10 @@ namespace tessera {
 
 struct OpCost {
   double bytes = 0, flops = 0;
+  double fp8_flops = 0;  // of flops, those of factors in FP8
 
   OpCost& operator+=(const OpCost& other) {
-    bytes += other.bytes, flops += other.flops;
+    bytes += other.bytes, flops += other.flops, fp8_flops += other.fp8_flops;
     return *this;
   }
   bool operator==(const OpCost&) const = default;

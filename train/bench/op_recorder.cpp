@@ -122,6 +122,7 @@ void OpRecorder::stop(const std::string& operation, const std::string& shape,
   const bool alike = !shape.empty() && measured.row.calls > 0;  // as the calls before
   if (!alike) measured.last = cost();
   measured.row.bytes += measured.last.bytes, measured.row.flops += measured.last.flops;
+  measured.row.fp8_flops += measured.last.fp8_flops;
   ++measured.row.calls;
   measured.timers.push_back(std::move(running_));
 }
@@ -188,7 +189,8 @@ std::vector<RooflineRow> OpRecorder::rows(int64_t steps) {
                     .calls = all.calls / steps,
                     .ms = ms / each,
                     .bytes = all.bytes / each,
-                    .flops = all.flops / each});
+                    .flops = all.flops / each,
+                    .fp8_flops = all.fp8_flops / each});
   }
   return rows;
 }

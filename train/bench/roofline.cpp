@@ -37,21 +37,24 @@ std::vector<Line> lines_of(const Roofline& r) {
 }
 
 std::string rates_of(const Roofline& r) {
-  return fmt::format("{:.1f} GB/s of a copy, {:.2f} TFLOP/s of the GEMM peak, both measured in this run",
-                     r.bytes_per_second / 1e9, r.flop_per_second / 1e12);
+  const std::string fp8 =
+      r.fp8_flop_per_second > 0 ? fmt::format(" ({:.2f} in FP8)", r.fp8_flop_per_second / 1e12) : "";
+  return fmt::format("{:.1f} GB/s of a copy, {:.2f} TFLOP/s{} of the GEMM peak, both measured in this run",
+                     r.bytes_per_second / 1e9, r.flop_per_second / 1e12, fp8);
 }
 
 }  // namespace
 
 double Roofline::bound_ms(const RooflineRow& row) const {
-  return 1e3 * std::max(row.bytes / bytes_per_second, row.flops / flop_per_second);
+  const double fp8 = row.fp8_flops > 0 ? row.fp8_flops / fp8_flop_per_second : 0;
+  return 1e3 * std::max(row.bytes / bytes_per_second, (row.flops - row.fp8_flops) / flop_per_second + fp8);
 }
 
 RooflineRow Roofline::sum() const {
   RooflineRow all{.operation = "sum", .shape = ""};
   for (const RooflineRow& row : rows) {
     all.calls += row.calls;
-    all.ms += row.ms, all.bytes += row.bytes, all.flops += row.flops;
+    all.ms += row.ms, all.bytes += row.bytes, all.flops += row.flops, all.fp8_flops += row.fp8_flops;
   }
   return all;
 }
@@ -101,10 +104,12 @@ nlohmann::ordered_json to_json(const Roofline& r) {
                     {"ms", row.ms},
                     {"bytes", row.bytes},
                     {"flops", row.flops},
+                    {"fp8_flops", row.fp8_flops},
                     {"bound_ms", r.bound_ms(row)},
                     {"share", r.bound_ms(row) / row.ms}});
   return {{"bytes_per_second", r.bytes_per_second},
           {"flop_per_second", r.flop_per_second},
+          {"fp8_flop_per_second", r.fp8_flop_per_second},
           {"rows", rows},
           {"sum_ms", r.sum().ms},
           {"bound_ms", r.sum_of_bounds()},

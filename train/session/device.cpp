@@ -27,11 +27,11 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
   return choice;
 }
 
-double gemm_peak(Backend& be) {
+double gemm_peak(Backend& be, bool fp8) {
   Arena arena = make_arena(be.traits());
   const Stream stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
                                       {workspace_bytes(be.device(), 1, 1, 1) / 4}));
-  return measure_gemm_flops(stream, arena);
+  return measure_gemm_flops(stream, arena, fp8);
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceTraits& device) {

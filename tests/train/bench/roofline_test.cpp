@@ -39,6 +39,13 @@ TEST(OpCost, OfAProductIsThatOfItsTensors) {
   EXPECT_EQ(cost_of(backward, Part::kWeight), (OpCost{.bytes = 2 * (20 + 24 + 30 + 30), .flops = 240}));
   EXPECT_EQ(cost_of(backward, Part::kInput), (OpCost{.bytes = 2 * (20 + 30 + 24 + 24), .flops = 240}));
   EXPECT_EQ(cost(backward).flops, 480);
+  EXPECT_EQ(cost(backward).fp8_flops, 0);
+  const Fp8Matrix fp8{.data = {nullptr, DType::kE5M2, {4, 5}, Device::kCuda}, .scale = fp32({1})},
+      fp8_weight{.data = {nullptr, DType::kE4M3, {6, 5}, Device::kCuda}, .scale = fp32({1})};
+  backward.fp8_dy = fp8, backward.fp8_weight = fp8_weight;
+  EXPECT_EQ(cost_of(backward, Part::kInput), (OpCost{20 + 30 + 2 * (24 + 24), 240, 240}));
+  EXPECT_EQ(cost_of(backward, Part::kWeight).fp8_flops, 0);
+  backward.fp8_dy = backward.fp8_weight = {};
   backward.dweight = backward.dbias = {};  // frozen
   EXPECT_EQ(cost(backward), cost_of(backward, Part::kInput));
 
@@ -173,6 +180,15 @@ TEST(Roofline, BoundIsTheLargerOfTwoTimes) {
   EXPECT_DOUBLE_EQ(r.sum().ms, 10);
   EXPECT_EQ(r.sum().calls, 37);
   EXPECT_DOUBLE_EQ(r.gap_ms(), 2);
+}
+
+TEST(Roofline, ProductsInFp8HaveABoundOfTheirOwn) {
+  Roofline r = made_up();
+  r.fp8_flop_per_second = 1e15;
+  r.rows[0].flops = 6e12, r.rows[0].fp8_flops = 5e12;
+  EXPECT_DOUBLE_EQ(r.bound_ms(r.rows[0]), 2 + 5);
+  EXPECT_NE(to_markdown(r).find("500.00 TFLOP/s (1000.00 in FP8) of the GEMM peak"), std::string::npos);
+  EXPECT_EQ(to_json(r)["rows"][0]["fp8_flops"], 5e12);
 }
 
 TEST(Roofline, TablesHaveTheRowsTheirSumAndTheGap) {
