@@ -53,6 +53,21 @@ TEST_F(Fp8Run, ResumesWithTheSameBits) {
   }
 }
 
+// The next stage of a context_schedule has the scales of the one before, as a run that resumes there has.
+TEST_F(Fp8Run, ChangesItsSequenceLength) {
+  const std::vector<std::string> stages{"--set", "train.context_schedule=0:16,4:32"};
+  std::vector<std::string> again = stages;
+  again.push_back("--resume");
+  trains(stages);
+  const std::vector<std::string> whole = losses("out");
+  const std::string weights = read_file(checkpoint(8) / "model.safetensors");
+  EXPECT_EQ(state(4)["fp8_scales"].size(), 13u);
+  fs::remove_all(checkpoint(8));
+  trains(again);
+  EXPECT_EQ(losses("out"), whole);
+  EXPECT_TRUE(read_file(checkpoint(8) / "model.safetensors") == weights);
+}
+
 TEST_F(Fp8Run, ResumesFromARunWithoutIt) {
   trains({"--set", "train.matmul=bf16", "--set", "train.fp8.edges=false", "--set", "train.fp8.head=false",
           "--set", "train.steps=4"});
