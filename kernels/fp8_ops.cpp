@@ -15,6 +15,17 @@ void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field&
                   {"the scale of an operand in FP8", f->scale, DType::kF32, {1}}});
 }
 
+void check_fp8_output(const char* op, Device device, const char* name, const Fp8Output& output, DType format,
+                      const Tensor& result) {
+  if (!output) return;
+  check_fields(op, device,
+               {{name, output.y.data, fp8_storage(format, device), result.shape},
+                {"the scale of a result in FP8", output.y.scale, DType::kF32, {1}},
+                {"the amax of a result in FP8", output.amax, DType::kF32, {1}}});
+  check(device == Device::kCpu || result.dtype == DType::kBF16,
+        "{}: {} wants a result in bf16 beside it, found {}", op, name, result.to_string());
+}
+
 void Quantise::check_on(Device device) const {
   check_anchor(kName, "x", x, 2, device);
   check(is_fp8(format), "{}: format wants e4m3 or e5m2, found {}", kName, name_of(format));

@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+struct Fp8Output;  // ops.h
+
 // The message is built on failure only: these checks run before every launch.
 struct Field {
   const char* name;
@@ -31,6 +33,9 @@ struct Fp8Field {
   Shape shape;
 };
 void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field& b);
+// What is written beside `result` in FP8, if anything
+void check_fp8_output(const char* op, Device device, const char* name, const Fp8Output& output, DType format,
+                      const Tensor& result);
 
 // The tensor that all other shapes of an operation are compared with
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device);

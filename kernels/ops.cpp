@@ -186,6 +186,7 @@ void LayerNormForward::check_on(Device device) const {
                 {"mean", mean, DType::kF32, {N}},
                 {"rstd", rstd, DType::kF32, {N}}});
   check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
 void LayerNormBackward::check_on(Device device) const {
@@ -202,6 +203,7 @@ void LayerNormBackward::check_on(Device device) const {
                 {"dbias", dbias, t, {C}},
                 {"add", add, t, {N, C}, true},
                 {"dx_sum", dx_sum, t, {C}, true}});
+  check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
 }
 
 void RmsNormForward::check_on(Device device) const {
@@ -211,6 +213,7 @@ void RmsNormForward::check_on(Device device) const {
   check_fields(kName, device,
                {{"weight", weight, t, {C}}, {"y", y, t, {N, C}}, {"rstd", rstd, DType::kF32, {N}}});
   check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
 void RmsNormBackward::check_on(Device device) const {
@@ -225,6 +228,7 @@ void RmsNormBackward::check_on(Device device) const {
                 {"dweight", dweight, t, {C}},
                 {"add", add, t, {N, C}, true},
                 {"dx_sum", dx_sum, t, {C}, true}});
+  check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
 }
 
 void RotaryForward::check_on(Device device) const {
@@ -262,6 +266,7 @@ void RotaryBackward::check_on(Device device) const {
 void SwigluForward::check_on(Device device) const {
   check_anchor(kName, "y", y, 2, device);
   check_fields(kName, device, {{"gate_up", gate_up, y.dtype, {y.shape[0], 2 * y.shape[1]}}});
+  check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
 void SwigluBackward::check_on(Device device) const {
@@ -269,6 +274,7 @@ void SwigluBackward::check_on(Device device) const {
   const Shape both{dy.shape[0], 2 * dy.shape[1]};
   check_fields(kName, device,
                {{"gate_up", gate_up, dy.dtype, both}, {"d_gate_up", d_gate_up, dy.dtype, both}});
+  check_fp8_output(kName, device, "fp8_d_gate_up", fp8_d_gate_up, DType::kE5M2, d_gate_up);
 }
 
 void LinearForward::check_on(Device device) const {
@@ -284,6 +290,7 @@ void LinearForward::check_on(Device device) const {
                 {"pre_activation", pre_activation, t, {N, O}, true}});
   check_fp8(kName, device, {"fp8_x", fp8_x.data, fp8_x.scale, DType::kE4M3, {N, C}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {O, C}});
+  check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
   check(!(add && pre_activation) || add.data == pre_activation.data,
         "{}: add wants to be pre_activation itself where there is one", kName);
 }
@@ -329,6 +336,7 @@ void LinearBackward::check_on(Device device) const {
                 {"add", add, t, {N, C}, true}});
   check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, {N, O}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
+  check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
   check(!dweight || !add, "{}: add wants a frozen weight, found a dweight", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {

@@ -83,12 +83,30 @@ struct EmbeddingBackward {
   void check_on(Device device) const;
 };
 
+// A matrix in FP8: data times scale. On CUDA data is e4m3 or e5m2. The CPU, which computes in fp32, has the
+// same values there: rounded, and with the scale in them already.
+struct Fp8Matrix {
+  Tensor data;   // like the matrix, or its transpose
+  Tensor scale;  // [1] fp32, a power of two
+  explicit operator bool() const { return static_cast<bool>(data); }
+};
+DType fp8_storage(DType format, Device device);  // of data
+
+// What an operation writes beside a result: the same in FP8, as Quantise would round it, by the scale that is
+// there. y of a forward is in e4m3, a gradient in e5m2. On CUDA for results in bf16.
+struct Fp8Output {
+  Fp8Matrix y;  // like the result
+  Tensor amax;  // [1] fp32, becomes max(amax, |the result|), as in Quantise
+  explicit operator bool() const { return static_cast<bool>(y); }
+};
+
 // y = (x - mean) rstd weight + bias over the channels of each row; rstd = 1 / sqrt(variance + epsilon)
 struct LayerNormForward {
   static constexpr const char* kName = "layernorm forward";
   Tensor x, weight, bias, y;  // [N, C] [C] [C] [N, C]
   Tensor mean, rstd;          // [N] fp32, saved for the backward
   float epsilon = 1e-5f;
+  Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
 };
@@ -100,6 +118,7 @@ struct LayerNormBackward {
   Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
   Tensor dx_sum = {};     // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
   bool accumulate = true;
+  Fp8Output fp8_dx = {};
 
   void check_on(Device device) const;
 };
@@ -111,6 +130,7 @@ struct RmsNormForward {
   Tensor x, weight, y;  // [N, C] [C] [N, C]
   Tensor rstd;          // [N] fp32, saved for the backward
   float epsilon;
+  Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
 };
@@ -122,6 +142,7 @@ struct RmsNormBackward {
   Tensor add = {};     // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
   Tensor dx_sum = {};  // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
   bool accumulate = true;
+  Fp8Output fp8_dx = {};
 
   void check_on(Device device) const;
 };
@@ -165,6 +186,7 @@ struct SwigluForward {
   static constexpr const char* kName = "swiglu forward";
   Tensor gate_up;  // [N, 2 F]
   Tensor y;        // [N, F]
+  Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
 };
@@ -173,18 +195,10 @@ struct SwigluBackward {
   Tensor dy;         // [N, F]
   Tensor gate_up;    // [N, 2 F]
   Tensor d_gate_up;  // [N, 2 F]; may be gate_up itself
+  Fp8Output fp8_d_gate_up = {};
 
   void check_on(Device device) const;
 };
-
-// A matrix in FP8: data times scale. On CUDA data is e4m3 or e5m2. The CPU, which computes in fp32, has the
-// same values there: rounded, and with the scale in them already.
-struct Fp8Matrix {
-  Tensor data;   // like the matrix, or its transpose
-  Tensor scale;  // [1] fp32, a power of two
-  explicit operator bool() const { return static_cast<bool>(data); }
-};
-DType fp8_storage(DType format, Device device);  // of data
 
 // y = x / scale in FP8 (kernels/base/fp8.h), rounded to nearest even. What is beyond the format's largest
 // number becomes that number, NaN stays NaN.
@@ -221,6 +235,7 @@ struct LinearForward {
   Activation activation = Activation::kGelu;  // where there is a pre_activation
   // x and weight in e4m3, both or none: then the product is of these
   Fp8Matrix fp8_x = {}, fp8_weight = {};
+  Fp8Output fp8_y = {};  // may have the memory of fp8_x: the product is computed first
 
   void check_on(Device device) const;
 };
@@ -239,6 +254,7 @@ struct LinearBackward {
   Tensor add = {};
   // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then dx is the product of these
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
+  Fp8Output fp8_dx = {};  // may have the memory of fp8_dy: the product is computed first
   bool accumulate = true;
 
   void check_on(Device device) const;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/fp8_codes.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -110,6 +111,7 @@ void run(const LinearForward& given, const Launch& /*on*/) {
   }
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
+  write_codes(a.y, DType::kE4M3, a.fp8_y);
 }
 
 void run(const FusedLinear& a, const Launch& on) {
@@ -136,6 +138,7 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);
+  write_codes(a.dx, DType::kE5M2, a.fp8_dx);
 }
 
 }  // namespace tessera::cpu

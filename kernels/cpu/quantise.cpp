@@ -4,6 +4,7 @@
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/fp8_codes.h"
 
 namespace tessera::cpu {
 namespace {
@@ -21,28 +22,31 @@ uint32_t largest_magnitude(const Tensor& x) {
 
 }  // namespace
 
-// y[n, c] = scale round(x[n, c] / scale)
-void run(const Quantise& a, const Launch& /*on*/) {
-  const int64_t N = a.x.shape[0], C = a.x.shape[1];
-  const Fp8Format format = fp8_format(a.format);
-  float& scale = *a.y.scale.as<float>();
-  if (a.amax || a.current) {
-    const uint32_t found = largest_magnitude(a.x);
-    if (a.current) scale = std::bit_cast<float>(fp8_scale(found, a.format == DType::kE4M3, 0));
-    if (a.amax) {
-      float& amax = *a.amax.as<float>();
-      amax = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(amax), found));
-    }
-  }
-  const float by = scale, inverse = 1 / by;  // exact: a power of two
+// y = scale round(x / scale)
+void write_codes(const Tensor& x, DType format, const Fp8Matrix& y, const Tensor& amax) {
+  const int64_t count = x.numel();
+  const Fp8Format numbers = fp8_format(format);
+  const float scale = *y.scale.as<float>(), inverse = 1 / scale;  // exact: a power of two
+  const float* from = x.as<float>();
+  float* to = y.data.as<float>();
 #pragma omp parallel for
-  for (int64_t n = 0; n < N; ++n) {
-    const float* x = a.x.as<float>() + n * C;
-    float* y = a.y.data.as<float>() + n * C;
-    for (int64_t c = 0; c < C; ++c) y[c] = by * round_to_fp8(x[c] * inverse, format);
-    if (!a.transposed) continue;
-    for (int64_t c = 0; c < C; ++c) a.transposed.as<float>()[c * N + n] = y[c];
-  }
+  for (int64_t i = 0; i < count; ++i) to[i] = scale * round_to_fp8(from[i] * inverse, numbers);
+  if (!amax) return;
+  float& largest = *amax.as<float>();
+  largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(largest), largest_magnitude(x)));
+}
+
+void run(const Quantise& a, const Launch& /*on*/) {
+  if (a.current)
+    *a.y.scale.as<float>() =
+        std::bit_cast<float>(fp8_scale(largest_magnitude(a.x), a.format == DType::kE4M3, 0));
+  write_codes(a.x, a.format, a.y, a.amax);
+  if (!a.transposed) return;
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const float* y = a.y.data.as<float>();
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t c = 0; c < C; ++c) a.transposed.as<float>()[c * N + n] = y[n * C + c];
 }
 
 void run(const UpdateScales& a, const Launch& /*on*/) {

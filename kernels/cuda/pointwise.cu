@@ -1,6 +1,6 @@
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/workspace.h"
 
@@ -14,6 +14,15 @@ template <int kStep, class F>
 __global__ void for_each_step(int64_t count, F f) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kStep;
   if (i < count) f(i);
+}
+
+// f(that index, result) with a ResultWriter, by which it writes a result
+template <int kStep, class Codes, class F>
+__global__ void write_each_step(int64_t count, F f, Codes codes) {
+  ResultWriter<Codes> result(codes);
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kStep;
+  if (i < count) f(i, result);
+  result.end();
 }
 
 template <class From, class To>
@@ -41,11 +50,12 @@ template <class A, class T, int kStep>
 struct Activate {
   const T* x;
   T* y;
-  __device__ void operator()(int64_t i) const {
+  template <class Result>
+  __device__ void operator()(int64_t i, Result& result) const {
     float value[kStep];
     load_step(x + i, value);
     for (int j = 0; j < kStep; ++j) value[j] = A::value(value[j]);
-    store_step(y + i, value);
+    result.store(y, i, value);
   }
 };
 
@@ -53,12 +63,13 @@ template <class A, class T, int kStep>
 struct ActivateBackward {
   const T* x;
   T* d;
-  __device__ void operator()(int64_t i) const {
+  template <class Result>
+  __device__ void operator()(int64_t i, Result& result) const {
     float value[kStep], slope[kStep];
     load_step(d + i, value);
     load_step(x + i, slope);
     for (int j = 0; j < kStep; ++j) value[j] *= A::slope(slope[j]);
-    store_step(d + i, value);
+    result.store(d, i, value);
   }
 };
 
@@ -66,6 +77,16 @@ template <int kStep, class F>
 void launch(int64_t count, const F& f, cudaStream_t stream) {
   if (count == 0) return;
   for_each_step<kStep><<<divide_up(count / kStep, kThreads), kThreads, 0, stream>>>(count, f);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+// With what f writes in FP8 as well, in kFormat
+template <class T, int kStep, __nv_fp8_interpretation_t kFormat, class F>
+void launch(int64_t count, const F& f, const Fp8Output& fp8, cudaStream_t stream) {
+  if (count == 0) return;
+  with_codes<T, kFormat>(fp8, [&](auto codes) {
+    write_each_step<kStep><<<divide_up(count / kStep, kThreads), kThreads, 0, stream>>>(count, f, codes);
+  });
   TESSERA_CUDA_LAUNCHED();
 }
 
@@ -105,18 +126,21 @@ void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream) {
   });
 }
 
-void activate(Activation activation, const Tensor& x, const Tensor& y, cudaStream_t stream) {
+void activate(Activation activation, const Tensor& x, const Tensor& y, const Fp8Output& fp8_y,
+              cudaStream_t stream) {
   with_activation(activation, [&]<class A>(A) {
     with_type_and_step(x, y, [&]<class T, int kStep>() {
-      launch<kStep>(x.numel(), Activate<A, T, kStep>{x.as<T>(), y.as<T>()}, stream);
+      launch<T, kStep, __NV_E4M3>(x.numel(), Activate<A, T, kStep>{x.as<T>(), y.as<T>()}, fp8_y, stream);
     });
   });
 }
 
-void activate_backward(Activation activation, const Tensor& x, const Tensor& d, cudaStream_t stream) {
+void activate_backward(Activation activation, const Tensor& x, const Tensor& d, const Fp8Output& fp8_d,
+                       cudaStream_t stream) {
   with_activation(activation, [&]<class A>(A) {
     with_type_and_step(x, d, [&]<class T, int kStep>() {
-      launch<kStep>(x.numel(), ActivateBackward<A, T, kStep>{x.as<T>(), d.as<T>()}, stream);
+      launch<T, kStep, __NV_E5M2>(x.numel(), ActivateBackward<A, T, kStep>{x.as<T>(), d.as<T>()}, fp8_d,
+                                  stream);
     });
   });
 }

@@ -3,8 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/base/activation.h"
-#include "kernels/base/tensor.h"
+#include "kernels/ops.h"
 
 namespace tessera::cuda {
 
@@ -16,8 +15,10 @@ void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64
 
 void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream);  // y[n, o] += bias[o]
 // y = activation(x)
-void activate(Activation activation, const Tensor& x, const Tensor& y, cudaStream_t stream);
+void activate(Activation activation, const Tensor& x, const Tensor& y, const Fp8Output& fp8_y,
+              cudaStream_t stream);
 // d *= activation'(x)
-void activate_backward(Activation activation, const Tensor& x, const Tensor& d, cudaStream_t stream);
+void activate_backward(Activation activation, const Tensor& x, const Tensor& d, const Fp8Output& fp8_d,
+                       cudaStream_t stream);
 
 }  // namespace tessera::cuda

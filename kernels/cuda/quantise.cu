@@ -3,38 +3,22 @@
 //
 // Without a transposed copy a thread takes eight elements at a time. With one, a block converts a tile of
 // 64 x 64, writes it, and from shared memory its transpose.
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kElements = 8;  // of a thread at a time
+constexpr int kThreads = 256;
+constexpr int kElements = kCodesOfPack;  // of a thread at a time
 constexpr int kBlocksOfMultiprocessor = 8;
 constexpr int kTile = 64;
-
-__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-
-// amax = max(amax, the largest of the block), as bits. Every thread of the block calls it.
-__device__ __forceinline__ void note_largest(uint32_t largest, uint32_t* amax) {
-  __shared__ uint32_t of_warps[kWarps];
-  largest = __reduce_max_sync(kWholeWarp, largest);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = largest;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int w = 1; w < kWarps; ++w) largest = max(largest, of_warps[w]);
-  if (largest > 0) atomicMax(amax, largest);
-}
 
 // Calls use(first, values, count) with eight elements at a time, of the last ones fewer.
 template <class T, class Use>
@@ -84,29 +68,18 @@ __device__ __forceinline__ float inverse_of(const Scale& s) {
   return 1.0f / scale;
 }
 
-template <__nv_fp8_interpretation_t kFormat>
-__device__ __forceinline__ uint8_t code_of(float x) {
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, kFormat);
-}
-
 template <class T, __nv_fp8_interpretation_t kFormat>
 __global__ __launch_bounds__(kThreads) void quantise_kernel(const T* x, int64_t count, uint8_t* y,
                                                             Scale scale, uint32_t* amax) {
   const float inverse = inverse_of<kFormat>(scale);
   uint32_t largest = 0;
   for_elements(x, count, [&](int64_t first, const float(&values)[kElements], int present) {
-    uint32_t words[kElements / 4] = {};
-#pragma unroll
-    for (int i = 0; i < kElements; i += 2) {
-      largest = max(largest, max(magnitude(values[i]), magnitude(values[i + 1])));
-      const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
-          make_float2(values[i] * inverse, values[i + 1] * inverse), __NV_SATFINITE, kFormat);
-      words[i / 4] |= static_cast<uint32_t>(pair) << (8 * (i % 4));
-    }
+    const uint2 codes = codes_of<kFormat>(values, inverse, largest);
     if (present == kElements) {
-      *reinterpret_cast<uint2*>(y + first) = {words[0], words[1]};
+      *reinterpret_cast<uint2*>(y + first) = codes;
     } else {
-      for (int i = 0; i < present; ++i) y[first + i] = static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4)));
+      for (int i = 0; i < present; ++i)
+        y[first + i] = static_cast<uint8_t>((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)));
     }
   });
   if (amax) note_largest(largest, amax);

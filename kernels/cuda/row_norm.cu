@@ -9,8 +9,7 @@
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -48,17 +47,18 @@ struct Rows {
         stride(static_cast<int64_t>(gridDim.x) * blockDim.y) {}
 };
 
-template <class T, int kPacks, int kMostThreads, bool kMean>
+template <class T, int kPacks, int kMostThreads, bool kMean, class Codes>
 __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, const T* weight,
                                                                     const T* bias, T* y, float* means,
                                                                     float* rstds, float epsilon, int64_t N,
-                                                                    int C) {
+                                                                    int C, Codes codes) {
   using Row = Packs<T, kPacks>;
   constexpr int kWidth = Row::kWidth;
   // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
   __shared__ float scratch[2][kMaxWarps][1];
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
+  ResultWriter<Codes> result(codes);
   Row w, b, next;
   w.load(weight, C);
   if constexpr (kMean) b.load(bias, C);
@@ -97,12 +97,13 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
         value[i][j] *= rstd[0];
         value[i][j] = kMean ? value[i][j] * factor[j] + term[j] : value[i][j] * factor[j];
       }
-      store_floats(y + n * C + c, value[i]);
+      result.store(y, n * C + c, value[i]);
     });
     if (threadIdx.x > 0) continue;
     if constexpr (kMean) means[n] = mean[0];
     rstds[n] = rstd[0];
   }
+  result.end();
 }
 
 // The sums over rows that a backward keeps: of dweight always
@@ -152,11 +153,11 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][kPacks][kPackWid
 // With h = (x - mean) rstd, without kMean x rstd, and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
-template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx>
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Codes>
 __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy, const T* x, const T* weight,
                                                                      const float* means, const float* rstds,
                                                                      const T* add, T* dx, float* partials,
-                                                                     int64_t N, int C) {
+                                                                     int64_t N, int C, Codes codes) {
   using Row = Packs<T, kPacks>;
   using Sums = Kept<kMean, kSumDx>;
   constexpr int kWidth = Row::kWidth;
@@ -164,6 +165,7 @@ __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy
   __shared__ float scratch[2][kMaxWarps][1 + kMean];
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
+  ResultWriter<Codes> result(codes);
   float sums[Sums::kCount][kPacks][kWidth] = {};
   Row w, next_dy, next_x, next_add;
   w.load(weight, C);
@@ -203,9 +205,10 @@ __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy
         d[j] += g[i][j] * rstd + (h[i][j] * of_h + of_row);
         if constexpr (kSumDx) sums[Sums::kDx][i][j] += d[j];
       }
-      store_floats(dx + n * C + c, d);
+      result.store(dx, n * C + c, d);
     });
   }
+  result.end();
   store_sums<T, kPacks>(sums, partials + static_cast<int64_t>(blockIdx.x) * Sums::kCount * C, C);
 }
 
@@ -245,15 +248,18 @@ int64_t blocks_for(Kernel kernel, dim3 block, int64_t N, int multiprocessors, in
 struct Forward {
   Tensor x, weight, bias, y, mean, rstd;
   float epsilon;
+  Fp8Output fp8_y;
 };
 template <bool kMean>
 void forward(const char* op, const Forward& a, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
-    const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean>;
-    kernel<<<blocks_for(kernel, block, N, multiprocessors, INT32_MAX), block, 0, on.stream>>>(
-        a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
-        a.epsilon, N, static_cast<int>(C));
+    with_codes<T, __NV_E4M3>(a.fp8_y, [&]<class Codes>(Codes codes) {
+      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Codes>;
+      kernel<<<blocks_for(kernel, block, N, multiprocessors, INT32_MAX), block, 0, on.stream>>>(
+          a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
+          a.epsilon, N, static_cast<int>(C), codes);
+    });
   });
   TESSERA_CUDA_LAUNCHED();
 }
@@ -262,23 +268,26 @@ struct Backward {
   Tensor dy, x, weight, mean, rstd, add, dx;
   cuda::ColumnSums sums;  // without dx's, if that is not wanted
   bool sum_dx, accumulate;
+  Fp8Output fp8_dx;
 };
 template <bool kMean>
 void backward(const char* op, const Backward& a, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
-    const auto run = [&]<bool kSumDx>() {
-      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx>;
+    const auto run = [&]<bool kSumDx, class Codes>(Codes codes) {
+      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Codes>;
       const int64_t blocks = blocks_for(kernel, block, N, multiprocessors, cuda::kMaxSlabs);
       auto* partials = reinterpret_cast<float*>(
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
       kernel<<<blocks, block, 0, on.stream>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(),
                                               a.rstd.as<float>(), a.add.as<T>(), a.dx.as<T>(), partials, N,
-                                              static_cast<int>(C));
+                                              static_cast<int>(C), codes);
       TESSERA_CUDA_LAUNCHED();
       cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
     };
-    a.sum_dx ? run.template operator()<true>() : run.template operator()<false>();
+    with_codes<T, __NV_E5M2>(a.fp8_dx, [&](auto codes) {
+      a.sum_dx ? run.template operator()<true>(codes) : run.template operator()<false>(codes);
+    });
   });
 }
 
@@ -286,16 +295,20 @@ void backward(const char* op, const Backward& a, int multiprocessors, const Laun
 
 void CudaBackend::run_op(const LayerNormForward& a, const Launch& on) {
   check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
-  forward<true>(a.kName, {a.x, a.weight, a.bias, a.y, a.mean, a.rstd, a.epsilon}, multiprocessors_, on);
+  check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
+  forward<true>(a.kName, {a.x, a.weight, a.bias, a.y, a.mean, a.rstd, a.epsilon, a.fp8_y}, multiprocessors_,
+                on);
 }
 
 void CudaBackend::run_op(const RmsNormForward& a, const Launch& on) {
   check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"y", a.y}});
-  forward<false>(a.kName, {a.x, a.weight, {}, a.y, {}, a.rstd, a.epsilon}, multiprocessors_, on);
+  check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
+  forward<false>(a.kName, {a.x, a.weight, {}, a.y, {}, a.rstd, a.epsilon, a.fp8_y}, multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
+  check_aligned(a.kName, {{"fp8_dx", a.fp8_dx.y.data}});
   backward<true>(a.kName,
                  {.dy = a.dy,
                   .x = a.x,
@@ -306,12 +319,14 @@ void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
                   .dx = a.dx,
                   .sums = {a.dweight, a.dbias, a.dx_sum},
                   .sum_dx = static_cast<bool>(a.dx_sum),
-                  .accumulate = a.accumulate},
+                  .accumulate = a.accumulate,
+                  .fp8_dx = a.fp8_dx},
                  multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"x", a.x}, {"weight", a.weight}, {"dx", a.dx}, {"add", a.add}});
+  check_aligned(a.kName, {{"fp8_dx", a.fp8_dx.y.data}});
   backward<false>(a.kName,
                   {.dy = a.dy,
                    .x = a.x,
@@ -322,7 +337,8 @@ void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
                    .dx = a.dx,
                    .sums = {a.dweight, a.dx_sum},
                    .sum_dx = static_cast<bool>(a.dx_sum),
-                   .accumulate = a.accumulate},
+                   .accumulate = a.accumulate,
+                   .fp8_dx = a.fp8_dx},
                   multiprocessors_, on);
 }
 

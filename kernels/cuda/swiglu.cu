@@ -1,8 +1,9 @@
-// SwiGLU: one pass over memory, a thread a pack of each of a row's halves.
+// SwiGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last pack stay
+// to the end: where codes are written, the whole block finds the largest element.
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -20,43 +21,49 @@ __device__ __forceinline__ Place place_of(uint32_t pack, uint32_t packs_of_row, 
   return {static_cast<int64_t>(pack) * width, (static_cast<int64_t>(n) * packs_of_row + pack) * width};
 }
 
-template <class T>
+template <class T, class Codes>
 __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_up, T* y, uint32_t packs,
-                                                                  uint32_t packs_of_row) {
+                                                                  uint32_t packs_of_row, Codes codes) {
   constexpr int kWidth = kPackWidth<T>;
+  ResultWriter<Codes> result(codes);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
-  if (pack >= packs) return;
-  const Place at = place_of(pack, packs_of_row, kWidth);
-  float gate[kWidth], up[kWidth];
-  load_floats(gate_up + at.gate, gate);
-  load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
+  if (pack < packs) {
+    const Place at = place_of(pack, packs_of_row, kWidth);
+    float gate[kWidth], up[kWidth];
+    load_floats(gate_up + at.gate, gate);
+    load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * cuda::sigmoid(gate[i]);
-  store_floats(y + at.y, up);
+    for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * cuda::sigmoid(gate[i]);
+    result.store(y, at.y, up);
+  }
+  result.end();
 }
 
 // With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
 // needs before it writes: d_gate_up may be gate_up.
-template <class T>
+template <class T, class Codes>
 __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,
                                                                    T* d_gate_up, uint32_t packs,
-                                                                   uint32_t packs_of_row) {
+                                                                   uint32_t packs_of_row, Codes codes) {
   constexpr int kWidth = kPackWidth<T>;
+  ResultWriter<Codes> result(codes);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
-  if (pack >= packs) return;
-  const Place at = place_of(pack, packs_of_row, kWidth);
-  float d[kWidth], gate[kWidth], up[kWidth];
-  load_floats(dy + at.y, d);
-  load_floats(gate_up + at.gate, gate);
-  load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
+  if (pack < packs) {
+    const Place at = place_of(pack, packs_of_row, kWidth);
+    float d[kWidth], gate[kWidth], up[kWidth];
+    load_floats(dy + at.y, d);
+    load_floats(gate_up + at.gate, gate);
+    load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    const float s = cuda::sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
-    up[i] = d[i] * gate[i] * s;
-    gate[i] = dgate;
+    for (int i = 0; i < kWidth; ++i) {
+      const float s = cuda::sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+      up[i] = d[i] * gate[i] * s;
+      gate[i] = dgate;
+    }
+    result.store(d_gate_up, at.gate, gate);
+    result.store(d_gate_up, at.gate + packs_of_row * kWidth, up);
   }
-  store_floats(d_gate_up + at.gate, gate);
-  store_floats(d_gate_up + at.gate + packs_of_row * kWidth, up);
+  result.end();
 }
 
 // launch(packs, packs of a row, blocks) for y [N, F]
@@ -74,20 +81,26 @@ void with_packs(const char* op, const Tensor& y, F&& launch) {
 
 void CudaBackend::run_op(const SwigluForward& a, const Launch& on) {
   check_packs(a.kName, {{"y", a.y}, {"gate_up", a.gate_up}});
+  check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   with_real_type(a.y.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.y, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
-      swiglu_forward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
-                                                                packs_of_row);
+      with_codes<T, __NV_E4M3>(a.fp8_y, [&](auto codes) {
+        swiglu_forward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
+                                                                  packs_of_row, codes);
+      });
     });
   });
 }
 
 void CudaBackend::run_op(const SwigluBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
+  check_aligned(a.kName, {{"fp8_d_gate_up", a.fp8_d_gate_up.y.data}});
   with_real_type(a.dy.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.dy, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
-      swiglu_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.dy.as<T>(), a.gate_up.as<T>(),
-                                                                 a.d_gate_up.as<T>(), packs, packs_of_row);
+      with_codes<T, __NV_E5M2>(a.fp8_d_gate_up, [&](auto codes) {
+        swiglu_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(
+            a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, codes);
+      });
     });
   });
 }

@@ -60,6 +60,27 @@ class Fp8Test : public CudaTest {
     }
   }
 
+  // The operation's result has the same bits with codes as without, and the codes and the largest element are
+  // those that Quantise finds of it.
+  template <class Op>
+  void expect_codes(Op op, Tensor Op::* result, Fp8Output Op::* codes, DType format) {
+    const Tensor y = op.*result;
+    SCOPED_TRACE(fmt::format("{} to {}", Op::kName, y.to_string()));
+    const Twin wanted = output(format, y.shape), found = output(format, y.shape), scale = scalar(0.25f),
+               amax = scalar(0.125f), found_amax = scalar(0.125f);
+    cuda().run(op);
+    const std::vector<char> plain = bytes_of(y);
+    cuda().run(Quantise{.x = y, .format = format, .y = {wanted.cuda, scale.cuda}, .amax = amax.cuda});
+    cuda().run(FillZero{y});
+    op.*codes = {.y = {found.cuda, scale.cuda}, .amax = found_amax.cuda};
+    run_twice({found, found_amax}, [&] { cuda().run(op); });
+    EXPECT_TRUE(bytes_of(y) == plain) << "another result";
+    EXPECT_TRUE(bytes_of(found.cuda) == bytes_of(wanted.cuda)) << "other codes";
+    EXPECT_TRUE(bytes_of(found_amax.cuda) == bytes_of(amax.cuda))
+        << "largest " << floats_of(found_amax.cuda)[0] << ", wanted " << floats_of(amax.cuda)[0];
+    EXPECT_FALSE(floats_of(amax.cuda)[0] <= 0.125f) << "no element is larger";
+  }
+
   bool multiplies() { return cuda().backend().traits().arch >= kOldest; }
 };
 
@@ -112,6 +133,84 @@ TEST_F(Fp8Test, UpdatesScalesAsTheCpu) {
   run_on_both({scale}, [&](auto on) { return UpdateScales{.amax = on(amax), .scale = on(scale)}; });
   const std::vector<float> found = floats_of(scale.cuda);
   for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], scale.cpu.as<float>()[i]) << i;
+}
+
+// Widths of every kind of team, whole and not: one to four packs of a warp, several warps, the most threads
+TEST_F(Fp8Test, NormsWriteTheCodesOfQuantise) {
+  for (const auto [N, C] :
+       {std::array<int64_t, 2>{1, 8}, {37, 256}, {6, 264}, {5, 768}, {3, 1000}, {9, 1032}, {2, 4104}}) {
+    const auto rows = [&](float spread = 1) { return input(DType::kBF16, {N, C}, spread).cuda; };
+    const auto vector = [&] { return input(DType::kBF16, {C}).cuda; };
+    const auto statistics = [&] { return output(DType::kF32, {N}).cuda; };
+    const Twin poisoned = with_values(DType::kBF16, {N, C}, [&](int64_t i) {
+      return i == 3 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(i % 17) - 8;
+    });
+    const Tensor y = output(DType::kBF16, {N, C}).cuda, weight = vector(), mean = statistics(),
+                 rstd = statistics();
+    for (const Tensor& x : {rows(3), poisoned.cuda}) {
+      const LayerNormForward layer{
+          .x = x, .weight = weight, .bias = vector(), .y = y, .mean = mean, .rstd = rstd};
+      expect_codes(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
+      const RmsNormForward rms{.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = 1e-5f};
+      expect_codes(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
+    }
+    for (const bool with_sum : {false, true}) {
+      LayerNormBackward layer{.dy = rows(),
+                              .x = rows(),
+                              .weight = weight,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .dx = y,
+                              .dweight = vector(),
+                              .dbias = vector(),
+                              .add = rows(40)};
+      RmsNormBackward rms{
+          .dy = layer.dy, .x = layer.x, .weight = weight, .rstd = rstd, .dx = y, .dweight = vector()};
+      if (with_sum) layer.dx_sum = rms.dx_sum = vector();
+      cuda().run(LayerNormForward{
+          .x = layer.x, .weight = weight, .bias = vector(), .y = y, .mean = mean, .rstd = rstd});
+      expect_codes(layer, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
+      cuda().run(RmsNormForward{.x = layer.x, .weight = weight, .y = y, .rstd = rstd, .epsilon = 1e-5f});
+      expect_codes(rms, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
+    }
+  }
+}
+
+// One block and several; a last one that is not whole
+TEST_F(Fp8Test, SwigluWritesTheCodesOfQuantise) {
+  for (const auto [N, F] : {std::array<int64_t, 2>{1, 8}, {37, 72}, {67, 256}}) {
+    const Tensor gate_up = input(DType::kBF16, {N, 2 * F}, 3).cuda;
+    const SwigluForward forward{.gate_up = gate_up, .y = output(DType::kBF16, {N, F}).cuda};
+    expect_codes(forward, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
+    const SwigluBackward backward{.dy = input(DType::kBF16, {N, F}).cuda,
+                                  .gate_up = gate_up,
+                                  .d_gate_up = output(DType::kBF16, {N, 2 * F}).cuda};
+    expect_codes(backward, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+  }
+}
+
+// In a pass of the activation's own, by packs and by elements, and after a product that computes GELU itself
+TEST_F(Fp8Test, ActivationsWriteTheCodesOfQuantise) {
+  for (const auto [N, C, F] : {std::array<int64_t, 3>{5, 7, 9}, {33, 24, 40}, {64, 32, 128}})
+    for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+      const auto normal = [&](Shape shape, float spread = 1) {
+        return input(DType::kBF16, shape, spread).cuda;
+      };
+      const LinearForward forward{.x = normal({N, C}, 3),
+                                  .weight = normal({F, C}),
+                                  .y = output(DType::kBF16, {N, F}).cuda,
+                                  .bias = normal({F}),
+                                  .pre_activation = output(DType::kBF16, {N, F}).cuda,
+                                  .activation = activation};
+      expect_codes(forward, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+      const LinearBackward backward{.dy = normal({N, C}, 4),
+                                    .x = normal({N, F}),
+                                    .weight = normal({C, F}),
+                                    .dx = output(DType::kBF16, {N, F}).cuda,
+                                    .pre_activation = normal({N, F}),
+                                    .activation = activation};
+      expect_codes(backward, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
+    }
 }
 
 struct Sizes {

@@ -135,6 +135,25 @@ struct Fp8Ops : ::testing::Test {
     cpu.run(Quantise{.x = x, .format = format, .y = y, .transposed = transposed, .current = true});
     return y;
   }
+
+  // The operation's result has the same bits with codes as without, and the codes and the largest element are
+  // those that Quantise finds of it.
+  template <class Op>
+  void expect_codes(Op op, Tensor Op::* result, Fp8Output Op::* codes, DType format) {
+    const Shape shape = (op.*result).shape;
+    const Fp8Matrix wanted = matrix(shape, 0.25f);
+    const Fp8Output found{.y = matrix(shape, 0.25f), .amax = make.scalar(0.125f)};
+    const Tensor amax = make.scalar(0.125f);
+    cpu.run(op);
+    cpu.run(Quantise{.x = op.*result, .format = format, .y = wanted, .amax = amax});
+    Op both = op;
+    both.*result = make.poisoned(shape), both.*codes = found;
+    cpu.run(both);
+    expect_same_bits(both.*result, op.*result, Op::kName);
+    expect_same_bits(found.y.data, wanted.data, Op::kName);
+    expect_same_bits(found.amax, amax, Op::kName);
+    EXPECT_GT(floats(amax)[0], 0.125f);
+  }
 };
 
 TEST_F(Fp8Ops, QuantiseRoundsEveryElementAndItsTranspose) {
@@ -286,6 +305,61 @@ TEST(Fp8Gemms, HaveBothFactorsAlongK) {
   EXPECT_EQ(describe(key_of(*gemms.dweight)), "[48, 32]^T x [48, 16] in bf16, adds");
 }
 
+TEST_F(Fp8Ops, NormsWriteTheCodesOfQuantise) {
+  for (const auto [N, C] : {std::array<int64_t, 2>{1, 1}, {3, 7}, {33, 40}}) {
+    const Tensor x = make.normal({N, C}, 3), w = make.normal({C}), b = make.normal({C}),
+                 mean = make.empty({N}), rstd = make.empty({N}), dy = make.normal({N, C}),
+                 add = make.normal({N, C}, 40), dw = make.zeros({C}), db = make.zeros({C});
+    const Tensor y = make.poisoned({N, C}), dx = make.poisoned({N, C});
+    LayerNormForward layer{.x = x, .weight = w, .bias = b, .y = y, .mean = mean, .rstd = rstd};
+    expect_codes(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
+    LayerNormBackward layer_back{.dy = dy,
+                                 .x = x,
+                                 .weight = w,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dweight = dw,
+                                 .dbias = db,
+                                 .add = add};
+    expect_codes(layer_back, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
+    RmsNormForward rms{.x = x, .weight = w, .y = y, .rstd = rstd, .epsilon = 1e-5f};
+    expect_codes(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
+    RmsNormBackward rms_back{
+        .dy = dy, .x = x, .weight = w, .rstd = rstd, .dx = dx, .dweight = dw, .add = add};
+    expect_codes(rms_back, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
+  }
+}
+
+TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
+  for (const auto [N, C, F] : {std::array<int64_t, 3>{1, 2, 16}, {3, 7, 5}, {33, 16, 24}}) {
+    const Tensor gate_up = make.normal({N, 2 * F}, 3), dy = make.normal({N, F});
+    SwigluForward swiglu{.gate_up = gate_up, .y = make.poisoned({N, F})};
+    expect_codes(swiglu, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
+    SwigluBackward back{.dy = dy, .gate_up = gate_up, .d_gate_up = make.poisoned({N, 2 * F})};
+    expect_codes(back, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+    for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+      const Tensor x = make.normal({N, C}, 3), w = make.normal({F, C}), v = make.normal({C, F}),
+                   u = make.normal({N, F}), dv = make.zeros({C, F});
+      LinearForward linear{.x = x,
+                           .weight = w,
+                           .y = make.poisoned({N, F}),
+                           .bias = make.normal({F}, 3),
+                           .pre_activation = u,
+                           .activation = activation};
+      expect_codes(linear, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+      LinearBackward linear_back{.dy = make.normal({N, C}, 4),
+                                 .x = dy,
+                                 .weight = v,
+                                 .dx = make.poisoned({N, F}),
+                                 .dweight = dv,
+                                 .pre_activation = make.normal({N, F}),
+                                 .activation = activation};
+      expect_codes(linear_back, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
+    }
+  }
+}
+
 TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
   const Tensor x = make.normal({4, 6}), w = make.normal({3, 6}), y = make.empty({4, 3});
   LinearForward forward{.x = x, .weight = w, .y = y, .fp8_x = matrix({4, 6})};
@@ -299,6 +373,41 @@ TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
   EXPECT_NE(refusal_of(cpu, Quantise{.x = x, .format = DType::kE4M3, .y = matrix({6, 4})})
                 .find("quantise: y wants fp32 [4, 6]"),
             std::string::npos);
+}
+
+TEST_F(Fp8Ops, RefuseCodesThatDoNotFit) {
+  const auto expect_refusal = [](const std::string& found, const char* wanted) {
+    EXPECT_NE(found.find(wanted), std::string::npos) << found;
+  };
+  SwigluForward swiglu{.gate_up = make.normal({4, 6}), .y = make.empty({4, 3})};
+  swiglu.fp8_y = {.y = matrix({4, 6}), .amax = make.zeros({1})};
+  expect_refusal(refusal_of(cpu, swiglu), "swiglu forward: fp8_y wants fp32 [4, 3] on cpu");
+  swiglu.fp8_y = {.y = matrix({4, 3}), .amax = {}};
+  expect_refusal(refusal_of(cpu, swiglu), "swiglu forward: the amax of a result in FP8 wants fp32 [1]");
+  swiglu.fp8_y = {.y = {.data = make.empty({4, 3}), .scale = {}}, .amax = make.zeros({1})};
+  expect_refusal(refusal_of(cpu, swiglu), "swiglu forward: the scale of a result in FP8 wants fp32 [1]");
+  // On a GPU: gradients in e5m2, beside a result in bf16
+  const auto on_gpu = [](DType dtype, Shape shape) { return Tensor{nullptr, dtype, shape, Device::kCuda}; };
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const DType format : kFormats) {
+      SwigluBackward back{.dy = on_gpu(dtype, {4, 8}),
+                          .gate_up = on_gpu(dtype, {4, 16}),
+                          .d_gate_up = on_gpu(dtype, {4, 16}),
+                          .fp8_d_gate_up = {.y = {on_gpu(format, {4, 16}), on_gpu(DType::kF32, {1})},
+                                            .amax = on_gpu(DType::kF32, {1})}};
+      std::string refusal;
+      try {
+        back.check_on(Device::kCuda);
+      } catch (const Error& error) {
+        refusal = error.what();
+      }
+      if (format == DType::kE4M3)
+        expect_refusal(refusal, "swiglu backward: fp8_d_gate_up wants e5m2 [4, 16] on cuda");
+      else if (dtype == DType::kF32)
+        expect_refusal(refusal, "swiglu backward: fp8_d_gate_up wants a result in bf16 beside it");
+      else
+        EXPECT_EQ(refusal, "");
+    }
 }
 
 }  // namespace

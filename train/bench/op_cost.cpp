@@ -64,29 +64,33 @@ OpCost cost(const EmbeddingBackward& a) {
   const Tensor positions = a.d_position_table.rows(0, a.tokens.shape[1]);
   return one + moved(positions, positions);
 }
-OpCost cost(const LayerNormForward& a) { return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd); }
+const Tensor& codes(const Fp8Output& output) { return output.y.data; }
+OpCost cost(const LayerNormForward& a) {
+  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd, codes(a.fp8_y));
+}
 OpCost cost(const LayerNormBackward& a) {
-  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add) +
+  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add, codes(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dbias, a.dx_sum);
 }
-OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd); }
+OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd, codes(a.fp8_y)); }
 OpCost cost(const RmsNormBackward& a) {
-  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add) + gradients(a.accumulate, a.dweight, a.dx_sum);
+  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, codes(a.fp8_dx)) +
+         gradients(a.accumulate, a.dweight, a.dx_sum);
 }
 OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.documents); }
 OpCost cost(const RotaryBackward& a) {
   return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.documents) +
          gradients(a.accumulate, a.dq_weight, a.dk_weight);
 }
-OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y); }
-OpCost cost(const SwigluBackward& a) { return moved(a.dy, a.gate_up, a.d_gate_up); }
+OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y, codes(a.fp8_y)); }
+OpCost cost(const SwigluBackward& a) { return moved(a.dy, a.gate_up, a.d_gate_up, codes(a.fp8_d_gate_up)); }
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
 const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 OpCost cost(const LinearForward& a) {
-  return product(a.x, a.weight, a.fp8_x) +
-         moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y, a.bias, a.add, a.pre_activation);
+  return product(a.x, a.weight, a.fp8_x) + moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y,
+                                                 a.bias, a.add, a.pre_activation, codes(a.fp8_y));
 }
 OpCost cost(const LinearBackward& a) {
   OpCost all;
@@ -154,7 +158,8 @@ OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
                        : OpCost{};
     case LinearBackward::Part::kInput:
       return product(a.x, a.weight, a.fp8_dy) +
-             moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add) +
+             moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add,
+                   codes(a.fp8_dx)) +
              gradients(a.accumulate, a.dx_sum);
   }
   return {};
