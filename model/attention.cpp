@@ -45,9 +45,9 @@ Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
 }  // namespace
 
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
-                 const AttentionSaved& s) {
+                 const AttentionSaved& s, const Fp8Matrix& fp8_x) {
   linear_forward(stream, a.config, w.qkv, qkv_layers(a.config), s.qkv_adapter,
-                 {.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias});
+                 {.x = x, .weight = w.qkv.weight, .y = rows_of(s.qkv), .bias = w.qkv.bias, .fp8_x = fp8_x});
   place_heads(stream, a, w, s);
 }
 
@@ -105,7 +105,8 @@ void out_forward(const Stream& stream, const ModelConfig& config, const Attentio
 
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
                         const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
-                        const WriteGradients& write, const Tensor& dy, const Tensor& x) {
+                        const WriteGradients& write, const Tensor& dy, const Fp8Matrix& fp8_dy,
+                        const Tensor& x) {
   const Tensor d_output =
       arena.alloc(MemoryTag::kActivations, "gradient of attention's output", dy.dtype, s.output.shape);
   const Tensor d_qkv = arena.alloc(MemoryTag::kActivations, "gradient of qkv", dy.dtype, s.qkv.shape);
@@ -118,6 +119,7 @@ void attention_backward(const Stream& stream, Arena& arena, const AttentionSetti
                    .dx = rows_of(d_output),
                    .dweight = gradients.out.weight,
                    .dbias = write.branch_bias ? gradients.out.bias : Tensor{},
+                   .fp8_dy = fp8_dy,
                    .accumulate = write.accumulate});
   const PackedHeads in = heads_of(a, s), d(d_qkv, a.plan.shape);
   const Heads d_qk = heads_to_rotate(a.config, d_qkv);

@@ -84,8 +84,9 @@ struct AttentionSettings {
   std::optional<DecodePlan> decode = {};  // set: each text has one new token, and this plan is the one used
 };
 
+// `fp8_x` is x in FP8 where that has been rounded, or none.
 void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
-                 const AttentionSaved& s);
+                 const AttentionSaved& s, const Fp8Matrix& fp8_x);
 // Of qkv_forward(), what follows its product: the rotation, and where texts are continued, the new keys and
 // values to the cache
 void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
@@ -96,9 +97,11 @@ void attention_forward(const Stream& stream, const AttentionSettings& a, const A
 void out_forward(const Stream& stream, const ModelConfig& config, const AttentionWeights& w,
                  const AttentionSaved& s, const Tensor& add, const Tensor& y);
 
-// From `dy`, the gradient of out_forward's y, to that of x, which overwrites x.
+// From `dy`, the gradient of out_forward's y, to that of x, which overwrites x. `fp8_dy` is dy in FP8 where
+// that has been rounded, or none.
 void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
                         const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
-                        const WriteGradients& write, const Tensor& dy, const Tensor& x);
+                        const WriteGradients& write, const Tensor& dy, const Fp8Matrix& fp8_dy,
+                        const Tensor& x);
 
 }  // namespace tessera

@@ -113,6 +113,10 @@ void Fp8::end_step(const Stream& stream) {
   known_ = true;
 }
 
+void Fp8::read_again(bool reads_again) {
+  for (const Layer& layer : layers_) layer.fp8->reads_again = reads_again;
+}
+
 void Fp8::forget() { known_ = false; }
 
 Fp8Scales Fp8::scales(const Stream& stream) const {

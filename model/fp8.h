@@ -46,6 +46,9 @@ class Fp8 {
   const Tensor& amaxes() const { return amaxes_; }  // [ranks, 2, S] fp32
   Tensor own_amaxes() const;                        // [2 S], of this rank: a part of it
 
+  // Whether x and dy are rounded by passes of their own alone, for comparison: the same bits, more to read
+  void read_again(bool reads_again);
+
   void forget();                                 // the scales: the next step is again the first
   Fp8Scales scales(const Stream& stream) const;  // of the next step; empty: it is the first, or needs none
   // Those of a checkpoint. Where a layer of this run is not among them, the next step is again the first.

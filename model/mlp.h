@@ -56,18 +56,22 @@ void visit_mlp_saved(S& mlp, const ModelConfig& config, int64_t N, DType dtype, 
           mlp.contract_adapter);
 }
 
+// In FP8 (fp8_linear.h): `fp8_x` of a layer is its x where that has been rounded, and `fp8_hidden` gets the
+// hidden layer. Any of them may be none.
 void expand_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const Tensor& x,
-                    const MlpSaved& s);
+                    const MlpSaved& s, const Fp8Matrix& fp8_x, const Fp8Output& fp8_hidden);
 // expand_forward() and activation_forward() as one operation, of the norm of `x`
 FusedLinear fused_expand(const ModelConfig& config, const MlpWeights& w, const Tensor& x, const MlpSaved& s);
-void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s);
+void activation_forward(const Stream& stream, const ModelConfig& config, const MlpSaved& s,
+                        const Fp8Output& fp8_hidden);
 // y = add + contract(hidden); without `add`, that alone
 void contract_forward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
-                      const Tensor& add, const Tensor& y);
+                      const Tensor& add, const Tensor& y, const Fp8Matrix& fp8_x = {});
 
-// From `dy`, the gradient of contract_forward's y, to that of x, which overwrites x. Overwrites s.
+// From `dy`, the gradient of contract_forward's y, to that of x, which overwrites x. Overwrites s. `fp8_dy`
+// is dy where that has been rounded, or none.
 void mlp_backward(const Stream& stream, const ModelConfig& config, const MlpWeights& w, const MlpSaved& s,
                   const MlpWeights& gradients, const WriteGradients& write, const Tensor& dy,
-                  const Tensor& x);
+                  const Fp8Matrix& fp8_dy, const Tensor& x);
 
 }  // namespace tessera

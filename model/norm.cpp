@@ -3,17 +3,22 @@
 namespace tessera {
 
 void norm_forward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                  const NormSaved& s) {
+                  const NormSaved& s, const Fp8Output& fp8_y) {
   if (config.norm == NormKind::kRmsNorm)
-    return stream.run(
-        RmsNormForward{.x = x, .weight = w.weight, .y = s.y, .rstd = s.rstd, .epsilon = config.norm_epsilon});
+    return stream.run(RmsNormForward{.x = x,
+                                     .weight = w.weight,
+                                     .y = s.y,
+                                     .rstd = s.rstd,
+                                     .epsilon = config.norm_epsilon,
+                                     .fp8_y = fp8_y});
   stream.run(LayerNormForward{.x = x,
                               .weight = w.weight,
                               .bias = w.bias,
                               .y = s.y,
                               .mean = s.mean,
                               .rstd = s.rstd,
-                              .epsilon = config.norm_epsilon});
+                              .epsilon = config.norm_epsilon,
+                              .fp8_y = fp8_y});
 }
 
 void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear) {
@@ -24,7 +29,7 @@ void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved
 
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
                    const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add,
-                   const Tensor& dx_sum, bool accumulate) {
+                   const Tensor& dx_sum, const Fp8Output& fp8_dx, bool accumulate) {
   if (config.norm == NormKind::kRmsNorm)
     return stream.run(RmsNormBackward{.dy = s.y,
                                       .x = x,
@@ -34,7 +39,8 @@ void norm_backward(const Stream& stream, const ModelConfig& config, const NormWe
                                       .dweight = gradients.weight,
                                       .add = add,
                                       .dx_sum = dx_sum,
-                                      .accumulate = accumulate});
+                                      .accumulate = accumulate,
+                                      .fp8_dx = fp8_dx});
   stream.run(LayerNormBackward{.dy = s.y,
                                .x = x,
                                .weight = w.weight,
@@ -45,7 +51,8 @@ void norm_backward(const Stream& stream, const ModelConfig& config, const NormWe
                                .dbias = gradients.bias,
                                .add = add,
                                .dx_sum = dx_sum,
-                               .accumulate = accumulate});
+                               .accumulate = accumulate,
+                               .fp8_dx = fp8_dx});
 }
 
 }  // namespace tessera

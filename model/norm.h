@@ -30,16 +30,18 @@ void visit_norm_saved(S& norm, const ModelConfig& config, int64_t N, DType dtype
   visit(SavedInfo{stage, names[2], DType::kF32, {N}}, norm.rstd);
 }
 
+// `fp8_y`, or none, gets y in FP8 as well.
 void norm_forward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                  const NormSaved& s);
+                  const NormSaved& s, const Fp8Output& fp8_y);
 
 // `linear` of the norm of its x
 void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear);
 
 // s.y holds the gradient of y. dx = add + the gradient of x; add may be dx itself, or none. dx_sum, or none,
-// is the gradient of the last bias that was added to x: it gets the sum of dx's rows.
+// is the gradient of the last bias that was added to x: it gets the sum of dx's rows. fp8_dx, or none, gets
+// dx in FP8 as well.
 void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
                    const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add,
-                   const Tensor& dx_sum, bool accumulate);
+                   const Tensor& dx_sum, const Fp8Output& fp8_dx, bool accumulate);
 
 }  // namespace tessera

@@ -35,17 +35,27 @@ void drop(const Stream& stream, const Model& model, const Dropout& dropout, cons
                           .dropout = dropout});
 }
 
-// One stage of a block: Stage has them in their order. A branch that is dropped adds to the residual stream
-// after that, otherwise in its last product.
-void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage, const Tensor& x,
+// The x of a linear layer in FP8, which the stage `writer` writes for `product` where both of them run:
+// `kept` has those that do not.
+Fp8Output written_by(Stage writer, Stage product, Keep kept, const LinearWeights& layer, const Tensor& x) {
+  return kept.keeps(writer) || kept.keeps(product) ? Fp8Output{} : layer.fp8.x_output(x);
+}
+
+// One stage of a block: Stage has them in their order, and all run but those of `kept`. A branch that is
+// dropped adds to the residual stream after that, otherwise in its last product.
+void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage, Keep kept, const Tensor& x,
                const BlockSaved& s, const Tensor& attention_workspace) {
   const BlockParams& p = pass.model.params.blocks[layer];
   const ModelConfig& config = pass.model.config;
+  const Fp8Output qkv_x = written_by(Stage::kNorm1, Stage::kQkv, kept, p.attention.qkv, s.norm1.y),
+                  expand_x = written_by(Stage::kNorm2, Stage::kExpand, kept, p.mlp.expand, s.norm2.y),
+                  contract_x = written_by(activation_stage(config), Stage::kContract, kept, p.mlp.contract,
+                                          s.mlp.hidden);
   switch (stage) {
     case Stage::kNorm1:
-      return norm_forward(stream, config, p.norm1, x, s.norm1);
+      return norm_forward(stream, config, p.norm1, x, s.norm1, qkv_x);
     case Stage::kQkv:
-      return qkv_forward(stream, pass.attention_of(layer), p.attention, s.norm1.y, s.attention);
+      return qkv_forward(stream, pass.attention_of(layer), p.attention, s.norm1.y, s.attention, qkv_x.y);
     case Stage::kAttention:
       return attention_forward(stream, pass.attention_of(layer), s.attention, attention_workspace);
     case Stage::kOut: {
@@ -54,14 +64,15 @@ void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage
       return drop(stream, pass.model, own, s.residual_mid, s.residual_mid, x);
     }
     case Stage::kNorm2:
-      return norm_forward(stream, config, p.norm2, s.residual_mid, s.norm2);
+      return norm_forward(stream, config, p.norm2, s.residual_mid, s.norm2, expand_x);
     case Stage::kExpand:
-      return expand_forward(stream, config, p.mlp, s.norm2.y, s.mlp);
+      return expand_forward(stream, config, p.mlp, s.norm2.y, s.mlp, expand_x.y, contract_x);
     case Stage::kActivation:
-      return activation_forward(stream, config, s.mlp);
+      return activation_forward(stream, config, s.mlp, contract_x);
     case Stage::kContract: {
       const Dropout own = pass.dropout.at(DropoutKind::kMlpBranch, layer);
-      contract_forward(stream, config, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out);
+      contract_forward(stream, config, p.mlp, s.mlp, own ? Tensor{} : s.residual_mid, s.residual_out,
+                       contract_x.y);
       return drop(stream, pass.model, own, s.residual_out, s.residual_out, s.residual_mid);
     }
   }
@@ -69,7 +80,8 @@ void run_stage(const Stream& stream, const Pass& pass, size_t layer, Stage stage
 
 void block_forward(const Stream& stream, const Pass& pass, size_t layer, const Tensor& x, const BlockSaved& s,
                    const Tensor& attention_workspace) {
-  for (const Stage stage : kStages) run_stage(stream, pass, layer, stage, x, s, attention_workspace);
+  for (const Stage stage : kStages)
+    run_stage(stream, pass, layer, stage, Keep::nothing(), x, s, attention_workspace);
 }
 
 // The gradient of the residual stream after a block is also that of the bias of its MLP branch, and the norm
@@ -79,8 +91,22 @@ Tensor bias_before(const Pass& pass, const Grads& grads, size_t next) {
   return grads.blocks[next - 1].mlp.contract.bias;
 }
 
+// That gradient is also the dy of the branch's last product, for which the norm rounds it; not where a
+// dropout stands between them, or where products of the branch's block run again first. They would overwrite
+// the codes, as all layers share one place for them. The last block does not run again.
+Fp8Output branch_before(const Pass& pass, size_t next, const Tensor& d) {
+  if (next == 0 || pass.dropout.at(DropoutKind::kMlpBranch, next - 1)) return {};
+  const Keep& keep = pass.model.keep;
+  const bool runs_again = next < pass.model.params.blocks.size() &&
+                          !(keep.keeps(Stage::kQkv) && keep.keeps(Stage::kOut) && keep.keeps(Stage::kExpand));
+  return runs_again ? Fp8Output{} : pass.model.params.blocks[next - 1].mlp.contract.fp8.dy_output(d);
+}
+
 // The forward's stages in reverse. `d` is the gradient of residual_out on entry, of the block's input x on
 // return. An input of a linear layer that is not read again is overwritten by its gradient.
+//
+// In FP8, layers share one place for the codes of x and dy. So an operation that writes codes is the last one
+// to do so before the product that reads them.
 void block_backward(const Stream& stream, Arena& arena, const Pass& pass, size_t layer, const Tensor& x,
                     const BlockSaved& s, const Tensor& d, const Grads& grads) {
   Arena::Scope scope(arena);
@@ -93,15 +119,17 @@ void block_backward(const Stream& stream, Arena& arena, const Pass& pass, size_t
       of_mlp ? arena.alloc(MemoryTag::kActivations, "gradient of a residual branch", d.dtype, d.shape) : d;
   drop(stream, model, of_mlp, d, branch);
   mlp_backward(stream, model.config, p.mlp, s.mlp, g.mlp,
-               {.accumulate = accumulate, .branch_bias = static_cast<bool>(of_mlp)}, branch, s.norm2.y);
+               {.accumulate = accumulate, .branch_bias = static_cast<bool>(of_mlp)}, branch,
+               branch_before(pass, layer + 1, d).y, s.norm2.y);
+  const Fp8Output out_dy = of_attention ? Fp8Output{} : p.attention.out.fp8.dy_output(d);
   norm_backward(stream, model.config, p.norm2, s.residual_mid, s.norm2, g.norm2, d, d,
-                of_attention ? Tensor{} : g.attention.out.bias, accumulate);
+                of_attention ? Tensor{} : g.attention.out.bias, out_dy, accumulate);
   drop(stream, model, of_attention, d, branch);
   attention_backward(stream, arena, pass.attention_of(layer), p.attention, s.attention, g.attention,
                      {.accumulate = accumulate, .branch_bias = static_cast<bool>(of_attention)}, branch,
-                     s.norm1.y);
+                     out_dy.y, s.norm1.y);
   norm_backward(stream, model.config, p.norm1, x, s.norm1, g.norm1, d, d, bias_before(pass, grads, layer),
-                accumulate);
+                branch_before(pass, layer, d), accumulate);
 }
 
 const Tensor& block_input(const Saved& saved, size_t layer) {
@@ -112,8 +140,27 @@ const Tensor& block_input(const Saved& saved, size_t layer) {
 void recompute(const Stream& stream, const Pass& pass, const Saved& saved, size_t layer) {
   for (const Stage stage : kStages)
     if (!pass.model.keep.keeps(stage))
-      run_stage(stream, pass, layer, stage, block_input(saved, layer), saved.blocks[layer],
+      run_stage(stream, pass, layer, stage, pass.model.keep, block_input(saved, layer), saved.blocks[layer],
                 saved.attention_workspace);
+}
+
+// Rows whose logits are computed at a time
+int64_t rows_of_logits(const Model& model, int64_t N) {
+  return model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
+}
+
+// The x of the logits in FP8, written by the final norm; not where the gradient of some logits would
+// overwrite the x of the next ones
+Fp8Output logits_x(const Model& model, const Tensor& norm) {
+  const int64_t N = norm.shape[0];
+  return rows_of_logits(model, N) < N ? Fp8Output{} : model.params.head_fp8.x_output(norm);
+}
+
+void logits_of(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits,
+               const Fp8Matrix& fp8_x) {
+  LinearForward product{.x = rows, .weight = model.params.classifier(), .y = logits, .fp8_x = fp8_x};
+  quantise_factors(stream, model.params.head_fp8, product);
+  stream.run(product);
 }
 
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
@@ -125,13 +172,13 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
   const int64_t N = saved.norm.y.shape[0];
   {
     Arena::Scope scope(arena);
-    const int64_t chunk = model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
+    const int64_t chunk = rows_of_logits(model, N);
     const Tensor all_logits =
         arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {chunk, model.config.padded_vocab()});
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t rows = std::min(chunk, N - first);
       const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows);
-      logits_forward(stream, model, norm, logits);
+      logits_of(stream, model, norm, logits, logits_x(model, saved.norm.y).y);
       stream.run(CrossEntropy{.logits = logits,
                               .targets = pass.batch.targets.view({N}).rows(first, rows),
                               .losses = losses.rows(first, rows),
@@ -152,7 +199,7 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
   if (!grads) return;
   const size_t layers = saved.blocks.size();
   norm_backward(stream, model.config, p.norm, block_input(saved, layers), saved.norm, grads->norm, d, {},
-                bias_before(pass, *grads, layers), pass.accumulate);
+                bias_before(pass, *grads, layers), branch_before(pass, layers, d), pass.accumulate);
 }
 
 }  // namespace
@@ -227,13 +274,12 @@ void forward(const Stream& stream, const Model& model, const Batch& batch, const
     block_forward(stream, pass, l, block_input(saved, l), saved.blocks[l], saved.attention_workspace);
   }
   before(model.config.layers);
-  norm_forward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm);
+  norm_forward(stream, model.config, p.norm, block_input(saved, saved.blocks.size()), saved.norm,
+               logits_x(model, saved.norm.y));
 }
 
 void logits_forward(const Stream& stream, const Model& model, const Tensor& rows, const Tensor& logits) {
-  LinearForward product{.x = rows, .weight = model.params.classifier(), .y = logits};
-  quantise_factors(stream, model.params.head_fp8, product);
-  stream.run(product);
+  logits_of(stream, model, rows, logits, {});
 }
 
 void evaluate_batch(const Stream& stream, Arena& arena, const Model& model, const Batch& batch,

@@ -1,6 +1,8 @@
 // Optimizer steps of a small model on any device, and what must hold on every device.
 #pragma once
 
+#include <functional>
+
 #include "tests/support.h"
 #include "train/session/decoder.h"
 #include "train/session/device.h"
@@ -34,13 +36,16 @@ inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& para
   return tensors;
 }
 
-// From a fixed seed, on tokens that depend on the step alone. The tensors live in `make`.
+// From a fixed seed, on tokens that depend on the step alone. The tensors live in `make`. `prepare` is called
+// before the first step.
 inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, int steps, HostTensors& make,
-                             double learning_rate = 1e-3) {
+                             double learning_rate = 1e-3,
+                             const std::function<void(TrainState&)>& prepare = {}) {
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
   TrainState state(*be, arena, shape);
   state.initialize(3);
+  if (prepare) prepare(state);
   StepsResult result;
   HostTensors data;
   for (int i = 0; i < steps; ++i) {

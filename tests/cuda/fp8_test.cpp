@@ -6,6 +6,7 @@
 
 #include "kernels/gemm.h"
 #include "tests/cuda/twin.h"
+#include "tests/model_families.h"
 #include "tests/train_steps.h"
 
 namespace tessera {
@@ -295,6 +296,40 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), recorded, 10, make), found);
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), on_gpu, 10, make), found);
   testing::expect_plan_is_the_step(cuda().backend().traits(), on_gpu);
+}
+
+// Rounded by what writes x and dy, or by passes of their own: LayerNorm with GELU, RMSNorm with SwiGLU
+TEST_F(Fp8Test, RoundsWhereItWritesToTheSameBits) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  const ModelConfig gpt2{.vocab_size = 61,
+                         .context = 32,
+                         .layers = 3,
+                         .heads = 1,
+                         .channels = 64,
+                         .kv_heads = 1,
+                         .head_dim = 64};
+  struct Case {
+    Keep keep;
+    double dropped;
+  };
+  for (const ModelConfig& model : {gpt2, testing::with_qwen3_parts(gpt2)})
+    for (const auto& [keep, dropped] : {Case{{}, 0}, Case{{}, 0.1}, Case{kKeepOutputs, 0}}) {
+      SCOPED_TRACE(text_of(keep) + fmt::format(", dropout {}", dropped));
+      RunShape shape{.model = model,
+                     .micro_batch = 1,
+                     .micro_steps = 2,
+                     .sequence_length = 32,
+                     .fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true}};
+      shape.dtype = DType::kBF16;
+      shape.keep = keep;
+      shape.model.dropout = {.embedding = dropped, .residual = dropped, .attention = dropped};
+      testing::HostTensors make;
+      const auto steps = [&](bool read_again) {
+        return testing::run_steps(cuda().backend().traits(), shape, 3, make, 1e-3,
+                                  [&](TrainState& state) { state.fp8().read_again(read_again); });
+      };
+      testing::expect_same_bits(steps(false), steps(true));
+    }
 }
 
 }  // namespace

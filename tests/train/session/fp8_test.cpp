@@ -105,6 +105,78 @@ TEST(Fp8Training, RecomputesTheSameBits) {
   EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
 }
 
+// Passes of Quantise over x or dy
+struct CountsPasses : OpObserver {
+  int count = 0;
+  void before(const AnyOp& op, Backend&, const Launch&) override {
+    if (const auto* const* quantise = std::get_if<const Quantise*>(&op)) count += !(*quantise)->transposed;
+  }
+  void after(const AnyOp&, Backend&, const Launch&) override {}
+};
+
+// Of three steps. The first has no scales yet; the passes are those of the last.
+struct Passes {
+  std::vector<double> losses;
+  std::string weights;
+  int count;
+  Passes(const RunShape& shape, bool read_again) {
+    Trained run(shape);
+    run.state.fp8().read_again(read_again);
+    losses = run.steps(2);
+    CountsPasses counts;
+    run.be->add_observer(counts);
+    losses.push_back(run.step(3));
+    run.be->remove_observer(counts);
+    weights = weight_bytes(run.state);
+    count = counts.count;
+  }
+};
+
+// What writes x or dy rounds it, with the bits that a pass of its own finds. The passes that stay in a block
+// are of the output of attention and of the gradient of q, k and v; of the head, of the logits' gradient.
+TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
+  ModelConfig llama = with_qwen3_parts(kModel);
+  llama.kv_heads = 1;
+  ModelConfig relu = kModel;
+  relu.mlp = Mlp::kRelu;
+  struct Case {
+    Keep keep;
+    int passes;  // of a micro-step, in blocks that do not drop
+  };
+  // Three blocks of four run again. Then there are passes for the dy of the MLP's last product, where others
+  // ran before it; for the x of W_O; and for the x of qkv where the norm before it is kept.
+  const Case cases[] = {{{}, 8},
+                        {{Recomputed::kNorms, Recomputed::kActivation}, 8},
+                        {{Recomputed::kAttention}, 8 + 3 * 3},
+                        {{Recomputed::kMlp}, 8 + 3},
+                        {kKeepOutputs, 8 + 2 * 3}};
+  for (const ModelConfig& model : {kModel, llama, relu})
+    for (const auto& [keep, passes] : cases)
+      for (const double dropped : {0.0, 0.1}) {
+        SCOPED_TRACE(text_of(keep) + fmt::format(", {} layers, dropout {}", name_of(model.mlp), dropped));
+        RunShape shape = fp8_shape(model, kAll);
+        shape.keep = keep;
+        shape.model.dropout = {.embedding = dropped, .residual = dropped, .attention = dropped};
+        const Passes fused(shape, false), apart(shape, true);
+        EXPECT_EQ(fused.losses, apart.losses);
+        EXPECT_TRUE(fused.weights == apart.weights);
+        EXPECT_LT(fused.count, apart.count);
+        if (dropped == 0.0) EXPECT_EQ(fused.count, 2 * (passes + 1)) << "with that of the head";
+      }
+}
+
+TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {
+  for (const int64_t chunk : {int64_t{0}, int64_t{48}})
+    for (const Fp8Config& config : {Fp8Config{}, Fp8Config{.head = true}, kAll, kAllCurrent}) {
+      SCOPED_TRACE(fp8_text(kModel, config) + fmt::format(", chunks of {}", chunk));
+      RunShape shape = fp8_shape(kModel, config);
+      shape.classifier_chunk = chunk;
+      const Passes fused(shape, false), apart(shape, true);
+      EXPECT_EQ(fused.losses, apart.losses);
+      EXPECT_TRUE(fused.weights == apart.weights);
+    }
+}
+
 TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   const auto layers = [](const Fp8Config& config) {
     Trained run(fp8_shape(kModel, config));
