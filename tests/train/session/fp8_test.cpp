@@ -161,7 +161,9 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
         EXPECT_EQ(fused.losses, apart.losses);
         EXPECT_TRUE(fused.weights == apart.weights);
         EXPECT_LT(fused.count, apart.count);
-        if (dropped == 0.0) EXPECT_EQ(fused.count, 2 * (passes + 1)) << "with that of the head";
+        if (dropped == 0.0) {
+          EXPECT_EQ(fused.count, 2 * (passes + 1)) << "with that of the head";
+        }
       }
 }
 
