@@ -83,7 +83,7 @@ std::vector<float> read(const Layout& layout, const void* data, int batch) {
   return values;
 }
 
-// Of products in FP8 on GPUs of 8.9 and 9.0 (cuBLAS 13.0, cublasLtMatmul, table 4): A transposed, B not, the
+// Of products in FP8 on GPUs of 8.9 and 9.0 (cuBLAS 13.0, cublasLtMatmul()): A transposed, B not, the
 // dimensions multiples of 16, at most one of them e5m2, and C and D of a wider type
 bool supported(const Desc& desc, const Layout& a, const Layout& b, const Layout& d) {
   if (is_fp8(a.type) != is_fp8(b.type) || is_fp8(d.type)) return false;
@@ -151,7 +151,6 @@ extern "C" {
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 size_t cublasLtGetCudartVersion() { return 13000; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the emulated cuBLASLt"; }
-const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS"; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(new int);
   return CUBLAS_STATUS_SUCCESS;

@@ -161,7 +161,6 @@ inline unsigned __ballot_sync(unsigned mask, bool value) {
   return votes;
 }
 inline int __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
-inline int __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == mask; }
 template <class T, class F>
 T reduce_lanes(const char* operation, unsigned mask, T value, F f) {
   const auto all = emulator::give(operation, mask, value);
@@ -177,11 +176,6 @@ template <class T>
 T __reduce_max_sync(unsigned mask, T value) {
   return reduce_lanes("__reduce_max_sync", mask, value, [](T a, T b) { return std::max(a, b); });
 }
-template <class T>
-T __reduce_min_sync(unsigned mask, T value) {
-  return reduce_lanes("__reduce_min_sync", mask, value, [](T a, T b) { return std::min(a, b); });
-}
-
 // ---- memory ----
 
 template <class T>
@@ -197,7 +191,6 @@ void __stcg(T* to, T value) {
   *to = value;
 }
 inline size_t __cvta_generic_to_shared(const void* at) { return emulator::shared_address(at); }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 template <class T>
 T atomicAdd(T* to, T value) {
   return std::atomic_ref(*to).fetch_add(value);
@@ -223,13 +216,10 @@ inline unsigned atomicInc(unsigned* to, unsigned most) {
 
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __popc(unsigned x) { return std::popcount(x); }
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) << (by & 31) >> 32);
 }

@@ -145,7 +145,7 @@ void bulk_wait() {
 }
 inline void prefetch(const CUtensorMap&) {}
 inline void fence_shared_for_async() {}
-inline void fence_global_for_async() { __threadfence(); }
+inline void fence_global_for_async() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 // ---- registers and fragments ----
 
