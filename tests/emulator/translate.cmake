@@ -1,6 +1,7 @@
-# CUDA C++ as C++ for the emulated GPU: the two things that a header cannot explain to a compiler.
+# CUDA C++ as C++ for the emulated GPU: the three things that a header cannot explain to a compiler.
 #   kernel<<<blocks, threads>>>(args)    kernel ->* emulator::Launch(blocks, threads)(args)
 #   extern __shared__ T name[];          T* const name = dynamic shared memory of the block
+#   #if __CUDA_ARCH__ >= 900             #if 1: CUDA's headers would take the macro for a compiler of their own
 
 # tessera_emulate(variable): the names of CUDA sources in a list become those of their translations, and all
 # CUDA headers are translated as well.
