@@ -20,10 +20,8 @@ uint32_t largest_magnitude(const Tensor& x) {
   return largest;
 }
 
-}  // namespace
-
 // y = scale round(x / scale)
-void write_codes(const Tensor& x, DType format, const Fp8Matrix& y, const Tensor& amax) {
+void round_all(const Tensor& x, DType format, const Fp8Matrix& y) {
   const int64_t count = x.numel();
   const Fp8Format numbers = fp8_format(format);
   const float scale = *y.scale.as<float>(), inverse = 1 / scale;  // exact: a power of two
@@ -31,16 +29,29 @@ void write_codes(const Tensor& x, DType format, const Fp8Matrix& y, const Tensor
   float* to = y.data.as<float>();
 #pragma omp parallel for
   for (int64_t i = 0; i < count; ++i) to[i] = scale * round_to_fp8(from[i] * inverse, numbers);
-  if (!amax) return;
+}
+
+void note_largest(uint32_t found, const Tensor& amax) {
   float& largest = *amax.as<float>();
-  largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(largest), largest_magnitude(x)));
+  largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(largest), found));
+}
+
+}  // namespace
+
+void write_codes(const Tensor& x, DType format, const Fp8Output& output) {
+  if (!output) return;
+  round_all(x, format, output.y);
+  note_largest(largest_magnitude(x), output.amax);
 }
 
 void run(const Quantise& a, const Launch& /*on*/) {
-  if (a.current)
-    *a.y.scale.as<float>() =
-        std::bit_cast<float>(fp8_scale(largest_magnitude(a.x), a.format == DType::kE4M3, 0));
-  write_codes(a.x, a.format, a.y, a.amax);
+  if (a.amax || a.current) {
+    const uint32_t found = largest_magnitude(a.x);
+    if (a.current)
+      *a.y.scale.as<float>() = std::bit_cast<float>(fp8_scale(found, a.format == DType::kE4M3, 0));
+    if (a.amax) note_largest(found, a.amax);
+  }
+  round_all(a.x, a.format, a.y);
   if (!a.transposed) return;
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   const float* y = a.y.data.as<float>();
