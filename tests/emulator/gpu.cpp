@@ -14,7 +14,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -96,7 +96,7 @@ struct Barrier {
 struct Cluster {
   std::atomic<int> came = 0;
   std::atomic<uint64_t> turn = 0;
-  int blocks, threads;
+  int threads;
   uint8_t* shared[8] = {};
 };
 
@@ -260,7 +260,6 @@ class Multiprocessors {
     clusters_.clear();
     for (int i = 0; i < kMultiprocessors / grid.cluster; ++i) {
       clusters_.push_back(std::make_unique<Cluster>());
-      clusters_.back()->blocks = grid.cluster;
       clusters_.back()->threads = grid.cluster * static_cast<int>(grid.threads.count());
     }
     ++launches_;
@@ -339,7 +338,6 @@ void cluster_barrier() {
   if (++cluster.came == cluster.threads) {
     cluster.came = 0;
     ++cluster.turn;
-    block->progress = true;
   }
   wait("the barrier of its cluster", [&] { return cluster.turn != turn; });
 }

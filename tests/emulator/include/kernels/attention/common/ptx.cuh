@@ -1,6 +1,7 @@
 // What each wrapper of this header does, on the emulated GPU.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -12,12 +13,10 @@ inline float exp2(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1 / x; }
 
 inline float float_of_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
-inline uint32_t bf16_of_float(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  if (x != x) return 0x7fff;
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+inline uint32_t pack_bf16(float low, float high) {
+  const auto bits = [](float x) { return uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(x))}; };
+  return bits(high) << 16 | bits(low);
 }
-inline uint32_t pack_bf16(float low, float high) { return bf16_of_float(high) << 16 | bf16_of_float(low); }
 
 inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
