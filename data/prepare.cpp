@@ -251,11 +251,11 @@ void tell_dropped(const Pipeline& pipeline) {
   std::string places;
   for (const std::string& place : pipeline.first_dropped()) places += (places.empty() ? "" : ", ") + place;
   const int64_t more = pipeline.dropped() - std::ssize(pipeline.first_dropped());
-  fmt::print(stderr,
-             "prepare: notice: {} dropped, since no token of them counts (no assistant speaks, or "
-             "the completion is empty): {}{}; --strict refuses them\n",
-             pipeline.dropped() == 1 ? "1 sample was" : fmt::format("{} samples were", pipeline.dropped()),
-             places, more > 0 ? fmt::format(" and {} more", more) : "");
+  print_stderr(fmt::format(
+      "prepare: notice: {} dropped, since no token of them counts (no assistant speaks, or "
+      "the completion is empty): {}{}; --strict refuses them\n",
+      pipeline.dropped() == 1 ? "1 sample was" : fmt::format("{} samples were", pipeline.dropped()), places,
+      more > 0 ? fmt::format(" and {} more", more) : ""));
 }
 
 void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,

@@ -301,8 +301,8 @@ void train(Command& c) {
   write_file(path, tokenizer->json());
   status.clear();
   if (tokens < c.train.vocab_size)
-    fmt::print(stderr, "tokenize: notice: {} tokens instead of {}: no pair occurs {} times\n", tokens,
-               c.train.vocab_size, c.train.min_count);
+    print_stderr(fmt::format("tokenize: notice: {} tokens instead of {}: no pair occurs {} times\n", tokens,
+                             c.train.vocab_size, c.train.min_count));
   fmt::print("tokenize: wrote {}: tokens {}, merges {}, different pieces {}, {}, seconds {:.1f}\n",
              path.string(), tokens, made.merges.size(), pieces.counts().size(), tokenizer->name(),
              seconds_since(start));

@@ -1,7 +1,13 @@
 #include "kernels/base/command_line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -197,7 +203,13 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     subcommand->formatter(formatter);
   }
   const auto refuse = [&](const std::string& text) {
-    fmt::print(stderr, "{}: error: {} ({})\n", program, text, help_of(app, program));
+    print_stderr(fmt::format("{}: error: {} ({})\n", program, text, help_of(app, program)));
+    return 1;
+  };
+  const auto show = [&](const std::string& text) {
+    if (write_all(STDOUT_FILENO, text) || errno == EPIPE) return 0;
+    print_stderr(
+        fmt::format("{}: error: cannot write to standard output: {}\n", program, std::strerror(errno)));
     return 1;
   };
   try {
@@ -206,11 +218,9 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     if (!nameless.empty()) return refuse(nameless);
     return std::nullopt;
   } catch (const CLI::CallForVersion&) {
-    fmt::print("{}", version());
-    return 0;
+    return show(version());
   } catch (const CLI::Success&) {
-    fmt::print("{}", within_columns(app.help()));
-    return 0;
+    return show(within_columns(app.help()));
   } catch (const CLI::ParseError& error) {
     // A misspelled option is reported first: it may cause missing or superfluous arguments.
     const std::vector<std::string> left = app.remaining(true);
@@ -226,7 +236,7 @@ int run_program(const char* name, int (*run)(int, char**), int argc, char** argv
   outlive_readers();
   return run(argc, argv);
 } catch (const std::exception& error) {
-  fmt::print(stderr, "{}: error: {}\n", name, error.what());
+  print_stderr(fmt::format("{}: error: {}\n", name, error.what()));
   return 1;
 }
 

@@ -2,19 +2,37 @@
 #pragma once
 
 #include <fcntl.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
 
 namespace tessera {
+
+// What the program printed is in a buffer until it exits: a full disk is found no sooner. A reader that has
+// exited is no error.
+inline void flush_at_exit() {
+  if (std::fflush(stdout) == 0 || errno == EPIPE) return;
+  print_stderr(fmt::format("{}: error: cannot write to standard output: {}\n", program_invocation_short_name,
+                           std::strerror(errno)));
+  _exit(1);
+}
 
 // Call it first in main(). If the caller closed standard input, output or error, it becomes /dev/null:
 // otherwise a file opened later would get its number, and printed text would be written to that file. A
 // write above the limit of file size fails with an error; by default a signal would end the program without
-// a message.
+// a message. The exit code is 1 if what was printed could not be written.
 inline void start_process() {
   for (const int fd : {0, 1, 2})  // open() takes the lowest number that is free
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) break;
   std::signal(SIGXFSZ, SIG_IGN);
+  std::atexit(flush_at_exit);
 }
 
 // The program continues when the reader of its output exits.

@@ -140,6 +140,8 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
+void print_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }
+
 StatusLine::StatusLine(int fd, double quiet_seconds, bool speaks)
     : fd_(fd),
       quiet_seconds_(quiet_seconds),
@@ -158,10 +160,9 @@ void StatusLine::write(const std::string& text) {
   const int reason = errno;
   if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG) speaks_ = in_place_ = open_ = false;
   if (std::exchange(said_, true)) return;
-  write_all(STDERR_FILENO, fmt::format("{}: notice: cannot write to standard {}: {}. The program continues "
-                                       "without this output\n",
-                                       program_invocation_short_name,
-                                       fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
+  print_stderr(fmt::format(
+      "{}: notice: cannot write to standard {}: {}. The program continues without this output\n",
+      program_invocation_short_name, fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
 }
 
 bool StatusLine::due() const {

@@ -35,6 +35,9 @@ std::string format_duration(double seconds);  // "1:02:03", "4:05"
 bool draws_in_place(int fd);                    // a terminal, and not one of TERM=dumb
 int64_t columns_of_terminal(int fd);            // now; where the terminal does not say, $COLUMNS, else 80
 bool write_all(int fd, std::string_view text);  // false: errno says why
+// On standard error. What cannot be written is dropped: a program does not fail because nobody reads its
+// messages.
+void print_stderr(std::string_view text);
 
 // On a terminal a status is rewritten in place and never takes more than one line; anywhere else it is a line
 // of its own. Output that cannot be written (its reader has exited, the disk is full) is dropped, with one
@@ -54,7 +57,8 @@ class StatusLine {
   void print_wrapped(std::string_view text, int64_t indent);  // fitted to a terminal's width
   void print_labelled(std::string_view label, std::string_view text);
   void notice(std::string_view text) { print_labelled("notice", text); }
-  void clear();  // removes the status that show() wrote
+  void clear();                                          // removes the status that show() wrote
+  bool lost_output() const { return said_ && speaks_; }  // though it has a reader: the disk is full
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -11,6 +11,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
+#include "kernels/base/status_line.h"
 #include "kernels/gemm_peak.h"
 #include "kernels/timer.h"
 #include "train/bench/attention_results.h"
@@ -70,7 +71,7 @@ class Bench {
                options_.deterministic, options_.repeats);
     const std::string warning =
         old_cudnn_warning(has_yardstick(contenders) ? attention::cudnn_version_number() : 0);
-    if (!warning.empty()) fmt::print(stderr, "bench: {}\n", warning);
+    if (!warning.empty()) print_stderr(fmt::format("bench: {}\n", warning));
     for (const PlannedProblem& planned : problems) {
       std::vector<AttentionCell> cells = measure(planned, contenders);
       fmt::print("\n{}", problem_table(cells, results.gemm_peak, results.cudnn));
@@ -135,7 +136,7 @@ class Bench {
       } catch (const Error& error) {  // one contender's refusal is not the others'
         entries[i].run.reset();
         cell.why_not = "failed, as said above";
-        fmt::print(stderr, "bench: {} on {}: {}\n", contender.name, to_string(cell), error.what());
+        print_stderr(fmt::format("bench: {} on {}: {}\n", contender.name, to_string(cell), error.what()));
       }
     }
     for (int64_t repeat = 0; repeat < options_.repeats; ++repeat) {

@@ -11,6 +11,7 @@
 #include "kernels/attention/decode.h"
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
+#include "kernels/base/status_line.h"
 #include "kernels/timer.h"
 #include "train/bench/attention_run.h"
 #include "train/bench/attention_sweep.h"
@@ -160,7 +161,7 @@ class DecodeBench {
       cell.cudnn_ms = median([&] { cudnn_->decode(args, stream_.queue()); });
       cell.why_no_cudnn.clear();
     } catch (const Error& error) {  // its refusal is not ours
-      fmt::print(stderr, "bench: cudnn on {}: {}\n", to_string(cell.problem), error.what());
+      print_stderr(fmt::format("bench: cudnn on {}: {}\n", to_string(cell.problem), error.what()));
     }
   }
 

@@ -1,10 +1,9 @@
 // export: a checkpoint in, a model for other programs out.
-#include <cstdio>
-
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/status_line.h"
 #include "train/export/export_folder.h"
 #include "train/export/progress.h"
 #include "train/run/threads.h"
@@ -78,6 +77,6 @@ int main(int argc, char** argv) try {
   tessera::wait_without_spinning(argv);
   return tessera::run(argc, argv);
 } catch (const std::exception& error) {
-  fmt::print(stderr, "export: error: {}\n", error.what());
+  tessera::print_stderr(fmt::format("export: error: {}\n", error.what()));
   return 1;
 }

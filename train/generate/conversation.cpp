@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/status_line.h"
 #include "train/generate/interrupts.h"
 
 namespace tessera {
@@ -40,13 +42,13 @@ struct Turns {
     } else {
       if (goes_on) {
         ids = chat.opening(system, message);
-        fmt::print(stderr, "notice   the context of {} tokens is full: the conversation begins anew\n",
-                   capacity);
+        print_stderr(fmt::format("notice   the context of {} tokens is full: the conversation begins anew\n",
+                                 capacity));
       }
       if (std::ssize(ids) >= capacity) {
-        fmt::print(stderr,
-                   "notice   a message of {} tokens leaves no room for an answer in a context of {}\n",
-                   ids.size(), capacity);
+        print_stderr(
+            fmt::format("notice   a message of {} tokens leaves no room for an answer in a context of {}\n",
+                        ids.size(), capacity));
         decoder.stop(0);
         return false;
       }

@@ -106,7 +106,7 @@ Request read_request(const GenerateOptions& o) {
 void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits& device,
                   const GeneratePlan& plan) {
   const auto line = [](std::string_view label, const std::string& text) {
-    fmt::print(stderr, "{}\n", labelled(label, text));
+    print_stderr(labelled(label, text) + "\n");
   };
   line("model", fmt::format("{}: {} parameters, context {}, tokenizer {}", r.folder.string(),
                             format_count(static_cast<double>(r.model.parameters())), r.model.context,
@@ -188,7 +188,7 @@ int main(int argc, char** argv) {
   try {
     return run(options);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "generate: error: {}\n", error.what());
+    print_stderr(fmt::format("generate: error: {}\n", error.what()));
     return 1;
   }
 }

@@ -23,11 +23,11 @@ std::string rate(int64_t tokens, double seconds) {
 }  // namespace
 
 void Throughput::print() const {
-  fmt::print(
-      stderr, "{}\n{}\n",
+  print_stderr(fmt::format(
+      "{}\n{}\n",
       labelled("prompt", fmt::format("{} tokens in {:.2f} s{}", prompt_tokens, prompt_seconds,
                                      rate(prompt_tokens, prompt_seconds))),
-      labelled("text", fmt::format("{} tokens in {:.2f} s{}", tokens, seconds, rate(tokens, seconds))));
+      labelled("text", fmt::format("{} tokens in {:.2f} s{}", tokens, seconds, rate(tokens, seconds)))));
 }
 
 Throughput generate_samples(Session& session, Decoder& decoder, const Tokenizer& tokenizer,

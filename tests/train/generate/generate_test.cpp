@@ -287,11 +287,26 @@ TEST_F(GenerateTest, OutlivesItsReader) {
   EXPECT_EQ(result.error.find("error"), std::string::npos) << result.error;
 }
 
+// Nobody reads what it says beside the text.
+TEST_F(GenerateTest, WritesItsTextWithoutStandardError) {
+  const std::string wanted = text({"--prompt", "line 1", "--tokens", "9"});
+  const ProcessResult full = in_shell("", "--prompt 'line 1' --tokens 9 2> /dev/full");
+  EXPECT_EQ(full.status, 0);
+  EXPECT_EQ(full.out, wanted);
+  const ProcessResult gone = in_shell("(sleep 0.2; ", "--prompt 'line 1' --tokens 9) 2> >(true)");
+  EXPECT_EQ(gone.status, 0);
+  EXPECT_EQ(gone.out, wanted);
+  EXPECT_EQ(in_shell("", "--prompt '' 2> /dev/full").status, 1);
+}
+
 TEST_F(GenerateTest, AFullDiskIsAnError) {
-  const ProcessResult result = in_shell("", "--prompt x --tokens 2 > /dev/full");
-  EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.error.find("cannot write to standard output: No space left"), std::string::npos)
-      << result.error;
+  for (const char* rest : {"--prompt x --tokens 2", "--prompt x --tokens 2 --json", "--plan", "--help"}) {
+    const ProcessResult result = in_shell("", rest + std::string(" > /dev/full"));
+    EXPECT_EQ(result.status, 1) << rest;
+    EXPECT_NE(result.error.find("generate: error: cannot write to standard output: No space left"),
+              std::string::npos)
+        << rest << result.error;
+  }
 }
 
 TEST_F(GenerateTest, ASignalEndsItWithWhatWasWritten) {
