@@ -116,8 +116,8 @@ void check_input(const fs::path& input, InputFormat format) {
   const fs::file_status status = fs::status(input, error);
   check(status.type() != fs::file_type::not_found, "the input {} does not exist",
         input.empty() ? "''" : input.string());
-  check(!fs::is_directory(status), "the input {} is a folder: name its files, for example --input {}",
-        input.string(), (input / "*.txt").string());
+  check(!fs::is_directory(status), "the input {} is a folder: name its files, for example {}", input.string(),
+        (input / "*.txt").string());
   check(access(input.c_str(), R_OK) == 0, "cannot read {}: {}", input.string(), std::strerror(errno));
   check(!by_name || uncompressed_name(input).extension() != ".json",
         "the input {} is JSON: wanted plain text, or JSON lines (one object a line) in a file named .jsonl",

@@ -111,8 +111,9 @@ void for_each_text(const Piece& piece, const std::string& text_field,
 void for_each_line(const Piece& piece, const std::function<void(std::string_view, int64_t)>& on_line) {
   std::string_view rest = piece.bytes;
   for (int64_t number = piece.first_line; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1);
-    rest.remove_prefix(line.size());
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.find_first_not_of(" \t\r\n") != line.npos) on_line(line, number);
   }
 }

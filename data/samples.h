@@ -37,7 +37,8 @@ using Sample = std::variant<std::string, Completion, Conversation>;
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
                     const std::string& text_field);
 
-// Calls on_line(line, its number) for each line of a piece of JSON lines that is not blank.
+// Calls on_line(line, its number) for each line of a piece of JSON lines that is not blank: without its end,
+// so that a fault there is on this line.
 void for_each_line(const Piece& piece, const std::function<void(std::string_view, int64_t)>& on_line);
 
 // Calls on_text for each text of a piece: prompts, completions and contents of messages too, each by itself.

@@ -92,7 +92,7 @@ TEST_F(Prepare, RefusesWrongInputsBeforeItStarts) {
   };
   expect("missing.txt", {"missing.txt does not exist"});
   expect("", {"--input wants the name of a file, found an empty text"});
-  expect(".", {"is a folder", "--input ./*.txt"});
+  expect(".", {"is a folder", "for example ./*.txt"});
   expect("e.txt", {"e.txt is empty"});
   expect("data.json", {"data.json is JSON", ".jsonl"});
   expect("zip.txt", {"zip.txt is not plain text", "byte 2 is 0"});

@@ -44,8 +44,7 @@ void add_file(std::vector<Prompt>& prompts, const std::string& name, InputFormat
                 return true;
               }});
   for_each_line({.bytes = std::move(text), .input = name}, [&](std::string_view line, int64_t number) {
-    const size_t end = line.find_last_not_of("\r\n");
-    add(prompts, std::string(line.substr(0, end + 1)), fmt::format("{}:{}", name, number));
+    add(prompts, std::string(line), fmt::format("{}:{}", name, number));
   });
 }
 

@@ -244,6 +244,9 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompts", "blank.txt"}, {"--prompts blank.txt has no prompt"});
   std::ofstream(folder() / "bad.jsonl") << "{\"prompt\": \"x\"}\n{\"text\": \"x\"}\n";
   refused({"--prompts", "bad.jsonl"}, {"bad.jsonl:2", "prompt"});
+  std::ofstream(folder() / "cut.jsonl") << "{\"prompt\": \"x\"}\r\n{\"prompt\": \"y\"\r\n";
+  refused({"--prompts", "cut.jsonl"}, {"cut.jsonl:2:15: not JSON"});
+  refused({"--prompts", "."}, {"the input . is a folder: name its files, for example ./*.txt"});
   std::ofstream(folder() / "void.jsonl") << "{\"prompt\": \"\"}\n";
   refused({"--prompts", "void.jsonl"}, {"void.jsonl:1 is empty"});
   refused({"--prompt", "-", "--prompts", "-"}, {"standard input is named more than once"});
