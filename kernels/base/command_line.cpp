@@ -89,6 +89,24 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   return text;
 }
 
+// The type that --help shows, without what the value is checked for: N of N:POSITIVE
+std::string type_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.substr(0, type.find(':'));
+}
+
+bool is_one_of(const std::string& type, std::initializer_list<const char*> types) {
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+bool wants_whole_number(const CLI::Option& option) { return is_one_of(type_of(option), {"INT", "N", "K"}); }
+
+std::string wanted_value(const CLI::Option& option) {
+  if (wants_whole_number(option)) return "a whole number";
+  const std::string type = type_of(option);
+  return is_one_of(type, {"FLOAT", "P"}) ? "a number" : type;
+}
+
 // CLI11's message, reworded where it is hard to read
 std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   const CLI::App& command = command_of(line.app);
@@ -110,7 +128,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       if (option == nullptr) return text;
       if (text.find("At Most") != text.npos || text.find("at most") != text.npos)
         return fmt::format("{} is given more than once", name);
-      return fmt::format("{} wants a value, {}, and none follows it", name, option->get_type_name());
+      return fmt::format("{} wants a value, {}, and none follows it", name, wanted_value(*option));
     case CLI::ExitCodes::ConversionError: {
       // "Could not convert: --arch = x"
       const size_t dashes = text.find("--"), equals = text.find(" = ");
@@ -118,7 +136,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       const std::string long_name = text.substr(dashes, equals - dashes);
       option = command.get_option_no_throw(long_name);
       if (option == nullptr) return text;
-      return fmt::format("{} wants {}, found {}", long_name, option->get_type_name(),
+      return fmt::format("{} wants {}, found {}", long_name, wanted_value(*option),
                          in_quotes(text.substr(equals + 3)));
     }
     case CLI::ExitCodes::ValidationError: {
@@ -146,14 +164,25 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   }
 }
 
-// An empty file name is a mistake, often a shell variable that is not set.
-std::string nameless_file(const CLI::App& command) {
+// What is wrong with a value that CLI11 takes; "": nothing. An empty file name is a mistake, often a shell
+// variable that is not set. Of a number beyond int64 CLI11 makes the nearest that is one.
+std::string wrong_value(const CLI::App& command) {
+  const auto is_beyond = [](const std::string& text) {
+    int64_t number = 0;
+    return std::from_chars(text.data(), text.data() + text.size(), number).ec ==
+           std::errc::result_out_of_range;
+  };
   for (const CLI::Option* option : command.get_options()) {
-    const std::string type = option->get_type_name();
+    const std::string type = type_of(*option);
     const auto& results = option->results();
-    if ((type == "FILE" || type == "FOLDER") &&
+    if (is_one_of(type, {"FILE", "FOLDER", "PATH"}) &&
         std::find(results.begin(), results.end(), "") != results.end())
-      return fmt::format("{} wants the name of a {}, found an empty text", option->get_name(), lower(type));
+      return fmt::format("{} wants the name of a {}, found an empty text", option->get_name(),
+                         type == "PATH" ? "file or a folder" : lower(type));
+    const auto beyond = std::find_if(results.begin(), results.end(), is_beyond);
+    if (wants_whole_number(*option) && beyond != results.end())
+      return fmt::format("{} wants a whole number of at most {}, found {}", option->get_name(),
+                         std::numeric_limits<int64_t>::max(), in_quotes(*beyond));
   }
   return "";
 }
@@ -214,8 +243,8 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   };
   try {
     app.parse(line.argc, line.argv);
-    const std::string nameless = nameless_file(command_of(app));
-    if (!nameless.empty()) return refuse(nameless);
+    const std::string wrong = wrong_value(command_of(app));
+    if (!wrong.empty()) return refuse(wrong);
     return std::nullopt;
   } catch (const CLI::CallForVersion&) {
     return show(version());

@@ -110,7 +110,7 @@ void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
       ->add_option("--filler", o.filler, "A text file that fills the texts; default: Tessera's own sources")
       ->type_name("FILE");
   command->add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
-      ->type_name("SOURCE");
+      ->type_name("PATH");
   command->add_option("--seed", o.seed, "Of the facts, and where their filler begins")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -63,7 +63,7 @@ void add_options(CLI::App& app, Command& c) {
       ->type_name("N");
   app.add_flag("--by-position", o.by_position, "Also print the loss by position in the sequence");
   app.add_option("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
-      ->type_name("TOKENIZER");
+      ->type_name("PATH");
   add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
   add_optional_word(app, "--precision", o.precision, "auto, bf16 or fp32; default: the run's");
   add_optional_word(app, "--attention", o.attention, "naive, flash or cudnn; default: the run's");

@@ -95,7 +95,7 @@ void add_device_options(CLI::App& app, GenerateOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
-      ->type_name("SOURCE");
+      ->type_name("PATH");
   add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
   add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
   add_word_option(app, "--attention", o.attention, "Of prompts: flash, naive or cudnn")

@@ -38,7 +38,7 @@ struct CommandLine : TrainProgram {
 };
 
 constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare = PREPARE_BINARY,
-                     *kReport = REPORT_BINARY;
+                     *kReport = REPORT_BINARY, *kGenerate = GENERATE_BINARY;
 
 TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
   expect_error(kTrain, {"--confg", "small.yaml"},
@@ -83,6 +83,15 @@ TEST_F(CommandLine, ErrorsSayWhatIsWanted) {
   expect_error(kPrepare, {}, {"--input is required"});
   expect_error(kTrain, {"small.yaml", "--plan", "--json", ""}, {"--json wants the name of a file"});
   expect_error(kTrain, {"small.yaml", "--plan", "--json", "."}, {"cannot write .: it is a folder"});
+  expect_error(kGenerate, {"out", "--tokens", "1e3"}, {"--tokens wants a whole number, found \"1e3\""});
+  expect_error(kGenerate, {"out", "--top-k", "1.5"}, {"--top-k wants a whole number, found \"1.5\""});
+  expect_error(kGenerate, {"out", "--top-p", "x"}, {"--top-p wants a number, found \"x\""});
+  expect_error(kGenerate, {"out", "--temperature"}, {"--temperature wants a value, a number, and none"});
+  expect_error(
+      kGenerate, {"out", "--seed", "18446744073709551615"},
+      {"--seed wants a whole number of at most 9223372036854775807, found \"18446744073709551615\""});
+  expect_error(kGenerate, {"out", "--prompt", "x", "--tokenizer", ""},
+               {"--tokenizer wants the name of a file or a folder, found an empty text"});
   expect_error(kTrain, {"small.yaml", "--memory-profile", ""},
                {"--memory-profile wants the name of a folder"});
 }
