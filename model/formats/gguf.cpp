@@ -205,11 +205,15 @@ FileChecksum GgufWriter::commit() {
   return file_.commit();
 }
 
+bool begins_as_gguf(std::span<const std::byte> bytes) {
+  return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
 GgufReader::GgufReader(const std::filesystem::path& path) : file_(path) {
   const std::string name = path.string();
+  check(begins_as_gguf(file_.bytes()), "{} is not a GGUF file", name);
   Cursor header(file_.bytes(), name);
-  const std::span<const std::byte> magic = header.take(kMagic.size());
-  check(std::memcmp(magic.data(), kMagic.data(), kMagic.size()) == 0, "{} is not a GGUF file", name);
+  header.take(kMagic.size());
   const auto version = header.number<uint32_t>();
   check(version == kVersion, "{} is of version {} of GGUF, wanted {}", name, version, kVersion);
   const auto tensors = header.number<uint64_t>(), fields = header.number<uint64_t>();

@@ -66,4 +66,6 @@ class GgufReader {
   std::map<std::string, GgufValue> fields_;
 };
 
+bool begins_as_gguf(std::span<const std::byte> bytes);
+
 }  // namespace tessera

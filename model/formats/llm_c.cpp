@@ -106,6 +106,13 @@ FileChecksum LlmCWriter::commit() {
   return file_.commit();
 }
 
+bool begins_as_llm_c(std::span<const std::byte> bytes) {
+  int32_t magic = 0;
+  if (bytes.size() < sizeof magic) return false;
+  std::memcpy(&magic, bytes.data(), sizeof magic);
+  return magic == kMagic;
+}
+
 LlmCReader::LlmCReader(const std::filesystem::path& path, const ModelConfig& model, NumberFormat format)
     : file_(path), tensors_(LlmCLayout(model, format).tensors()) {
   const LlmCHeader header = llm_c_header(model, format);

@@ -59,4 +59,6 @@ class LlmCReader {
   std::vector<FileTensor> tensors_;
 };
 
+bool begins_as_llm_c(std::span<const std::byte> bytes);
+
 }  // namespace tessera

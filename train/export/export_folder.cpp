@@ -167,6 +167,12 @@ void Export::check_file() const {
         "{} exists: choose another name, or replace it with --force", output.string());
   check(!fs::exists(output, error) || fs::is_regular_file(output, error),
         "{} exists and is not a file: choose another name", output.string());
+  if (fs::exists(output, error)) {
+    const MappedFile old(output);
+    check(old.bytes().empty() || begins_as_gguf(old.bytes()) || begins_as_llm_c(old.bytes()),
+          "{} is not replaced: it does not begin as an exported model does; choose another name",
+          output.string());
+  }
   check_writable(output.string());
 }
 

@@ -63,6 +63,8 @@ int run(int argc, char** argv) {
   } catch (const Error& error) {
     fail("--shard-size: {}", error.what());
   }
+  check(app.count("--shard-size") == 0 || options.format == ExportFormat::kHuggingFace,
+        "--shard-size is of --format hf, found --format {}", name_of(options.format));
   stop_export_at_signals();
   export_folder(options);
   return 0;

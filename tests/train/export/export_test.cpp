@@ -252,6 +252,7 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("gpt2", "llm.c", "out", {"fp32 or bf16, found --dtype fp16"}, {"--dtype", "fp16"});
   wrong("gpt2", "hf", "out", {"--dtype", "fp64"}, {"--dtype", "fp64"});
   wrong("gpt2", "hf", "out", {"--shard-size"}, {"--shard-size", "0"});
+  wrong("gpt2", "gguf", "out", {"--shard-size is of --format hf"}, {"--shard-size", "5GB"});
   wrong("bare", "gguf", "out", {"a GGUF file holds the tokenizer", "--tokenizer PATH"});
   wrong("gpt2", "gguf", "out", {"`bytes` has no files", "--tokenizer PATH"}, {"--tokenizer", "bytes"});
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
@@ -298,6 +299,16 @@ TEST_F(Exporting, OnlyAnExportIsReplaced) {
   fs::remove(folder / "out/notes.txt");
   exported("source", "hf", "out", {"--force", "--dtype", "bf16"});
   EXPECT_EQ(json::parse(read_file(folder / "out/config.json"))["torch_dtype"], "bfloat16");
+  write("notes.txt", "mine");
+  for (const char* format : {"gguf", "llm.c"}) {
+    refused({"source", "--format", format, "--output", "notes.txt", "--force"},
+            {"notes.txt is not replaced: it does not begin as an exported model does"});
+    for (const char* before : {"gguf", "llm.c"}) {
+      exported("source", before, "out.bin", {"--force"});
+      exported("source", format, "out.bin", {"--force"});
+    }
+  }
+  EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
 }
 
 TEST_F(Exporting, AFullDiskLeavesNothing) {
