@@ -310,7 +310,7 @@ void run_decode(Command& c) {
     return bench_decode(load_config(find_config(c.config_name), c.overrides), c.decode);
   // An empty configuration, whose steps of one token suit every context: the folder says what the model is.
   c.overrides.insert(c.overrides.begin(), {"train.sequence_length=1", "train.tokens_per_step=1"});
-  c.overrides.push_back("train.init_from=" + in_quotes(find_model_folder(c.decode_model).string()));
+  c.overrides.push_back("train.init_from=" + in_quotes(find_model_folder(c.decode_model).path.string()));
   bench_decode(load_config("/dev/null", c.overrides), c.decode);
 }
 

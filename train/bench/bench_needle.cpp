@@ -53,7 +53,7 @@ std::vector<int64_t> contexts_of(const BenchNeedleOptions& options, const ModelC
 void bench_needle(const BenchNeedleOptions& options) {
   check_writable(options.json);
   check_writable(options.svg);
-  const fs::path folder = find_model_folder(options.model);
+  const fs::path folder = find_model_folder(options.model).path;
   const ModelConfig model = read_model_config(folder).model;
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(folder, options.tokenizer, model);
   const int64_t known = std::min<int64_t>(tokenizer->vocab_size(), model.vocab_size);

@@ -43,7 +43,7 @@ class EvaluatedData {
     check(model.state.has_value(),
           "{} does not say which data it was trained on: only a checkpoint of ./train does. Name data with "
           "--data PATH",
-          model.path.string());
+          model.folder.path.string());
     config.evaluation.every = std::max<int64_t>(config.evaluation.every, 1);
     if (most > 0) config.evaluation.sequences = most;
     run_.emplace(config, false);
@@ -63,7 +63,7 @@ class EvaluatedData {
           "./prepare --tokenizer FOLDER, or name another tokenizer of the model with --tokenizer",
           path, stream_->tokenizer(), tokenizer ? tokenizer->name() : "");
     if (!tokenizer && stream_->tokenizer() == kBytesTokenizer)
-      find_tokenizer(model.path, "", config.model);  // says that there is none, to read a text with
+      find_tokenizer(model.folder.path, "", config.model);  // says that there is none, to read a text with
     const int64_t T = config.sequence_length();
     if (config.data.masks())
       loader_ =
@@ -96,7 +96,7 @@ class EvaluatedData {
     const auto compare = [&](const StreamFingerprint& before, const StreamFingerprint& found) {
       if (const auto differs = difference(before, found))
         fail("{} was trained on other data than its configuration now names: {}. Name data with --data PATH",
-             model.path.string(), *differs);
+             model.folder.path.string(), *differs);
     };
     const auto& was = *model.state->fingerprint;
     for (size_t i = 0; i < std::min(was.train.size(), now.train.size()); ++i)
@@ -151,8 +151,8 @@ class Evaluation {
 void Evaluation::open_data() {
   const bool has_bytes =
       config_.model.vocab_size == load_tokenizer(std::string(kBytesTokenizer))->vocab_size();
-  if (!options_.tokenizer.empty() || has_tokenizer(model_.path) || has_bytes)
-    tokenizer_ = find_tokenizer(model_.path, options_.tokenizer, config_.model);
+  if (!options_.tokenizer.empty() || has_tokenizer(model_.folder.path) || has_bytes)
+    tokenizer_ = find_tokenizer(model_.folder.path, options_.tokenizer, config_.model);
   const std::string data = options_.data.value_or(options_.tasks.empty() ? kRunData : "");
   if (data == kRunData)
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
@@ -195,16 +195,16 @@ void Evaluation::choose_shape() {
 
 void Evaluation::load() {
   ranks_.enter_phase("the weights", Timeout::kNone);
-  if (ranks_.is_rank_0()) check_undamaged(model_.path, CheckpointPart::kWeights);
+  if (ranks_.is_rank_0()) check_undamaged(model_.folder.path, CheckpointPart::kWeights);
   session_.emplace(*backend_, *arena_, shape_);
-  load_weights(model_.path, *session_);
+  load_weights(model_.folder.path, *session_);
 }
 
 void Evaluation::describe() {
   const ModelConfig& model = shape_.model;
   line_.print_wrapped(
       labelled("model",
-               fmt::format("{}: {} parameters, context {}, {}{}", model_.path.string(),
+               fmt::format("{}: {} parameters, context {}, {}{}", model_.folder.path.string(),
                            format_count(static_cast<double>(model.parameters())), model.context,
                            tokenizer_ ? fmt::format("tokenizer {}", tokenizer_->name()) : "no tokenizer",
                            model_.state ? fmt::format(", step {}", model_.state->step) : "")),
@@ -225,7 +225,7 @@ void Evaluation::describe() {
           fmt::format("{}: {} choices with their contexts are longer than {} tokens: the beginning of "
                       "these contexts is left out",
                       task.name, cut, shape_.sequence_length));
-  json_ = {{"model", model_.path.string()},
+  json_ = {{"model", model_.folder.path.string()},
            {"step", model_.state ? nlohmann::ordered_json(model_.state->step) : nullptr},
            {"parameters", model.parameters()},
            {"device", device_.name},
@@ -294,10 +294,19 @@ void Evaluation::answer_tasks() {
 }
 
 void Evaluation::run() {
+  ranks_.check_same(
+      model_.folder.path.string(),
+      "the model: the run may have written a checkpoint just now. Run the command again, or name "
+      "a checkpoint instead of the run");
   if (ranks_.is_rank_0()) check_writable(options_.json);
-  open_data();
-  choose_shape();
-  load();
+  try {
+    open_data();
+    choose_shape();
+    load();
+  } catch (const std::exception&) {
+    check_present(model_.folder);
+    throw;
+  }
   describe();
   if (data_) measure_loss();
   answer_tasks();
@@ -305,26 +314,33 @@ void Evaluation::run() {
   if (ranks_.is_rank_0()) write_output(options_.json, json_.dump(2) + "\n");
 }
 
+EvaluatedModel read_evaluated(const ModelFolder& folder) {
+  EvaluatedModel model{.folder = folder, .config = {}, .state = {}};
+  Config& config = model.config;
+  if (std::filesystem::exists(folder.path / kConfigFile) &&
+      std::filesystem::exists(folder.path / kStateFile)) {
+    // The folder that the run started from may no longer exist; the model is the checkpoint's.
+    const std::string alone[] = {"train.init_from="};
+    config = load_config(folder.path / kConfigFile, alone);
+    config.train.lora = {};  // the weights of a checkpoint have the adapters added
+    model.state = read_run_state(folder.path);
+  } else {
+    config.model = Config::Model(read_model_config(folder.path).model);
+  }
+  return model;
+}
+
 }  // namespace
 
 EvaluatedModel open_evaluated(const EvaluateOptions& options) {
-  EvaluatedModel model{.path = find_model_folder(options.model), .config = {}, .state = {}};
+  EvaluatedModel model = read_model_folder(options.model, read_evaluated);
   Config& config = model.config;
-  if (std::filesystem::exists(model.path / kConfigFile) && std::filesystem::exists(model.path / kStateFile)) {
-    // The folder that the run started from may no longer exist; the model is the checkpoint's.
-    const std::string alone[] = {"train.init_from="};
-    config = load_config(model.path / kConfigFile, alone);
-    config.train.lora = {};  // the weights of a checkpoint have the adapters added
-    model.state = read_run_state(model.path);
-  } else {
-    config.model = Config::Model(read_model_config(model.path).model);
-  }
   const int64_t context = config.model.context;
   const int64_t T = options.sequence_length > 0 ? options.sequence_length
                     : model.state               ? model.state->sequence_length
                                                 : std::min(context, kSequenceLength);
-  check(T <= context, "--sequence-length {}: the model of {} reads at most {} tokens", T, model.path.string(),
-        context);
+  check(T <= context, "--sequence-length {}: the model of {} reads at most {} tokens", T,
+        model.folder.path.string(), context);
   config.train.context_schedule.clear();
   config.train.sequence_length = T;
   config.ranks = 1;

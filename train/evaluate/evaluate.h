@@ -7,6 +7,7 @@
 
 #include "train/config/config.h"
 #include "train/launch/world.h"
+#include "train/run/model_folder.h"
 #include "train/run/run_state.h"
 
 namespace tessera {
@@ -33,7 +34,7 @@ struct EvaluateOptions {
 inline constexpr int64_t kSequenceLength = 1024;  // tokens
 
 struct EvaluatedModel {
-  std::filesystem::path path;     // with model.safetensors and config.json
+  ModelFolder folder;
   Config config;                  // the run's, with what the options change; without a run the defaults
   std::optional<RunState> state;  // of a checkpoint of ours
 };

@@ -16,7 +16,7 @@ constexpr auto words_of(ExportFormat) {
 }
 
 struct ExportOptions {
-  std::filesystem::path folder;  // a checkpoint, a run's folder, or one of Hugging Face
+  std::string folder;  // as find_model_folder()
   ExportFormat format;
   std::filesystem::path output;         // hf, peft: a folder, else a file
   std::optional<NumberFormat> numbers;  // none: as in `folder`

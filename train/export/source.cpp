@@ -7,7 +7,7 @@
 #include "kernels/base/json_text.h"
 #include "model/formats/folder.h"
 #include "train/run/checkpoint.h"
-#include "train/run/checkpoint_folder.h"
+#include "train/run/model_folder.h"
 #include "train/run/run_lock.h"
 
 namespace tessera {
@@ -19,39 +19,8 @@ using nlohmann::json;
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kChatTemplate = "chat_template.jinja",
                      *kGenerationConfig = "generation_config.json";
 
-struct Found {
-  fs::path folder;
-  fs::path run;         // of which it is a checkpoint; empty: none is known
-  bool newest = false;  // it was chosen among the checkpoints of the run
-};
-
-fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
-
-// The folder of the model that `asked` means
-Found find_model(const fs::path& asked) {
-  const fs::path folder = without_slash(asked.lexically_normal());
-  check(fs::exists(folder),
-        "{} does not exist; wanted a checkpoint, a run's folder, or a folder of Hugging Face",
-        asked.string());
-  check(!folder.filename().string().ends_with(".unfinished"),
-        "{} is a checkpoint that is being written or was not finished. Name another, or its run's folder",
-        asked.string());
-  if (!fs::exists(folder / kModelFile)) {
-    const bool is_run = fs::is_directory(folder / "checkpoints");
-    const fs::path checkpoints = is_run ? folder / "checkpoints" : folder;
-    const auto latest = fs::is_directory(checkpoints) ? latest_checkpoint(checkpoints) : std::nullopt;
-    if (latest) return {.folder = *latest, .run = checkpoints.parent_path(), .newest = true};
-    check(!is_run,
-          "the run in {} has no finished checkpoint yet: wait for one, or stop the run, which writes one",
-          folder.string());
-    return {.folder = folder, .run = {}};
-  }
-  const bool in_run = folder.has_parent_path() && folder.parent_path().filename() == "checkpoints";
-  return {.folder = folder, .run = in_run ? folder.parent_path().parent_path() : fs::path{}};
-}
-
-std::string name_of_model(const Found& found) {
-  const fs::path named = found.run.empty() ? found.folder : found.run;
+std::string name_of_model(const ModelFolder& found) {
+  const fs::path named = found.run.empty() ? found.path : found.run;
   const std::string name = fs::absolute(named).lexically_normal().filename().string();
   return name.empty() ? "model" : name;
 }
@@ -106,22 +75,22 @@ void check_vocabulary(const ExportSource& source) {
       source.tokenizer->vocab_size(), source.folder.string(), source.model.vocab_size);
 }
 
-ExportSource open_found(const Found& found, const std::string& tokenizer, ExportProgress& progress) {
-  ExportSource source{.folder = found.folder,
+ExportSource open_found(const ModelFolder& found, const std::string& tokenizer, ExportProgress& progress) {
+  ExportSource source{.folder = found.path,
                       .name = name_of_model(found),
-                      .model = read_model_config(found.folder).model,
+                      .model = read_model_config(found.path).model,
                       .weights = nullptr,
                       .files = {},
                       .token_ids = {},
                       .tokenizer = nullptr,
                       .no_tokenizer = "",
                       .notices = {}};
-  source.weights = std::make_unique<WeightsFolder>(found.folder, source.model);
-  source.files = read_copied_files(found.folder);
-  if (fs::exists(found.folder / kStateFile)) {
-    const auto bytes = static_cast<int64_t>(fs::file_size(found.folder / kWeightsFile));
+  source.weights = std::make_unique<WeightsFolder>(found.path, source.model);
+  source.files = read_copied_files(found.path);
+  if (fs::exists(found.path / kStateFile)) {
+    const auto bytes = static_cast<int64_t>(fs::file_size(found.path / kWeightsFile));
     progress.begin("verifying", bytes);
-    check_undamaged(found.folder, CheckpointPart::kWeights);
+    check_undamaged(found.path, CheckpointPart::kWeights);
     progress.add(bytes);
   }
   load_tokenizer_of(source, tokenizer);
@@ -131,28 +100,15 @@ ExportSource open_found(const Found& found, const std::string& tokenizer, Export
   if (!writer.empty())
     source.notices.push_back(fmt::format("a run is training in {} ({}): this is {}{}", found.run.string(),
                                          writer, found.newest ? "its newest checkpoint, " : "",
-                                         found.folder.filename().string()));
+                                         found.path.filename().string()));
   return source;
 }
 
 }  // namespace
 
-ExportSource open_source(const fs::path& folder, const std::string& tokenizer, ExportProgress& progress) {
-  constexpr int kTries = 5;  // a run may remove its newest checkpoint but one at any moment
-  for (int i = 1;; ++i) {
-    const Found found = find_model(folder);
-    try {
-      return open_found(found, tokenizer, progress);
-    } catch (const Error&) {
-      if (fs::exists(found.folder / kModelFile) || found.run.empty()) throw;
-      if (found.newest && i < kTries) continue;
-      fail(
-          "{} was removed while it was read: the run in {} keeps only its newest checkpoints. Export the "
-          "run's "
-          "folder, or keep more of them with --set checkpoint.keep=N",
-          found.folder.string(), found.run.string());
-    }
-  }
+ExportSource open_source(const std::string& folder, const std::string& tokenizer, ExportProgress& progress) {
+  return read_model_folder(folder,
+                           [&](const ModelFolder& found) { return open_found(found, tokenizer, progress); });
 }
 
 std::string chat_template_of(const ExportSource& source) {

@@ -30,12 +30,10 @@ struct ExportSource {
   std::vector<std::string> notices;
 };
 
-// `folder`: a checkpoint, a run's folder or its folder `checkpoints` (the newest checkpoint), or a folder of
-// Hugging Face. `tokenizer`: as load_tokenizer() takes it, instead of that of the folder; "": none.
-// The files stay open: a run may remove the checkpoint meanwhile. Error: no such model, or a damaged one; a
-// checkpoint that was removed just now, with what to do.
-ExportSource open_source(const std::filesystem::path& folder, const std::string& tokenizer,
-                         ExportProgress& progress);
+// `folder`: as find_model_folder() takes it. `tokenizer`: as load_tokenizer() takes it, instead of that of
+// the folder; "": none. The files stay open: a run may remove the checkpoint meanwhile. Error: no such model,
+// or a damaged one; a checkpoint that was removed just now, with what to do.
+ExportSource open_source(const std::string& folder, const std::string& tokenizer, ExportProgress& progress);
 
 // The chat template in Jinja: that of the folder, else the one whose markers the tokenizer has; "": none
 std::string chat_template_of(const ExportSource& source);

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 // What all of the work needs, found and checked before anything slow
 struct Request {
-  fs::path folder;
+  ModelFolder folder;
   ModelConfig model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTurns> chat;
@@ -73,17 +73,23 @@ void check_lengths(const GenerateOptions& o, const Request& r) {
   }
 }
 
-Request read_request(const GenerateOptions& o) {
+// All that the folder says, but the weights
+Request read_folder(const GenerateOptions& o, const ModelFolder& folder) {
   Request r;
-  r.folder = find_model_folder(o.model);
-  r.model = read_model_config(r.folder).model;
-  r.tokenizer = find_tokenizer(r.folder, o.tokenizer, r.model);
+  r.folder = folder;
+  r.model = read_model_config(folder.path).model;
+  r.tokenizer = find_tokenizer(folder.path, o.tokenizer, r.model);
   r.known = std::min<int64_t>(r.tokenizer->vocab_size(), r.model.vocab_size);
   r.rule = {.sampling = o.sampling,
             .seed = static_cast<uint64_t>(o.seed),
             .tokens = o.tokens.value_or(kDefaultTokens),
-            .ends = find_end_tokens(r.folder, *r.tokenizer),
+            .ends = find_end_tokens(folder.path, *r.tokenizer),
             .text = {.stops = o.stops, .show_special = o.show_special}};
+  return r;
+}
+
+Request read_request(const GenerateOptions& o) {
+  Request r = read_model_folder(o.model, [&](const ModelFolder& folder) { return read_folder(o, folder); });
   if (o.chat) {
     r.chat.emplace(choose_chat_template(o.chat_template, *r.tokenizer), *r.tokenizer);
     if (r.chat->end_token() >= 0)
@@ -108,7 +114,7 @@ void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits
   const auto line = [](std::string_view label, const std::string& text) {
     print_stderr(labelled(label, text) + "\n");
   };
-  line("model", fmt::format("{}: {} parameters, context {}, tokenizer {}", r.folder.string(),
+  line("model", fmt::format("{}: {} parameters, context {}, tokenizer {}", r.folder.path.string(),
                             format_count(static_cast<double>(r.model.parameters())), r.model.context,
                             r.tokenizer->name()));
   line("device",
@@ -141,6 +147,16 @@ Throughput print_samples(const GenerateOptions& o, const Request& r, Session& se
                            .stop = [&] { return is_interrupted() || out.reader_is_gone(); }});
 }
 
+void load(const ModelFolder& folder, Session& session) {
+  try {
+    check_undamaged(folder.path, CheckpointPart::kWeights);
+    load_weights(folder.path, session);
+  } catch (const std::exception&) {
+    check_present(folder);
+    throw;
+  }
+}
+
 int run(const GenerateOptions& o) {
   check_options(o);
   const Request r = read_request(o);
@@ -157,11 +173,10 @@ int run(const GenerateOptions& o) {
   const DeviceTraits device = choose_device(o.device).traits;
   const GeneratePlan plan = plan_generate(shape, device);
   check_fits(shape, plan, device, present_memory(device.device));
-  check_undamaged(r.folder, CheckpointPart::kWeights);
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
   Session session(*be, arena, plan.shape);
-  load_weights(r.folder, session);
+  load(r.folder, session);
   Decoder decoder(session, plan.settings);
   print_header(o, r, device, plan);
   catch_interrupts();

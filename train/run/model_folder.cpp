@@ -13,20 +13,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kGenerationFile = "generation_config.json";  // of transformers
+constexpr const char *kGenerationFile = "generation_config.json",  // of transformers
+    *kCheckpoints = "checkpoints";                                 // in the folder of a run
 
 }  // namespace
 
-fs::path find_model_folder(const std::string& name) {
-  const fs::path folder(name);
+ModelFolder find_model_folder(const std::string& name) {
   std::error_code error;
-  check(fs::exists(folder, error), "there is no folder {}. Wanted: {}", name, kModelSources);
-  check(fs::is_directory(folder, error), "{} is a file, wanted a folder: {}", name, kModelSources);
-  if (fs::exists(folder / kModelFile, error)) return folder;
-  for (const fs::path& checkpoints : {folder / "checkpoints", folder})
-    if (const auto latest = latest_checkpoint(checkpoints)) return *latest;
-  fail("{} holds no model: neither {} nor a checkpoint in checkpoints/. Wanted: {}", name, kModelFile,
-       kModelSources);
+  check(fs::exists(name, error), "there is no folder {}. Wanted: {}", name, kModelSources);
+  check(fs::is_directory(name, error), "{} is a file, wanted a folder: {}", name, kModelSources);
+  const fs::path normal = fs::path(name).lexically_normal();
+  const fs::path folder =
+      normal.has_filename() ? normal : normal.parent_path();  // without a slash at its end
+  check(!folder.filename().string().ends_with(".unfinished"),
+        "{} is a checkpoint that is being written or was not finished. Name another, or its run's folder",
+        name);
+  if (fs::exists(folder / kModelFile, error)) {
+    const bool in_run = folder.parent_path().filename() == kCheckpoints;
+    return {.path = folder, .run = in_run ? folder.parent_path().parent_path() : fs::path{}};
+  }
+  const bool is_run = fs::is_directory(folder / kCheckpoints, error);
+  const fs::path checkpoints = is_run ? folder / kCheckpoints : folder;
+  if (const auto latest = latest_checkpoint(checkpoints))
+    return {.path = *latest, .run = checkpoints.parent_path(), .newest = true};
+  check(!is_run && folder.filename() != kCheckpoints,
+        "the run in {} has no finished checkpoint yet: wait for one, or stop the run, which writes one",
+        checkpoints.parent_path().string());
+  return {.path = folder, .run = {}};  // read_model_config() says what it lacks
+}
+
+void check_present(const ModelFolder& folder) {
+  check(folder.run.empty() || fs::exists(folder.path / kModelFile),
+        "{} was removed while it was read: the run in {} keeps only its newest checkpoints. Name the run's "
+        "folder, or keep more of them with --set checkpoint.keep=N",
+        folder.path.string(), folder.run.string());
 }
 
 std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder, const std::string& source,

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "data/tokenizers/tokenizer.h"
+#include "kernels/base/check.h"
 #include "model/config.h"
+#include "train/run/checkpoint_files.h"
 
 namespace tessera {
 
@@ -15,9 +17,39 @@ namespace tessera {
 inline constexpr const char* kModelSources =
     "A checkpoint, the folder of a run (its newest checkpoint), or a folder that transformers wrote";
 
-// The folder with config.json that `name` means. Error: no such folder; a folder that holds neither a model
-// nor checkpoints.
-std::filesystem::path find_model_folder(const std::string& name);
+struct ModelFolder {
+  std::filesystem::path path;  // with the model
+  std::filesystem::path run;   // of which it is a checkpoint; empty: none is known
+  bool newest = false;         // it was chosen among the checkpoints of the run
+};
+
+// The folder that `name` means: a checkpoint, a run's folder or its folder `checkpoints`, a folder of another
+// program, which read_model_config() takes or refuses. Error: no such folder; a checkpoint that is not
+// finished; a run without a finished one.
+ModelFolder find_model_folder(const std::string& name);
+
+// A run that is training removes all but its newest checkpoints. Error: it has removed this one, with what to
+// do.
+void check_present(const ModelFolder& folder);
+
+// Calls read(folder) with the folder that `name` means, and again where a run removed its newest checkpoint
+// meanwhile. Error: as find_model_folder(), check_present() and read().
+template <class Read>
+auto read_model_folder(const std::string& name, Read&& read) {
+  constexpr int kTries = 5;
+  for (int i = 1;; ++i) {
+    const ModelFolder found = find_model_folder(name);
+    try {
+      return read(found);
+    } catch (const std::exception&) {
+      if (std::filesystem::exists(found.path / kModelFile)) throw;
+      if (!found.newest || i == kTries) {
+        check_present(found);
+        throw;
+      }
+    }
+  }
+}
 
 // The tokenizer named by `source` as load_tokenizer() takes it, or, if that is empty, that of the folder;
 // where it has none, and the vocabulary is that of bytes, `bytes`. Error: none is found.

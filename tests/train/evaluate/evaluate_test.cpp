@@ -6,6 +6,7 @@
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"
+#include "train/launch/connection.h"
 
 namespace tessera::testing {
 namespace {
@@ -186,6 +187,27 @@ TEST_F(Evaluate, OfAFolderOfAnotherProgram) {
                 .status,
             0);
   EXPECT_EQ(figures({"model", "--data", "shards", "--sequences", "20"})["loss"], text["loss"]);
+}
+
+// Processes that start at different moments may find different checkpoints to be the run's newest.
+TEST_F(Evaluate, RanksEvaluateTheSameCheckpoint) {
+  trains(short_run("one"));
+  const int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));
+  const auto rank = [&](int number) {
+    const std::string text = std::to_string(number);
+    return Process("/usr/bin/env",
+                   {"RANK=" + text, "WORLD_SIZE=2", "LOCAL_RANK=" + text, "LOCAL_WORLD_SIZE=2",
+                    "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), EVALUATE_BINARY,
+                    checkpoint((folder / "one").string(), 10 + 10 * number), "--data",
+                    (folder / "text.txt").string(), "--sequences", "2"},
+                   {.folder = number == 0 ? folder : folder / "one"});
+  };
+  Process other = rank(1), first = rank(0);
+  const ProcessResult results[] = {first.finish(), other.finish()};
+  for (const ProcessResult& result : results) EXPECT_NE(result.status, 0) << result.out;
+  const std::string error = results[0].error + results[1].error;  // the first that finds it says so
+  for (const char* part : {"the model", "step_00000010", "step_00000020", "name a checkpoint"})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
 }
 
 TEST_F(Evaluate, RefusesWhatIsWrong) {

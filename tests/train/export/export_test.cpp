@@ -238,7 +238,7 @@ TEST_F(Exporting, WrongInputsAreRefused) {
     more.insert(more.begin(), {model, "--format", format, "--output", output});
     refused(more, parts);
   };
-  wrong("absent", "hf", "out", {"absent does not exist", "a run's folder"});
+  wrong("absent", "hf", "out", {"there is no folder absent", "the folder of a run"});
   wrong("empty", "hf", "out", {"empty has no config.json"});
   wrong("gpt2", "hf", "a_file", {"a_file exists and is not a folder"});
   wrong("gpt2", "hf", "empty", {"empty exists", "--force"});

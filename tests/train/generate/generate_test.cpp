@@ -1,4 +1,5 @@
 // The program generate, on a model that is trained here: its texts, its JSON, what it refuses, how it stops.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -224,7 +225,11 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused(fine, {"there is no folder nowhere", "Wanted: A checkpoint"}, "nowhere");
   refused(fine, {"text.txt is a file, wanted a folder"}, "text.txt");
   std::filesystem::create_directories(folder() / "empty");
-  refused(fine, {"empty holds no model"}, "empty");
+  refused(fine, {"empty has no config.json"}, "empty");
+  std::filesystem::create_directories(folder() / "begun/checkpoints/step_00000001.unfinished");
+  refused(fine, {"the run in begun has no finished checkpoint yet"}, "begun");
+  refused(fine, {"begun has no finished checkpoint yet"}, "begun/checkpoints");
+  refused(fine, {"is being written or was not finished"}, "begun/checkpoints/step_00000001.unfinished");
   refused({}, {"nothing to continue: give --prompt TEXT"});
   refused({"--prompt", ""}, {"--prompt is empty"});
   refused({"--prompt", std::string(161, 'x')}, {"--prompt has 161 tokens", "reads at most 160"});
@@ -401,6 +406,33 @@ TEST_F(GenerateTest, APromptOfChatIsAMessage) {
   EXPECT_EQ(found.at(0)["text"], same.at(0)["text"]);
   EXPECT_EQ(found.at(0)["prompt"], "?");
   EXPECT_EQ(found.at(0)["prompt_tokens"], 51);
+}
+
+// Another process replaces the checkpoints all the time, as a run with checkpoint.keep=1 does.
+TEST_F(GenerateTest, ReadsARunThatReplacesItsCheckpoints) {
+  const std::filesystem::path checkpoints = folder() / "replaced/checkpoints";
+  std::filesystem::create_directories(checkpoints);
+  const std::string unfinished = (checkpoints / "step_00000002.unfinished").string();
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    while (!stop) {
+      std::filesystem::copy(folder() / "run/checkpoints/step_00000060", unfinished);
+      std::filesystem::rename(unfinished, checkpoints / "step_00000002");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::filesystem::rename(checkpoints / "step_00000002", unfinished);
+      std::filesystem::remove_all(unfinished);
+    }
+  });
+  for (int i = 0; i < 30; ++i) {
+    const ProcessResult result = generate({"--prompt", "x", "--tokens", "1"}, "replaced");
+    if (result.status == 0) continue;
+    EXPECT_EQ(result.status, 1);
+    EXPECT_TRUE(result.error.find("was removed while it was read") != std::string::npos ||
+                result.error.find("has no finished checkpoint yet") != std::string::npos)
+        << result.error;
+  }
+  stop = true;
+  writer.join();
 }
 
 }  // namespace
