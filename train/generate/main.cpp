@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMostSamples = int64_t{1} << 31;  // a sample's number is an int32
+
 // What all of the work needs, found and checked before anything slow
 struct Request {
   ModelFolder folder;
@@ -55,11 +57,21 @@ int64_t context_of(const GenerateOptions& o, const Request& r) {
 
 void add_prompts(const GenerateOptions& o, Request& r) {
   r.prompts = read_prompts(o.prompts);
-  for (const Prompt& prompt : r.prompts)
+  check(std::ssize(r.prompts) <= (kMostSamples - o.first_sample) / o.samples,
+        "--samples {}: samples have numbers of 0 to {}, --first-sample is {}, and the prompts are {}. Use "
+        "fewer",
+        o.samples, kMostSamples - 1, o.first_sample, r.prompts.size());
+  for (const Prompt& prompt : r.prompts) {
     r.ids.push_back(r.chat
                         ? r.chat->opening(o.system, prompt.text)
                         : encode_prompt(*r.tokenizer, prompt,
                                         o.prompt_as_text ? SpecialTokens::kAsText : SpecialTokens::kMatched));
+    const int32_t largest = std::ranges::max(r.ids.back());
+    check(largest < r.model.vocab_size,
+          "{}: the tokenizer {} makes the token {} of it, and the model of {} has a vocabulary of {}: it is "
+          "another model's tokenizer. Name the right one with --tokenizer",
+          prompt.place, r.tokenizer->name(), largest, o.model, r.model.vocab_size);
+  }
 }
 
 void check_lengths(const GenerateOptions& o, const Request& r) {
@@ -96,16 +108,14 @@ Request read_request(const GenerateOptions& o) {
       r.rule.ends.push_back(r.chat->end_token());
     else
       r.rule.text.stops.push_back(r.chat->end_marker());
-    if (!o.tokens) r.rule.tokens = std::numeric_limits<int64_t>::max();
   }
   if (!o.plan) add_prompts(o, r);
+  if (r.converses() && !o.tokens) r.rule.tokens = std::numeric_limits<int64_t>::max();
   r.context = context_of(o, r);
   check_lengths(o, r);
   check(o.plan || !r.converses() || isatty(STDIN_FILENO),
         "--chat without a prompt is a conversation on a terminal, and standard input is none. Give the "
         "message with --prompt TEXT; --prompt - reads it from standard input");
-  check(!r.converses() || !o.json,
-        "--json prints samples of prompts, not a conversation: give --prompt TEXT");
   return r;
 }
 
@@ -137,7 +147,7 @@ Throughput print_samples(const GenerateOptions& o, const Request& r, Session& se
                          .prompt_number = static_cast<int64_t>(p),
                          .sample_number = s});
       // A question is not the beginning of its answer.
-      if (r.chat && !o.json) samples.back().prompt.clear();
+      if (r.chat && !o.json) samples.back().prompt = {};
     }
   SampleOutput output(out, std::move(samples),
                       o.json ? SampleOutput::Form::kJsonLines : SampleOutput::Form::kText);

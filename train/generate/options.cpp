@@ -148,6 +148,9 @@ void check_options(const GenerateOptions& o) {
   wants(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
         "a number above 0", rule.repetition_penalty);
   for (const std::string& stop : o.stops) wants(!stop.empty(), "--stop", "a text", "an empty one");
+  check(!o.plan || !o.json, "--plan prints the memory, and --json samples: remove one of them");
+  check(!o.json || o.has_prompts(),
+        "--json prints samples of prompts, not a conversation: give --prompt TEXT");
   check(o.chat || o.system.empty(), "--system is a message of a conversation: add --chat");
   check(o.chat || !o.chat_template, "--chat-template names the template of a conversation: add --chat");
   check(!o.chat || !o.prompt_as_text, "--prompt-as-text: messages of --chat are always text; remove it");

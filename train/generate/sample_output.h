@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/generate/samples.h"
@@ -25,7 +26,7 @@ class TextOutput {
 class SampleOutput {
  public:
   struct Sample {
-    std::string prompt;
+    std::string_view prompt;  // outlives the output: all samples of a prompt share it
     int64_t prompt_tokens = 0;
     std::string name;                              // as a headline; "": none
     int64_t prompt_number = 0, sample_number = 0;  // from 0

@@ -5,6 +5,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {
@@ -17,7 +18,9 @@ struct Active {
 };
 
 std::string rate(int64_t tokens, double seconds) {
-  return seconds > 0 ? fmt::format(", {:.4g} tok/s", static_cast<double>(tokens) / seconds) : "";
+  if (seconds <= 0) return "";
+  const double speed = static_cast<double>(tokens) / seconds;
+  return fmt::format(", {} tok/s", speed < 1000 ? fmt::format("{:.4g}", speed) : format_count(speed));
 }
 
 }  // namespace
@@ -58,7 +61,8 @@ Throughput generate_samples(Session& session, Decoder& decoder, const Tokenizer&
         its.emplace(Active{begun, Continuation(tokenizer, rule), start});
         ++running;
         const SampleJob& job = jobs[begun];
-        if (begun > 0 && std::ranges::equal(job.prompt, jobs[begun - 1].prompt)) {
+        const bool copies = begun > 0 && std::ranges::equal(job.prompt, jobs[begun - 1].prompt);
+        if (copies) {
           decoder.start_copy(slot, job.sequence);
         } else {
           decoder.start(slot, job.prompt, job.sequence);
@@ -66,7 +70,7 @@ Throughput generate_samples(Session& session, Decoder& decoder, const Tokenizer&
         }
         ++begun;
         session.stream().synchronize();
-        total.prompt_seconds += seconds_since(start);
+        (copies ? total.seconds : total.prompt_seconds) += seconds_since(start);
       }
     }
     if (stop) break;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <thread>
 
+#include "tests/reference_folder.h"
 #include "tests/terminal.h"
 #include "tests/train_program.h"
 
@@ -91,6 +92,7 @@ TEST_F(GenerateTest, PrintsThePromptAndItsContinuation) {
        {"parameters, context 160, tokenizer bytes", "device   CPU", "cache    1 x 42 tokens",
         "prompt   12 tokens in ", "text     30 tokens in ", " tok/s"})
     EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
+  EXPECT_EQ(result.error.find("e+"), std::string::npos) << result.error;  // "1.2e+04 tok/s"
 }
 
 TEST_F(GenerateTest, TheSeedDecides) {
@@ -237,6 +239,9 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompt", "x", "--context", "161"}, {"--context 161", "reads at most 160 tokens"});
   refused({"--prompt", "x", "--tokens", "161"}, {"--tokens 161", "reads at most 160 tokens"});
   refused({"--prompt", "x", "--tokens", "0"}, {"--tokens wants a positive number"});
+  refused({"--prompt", "x", "--samples", "9223372036854775807"}, {"samples have numbers of 0 to 2147483647"});
+  refused({"--prompt", "x", "--prompt", "y", "--first-sample", "2147483647"},
+          {"--first-sample is 2147483647"});
   refused({"--prompt", "x", "--temperature", "-0.5"}, {"--temperature wants a number of at least 0", "-0.5"});
   refused({"--prompt", "x", "--temperature", "nan"}, {"--temperature wants", "nan"});
   refused({"--prompt", "x", "--top-p", "0"}, {"--top-p wants a number above 0 and at most 1, found 0"});
@@ -262,6 +267,10 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompt", "x", "--precision", "bf16"}, {"--precision bf16 needs a GPU"});
   refused({"--prompt", "x", "--device-memory", "1GiB"}, {"--plan"});
   refused({"--prompt", "x", "--tokenizer", "nowhere"}, {"nowhere"});
+  refused({"--prompt", "x of", "--tokenizer", fixture("tokenizers/gpt2.json").string()},
+          {"--prompt: the tokenizer bpe-", "has a vocabulary of 257", "--tokenizer"});
+  refused({"--plan", "--json"}, {"--plan prints the memory, and --json samples"});
+  refused({"--chat", "--json"}, {"--json prints samples of prompts"});
   refused({"--promt", "x"}, {"did you mean --prompt"});
 }
 
@@ -406,6 +415,23 @@ TEST_F(GenerateTest, APromptOfChatIsAMessage) {
   EXPECT_EQ(found.at(0)["text"], same.at(0)["text"]);
   EXPECT_EQ(found.at(0)["prompt"], "?");
   EXPECT_EQ(found.at(0)["prompt_tokens"], 51);
+}
+
+// An answer to a prompt is as long as any continuation, whatever is beside it.
+TEST_F(GenerateTest, APromptOfChatHasAnAnswerOf256Tokens) {
+  const ProcessResult trained =
+      run_process(TRAIN_BINARY,
+                  {"--config", "small.yaml", "--set", "model.context=512", "--set",
+                   "train.sequence_length=160", "--set", "train.steps=1", "--set", "train.folder=wide"},
+                  {.folder = folder()});
+  ASSERT_EQ(trained.status, 0) << trained.error;
+  const auto found = objects({"--chat", "--chat-template", "chatml", "--prompt", "?", "--prompt",
+                              std::string(100, 'x'), "--temperature", "0"},
+                             "wide");
+  for (const json& one : found) {
+    EXPECT_EQ(one["tokens"], 256) << one;
+    EXPECT_EQ(one["ended"], "length");
+  }
 }
 
 // Another process replaces the checkpoints all the time, as a run with checkpoint.keep=1 does.
