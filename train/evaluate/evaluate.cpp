@@ -158,6 +158,12 @@ void Evaluation::open_data() {
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
   else if (!data.empty())
     data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences);
+  check(data_ || (!options_.by_position && options_.sequences == 0),
+        "{} is of the loss on data, and there are only tasks: add --data PATH, or --data run for the data of "
+        "the run",
+        options_.by_position ? "--by-position" : "--sequences");
+  check(!options_.tasks.empty() || options_.task_items == 0,
+        "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),
@@ -257,6 +263,10 @@ void Evaluation::measure_loss() {
                     }};
   const DataLoss found = data_loss(*session_, job, ranks_.sum(batch_sums(*session_, job)));
   line_.clear();
+  check(found.counted == 0 || std::isfinite(found.loss),
+        "the loss is {}: the weights of {} are damaged, or too large for this precision. Try another "
+        "checkpoint, or --precision fp32",
+        found.loss, model_.folder.path.string());
   check(found.counted > 0, "no token of the {} sequences of {} is a target that counts: there is no loss",
         found.sequences, data_->text());
   line_.print(labelled(
@@ -311,7 +321,12 @@ void Evaluation::run() {
   if (data_) measure_loss();
   answer_tasks();
   ranks_.finish();
-  if (ranks_.is_rank_0()) write_output(options_.json, json_.dump(2) + "\n");
+  if (!ranks_.is_rank_0()) return;
+  // The name of a file may be no UTF-8.
+  write_output(options_.json, json_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  check(!line_.lost_output() || !options_.json.empty(),
+        "the figures could not be written to standard output: free some space, or name a file elsewhere with "
+        "--json FILE");
 }
 
 EvaluatedModel read_evaluated(const ModelFolder& folder) {

@@ -17,7 +17,7 @@ namespace {
 
 struct Command {
   EvaluateOptions options;
-  AskedRanks asked;
+  AskedRanks asked = {.on_cpu = "--device cpu"};
 };
 
 // An option that has no value unless it is given
@@ -76,7 +76,9 @@ void add_options(CLI::App& app, Command& c) {
       "  ./evaluate runs/quickstart\n"
       "  ./evaluate runs/quickstart --data book.txt --by-position\n"
       "  ./evaluate FOLDER --task hellaswag_val.jsonl --task ARC-Easy-Test.jsonl --json results.json\n"
-      "  ./evaluate FOLDER --task hellaswag_val.jsonl --gpus 4");
+      "  ./evaluate FOLDER --task hellaswag_val.jsonl --gpus 4\n"
+      "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
+      "says why; 3: another rank failed.");
 }
 
 void run(const Command& c, char** argv) {

@@ -33,9 +33,9 @@ World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv) {
     DeviceTraits none;
     find_cuda_device(none, why_not);
     fail(
-        "--gpus {0} was asked for, but {1}. Remove --gpus to train on the CPU with one rank, or start {0} "
-        "ranks there with --ranks {0} --set device=cpu",
-        asked.gpus, why_not);
+        "--gpus {0} was asked for, but {1}. Remove --gpus to use the CPU with one rank, or start {0} "
+        "ranks there with --ranks {0} {2}",
+        asked.gpus, why_not, asked.on_cpu);
   }
   if (const std::optional<World> world = world_of_environment()) {
     check(asked.count() == 0 || asked.count() == world->size,
@@ -46,8 +46,8 @@ World start_ranks(DeviceRequest device, const AskedRanks& asked, char** argv) {
   check(
       gpus == 0 || asked.count() <= gpus,
       "{} {} was asked for, but {} {} visible, and each rank needs its own. Ask for fewer, make more visible "
-      "with CUDA_VISIBLE_DEVICES, or train on the CPU with --ranks {} --set device=cpu",
-      option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count());
+      "with CUDA_VISIBLE_DEVICES, or use the CPU with --ranks {} {}",
+      option, asked.count(), gpus, gpus == 1 ? "GPU is" : "GPUs are", asked.count(), asked.on_cpu);
   const Device kind = gpus > 0 ? Device::kCuda : Device::kCpu;
   const int64_t ranks = asked.count() > 0 ? asked.count() : default_ranks(device);
   if (ranks == 1) return {};

@@ -10,7 +10,8 @@ namespace tessera {
 
 // The command line: --ranks N uses GPUs if there are any, --gpus N requires them.
 struct AskedRanks {
-  int64_t ranks = 0, gpus = 0;  // 0: not given; never both
+  int64_t ranks = 0, gpus = 0;              // 0: not given; never both
+  const char* on_cpu = "--set device=cpu";  // how this program is told to use the CPU
   int64_t count() const { return gpus > 0 ? gpus : ranks; }
 };
 // Error: --gpus with device cpu.

@@ -157,7 +157,7 @@ QuestionText question_of(const json& line, TaskFormat format, const std::string&
   QuestionText question = read_question(line, format, where);
   const size_t count = question.choices.size();
   check(count >= 2, "{}: wanted at least two choices, found {}", where, count);
-  for (const std::string& choice : question.choices) check(!choice.empty(), "{}: a choice is empty", where);
+  for (size_t c = 0; c < count; ++c) check(!question.choices[c].empty(), "{}: choice {} is empty", where, c);
   check(question.answer < static_cast<int64_t>(count), "{}: label is {}, and there are {} choices, 0 to {}",
         where, question.answer, count, count - 1);
   return question;

@@ -189,6 +189,38 @@ TEST_F(Evaluate, OfAFolderOfAnotherProgram) {
   EXPECT_EQ(figures({"model", "--data", "shards", "--sequences", "20"})["loss"], text["loss"]);
 }
 
+// Weights of another program have no checksum by which a NaN is found.
+TEST_F(Evaluate, FailsWhereTheLossIsNoNumber) {
+  const fs::path model = folder / "model";
+  fs::create_directory(model);
+  for (const char* file : {"config.json", "model.safetensors"}) fs::copy(fixture("tasks") / file, model);
+  fs::permissions(model / "model.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  std::fstream file(model / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-64, std::ios::end);
+  for (int i = 0; i < 64; ++i) file.put('\xff');
+  file.close();
+  evaluate_refused({"model", "--tokenizer", fixture("tokenizers/gpt2.json").string(), "--data", "text.txt"},
+                   {"the loss is", "nan", "the weights of model are damaged"});
+}
+
+TEST_F(Evaluate, WritesNamesThatAreNoUtf8) {
+  trains(short_run("one"));
+  fs::rename(folder / "one", folder / "one\xff");
+  EXPECT_TRUE(figures({"one\xff"})["model"].get<std::string>().starts_with("one\ufffd/"));
+}
+
+TEST_F(Evaluate, FailsWhereItsFiguresAreLost) {
+  trains(short_run("one"));
+  const auto lost = [&](const std::string& rest) {
+    return run_process("/bin/sh", {"-c", std::string(EVALUATE_BINARY) + " one " + rest + " > /dev/full"},
+                       {.folder = folder});
+  };
+  const ProcessResult result = lost("");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.error.find("could not be written to standard output"), std::string::npos) << result.error;
+  EXPECT_EQ(lost("--json figures.json").status, 0);
+}
+
 // Processes that start at different moments may find different checkpoints to be the run's newest.
 TEST_F(Evaluate, RanksEvaluateTheSameCheckpoint) {
   trains(short_run("one"));
@@ -220,6 +252,18 @@ TEST_F(Evaluate, RefusesWhatIsWrong) {
   evaluate_refused({"one", "--json", "no/such/folder.json"}, {"folder.json"});
   write("bad.jsonl", R"({"context": "a", "choices": ["b", "c"], "label": 0, "more": 1})");
   evaluate_refused({"one", "--task", "bad.jsonl"}, {"bad.jsonl:1", "more"});
+  write("bad.jsonl", R"({"context": "a", "choices": ["b", ""], "label": 0})");
+  evaluate_refused({"one", "--task", "bad.jsonl"}, {"bad.jsonl:1: choice 1 is empty"});
+  write("bad.jsonl", "{\"context\": \"a\",\n");
+  evaluate_refused({"one", "--task", "bad.jsonl"}, {"bad.jsonl:1:17: not JSON"});
+  evaluate_refused({"one", "--task", "questions.jsonl", "--by-position"}, {"--by-position is of the loss"});
+  evaluate_refused({"one", "--task", "questions.jsonl", "--sequences", "2"}, {"--sequences is of the loss"});
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same with and without a GPU
+  evaluate_refused({"one", "--gpus", "2"}, {"--gpus 2 was asked for", "--ranks 2 --device cpu"});
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  evaluate_refused({"one", "--items", "2"}, {"--items is of tasks", "--sequences N"});
+  evaluate_refused({"one", "--data", ""}, {"--data wants the name of a file or a folder"});
+  write("bad.jsonl", R"({"context": "a", "choices": ["b", "c"], "label": 0, "more": 1})");
   const Words with_tasks = sets({"evaluation.tasks=bad.jsonl", "train.folder=bad"});
   refused(with_tasks, {"bad.jsonl:1", "more"});
   EXPECT_FALSE(fs::exists(folder / "bad"));

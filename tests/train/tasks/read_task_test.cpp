@@ -115,7 +115,7 @@ TEST_F(ReadTask, RefusesWhatItDoesNotKnowWithFileAndLine) {
   refused(R"({"context": "a", "choices": ["c", "d"], "label": -1})", {"label wants"});
   refused(R"({"context": "a", "choices": ["c", "d"], "label": ""})", {"label wants"});
   refused(R"({"context": "a", "choices": ["c"], "label": 0})", {"at least two choices, found 1"});
-  refused(R"({"context": "a", "choices": ["c", ""], "label": 0})", {"a choice is empty"});
+  refused(R"({"context": "a", "choices": ["c", ""], "label": 0})", {"choice 1 is empty"});
   refused(R"({"context": "a", "choices": ["c", 3], "label": 0})", {"list of texts", "3"});
   refused(R"({"context": 5, "choices": ["c", "d"], "label": 0})", {"context"});
   refused(R"({"ctx": "a", "endings": "b", "label": 0})", {"endings wants a list of texts"});
