@@ -90,6 +90,8 @@ Request read_folder(const GenerateOptions& o, const ModelFolder& folder) {
   Request r;
   r.folder = folder;
   r.model = read_model_config(folder.path).model;
+  r.known = r.model.vocab_size;
+  if (o.plan) return r;  // of which config.json says enough
   r.tokenizer = find_tokenizer(folder.path, o.tokenizer, r.model);
   r.known = std::min<int64_t>(r.tokenizer->vocab_size(), r.model.vocab_size);
   r.rule = {.sampling = o.sampling,
@@ -102,7 +104,7 @@ Request read_folder(const GenerateOptions& o, const ModelFolder& folder) {
 
 Request read_request(const GenerateOptions& o) {
   Request r = read_model_folder(o.model, [&](const ModelFolder& folder) { return read_folder(o, folder); });
-  if (o.chat) {
+  if (o.chat && !o.plan) {
     r.chat.emplace(choose_chat_template(o.chat_template, *r.tokenizer), *r.tokenizer);
     if (r.chat->end_token() >= 0)
       r.rule.ends.push_back(r.chat->end_token());

@@ -360,6 +360,12 @@ TEST_F(GenerateTest, PlansItsMemory) {
   const ProcessResult no = generate({"--plan", "--samples", "4", "--device-memory", "100KiB"});
   EXPECT_EQ(no.status, 2) << no.out;
   EXPECT_NE(no.out.find("fits?    no"), std::string::npos) << no.out;
+  // Of a model that is not downloaded yet: neither weights nor a tokenizer
+  std::filesystem::create_directories(folder() / "bare");
+  json config = json::parse(std::ifstream(folder() / "run/checkpoints/step_00000060/config.json"));
+  config["vocab_size"] = 300;
+  std::ofstream(folder() / "bare/config.json") << config;
+  EXPECT_EQ(generate({"--plan", "--chat"}, "bare").status, 0);
   const ProcessResult gpu = run_process(
       GENERATE_BINARY, {"run", "--plan", "--arch", "90", "--device-memory", "80GiB"}, {.folder = folder()});
   EXPECT_EQ(gpu.status, 0) << gpu.error;
