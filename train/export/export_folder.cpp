@@ -183,6 +183,7 @@ void Export::write_hugging_face() {
   const HuggingFaceLayout layout(source_.model, numbers_);
   const std::vector<FileTensor> tensors = layout.tensors();
   check_space(options_.output, bytes_of_all(tensors));
+  const CopiedFiles others = hugging_face_files(source_);
   if (!source_.tokenizer) source_.notices.push_back(source_.no_tokenizer);
   PendingFolder folder(options_.output, options_.force, kExportedModel);
   notice_others(folder);
@@ -194,8 +195,7 @@ void Export::write_hugging_face() {
   nlohmann::ordered_json config = hugging_face_config(source_.model, numbers_);
   for (const auto& [field, id] : source_.token_ids.items()) config[field] = id;
   files[kModelFile] = write_json(folder.path() / kModelFile, config);
-  for (const auto& [name, bytes] : hugging_face_files(source_))
-    files[name] = write_file(folder.path() / name, bytes);
+  for (const auto& [name, bytes] : others) files[name] = write_file(folder.path() / name, bytes);
 
   for (const FileVerdict& verdict : verify_files(folder.path(), files))
     check(verdict.fault.empty(), "{} was read back and is damaged: {}", verdict.path.string(), verdict.fault);

@@ -37,6 +37,12 @@ void add_special_tokens(const ExportSource& source, ordered_json& object) {
       object[name] = token;
 }
 
+// Of a file that is copied: with a damaged one no program could load the export.
+void check_is_json(const std::string& name, const std::string& bytes, const ExportSource& source) {
+  if (name.ends_with(".json"))
+    parse_json(bytes, (source.folder / name).string(), {.bytes = bytes.size(), .repeated_keys = true});
+}
+
 std::string text_of(const ordered_json& object) { return object.dump(2) + "\n"; }
 
 // Adds the chat template to a tokenizer_config.json without one.
@@ -52,6 +58,7 @@ void add_chat_template(const ExportSource& source, std::string& config) {
 }  // namespace
 
 CopiedFiles hugging_face_files(const ExportSource& source) {
+  for (const auto& [name, bytes] : source.files) check_is_json(name, bytes, source);
   CopiedFiles files = source.files;
   if (source.tokenizer) {
     if (!files.contains(kTokenizerFile)) files[kTokenizerFile] = source.tokenizer->json();

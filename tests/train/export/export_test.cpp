@@ -258,6 +258,11 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
   wrong("relu", "llm.c", "out", {"relu has model.mlp=relu"});
   wrong("llama", "llm.c", "out", {"llama is a Llama", "GPT-2 alone"});
+  for (const char* file : {"generation_config.json", "special_tokens_map.json", "tokenizer.json"}) {
+    write(std::string("bare/") + file, "{\n\"a\": ");
+    wrong("bare", "hf", "out", {file, ":2:", "not JSON"});
+    fs::remove(folder / "bare" / file);
+  }
   wrong("small", "hf", "out", {"the tokenizer has 704 ids", "only 600"});
   wrong("small", "gguf", "out", {"the tokenizer has 704 ids", "only 600"});
   EXPECT_EQ(read_file(folder / "a_file"), "x");
