@@ -181,7 +181,7 @@ void CudaBackend::run_op(const AdamW& a, const Launch& on) {
                       .beta2 = static_cast<float>(beta2),
                       .gain2 = static_cast<float>(1 - beta2),
                       .epsilon = static_cast<float>(a.epsilon)};
-  Parts parts;
+  Parts parts{};
   int64_t blocks = 0;
   const auto launch = [&] {
     if (blocks == 0) return;

@@ -72,7 +72,7 @@ void CudaBackend::run_op(const GlobalNorm& a, const Launch& on) {
   auto* partials =
       reinterpret_cast<float*>(on.scratch(op, partials_count * static_cast<int64_t>(sizeof(float))));
 
-  TensorBatch batch;
+  TensorBatch batch{};
   DType dtype = DType::kF32;  // of the batch
   float* at = partials;
   const auto launch = [&] {

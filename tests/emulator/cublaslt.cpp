@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/emulator/races.h"
 #include "tests/emulator/runtime.h"
 
 namespace {
@@ -72,14 +73,22 @@ float gelu_slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
+const void* address(const Layout& layout, const void* data, int64_t element) {
+  return static_cast<const char*>(data) + element * size_of(layout.type);
+}
+size_t bytes_of_column(const Layout& layout) {
+  return layout.rows * static_cast<size_t>(size_of(layout.type));
+}
+
 // Column-first, as a dense array
 std::vector<float> read(const Layout& layout, const void* data, int batch) {
   std::vector<float> values(layout.rows * layout.columns);
-  for (uint64_t c = 0; c < layout.columns; ++c)
+  for (uint64_t c = 0; c < layout.columns; ++c) {
+    const int64_t column = batch * layout.stride + static_cast<int64_t>(c) * layout.ld;
+    emulator::reads(address(layout, data, column), bytes_of_column(layout));
     for (uint64_t r = 0; r < layout.rows; ++r)
-      values[c * layout.rows + r] =
-          load(layout.type, data,
-               batch * layout.stride + static_cast<int64_t>(c) * layout.ld + static_cast<int64_t>(r));
+      values[c * layout.rows + r] = load(layout.type, data, column + static_cast<int64_t>(r));
+  }
   return values;
 }
 
@@ -107,6 +116,7 @@ void multiply(const Desc& desc, float alpha, const void* a, const Layout& la, co
                 desc.transb == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, m, n, k, alpha * scale, left.data(),
                 static_cast<int>(la.rows), right.data(), static_cast<int>(lb.rows), beta, sums.data(), m);
     for (int column = 0; column < n; ++column) {
+      emulator::writes(address(ld, d, batch * ld.stride + column * ld.ld), bytes_of_column(ld));
       for (int row = 0; row < m; ++row) {
         float value = sums[static_cast<size_t>(column) * ld.rows + static_cast<size_t>(row)];
         const int64_t at_aux = column * desc.aux_ld + row;

@@ -19,6 +19,12 @@
 #include <vector>
 
 #include "tests/emulator/include/device_index.h"
+#include "tests/emulator/races.h"
+
+#ifdef TESSERA_EMULATED_RACES
+// What is no race: a load through volatile is atomic on a GPU.
+extern "C" const char* __tsan_default_suppressions() { return "race:tessera::note_largest\n"; }
+#endif
 
 namespace emulator {
 namespace {
@@ -26,8 +32,8 @@ namespace {
 using Copies = std::vector<std::function<void()>>;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kFirstShared = 1024;  // address of the dynamic shared memory: 0 is nobody's
-constexpr size_t kStackBytes = 128 * 1024;
+constexpr uint32_t kFirstShared = 1024;               // address of the dynamic shared memory: 0 is nobody's
+constexpr size_t kStackBytes = 512 * 1024;            // those of the thread sanitizer's reports included
 constexpr auto kPatience = std::chrono::seconds(10);  // with blocks none of which gets any further
 
 bool is_set(const char* variable, const char* value) {
@@ -43,6 +49,7 @@ std::atomic<int> running_blocks = 0, idle_blocks = 0;
 
 void do_all(Copies& copies) {
   for (const auto& copy : copies) copy();
+  const Unseen unseen;
   copies.clear();
 }
 
@@ -51,8 +58,13 @@ struct Groups {
   Copies open;
   std::vector<Copies> closed;
 
-  void add(std::function<void()> copy) { kCopiesEarly ? copy() : void(open.push_back(std::move(copy))); }
+  void add(std::function<void()> copy) {
+    if (kCopiesEarly) return copy();
+    const Unseen unseen;
+    open.push_back(std::move(copy));
+  }
   void close() {
+    const Unseen unseen;
     closed.push_back(std::move(open));
     open.clear();
   }
@@ -60,6 +72,7 @@ struct Groups {
     if (closed.size() <= static_cast<size_t>(left)) return;
     const auto end = closed.end() - left;
     for (auto group = closed.begin(); group != end; ++group) do_all(*group);
+    const Unseen unseen;
     closed.erase(closed.begin(), end);
   }
   void end() {
@@ -70,6 +83,7 @@ struct Groups {
 
 struct Thread {
   boost::context::fiber here, scheduler;
+  Runner runner;
   uint3 index;
   int number;
   bool done;
@@ -91,6 +105,23 @@ struct Exchange {
 struct Barrier {
   int came = 0;
   uint64_t turn = 0;
+  uint64_t orders[2] = {};  // of this turn and the next
+};
+
+// One launch: its threads see what came before it.
+struct Launch {
+  const Grid& grid;
+  const std::function<void()>& body;
+  uint64_t start = 0, end = 0;
+};
+
+// Blocks that have the same shared memory one after another: each sees what was before it.
+struct Succession {
+  uint64_t orders[2] = {};
+  int block = 0;
+
+  void begin() const { acquire(&orders[block % 2]); }
+  void end() const { release(&orders[(block + 1) % 2]); }
 };
 
 struct Cluster {
@@ -101,7 +132,7 @@ struct Cluster {
 };
 
 struct Block {
-  const std::function<void()>* body = nullptr;
+  const Launch* launch = nullptr;
   std::span<const std::unique_ptr<Thread>> threads;
   std::vector<std::vector<std::unique_ptr<Exchange>>> warps;
   Barrier barriers[16], warpgroups[8];
@@ -114,6 +145,7 @@ struct Block {
 
 thread_local Block* block = nullptr;
 thread_local Thread* thread = nullptr;
+thread_local Succession succession;
 alignas(1024) thread_local uint8_t shared[kSharedBytes];
 
 // Gives up this thread's turn.
@@ -151,18 +183,26 @@ void open(Barrier& at) {
 // Waits for the others if it has a name for that
 void come(Barrier& at, int threads, const char* waits_for) {
   const uint64_t turn = at.turn;
+  release(&at.orders[turn % 2]);
   if (++at.came >= threads) open(at);
-  if (waits_for) wait(waits_for, [&] { return at.turn != turn; });
+  if (!waits_for) return;
+  wait(waits_for, [&] { return at.turn != turn; });
+  acquire(&at.orders[turn % 2]);
 }
 
 // A thread of each block that this multiprocessor runs, one block after another
 boost::context::fiber live(Thread& me, boost::context::fiber&& scheduler) {
   for (me.scheduler = std::move(scheduler);; yield()) {
     me.waits_for = nullptr;
-    (*block->body)();
+    acquire(&block->launch->start);
+    succession.begin();
+    block->launch->body();
     me.copies.end();
     me.transfers.end();
+    succession.end();
+    release(&block->launch->end);
     me.done = true;
+    release(&block->barriers[0].orders[block->barriers[0].turn % 2]);  // as if it came to all barriers
     --block->running;
     block->progress = true;
     if (Barrier& all = block->barriers[0]; all.came > 0 && all.came >= block->running) open(all);
@@ -178,20 +218,27 @@ void take_turns(Block& mine) {
     if (t.done) continue;
     thread = &t;
     threadIdx = t.index;
+    const Turn turn(t.runner);
     t.here = std::move(t.here).resume();
   }
 }
 
 // The oldest that is left
 bool make_transfer(Block& mine) {
+  thread_local const Runner copy_engine;
   if (mine.transfers.empty()) return false;
   const auto transfer = std::move(mine.transfers.front());
   mine.transfers.pop_front();
+  const Turn turn(copy_engine);
   transfer();
+  succession.end();
+  release(&mine.launch->end);
   return true;
 }
 
-void run_block(const Grid& grid, Cluster* cluster, int rank, const std::function<void()>& body) {
+void run_block(const Launch& launch, Cluster* cluster, int rank) {
+  ++running_blocks;
+  const Grid& grid = launch.grid;
   thread_local boost::context::pooled_fixedsize_stack stacks(kStackBytes);
   thread_local std::vector<std::unique_ptr<Thread>> threads;
   const auto count = static_cast<size_t>(grid.threads.count());
@@ -202,7 +249,7 @@ void run_block(const Grid& grid, Cluster* cluster, int rank, const std::function
     });
   }
   Block mine;
-  mine.body = &body;
+  mine.launch = &launch;
   mine.threads = std::span(threads).first(count);
   mine.cluster = cluster;
   mine.rank = rank;
@@ -219,7 +266,6 @@ void run_block(const Grid& grid, Cluster* cluster, int rank, const std::function
     t.done = false;
     t.waits_for = "its first turn";
   }
-  ++running_blocks;
   bool idle = false;
   uint64_t seen = 0;
   for (auto since = Clock::now(); mine.running > 0;) {
@@ -239,6 +285,7 @@ void run_block(const Grid& grid, Cluster* cluster, int rank, const std::function
   }
   while (make_transfer(mine)) {
   }
+  ++succession.block;
   idle_blocks -= idle;
   --running_blocks;
   block = nullptr;
@@ -252,11 +299,12 @@ class Multiprocessors {
     return *multiprocessors;
   }
 
-  void run(const Grid& grid, const std::function<void()>& body) {
-    const std::lock_guard one_launch(launch_);
+  void run(const Launch& launch) {
+    const Grid& grid = launch.grid;
+    const std::lock_guard one_launch(one_launch_);
     std::unique_lock lock(mutex_);
-    grid_ = &grid, body_ = &body;
-    next_ = 0, busy_ = kMultiprocessors;
+    launch_ = &launch;
+    busy_ = kMultiprocessors;
     clusters_.clear();
     for (int i = 0; i < kMultiprocessors / grid.cluster; ++i) {
       clusters_.push_back(std::make_unique<Cluster>());
@@ -273,6 +321,7 @@ class Multiprocessors {
   }
 
   void work(int me) {
+    const Unseen unseen;
     uint64_t seen = 0;
     for (;;) {
       {
@@ -280,45 +329,53 @@ class Multiprocessors {
         changed_.wait(lock, [&] { return launches_ != seen; });
         seen = launches_;
       }
-      gridDim = {grid_->blocks.x, grid_->blocks.y, grid_->blocks.z};
-      blockDim = {grid_->threads.x, grid_->threads.y, grid_->threads.z};
-      grid_->cluster > 1 ? run_clusters(me) : run_blocks();
+      const Grid& grid = launch_->grid;
+      gridDim = {grid.blocks.x, grid.blocks.y, grid.blocks.z};
+      blockDim = {grid.threads.x, grid.threads.y, grid.threads.z};
+      grid.cluster > 1 ? run_clusters(me) : run_blocks(me);
       const std::lock_guard lock(mutex_);
       if (--busy_ == 0) ended_.notify_all();
     }
   }
 
-  void run_blocks() {
-    for (int64_t i; (i = next_++) < grid_->blocks.count();) run_one(i, nullptr, 0);
+  void run_blocks(int me) {
+    for (int64_t i = me; i < launch_->grid.blocks.count(); i += kMultiprocessors) run_one(i, nullptr, 0);
   }
   void run_clusters(int me) {
-    const int size = grid_->cluster, mine = me / size, rank = me % size;
+    const int size = launch_->grid.cluster, mine = me / size, rank = me % size;
     const auto groups = static_cast<int>(clusters_.size());
     if (mine >= groups) return;
     clusters_[static_cast<size_t>(mine)]->shared[rank] = shared;
-    for (int64_t i = int64_t{mine} * size + rank; i < grid_->blocks.count(); i += groups * size)
+    for (int64_t i = int64_t{mine} * size + rank; i < launch_->grid.blocks.count(); i += groups * size)
       run_one(i, clusters_[static_cast<size_t>(mine)].get(), rank);
   }
   void run_one(int64_t i, Cluster* cluster, int rank) {
-    const Size& of = grid_->blocks;
+    const Size& of = launch_->grid.blocks;
     blockIdx = {static_cast<unsigned>(i % of.x), static_cast<unsigned>(i / of.x % of.y),
                 static_cast<unsigned>(i / of.x / of.y)};
-    run_block(*grid_, cluster, rank, *body_);
+    run_block(*launch_, cluster, rank);
   }
 
-  std::mutex launch_, mutex_;
+  std::mutex one_launch_, mutex_;
   std::condition_variable changed_, ended_;
-  const Grid* grid_ = nullptr;
-  const std::function<void()>* body_ = nullptr;
+  const Launch* launch_ = nullptr;
   uint64_t launches_ = 0;
   int busy_ = 0;
-  std::atomic<int64_t> next_ = 0;
   std::vector<std::unique_ptr<Cluster>> clusters_;
 };
 
 }  // namespace
 
-void run(const Grid& grid, const std::function<void()>& body) { Multiprocessors::all().run(grid, body); }
+void run(const Grid& grid, const std::function<void()>& body) {
+  const auto launch = std::make_unique<Launch>(grid, body);  // freed: its addresses order nothing else
+  release(&launch->start);
+  {
+    thread_local const Runner driver;  // what it waits for orders no kernels
+    const Turn turn(driver);
+    Multiprocessors::all().run(*launch);
+  }
+  acquire(&launch->end);
+}
 
 void wait_until(const char* what, const std::function<bool()>& ready) { wait(what, ready); }
 void let_others_run() { yield(); }
@@ -335,11 +392,13 @@ int cluster_rank() { return block->rank; }
 void cluster_barrier() {
   Cluster& cluster = *block->cluster;
   const uint64_t turn = cluster.turn;
+  release(&cluster);
   if (++cluster.came == cluster.threads) {
     cluster.came = 0;
     ++cluster.turn;
   }
   wait("the barrier of its cluster", [&] { return cluster.turn != turn; });
+  acquire(&cluster);
 }
 
 void barrier(int id, int threads, bool waits) {
@@ -356,7 +415,8 @@ void warpgroup_barrier() {
 }
 
 std::span<const uint32_t[kWords]> exchange(const char* operation, uint32_t mask,
-                                           std::span<const uint32_t> words) {
+                                           std::span<const uint32_t> words, bool orders) {
+  const Unseen unseen;
   auto& exchanges = block->warps[static_cast<size_t>(thread->number / kWarp)];
   auto found =
       std::find_if(exchanges.begin(), exchanges.end(), [&](const auto& e) { return e->mask == mask; });
@@ -376,7 +436,9 @@ std::span<const uint32_t[kWords]> exchange(const char* operation, uint32_t mask,
   if (slot.operation != operation) trap("lanes of a warp came to different operations");
   std::copy(words.begin(), words.end(), slot.words[me]);
   slot.came |= bit;
+  if (orders) release(&slot);
   wait(operation, [&] { return (slot.came & mask) == mask; });
+  if (orders) acquire(&slot);
   slot.left |= bit;
   return {slot.words, kWarp};
 }
@@ -395,7 +457,12 @@ void close_copies() { thread->copies.close(); }
 void wait_for_copies(int groups_left) { thread->copies.wait(groups_left); }
 void transfer(std::function<void()> copy) {
   if (kCopiesEarly) return copy();
-  block->transfers.push_back(std::move(copy));
+  release(&block->transfers);
+  const Unseen unseen;
+  block->transfers.push_back([copy = std::move(copy), order = &block->transfers] {
+    acquire(order);
+    copy();
+  });
 }
 void transfer_in_group(std::function<void()> copy) { thread->transfers.add(std::move(copy)); }
 void close_transfers() { thread->transfers.close(); }

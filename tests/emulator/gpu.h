@@ -18,7 +18,11 @@
 
 namespace emulator {
 
+#ifdef TESSERA_EMULATED_RACES  // the thread sanitizer's time grows with the threads that there are
+inline constexpr int kMultiprocessors = 2;
+#else
 inline constexpr int kMultiprocessors = 4;
+#endif
 inline constexpr int kSharedBytes = 227 * 1024;  // that a block may ask for, as on a GPU of 9.0
 inline constexpr int kWarp = 32;
 
@@ -54,10 +58,11 @@ void barrier(int id, int threads, bool wait);
 // For all 128 threads of this one's warpgroup
 void warpgroup_barrier();
 
-// What each lane of `mask` gave, by lane, once all of them came to the same operation.
+// What each lane of `mask` gave, by lane, once all of them came to the same operation. If it `orders`, they
+// see each other's memory as it was then.
 inline constexpr int kWords = 8;
 std::span<const uint32_t[kWords]> exchange(const char* operation, uint32_t mask,
-                                           std::span<const uint32_t> words);
+                                           std::span<const uint32_t> words, bool orders = false);
 
 // ---- shared memory by the 32-bit addresses that PTX has ----
 

@@ -103,7 +103,7 @@ TEST(EmulatedGpu, ABlockOfAClusterFillsTheOthersMemory) {
     const uint32_t rank = ptx::cluster_rank();
     if (threadIdx.x == 0) ptx::mbarrier_arrive_at(memory, 1 - rank);
     ptx::mbarrier_wait(memory, 0);
-    ranks[blockIdx.x] = static_cast<int>(rank);
+    if (threadIdx.x == 0) ranks[blockIdx.x] = static_cast<int>(rank);
     ptx::cluster_sync();
   });
   EXPECT_EQ(ranks, (std::vector{0, 1, 0, 1}));

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "tests/emulator/gpu.h"
+#include "tests/emulator/memory.h"
+#include "tests/emulator/races.h"
 #include "tests/emulator/tensor_map.h"
 
 namespace {
@@ -19,7 +21,6 @@ namespace {
 using Work = std::vector<std::function<void()>>;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMemory = size_t{8} << 30;
 constexpr int kSharedWithoutAsking = 48 * 1024, kReservedBytes = 1024;  // of a block's shared memory
 
 thread_local cudaError_t last_error = cudaSuccess;
@@ -31,8 +32,6 @@ cudaError_t result(cudaError_t error) {
 
 std::mutex mutex;
 std::map<const void*, int> shared_of_kernel;  // what was asked for
-std::map<void*, size_t> allocations;
-size_t allocated = 0;
 
 }  // namespace
 
@@ -44,20 +43,48 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   CUgraph_st* captured = nullptr;
-  bool began = false;  // the capture, rather than joined it
+  bool began = false;         // the capture, rather than joined it
+  bool waits_for_all = true;  // for the default stream, as that for it
+  emulator::Runner runner;
+  uint64_t given = 0, done = 0;  // what the host does before, and what it may see after it waited
 };
 struct CUevent_st {
   Clock::time_point at;
   CUgraph_st* captured = nullptr;
 };
 
+namespace {
+
+uint64_t all_done = 0, of_default_stream = 0, of_its_others = 0;  // for acquire() and release()
+
+CUstream_st& of(cudaStream_t stream) {
+  static auto* const by_default = new CUstream_st;
+  return stream ? *stream : *by_default;
+}
+void run_on(CUstream_st& stream, const std::function<void()>& work) {
+  const bool is_default = &stream == &of(nullptr);
+  emulator::release(&stream.given);
+  const emulator::Access access;  // its lock is the host's: it orders no streams
+  const emulator::Turn turn(stream.runner);
+  emulator::acquire(&stream.given);
+  if (stream.waits_for_all) emulator::acquire(is_default ? &of_its_others : &of_default_stream);
+  work();
+  if (stream.waits_for_all) emulator::release(is_default ? &of_default_stream : &of_its_others);
+  emulator::release(&stream.done);
+  emulator::release(&all_done);
+}
+
+}  // namespace
+
 namespace emulator {
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
-  if (stream && stream->captured) {
-    stream->captured->work.push_back(std::move(work));
+  if (of(stream).captured) {
+    of(stream).captured->work.push_back(std::move(work));
   } else {
-    work();
+    const Unseen unseen;  // the host frees the work, and has waited for nothing
+    const auto kept = std::make_unique<const std::function<void()>>(std::move(work));
+    run_on(of(stream), *kept);
   }
   return cudaSuccess;
 }
@@ -113,13 +140,13 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return emulator::acquire(&all_done), cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "Emulated GPU");
   properties->major = 9;
   properties->minor = 0;
-  properties->totalGlobalMem = kMemory;
+  properties->totalGlobalMem = emulator::kMemory;
   properties->multiProcessorCount = emulator::kMultiprocessors;
   return cudaSuccess;
 }
@@ -188,74 +215,72 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 // ---- memory ----
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  const std::lock_guard lock(mutex);
-  constexpr size_t kAlignment = 256;
-  if (bytes > kMemory - allocated) return result(cudaErrorMemoryAllocation);
-  *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (!*memory) return result(cudaErrorMemoryAllocation);
-  std::memset(*memory, 0xff, bytes);  // what nobody wrote is NaN
-  allocations[*memory] = bytes;
-  allocated += bytes;
-  return cudaSuccess;
+  *memory = emulator::allocate(bytes);
+  return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* memory) {
   if (!memory) return cudaSuccess;
-  const std::lock_guard lock(mutex);
-  const auto found = allocations.find(memory);
-  if (found == allocations.end()) return result(cudaErrorInvalidValue);
-  allocated -= found->second;
-  allocations.erase(found);
-  std::free(memory);
-  return cudaSuccess;
+  cudaDeviceSynchronize();
+  return emulator::deallocate(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  *memory = emulator::allocate_pinned(bytes);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
-cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
+cudaError_t cudaFreeHost(void* memory) {
+  cudaDeviceSynchronize();
+  return emulator::deallocate_pinned(memory), cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-  const std::lock_guard lock(mutex);
-  *total = kMemory;
-  *available = kMemory - allocated;
+  *total = emulator::kMemory;
+  *available = emulator::kMemory - emulator::allocated();
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return emulator::enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  return std::memmove(to, from, bytes), cudaSuccess;
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return emulator::enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return std::memset(to, value, bytes), cudaSuccess;
+  return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 
 // ---- streams and events ----
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = new CUstream_st, cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  cudaStreamCreate(stream);
+  (*stream)->waits_for_all = (flags & cudaStreamNonBlocking) == 0;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return result(stream && stream->captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
+  emulator::acquire(&of(stream).done);
+  return result(of(stream).captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->captured && stream && !stream->captured)
     stream->captured = event->captured;  // it joins the capture
+  if (!of(stream).captured) run_on(of(stream), [&] { emulator::acquire(event); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st, cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->captured = stream ? stream->captured : nullptr;
+  event->captured = of(stream).captured;
   event->at = Clock::now();
+  if (!event->captured) run_on(of(stream), [&] { emulator::release(event); });
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return emulator::acquire(event), cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   *milliseconds = std::chrono::duration<float, std::milli>(to->at - from->at).count();
   return cudaSuccess;
@@ -280,8 +305,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   *exec = new CUgraphExec_st{graph->work};
   return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  for (const auto& work : exec->work) work();
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  run_on(of(stream), [&] {
+    for (const auto& work : exec->work) work();
+  });
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }

@@ -1,6 +1,9 @@
 #include "tests/emulator/tensor_map.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "tests/emulator/races.h"
 
 namespace emulator {
 namespace {
@@ -21,7 +24,8 @@ Map map_of(const CUtensorMap& encoded) {
   return map;
 }
 
-// f(element of the box in shared memory, element of the tensor or null)
+// f(element of the box in shared memory, element of the tensor or null, bytes of the tensor from there on in
+// its row)
 template <class F>
 void for_each(const Map& map, uint8_t* shared, const Coordinates& at, F f) {
   uint32_t count = 1;
@@ -34,10 +38,14 @@ void for_each(const Map& map, uint8_t* shared, const Coordinates& at, F f) {
       inside = inside && c >= 0 && c < static_cast<int64_t>(map.sizes[d]);
       element += c * static_cast<int64_t>(map.strides[d]);
     }
+    const auto left = (static_cast<int64_t>(map.sizes[0]) - at[0] - i % map.extents[0]) * kBytes;
     const auto offset = reinterpret_cast<uintptr_t>(shared) + i * kBytes, row = offset / kRowBytes % 8;
-    f(reinterpret_cast<uint8_t*>(offset ^ row * kChunk), inside ? element : nullptr);
+    f(reinterpret_cast<uint8_t*>(offset ^ row * kChunk), inside ? element : nullptr, left);
   }
 }
+
+bool is_chunk(const uint8_t* shared) { return reinterpret_cast<uintptr_t>(shared) % kChunk == 0; }
+size_t bytes_of_chunk(int64_t left) { return std::min(static_cast<size_t>(left), size_t{kChunk}); }
 
 }  // namespace
 
@@ -61,15 +69,21 @@ CUresult encode_tensor_map(CUtensorMap* encoded, CUtensorMapDataType type, cuuin
 }
 
 void load_box(void* shared, const CUtensorMap& encoded, const Coordinates& at) {
-  for_each(map_of(encoded), static_cast<uint8_t*>(shared), at, [](uint8_t* to, const uint8_t* from) {
+  for_each(map_of(encoded), static_cast<uint8_t*>(shared), at, [](uint8_t* to, uint8_t* from, int64_t left) {
+    if (is_chunk(to)) {
+      writes(to, kChunk);
+      if (from) reads(from, bytes_of_chunk(left));
+    }
     from ? std::memcpy(to, from, kBytes) : std::memset(to, 0, kBytes);
   });
 }
 
 void store_box(const CUtensorMap& encoded, const void* shared, const Coordinates& at) {
   for_each(map_of(encoded), static_cast<uint8_t*>(const_cast<void*>(shared)), at,
-           [](const uint8_t* from, uint8_t* to) {
-             if (to) std::memcpy(to, from, kBytes);
+           [](uint8_t* from, uint8_t* to, int64_t left) {
+             if (!to) return;
+             if (is_chunk(from)) reads(from, kChunk), writes(to, bytes_of_chunk(left));
+             std::memcpy(to, from, kBytes);
            });
 }
 

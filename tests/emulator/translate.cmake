@@ -39,6 +39,11 @@ foreach(source IN LISTS emulated_sources)
   endif()
 endforeach()
 
+set(emulated_sanitizer "")
+if(TESSERA_SANITIZE STREQUAL "thread")  # the kernels alone: it cannot follow OpenMP, which the host code has
+  set(emulated_sanitizer "-fsanitize=thread;-g1;-DTESSERA_EMULATED_RACES")
+endif()
+
 function(tessera_emulate variable)
   set(translated "")
   foreach(source IN LISTS ${variable})
@@ -47,7 +52,7 @@ function(tessera_emulate variable)
       cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
       set(source ${emulated_root}/${source}.cpp)
       set_source_files_properties(${source} PROPERTIES
-        COMPILE_OPTIONS "-include;cuda_runtime.h;-w;-fno-strict-aliasing;-march=${TESSERA_CPU_ARCH};-ftls-model=local-exec")
+        COMPILE_OPTIONS "-include;cuda_runtime.h;-w;-fno-strict-aliasing;-march=${TESSERA_CPU_ARCH};-ftls-model=local-exec;${emulated_sanitizer}")
     endif()
     list(APPEND translated ${source})
   endforeach()

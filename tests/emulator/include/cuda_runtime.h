@@ -16,6 +16,8 @@
 
 #include "tests/emulator/gpu.h"
 #include "tests/emulator/include/device_index.h"
+#include "tests/emulator/memory.h"
+#include "tests/emulator/races.h"
 #include "tests/emulator/runtime.h"
 
 #undef __global__
@@ -33,8 +35,16 @@
 
 // ---- launches ----
 
+namespace emulator {
+template <class... Params>
+void check_parameters(const Params&... params) {
+  (check_parameter(&params, sizeof params), ...);
+}
+}  // namespace emulator
+
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
+  emulator::check_parameters(args...);
   return emulator::launch(*config, reinterpret_cast<const void*>(kernel),
                           [kernel, values = std::tuple<std::decay_t<Params>...>(
                                        std::forward<Args>(args)...)] { std::apply(kernel, values); });
@@ -96,6 +106,7 @@ struct Named {
 };
 template <class Call, class... Args>
 void operator->*(Named<Call> kernel, const BoundLaunch<Args...>& bound) {
+  std::apply([](const auto&... args) { check_parameters(args...); }, bound.args);
   launch(bound.config, nullptr, [kernel, values = bound.args] { std::apply(kernel.call, values); });
 }
 #define EMULATED_KERNEL(...)                          \
@@ -104,7 +115,7 @@ void operator->*(Named<Call> kernel, const BoundLaunch<Args...>& bound) {
   }
 
 template <class T>
-T from_words(std::span<const uint32_t> words) {
+EMULATED_UNSEEN T from_words(std::span<const uint32_t> words) {
   T value;
   std::memcpy(&value, words.data(), sizeof value);
   return value;
@@ -113,7 +124,7 @@ T from_words(std::span<const uint32_t> words) {
 template <class T>
 struct Given {
   std::span<const uint32_t[kWords]> words;
-  T operator[](int lane) const { return from_words<T>(words[static_cast<size_t>(lane)]); }
+  EMULATED_UNSEEN T operator[](int lane) const { return from_words<T>(words[static_cast<size_t>(lane)]); }
 };
 template <class T>
 Given<T> give(const char* operation, unsigned mask, const T& value) {
@@ -130,7 +141,10 @@ inline int in_group(int lane, int width) { return emulator::lane() / width * wid
 // ---- barriers, shuffles and votes ----
 
 inline void __syncthreads() { emulator::barrier(0, 0, true); }
-inline void __syncwarp(unsigned mask = ~0u) { emulator::give("__syncwarp", mask, 0u); }
+inline void __syncwarp(unsigned mask = ~0u) {
+  const uint32_t nothing[1] = {};
+  emulator::exchange("__syncwarp", mask, nothing, true);
+}
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
   return emulator::give("__shfl_sync", mask, value)[emulator::in_group(from & (width - 1), width)];

@@ -40,13 +40,12 @@ inline uint32_t max_bf16(uint32_t x, uint32_t y) {
 }
 
 // 16-bit element (row, column) of the matrix whose row i lies at the address that lane `first` + i gave
-inline uint16_t element(const emulator::Given<uint32_t>& rows, int first, int row, int column) {
-  uint16_t value;
-  std::memcpy(&value, static_cast<uint16_t*>(emulator::at_shared(rows[first + row])) + column, sizeof value);
-  return value;
+EMULATED_UNSEEN inline uint16_t element(const emulator::Given<uint32_t>& rows, int first, int row, int column) {
+  return static_cast<const uint16_t*>(emulator::at_shared(rows[first + row]))[column];
 }
 template <bool kTransposed>
 void load_matrices(uint32_t (&d)[4], uint32_t shared_address) {
+  emulator::reads(emulator::at_shared(shared_address), 16);
   const auto rows = emulator::give("ldmatrix", ~0u, shared_address);
   const int row = emulator::lane() / 4, column = emulator::lane() % 4 * 2;
   for (int i = 0; i < 4; ++i)
@@ -100,12 +99,16 @@ inline uint2 load_shared_uint2(uint32_t at) { return load_from_shared<uint2>(at)
 inline int2 load_shared_int2(uint32_t at) { return load_from_shared<int2>(at); }
 inline uint4 load_shared_uint4(uint32_t at) { return load_from_shared<uint4>(at); }
 
-inline void red_add(float* address, float value) { std::atomic_ref(*address).fetch_add(value); }
+inline void red_add(float* address, float value) {
+  std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
 // Polled by those who wait: others have their turns meanwhile.
 inline uint32_t load_acquire(const uint32_t* address) {
   emulator::let_others_run();
-  return std::atomic_ref(*const_cast<uint32_t*>(address)).load();
+  return std::atomic_ref(*const_cast<uint32_t*>(address)).load(std::memory_order_acquire);
 }
-inline void red_add_release(uint32_t* address, uint32_t value) { std::atomic_ref(*address).fetch_add(value); }
+inline void red_add_release(uint32_t* address, uint32_t value) {
+  std::atomic_ref(*address).fetch_add(value, std::memory_order_release);
+}
 
 }  // namespace tessera::attention::ptx

@@ -19,13 +19,14 @@ static_assert(sizeof(Mbarrier) == 8);
 
 template <class F>
 void change(void* at, F f) {
+  emulator::release(at);
   std::atomic_ref word(*static_cast<uint64_t*>(at));
-  uint64_t old = word;
+  uint64_t old = word.load(std::memory_order_relaxed);
   for (;;) {
     Mbarrier b = std::bit_cast<Mbarrier>(old);
     f(b);
     if (b.pending == 0 && b.bytes == 0) b.pending = b.arrivals, b.parity = ~b.parity;
-    if (word.compare_exchange_weak(old, std::bit_cast<uint64_t>(b))) return;
+    if (word.compare_exchange_weak(old, std::bit_cast<uint64_t>(b), std::memory_order_relaxed)) return;
   }
 }
 inline void arrive(void* at) {
@@ -41,7 +42,7 @@ inline void bring(void* at, uint32_t bytes) {
 inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   const auto count = static_cast<uint16_t>(arrivals);
   std::atomic_ref(*static_cast<uint64_t*>(emulator::at_shared(barrier)))
-      .store(std::bit_cast<uint64_t>(Mbarrier{count, count, 0, 0}));
+      .store(std::bit_cast<uint64_t>(Mbarrier{count, count, 0, 0}), std::memory_order_relaxed);
 }
 inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive(uint32_t barrier) { arrive(emulator::at_shared(barrier)); }
@@ -55,8 +56,10 @@ inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
 inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   const std::atomic_ref word(*static_cast<uint64_t*>(emulator::at_shared(barrier)));
   emulator::wait_until("an mbarrier", [&] {
-    return static_cast<uint32_t>(std::bit_cast<Mbarrier>(word.load()).parity & 1) != parity;
+    return static_cast<uint32_t>(std::bit_cast<Mbarrier>(word.load(std::memory_order_relaxed)).parity & 1) !=
+           parity;
   });
+  emulator::acquire(emulator::at_shared(barrier));
 }
 
 // ---- clusters ----
@@ -195,14 +198,20 @@ struct Operand {
         groups((descriptor >> 32 & 0x3fff) << 4) {
     if (descriptor >> 62 != 1) emulator::trap("wgmma: a swizzle that is not of 128 bytes");
   }
-  float at(int row, int k) const {
+  const void* element(int row, int k) const {
     uint32_t address = kMajor == Major::kSum
                            ? base + row / 8 * groups + row % 8 * 128 + k * 2
                            : base + row / 64 * panels + k / 8 * groups + k % 8 * 128 + row % 64 * 2;
-    address ^= (address >> 7 & 7) << 4;
-    uint16_t bits;
-    std::memcpy(&bits, emulator::at_shared(address), sizeof bits);
-    return float_of_bf16(bits);
+    return emulator::at_shared(address ^ (address >> 7 & 7) << 4);
+  }
+  EMULATED_UNSEEN float at(int row, int k) const {
+    return float_of_bf16(*static_cast<const uint16_t*>(element(row, k)));
+  }
+  // What the tensor core reads of it
+  void read(int rows) const {
+    constexpr int kInRow = kMajor == Major::kSum ? 1 : 8;  // rows and sums of a chunk of 16 bytes
+    for (int row = 0; row < rows; row += kInRow)
+      for (int k = 0; k < 16; k += 8 / kInRow) emulator::reads(element(row, k), 16);
   }
 };
 
@@ -211,6 +220,7 @@ struct Wgmma {
   template <Major kA, Major kB>
   static void shared(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
     const Operand<kA> left(a);
+    if (threadIdx.x % 128 == 0) left.read(64);
     multiply<kB>(d, b, add, [&](int row, int k) { return left.at(16 * (threadIdx.x / 32 % 4) + row, k); });
   }
   template <Major kB>
@@ -231,6 +241,7 @@ struct Wgmma {
   template <Major kB, class Left>
   static void multiply(float (&d)[kN / 2], uint64_t b, bool add, Left left) {
     const Operand<kB> right(b);
+    if (threadIdx.x % 128 == 0) right.read(kN);
     const int row = emulator::lane() / 4, column = emulator::lane() % 4 * 2;
     float of_rows[2][16];
     for (int k = 0; k < 16; ++k) of_rows[0][k] = left(row, k), of_rows[1][k] = left(row + 8, k);

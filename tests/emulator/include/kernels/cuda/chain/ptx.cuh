@@ -8,7 +8,7 @@ namespace tessera::attention::ptx {
 // Polled by those who wait: others have their turns meanwhile. A wider access than a word is not one event on
 // a GPU either.
 inline uint32_t load_word(const uint32_t* from) {
-  return std::atomic_ref(*const_cast<uint32_t*>(from)).load();
+  return std::atomic_ref(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
 }
 inline uint32_t load_relaxed(const uint32_t* from) {
   emulator::let_others_run();
@@ -22,7 +22,9 @@ inline uint4 load_relaxed_uint4(const uint32_t* from) {
   emulator::let_others_run();
   return {load_word(from), load_word(from + 1), load_word(from + 2), load_word(from + 3)};
 }
-inline void store_relaxed(uint32_t* to, uint32_t value) { std::atomic_ref(*to).store(value); }
+inline void store_relaxed(uint32_t* to, uint32_t value) {
+  std::atomic_ref(*to).store(value, std::memory_order_relaxed);
+}
 inline void store_relaxed(uint32_t* to, uint2 value) {
   store_relaxed(to, value.x), store_relaxed(to + 1, value.y);
 }
