@@ -11,7 +11,7 @@ namespace fields {
 template <class Section, class Visit>
 void visit_model(Section& model, Visit& visit) {
   visit("model.preset", model.preset, OneOf<Preset>{},
-        "A published model, whose values the keys of the model then have unless they are given");
+        "A published model: its values are then the defaults of the keys of the model");
   visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1},
         "Tokens of the vocabulary: 257 for bytes, 50257 for GPT-2's tokenizer");
   visit("model.context", model.context, Whole{.at_least = 1, .at_most = 10'000'000},
@@ -102,8 +102,8 @@ void visit_data(Section& data, Visit& visit) {
   visit("data.shuffle", data.shuffle, Flag{},
         "Visit the training sequences in a random order, a different one each epoch");
   visit("data.shift", data.shift, OneOf<Shift>{},
-        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle where "
-        "data.documents is join, and a run that resumes as before");
+        "Cut the training sequences at another offset in each epoch; auto: as data.shuffle if "
+        "data.documents is join; a resumed run continues as it began");
   visit("data.documents", data.documents, OneOf<Documents>{},
         "join: documents follow one another in a sequence, and attention crosses them; mask: whole documents "
         "share a sequence, each sees only itself, and its positions begin at 0");
@@ -133,17 +133,17 @@ void visit_train(Section& train, Visit& visit) {
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},
-        "Of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
+        "The number format of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
   visit("train.matmul", train.fp8.matmul, OneOf<Matmul>{},
-        "What linear layers multiply; bf16: tensors as train.precision has them; fp8: rounded to 8 bits, for "
-        "outputs and for gradients of inputs");
+        "The number format of the factors in linear layers' products; bf16: that of train.precision; fp8: "
+        "rounded to 8 bits, for outputs and for gradients of inputs");
   visit(
       "train.tune", train.tune, OneOf<Tune>{},
       "The algorithms of matrix products on a GPU; off: those that cuBLASLt takes first; auto: the fastest, "
       "from a table that ships or timed once and kept");
   visit("train.products", train.products, OneOf<GemmSource>{},
-        "Whose kernels compute matrix products on a Hopper GPU; cublaslt; auto: the faster ones, by "
-        "train.tune, or ours with an activation or bias; own: ours, where they can");
+        "Whose kernels compute matrix products on a Hopper GPU; cublaslt: NVIDIA's; auto: the faster ones "
+        "with train.tune=auto, else ours for products with an activation or bias; own: ours, where they can");
   visit(
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
@@ -166,7 +166,7 @@ void visit_train(Section& train, Visit& visit) {
         "faster where micro-batches are small");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
-        "For the initial weights, the order of the data and the samples");
+        "For the initial weights, the order of the data, dropout and the samples");
   visit("train.log_every", train.log_every, Whole{.at_least = 1},
         "Steps between printed lines, each with the means of its steps; metrics.jsonl has every step");
   visit("train.report", train.report, Flag{},
@@ -182,36 +182,38 @@ void visit_lora(Section& lora, Visit& visit) {
         "model; none: train the model itself");
   visit("train.lora.alpha", lora.alpha, Number{.above = 0, .at_most = 1e6},
         "LoRA: what the two matrices compute is multiplied by alpha / rank");
-  visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{}, "LoRA: whose linear layers get them");
+  visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
+        "LoRA: the layers that get adapters: those of attention, those of the MLP, or both");
 }
 
 template <class Section, class Visit>
 void visit_fp8(Section& fp8, Visit& visit) {
   visit("train.fp8.scaling", fp8.scaling, OneOf<Fp8Scaling>{},
-        "FP8: a tensor's scale is by its largest element; delayed: by that of the step before; current: by "
-        "its own, a pass more");
-  visit("train.fp8.edges", fp8.edges, Flag{}, "FP8: in the first and the last block, too");
-  visit("train.fp8.head", fp8.head, Flag{}, "FP8: for the logits, too");
+        "FP8: where the scale of a tensor comes from; delayed: its largest element in the step before; "
+        "current: its own largest element, which takes one more pass");
+  visit("train.fp8.edges", fp8.edges, Flag{}, "FP8: also use it in the first and the last block");
+  visit("train.fp8.head", fp8.head, Flag{}, "FP8: also use it for the logits");
 }
 
 template <class Section, class Visit>
 void visit_optimizer(Section& optimizer, Visit& visit) {
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
-        "The highest, after the warm-up");
+        "The highest learning rate, after the warm-up");
   visit("optimizer.min_learning_rate", optimizer.min_learning_rate, Number{.at_least = 0},
-        "Where the schedule ends; at most optimizer.learning_rate");
+        "The learning rate at the end of the schedule; at most optimizer.learning_rate");
   visit("optimizer.schedule", optimizer.schedule, OneOf<Schedule>{},
-        "How the rate falls after the warm-up; wsd: constant, then linear at the end");
-  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{}, "Steps in which the rate rises linearly");
+        "How the learning rate falls after the warm-up; wsd: constant, then linear at the end");
+  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{},
+        "Steps in which the learning rate rises linearly");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
-        "wsd: the fraction of the steps, at the end, in which the rate falls");
+        "wsd: the fraction of the steps, at the end, in which the learning rate falls");
   visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},
         "AdamW: decay of the mean of gradients");
   visit("optimizer.beta2", optimizer.beta2, Number{.at_least = 0, .below = 1},
         "AdamW: decay of the mean of squared gradients");
   visit("optimizer.epsilon", optimizer.epsilon, Number{.above = 0}, "AdamW: added to the root of that mean");
   visit("optimizer.weight_decay", optimizer.weight_decay, Number{.at_least = 0},
-        "AdamW: each step subtracts this times the learning rate from the matrices");
+        "AdamW: each step subtracts from every matrix this times the learning rate times the matrix");
   visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
         "Gradients with a larger global norm are scaled down to this; 0: never");
   visit("optimizer.moments", optimizer.moments, OneOf<DType>{{DType::kF32, DType::kBF16}},
@@ -256,7 +258,7 @@ void visit_checkpoint(Section& checkpoint, Visit& visit) {
   visit("checkpoint.keep_best", checkpoint.keep_best, Flag{},
         "Also write and keep a checkpoint at the lowest validation loss so far");
   visit("checkpoint.dtype", checkpoint.dtype, OneOf<DType>{{DType::kF32, DType::kBF16}},
-        "Of the weights in a checkpoint; bf16: half the size");
+        "The number format of the weights in a checkpoint; bf16: half the size");
 }
 
 }  // namespace fields
