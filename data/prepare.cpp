@@ -83,7 +83,7 @@ void declare_options(CLI::App& app, Options& options) {
       ->required()
       ->type_name("FILE");
   add_word_option(app, "--format", options.format,
-                  "Format of the inputs: text, jsonl, or name, which tells it")
+                  "Format of the inputs: text, jsonl, or name, by the names of the files")
       ->default_str(name_of(options.format));
   app.add_option("--output", options.output, "Folder to make; required without --show")->type_name("FOLDER");
   app.add_option("--tokenizer", options.tokenizer,

@@ -106,7 +106,8 @@ CLI::App* add_encode(CLI::App& app, Command& c) {
 CLI::App* add_decode(CLI::App& app, Command& c) {
   CLI::App* command = app.add_subcommand("decode", "Prints the bytes of token ids.");
   add_tokenizer(command, c);
-  CLI::Option* ids = command->add_option("ids", c.ids, "The ids; none: they are read")->type_name("ID");
+  CLI::Option* ids =
+      command->add_option("ids", c.ids, "The ids; default: they are read, see --file")->type_name("ID");
   command
       ->add_option(
           "--file", c.file,

@@ -107,6 +107,20 @@ std::string wanted_value(const CLI::Option& option) {
   return is_one_of(type, {"FLOAT", "P"}) ? "a number" : type;
 }
 
+// How an option that is required is given
+std::string as_in(const CommandLine& line, const CLI::App& command, const std::string& name) {
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr) return "";
+  const std::string type = option->get_type_name();
+  const size_t words = type.find('{');  // "TEXT:{hf,gguf}"
+  if (words != type.npos)
+    return fmt::format(", one of {}", type.substr(words + 1, type.rfind('}') - words - 1));
+  if (!option->get_positional()) return fmt::format(", as in {} {}", name, type);
+  const std::string program = line.app.get_name(),
+                    subcommand = &command == &line.app ? "" : command.get_name();
+  return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand, type);
+}
+
 // CLI11's message, reworded where it is hard to read
 std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   const CLI::App& command = command_of(line.app);
@@ -118,7 +132,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
   const CLI::Option* option = command.get_option_no_throw(name);
   switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
     case CLI::ExitCodes::RequiredError:
-      if (text.find("subcommand") == text.npos) return text;
+      if (text.find("subcommand") == text.npos) return text + as_in(line, command, name);
       text = fmt::format("{}:", line.request);
       for (const CLI::App* subcommand : subcommands_of(line.app))
         text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.app.get_name(),

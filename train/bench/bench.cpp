@@ -30,7 +30,7 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
   add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
   command
       ->add_option("--rungs", o.rungs,
-                   "Which to measure, or all; default: the fastest of the device, and cudnn")
+                   "Kernels to measure, or all; default: the fastest of the device, and cudnn")
       ->delimiter(',');
   command->add_option("--head-dims", o.head_dims, "Head dims")
       ->delimiter(',')
@@ -47,11 +47,11 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
       ->add_option("--seq-lens", seq_lens,
                    std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
       ->type_name("LENGTHS");
-  command->add_option("--tokens", o.tokens, "Batch x N of these; default 32768, on the CPU 1024")
+  command->add_option("--tokens", o.tokens, "Tokens of a problem, batch x N; default 32768, on the CPU 1024")
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--channels", o.channels,
-                   "Heads x head dim of these; default 2048, with --decode 4096, on the CPU 256")
+                   "Channels, heads x head dim; default 2048, with --decode 4096, on the CPU 256")
       ->check(CLI::PositiveNumber);
   command->add_option("--group", o.group, "Query heads that share a head of keys and values")
       ->check(CLI::PositiveNumber)
@@ -59,7 +59,7 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
   command->add_flag("--decode", o.decode,
                     "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
                     "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
-  command->add_option("--batches", o.batches, "Sequences, with --decode")
+  command->add_option("--batches", o.batches, "With --decode: sequences")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -71,20 +71,21 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
   command
       ->add_option(
           "--dropout", o.dropout,
-          "Also measure each of ours with this share of the probabilities dropped, and what it costs")
+          "Also measure Tessera's kernels with this share of the probabilities dropped, and what it costs")
       ->type_name("P");
   command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
       ->add_option("--deterministic", o.deterministic,
-                   "Our backward in a fixed order: the same bits each time")
+                   "Tessera's backward adds in a fixed order: the same bits each time")
       ->default_str("true");
   command
       ->add_option("--cudnn-deterministic", o.cudnn_deterministic,
-                   "cuDNN's, which pays for it in time and memory")
+                   "The same for cuDNN's backward, which then takes more time and memory")
       ->default_str("false");
-  command->add_option("--longest-ms", o.longest_ms, "Skip what should take longer than this a call")
+  command
+      ->add_option("--longest-ms", o.longest_ms, "Skip kernels of which a call should take longer than this")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
@@ -92,15 +93,13 @@ void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
 }
 
 void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
-  command->add_option("model,--model", o.model, "A checkpoint, or a folder that transformers wrote")
-      ->type_name("FOLDER")
-      ->required();
+  command->add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
   command
       ->add_option("--contexts", o.contexts,
                    "Tokens of the texts; default: the model's context, 1/2, 1/4, 1/8")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  command->add_option("--depths", o.depths, "Depths of the fact, from the begin of the text to its end")
+  command->add_option("--depths", o.depths, "Depths of the fact, from the beginning of the text to its end")
       ->check(CLI::Range(1, 101))
       ->capture_default_str();
   command->add_option("--needles", o.needles, "Facts tried in each cell, each in a text of its own")
@@ -111,7 +110,7 @@ void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
       ->type_name("FILE");
   command->add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
       ->type_name("PATH");
-  command->add_option("--seed", o.seed, "Of the facts, and where their filler begins")
+  command->add_option("--seed", o.seed, "Seed of the facts, and of the place where their filler begins")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
@@ -194,15 +193,14 @@ CLI::App* add_gemm(CLI::App& app, Command& c) {
 }
 
 CLI::App* add_decode(CLI::App& app, Command& c) {
-  CLI::App* decode =
-      app.add_subcommand("decode",
-                         "A token of texts that are continued: ms, tokens/s, and the share of what the bytes "
-                         "of weights and cache "
-                         "allow at the measured bandwidth of a copy. Random weights and texts.");
+  CLI::App* decode = app.add_subcommand(
+      "decode",
+      "A generated token: ms, tokens/s, and the share of the speed that the bytes of weights "
+      "and cache allow at the measured bandwidth of a copy. Random weights and texts.");
   add_common_options(decode, c, c.decode.json);
   decode
       ->add_option("--model", c.decode_model,
-                   std::string("Of these weights, instead of a configuration's. ") + kModelSources)
+                   std::string("Take these weights, not a configuration's: ") + kModelSources)
       ->excludes("--config")
       ->type_name("FOLDER");
   decode->add_option("--contexts", c.decode.contexts, "Tokens of each text")
@@ -219,7 +217,7 @@ CLI::App* add_decode(CLI::App& app, Command& c) {
   decode->add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
   decode->add_flag("--by-operation", c.decode.by_operation, "Also print the time of every operation");
   decode->add_flag("--one-kernel", c.decode.one_kernel,
-                   "A step of one text is one kernel, on a Hopper GPU in bf16");
+                   "Compute a token of one text by a single kernel, on a Hopper GPU in bf16");
   decode->footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"

@@ -55,8 +55,10 @@ NeedleText NeedleTexts::make(int64_t context, double depth, int64_t needle) cons
 
   const int64_t others = std::ssize(before) + std::ssize(fact) + std::ssize(question) + std::ssize(answer);
   check(context >= others,
-        "a context of {} tokens does not hold the fact, the question and the answer, which are {}", context,
-        others);
+        "a context of {} tokens does not hold the fact, the question and the answer, which take {}: name "
+        "longer "
+        "ones with --contexts",
+        context, others);
   const int64_t filler = context - others;
   const int64_t cut = cut_near(first, std::llround(depth * static_cast<double>(filler)),
                                static_cast<int64_t>(kMostMoved * static_cast<double>(filler)));

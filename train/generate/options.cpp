@@ -23,7 +23,7 @@ void add_prompt_options(CLI::App& app, GenerateOptions& o) {
                  "Prompts, one a line; *.jsonl: in \"prompt\" of each line. -: standard input")
       ->type_name("FILE");
   add_word_option(app, "--prompts-format", o.prompts.format,
-                  "Format of --prompts: text, jsonl, or name, which tells it")
+                  "Format of --prompts: text, jsonl, or name, by the name of the file")
       ->default_str(name_of(o.prompts.format));
   app.add_flag("--prompt-as-text", o.prompt_as_text,
                "Names of special tokens in prompts, such as <|endoftext|>, are text; else they are these "
@@ -59,7 +59,7 @@ void add_sampling_options(CLI::App& app, GenerateOptions& o) {
   app.add_option("--repetition-penalty", o.sampling.repetition_penalty,
                  "Above 1: tokens that occur in the text become less probable")
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "Of the draws: the same seed gives the same text")
+  app.add_option("--seed", o.seed, "Seed of the draws: the same seed gives the same text")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_many(app, "--stop", o.stops, "A text that ends the continuation; may be given many times");
@@ -91,18 +91,19 @@ void add_device_options(CLI::App& app, GenerateOptions& o) {
                  "in a conversation 4096 or the model's context")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  app.add_option("--batch", o.batch, "The most texts that are continued at a time")
+  app.add_option("--batch", o.batch, "Texts that are continued together, at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
       ->type_name("PATH");
   add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
   add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
-  add_word_option(app, "--attention", o.attention, "Of prompts: flash, naive or cudnn")
+  add_word_option(app, "--attention", o.attention, "Attention of prompts: flash, naive or cudnn")
       ->default_str(name_of(o.attention));
   app.add_flag(
       "--one-kernel", o.one_kernel,
-      "A token of one text is one kernel, on a Hopper GPU in bf16: faster, and newer than the others");
+      "Compute a token of one text by a single kernel, on a Hopper GPU in bf16; off by default, as no whole "
+      "program was measured with it");
   CLI::Option* plan = app.add_flag("--plan", o.plan,
                                    "Print the memory for --samples texts of --context tokens and the longest "
                                    "context that fits, and exit; needs no GPU");
