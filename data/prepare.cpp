@@ -279,7 +279,8 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
   const FileChecksums files = pipeline.finish();
   progress.clear();
   tell_dropped(pipeline);
-  check(pipeline.documents() > 0, "no sample is left: there is nothing to write");
+  check(pipeline.documents() > 0,
+        "no sample is left: there is nothing to write. --loss all counts every token, and drops none");
   if (!tokenizer.json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer.json());
   write_manifest(folder.path(), {.tokenizer = std::string(tokenizer.name()),
                                  .tokenizer_from = tokenizer.json().empty() ? "" : options.tokenizer,

@@ -151,8 +151,9 @@ bool has_tokenizer(const fs::path& folder) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOfText& end_of_text) {
   if (source == kBytesTokenizer) {
-    check(end_of_text.content.empty(), "the tokenizer `{}` has an end of text of its own: leave out {}",
-          source, in_quotes(end_of_text.content));
+    check(end_of_text.content.empty(),
+          "the tokenizer `{}` has an end of text of its own: remove --end-of-text {}", source,
+          in_quotes(end_of_text.content));
     return make_byte_tokenizer();
   }
   std::error_code error;

@@ -128,7 +128,7 @@ std::vector<std::string> notices_of_dropout(const fs::path& folder, const FoundM
     });
   });
   if (taken.empty()) return {};
-  return {fmt::format("{} has dropout ({}), which this run takes over; --set model.dropout=0 trains without",
+  return {fmt::format("{} has dropout ({}), which this run uses, too; --set model.dropout=0 trains without",
                       (folder / "config.json").string(), taken)};
 }
 

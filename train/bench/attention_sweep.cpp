@@ -130,7 +130,7 @@ std::vector<int64_t> parse_attention_shape(const std::string& text) {
 
 std::vector<AttnDecodeProblem> decode_problems_of(const BenchAttentionOptions& options, Device device) {
   check(options.rungs.empty() && options.dropout == 0 && options.tokens == 0 && options.svg.empty(),
-        "--decode has no use for --rungs, --dropout, --tokens and --svg: leave them out");
+        "--decode has no use for --rungs, --dropout, --tokens and --svg: remove them");
   const bool cuda = device == Device::kCuda;
   std::vector<int64_t> contexts = options.seq_lens;
   if (contexts.empty())

@@ -206,7 +206,7 @@ void check_fp8(const SourcedConfig& sourced) {
                   key, "wants a multiple of 16 of the outputs of q, k and v, which follow from",
                   "model.head_dim", "16 or a multiple of it");
   sourced.require(fp8.edges || fp8.head || model.layers > 2, key,
-                  "finds nothing to do: the first and the last block are left out, of", "model.layers",
+                  "finds nothing to do: the first and the last block do not use FP8, of", "model.layers",
                   "set train.fp8.edges=true too");
 }
 

@@ -141,10 +141,10 @@ std::vector<std::string> RunData::packing_notices() const {
           figures.cut, figures.documents, path));
     if (figures.empty > 0)
       notices.push_back(
-          fmt::format("{} documents of {} have one token and are left out", figures.empty, path));
+          fmt::format("{} documents of {} have one token and are skipped", figures.empty, path));
     if (figures.uncounted > 0)
       notices.push_back(
-          fmt::format("{} pieces of documents of {} have no target that counts and are left out; the first "
+          fmt::format("{} pieces of documents of {} have no target that counts and are skipped; the first "
                       "{} of {} {}, counted from 0",
                       figures.uncounted, path, figures.uncounted == 1 ? "is" : "are",
                       figures.first_uncounted.size() == 1 ? "document" : "documents",

@@ -56,7 +56,9 @@ double sum_of_row(std::span<const float> losses, size_t row, int64_t T) {
 }
 
 double finite(double score, const Task& task, const TaskItem& item) {
-  check(std::isfinite(score), "{}: the log-probability of a choice is {}: the model's weights are of no use",
+  check(std::isfinite(score),
+        "{}: the log-probability of a choice is {}: the model's weights are damaged, or its training has "
+        "diverged",
         task.place_of(item), score);
   return score;
 }

@@ -149,11 +149,10 @@ TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
   EXPECT_EQ(read_with({{"attn_pdrop", 0.1}, {"embd_pdrop", 0.2}, {"resid_pdrop", 0.3}}).dropout,
             (DropoutConfig{.embedding = 0.2, .residual = 0.3, .attention = 0.1}));
   EXPECT_TRUE(notices({}).empty());  // the run drops nothing
-  EXPECT_EQ(
-      notices({.embedding = 0.2, .residual = 0.3}).at(0),
-      folder_.string() +
-          "/config.json has dropout (embd_pdrop 0.2, resid_pdrop 0.3), which this run takes over; --set "
-          "model.dropout=0 trains without");
+  EXPECT_EQ(notices({.embedding = 0.2, .residual = 0.3}).at(0),
+            folder_.string() +
+                "/config.json has dropout (embd_pdrop 0.2, resid_pdrop 0.3), which this run uses, too; --set "
+                "model.dropout=0 trains without");
   json fields = gpt2_fields(kTiny);
   for (const char* field : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) fields.erase(field);
   EXPECT_EQ(read(fields).dropout, kTransformersDefault);

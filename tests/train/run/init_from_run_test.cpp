@@ -93,7 +93,7 @@ TEST_F(InitFromRun, DropoutIsTakenOverWithANotice) {
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});
   ASSERT_EQ(result.status, 0) << result.error;
-  for (const char* part : {"notice   weights/config.json has dropout (attn_pdrop 0.1), which this run takes",
+  for (const char* part : {"notice   weights/config.json has dropout (attn_pdrop 0.1), which this run uses",
                            "dropout  0.1016 (26/256) on attention\n"})
     EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
   const ProcessResult without = train({"--overwrite", "--set", "model.dropout=0"});
