@@ -115,10 +115,10 @@ std::string as_in(const CommandLine& line, const CLI::App& command, const std::s
   const size_t words = type.find('{');  // "TEXT:{hf,gguf}"
   if (words != type.npos)
     return fmt::format(", one of {}", type.substr(words + 1, type.rfind('}') - words - 1));
-  if (!option->get_positional()) return fmt::format(", as in {} {}", name, type);
+  if (!option->get_positional()) return fmt::format(", as in {} {}", name, type_of(*option));
   const std::string program = line.app.get_name(),
                     subcommand = &command == &line.app ? "" : command.get_name();
-  return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand, type);
+  return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand, type_of(*option));
 }
 
 // CLI11's message, reworded where it is hard to read
