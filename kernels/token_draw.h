@@ -46,6 +46,15 @@ TESSERA_HOST_DEVICE inline uint32_t order_of(float x) {
 #endif
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
+// The number with this order
+TESSERA_HOST_DEVICE inline float number_of(uint32_t order) {
+  const uint32_t bits = order >> 31 ? order & 0x7fffffffu : ~order;
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
 
 // exp((x - largest) / temperature) in units of 2^-40; x <= largest, temperature > 0. With d = n ln 2 + r and
 // |r| <= ln 2 / 2, exp(r) is a Taylor polynomial of degree 7, whose error is 5e-9; every step is an fma, so

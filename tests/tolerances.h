@@ -77,8 +77,8 @@ inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 // of ten terms and more they add up like the terms, at random: 7% of a typical element; five times that.
 inline constexpr double kFp8Product = 5 * 0x1p-3 / 1.73;
 
-// The loss of a model in FP8 against the same in fp32, after some dozens of steps, relative to the loss before
-// training: a text that is nearly known by heart has a loss near zero, of which any rounding is a large part.
+// The loss of a model in FP8 against the same in fp32, after some dozens of steps, relative to the loss
+// before training: of a text that is nearly known by heart it is near zero, and any rounding a large part.
 inline constexpr double kFp8ModelLoss = 0.02;
 
 // Ranks in FP8: a sum in another order tips some elements over to the next number of the format, which is up

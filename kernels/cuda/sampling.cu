@@ -223,14 +223,9 @@ struct Draw {
   template <class Amount>
   __device__ __forceinline__ int64_t last_of_equals(const TokenCut& within, uint32_t order, Sum wanted,
                                                     const Amount& amount) const {
-    __shared__ Sum its_amount;
     Sum count = 0;
-    each([&](int id, float x) {
-      if (order_of(x) != order || !within.keeps(order, id)) return;
-      ++count;
-      its_amount = amount(x);
-    });
-    const Sum all = total(count);
+    each([&](int id, float x) { count += order_of(x) == order && within.keeps(order, id) ? 1 : 0; });
+    const Sum all = total(count), its_amount = amount(number_of(order));
     const Sum kept = its_amount == 0 ? 1 : (wanted + its_amount - 1) / its_amount;
     if (kept >= all) return INT64_MAX;
     return id_at(kept - 1, [&](int id, float x) {

@@ -129,7 +129,7 @@ void check_parameter(const void* parameter, size_t bytes) {
     const char* at;
     std::memcpy(&at, static_cast<const char*>(parameter) + i, sizeof at);
     const auto number = reinterpret_cast<uintptr_t>(at);
-    if (number < uintptr_t{1} << 44 || number >> 47 != 0) continue;  // no address that Linux gives
+    if (number >> 40 < 0x55 || number >> 40 > 0x7f) continue;  // no address of programs on Linux
     const std::lock_guard lock(mutex);
     const auto ours = holder_of(allocations, at);
     if (ours != allocations.end() && at <= ours->first + ours->second.bytes) continue;

@@ -16,8 +16,8 @@ size_t allocated();             // bytes
 void* allocate_pinned(size_t bytes);
 void deallocate_pinned(void* memory);
 
-// While one exists, what runs is the GPU's and may touch its memory. At other times, if guarded, an access ends
-// the program with a message.
+// While one exists, what runs is the GPU's and may touch its memory. At other times, if it is guarded, an
+// access ends the program with a message.
 class Access {
  public:
   Access();

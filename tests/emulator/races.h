@@ -1,8 +1,8 @@
 // What the thread sanitizer learns of the emulated GPU, so that it finds races of kernels and streams: who
 // runs, and what happens before what. Without the sanitizer (TESSERA_SANITIZE=thread) nothing of it is left.
 //
-// A "runner" is what takes its steps in their order: a thread of a block, the copy engine of a multiprocessor,
-// a stream. What one runner did before release(x) happened before what another does after acquire(x).
+// A "runner" takes its steps in their order: a thread of a block, a multiprocessor's copy engine, a stream.
+// What one runner did before release(x) happened before what another does after acquire(x).
 #pragma once
 
 #include <cstddef>

@@ -215,6 +215,17 @@ TEST_F(SamplingTest, DrawsWhatAPlainImplementationDraws) {
       }
 }
 
+TEST(OrderOfNumbers, IsThatOfTheirValues) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float numbers[] = {-inf, -3e38f, -1.5f, -1e-40f, 0, 1e-40f, 1, 1.0000001f, 3e38f, inf};
+  for (size_t i = 0; i < std::size(numbers); ++i) {
+    EXPECT_EQ(number_of(order_of(numbers[i])), numbers[i]);
+    if (i == 0) continue;
+    EXPECT_LT(order_of(numbers[i - 1]), order_of(numbers[i]));
+  }
+  EXPECT_EQ(order_of(-0.0f), order_of(0.0f));
+}
+
 // Weights stand for exp(x - largest) with the error of fp32's exp(), and are cut off below 2^-40.
 TEST_F(SamplingTest, WeightsAreTheExponential) {
   EXPECT_EQ(weight_of(3.5f, 3.5f, 0.7f), kWholeWeight);
