@@ -96,7 +96,8 @@ void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
   command->add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
   command
       ->add_option("--contexts", o.contexts,
-                   "Tokens of the texts; default: the model's context, 1/2, 1/4, 1/8")
+                   "Tokens of the texts; default: the model's context, and of 1/2, 1/4, 1/8 those that are "
+                   "long enough")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   command->add_option("--depths", o.depths, "Depths of the fact, from the beginning of the text to its end")

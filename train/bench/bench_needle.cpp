@@ -35,16 +35,25 @@ std::string filler_text(const BenchNeedleOptions& options, int64_t longest) {
   return std::string(text.substr(0, utf8_prefix(text)));
 }
 
-// Default: the model's context, and its half, quarter and eighth
-std::vector<int64_t> contexts_of(const BenchNeedleOptions& options, const ModelConfig& model) {
+// Default: the model's context, and of its half, quarter and eighth those that hold every needle
+std::vector<int64_t> contexts_of(const BenchNeedleOptions& options, const ModelConfig& model,
+                                 const NeedleTexts& texts) {
   std::vector<int64_t> contexts = options.contexts;
+  int64_t shortest = 0;
+  for (int64_t needle = 0; needle < options.needles; ++needle)
+    shortest = std::max(shortest, texts.shortest(needle));
   for (int64_t share = 8; options.contexts.empty() && share > 0; share /= 2)
-    contexts.push_back(model.context / share);
-  for (const int64_t context : contexts)
+    if (share == 1 || model.context / share >= shortest) contexts.push_back(model.context / share);
+  for (const int64_t context : contexts) {
     check(context <= model.context,
           "--contexts {}: the model of {} reads at most {} tokens. docs/finetune.md shows how to train it on "
           "more",
           context, options.model, model.context);
+    check(context >= shortest,
+          "--contexts {}: the fact, the question and the answer take up to {} tokens of this tokenizer; name "
+          "longer contexts",
+          context, shortest);
+  }
   return contexts;
 }
 
@@ -57,10 +66,9 @@ void bench_needle(const BenchNeedleOptions& options) {
   const ModelConfig model = read_model_config(folder).model;
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(folder, options.tokenizer, model);
   const int64_t known = std::min<int64_t>(tokenizer->vocab_size(), model.vocab_size);
-  const std::vector<int64_t> contexts = contexts_of(options, model);
+  const NeedleTexts texts(*tokenizer, filler_text(options, model.context), static_cast<uint64_t>(options.seed));
+  const std::vector<int64_t> contexts = contexts_of(options, model, texts);
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
-  const NeedleTexts texts(*tokenizer, filler_text(options, longest), static_cast<uint64_t>(options.seed));
-  for (const int64_t context : contexts) texts.make(context, 0, 0);  // refuses before anything slow
 
   const DeviceTraits device = choose_device(options.device).traits;
   const std::unique_ptr<Backend> be = make_backend(device);

@@ -40,39 +40,46 @@ int64_t NeedleTexts::cut_near(int64_t first, int64_t at, int64_t within) const {
   return at;
 }
 
-NeedleText NeedleTexts::make(int64_t context, double depth, int64_t needle) const {
+int64_t NeedleTexts::Words::count() const {
+  return std::ssize(before) + std::ssize(fact) + std::ssize(question) + std::ssize(answer);
+}
+
+NeedleTexts::Words NeedleTexts::words_of(int64_t needle) const {
   const Philox random(seed_, static_cast<uint64_t>(needle));
   const auto draw = [&](uint64_t index, int64_t below) {
     return std::min(static_cast<int64_t>(random.uniform(index) * static_cast<double>(below)), below - 1);
   };
   const std::string name = kNames[static_cast<size_t>(draw(0, std::ssize(kNames)))];
   const int64_t number = kLeastNumber + draw(1, kNumbers);
-  const int64_t first = draw(2, std::ssize(filler_));
   const auto before = tokenizer_.before_text();
-  const std::vector<int32_t> fact = encode(fmt::format("\nThe secret number of {} is {}.\n", name, number));
-  const std::vector<int32_t> question = encode(fmt::format("\nThe secret number of {} is", name));
-  const std::vector<int32_t> answer = encode(fmt::format(" {}", number));
+  return {.before = {before.begin(), before.end()},
+          .fact = encode(fmt::format("\nThe secret number of {} is {}.\n", name, number)),
+          .question = encode(fmt::format("\nThe secret number of {} is", name)),
+          .answer = encode(fmt::format(" {}", number)),
+          .first_filler = draw(2, std::ssize(filler_))};
+}
 
-  const int64_t others = std::ssize(before) + std::ssize(fact) + std::ssize(question) + std::ssize(answer);
-  check(context >= others,
-        "a context of {} tokens does not hold the fact, the question and the answer, which take {}: name "
-        "longer "
-        "ones with --contexts",
-        context, others);
-  const int64_t filler = context - others;
-  const int64_t cut = cut_near(first, std::llround(depth * static_cast<double>(filler)),
+int64_t NeedleTexts::shortest(int64_t needle) const { return words_of(needle).count(); }
+
+NeedleText NeedleTexts::make(int64_t context, double depth, int64_t needle) const {
+  const Words words = words_of(needle);
+  check(context >= words.count(),
+        "a context of {} tokens does not hold the fact, the question and the answer, which take {}", context,
+        words.count());
+  const int64_t filler = context - words.count();
+  const int64_t cut = cut_near(words.first_filler, std::llround(depth * static_cast<double>(filler)),
                                static_cast<int64_t>(kMostMoved * static_cast<double>(filler)));
-  NeedleText text{.tokens = {before.begin(), before.end()}, .answer = std::ssize(answer)};
+  NeedleText text{.tokens = words.before, .answer = std::ssize(words.answer)};
   const auto append = [&](const std::vector<int32_t>& ids) {
     text.tokens.insert(text.tokens.end(), ids.begin(), ids.end());
   };
   for (int64_t i = 0; i < filler; ++i) {
-    if (i == cut) append(fact);
-    text.tokens.push_back(filler_[static_cast<size_t>(first + i) % filler_.size()]);
+    if (i == cut) append(words.fact);
+    text.tokens.push_back(filler_[static_cast<size_t>(words.first_filler + i) % filler_.size()]);
   }
-  if (cut == filler) append(fact);
-  append(question);
-  append(answer);
+  if (cut == filler) append(words.fact);
+  append(words.question);
+  append(words.answer);
   return text;
 }
 

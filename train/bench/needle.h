@@ -30,8 +30,16 @@ class NeedleTexts {
   // `context` tokens with the fact after the share `depth` (0 to 1) of the filler, moved back to the end of a
   // line or sentence if one is near. Error: a context that does not hold the fact and the question.
   NeedleText make(int64_t context, double depth, int64_t needle) const;
+  int64_t shortest(int64_t needle) const;  // the smallest `context`
 
  private:
+  struct Words {
+    std::vector<int32_t> before, fact, question, answer;
+    int64_t first_filler;  // token of it
+    int64_t count() const;
+  };
+
+  Words words_of(int64_t needle) const;
   std::vector<int32_t> encode(const std::string& text) const;
   int64_t cut_near(int64_t first, int64_t at, int64_t within) const;
 

@@ -53,7 +53,8 @@ TEST_F(Needle, DependsOnTheSeedAndTheNumberAlone) {
   EXPECT_EQ(facts.size(), 20u);
   const NeedleText made = one.make(400, 0.3, 0);
   EXPECT_EQ(made.answer, 6);  // a blank and five digits
-  EXPECT_THROW(one.make(60, 0.3, 0), Error);
+  EXPECT_THROW(one.make(one.shortest(0) - 1, 0.3, 0), Error);
+  EXPECT_EQ(std::ssize(one.make(one.shortest(0), 0.3, 0).tokens), one.shortest(0));
   EXPECT_THROW(NeedleTexts(*bytes, "", 5), Error);
 }
 
@@ -141,6 +142,11 @@ TEST_F(NeedleProgram, FindsWhatAModelKnows) {
   ASSERT_EQ(needle(words).status, 0);
   EXPECT_EQ(nlohmann::json::parse(read_file(folder / "needle.json")), json);
 
+  // 20 and 40 hold no needle.
+  ASSERT_EQ(needle({checkpoint, "--depths", "1", "--needles", "2", "--json", "needle.json"}).status, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder / "needle.json"))["contexts"],
+            nlohmann::json::array({80, 160}));
+
   const auto refused = [&](std::vector<std::string> more, const char* part) {
     more.insert(more.begin(), checkpoint);
     const ProcessResult bad = needle(more);
@@ -148,7 +154,7 @@ TEST_F(NeedleProgram, FindsWhatAModelKnows) {
     EXPECT_NE(bad.error.find(part), std::string::npos) << bad.error;
   };
   refused({"--contexts", "161"}, "reads at most 160 tokens");
-  refused({"--contexts", "40"}, "does not hold the fact");
+  refused({"--contexts", "40"}, "take up to 76 tokens");
   refused({"--filler", "none.txt"}, "none.txt");
 }
 
