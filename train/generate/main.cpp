@@ -191,6 +191,10 @@ int run(const GenerateOptions& o) {
   load(r.folder, session);
   Decoder decoder(session, plan.settings);
   print_header(o, r, device, plan);
+  if (o.one_kernel && !decoder.is_one_kernel())
+    print_stderr(
+        "generate: note: --one-kernel changes nothing here: it wants one text at a time, in bf16, on a "
+        "Hopper GPU\n");
   catch_interrupts();
   TextOutput out;
   const Throughput total = r.converses()

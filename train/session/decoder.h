@@ -50,6 +50,7 @@ class Decoder {
   std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
 
   const Settings& settings() const { return settings_; }
+  bool is_one_kernel() const { return step_.memory.data != nullptr; }  // a step, of those that decode
 
  private:
   // The text of the last start(): in its slot until another start() there, whatever was drawn after it
