@@ -142,7 +142,7 @@ CLI::App* add_train(CLI::App& app, Command& c) {
   command->add_option("--vocab-size", c.train.vocab_size, "Tokens: special ones, the 256 bytes, and merges")
       ->required()
       ->check(CLI::Range(int64_t{257}, kMostTokenIds));
-  command->add_option("--out", c.output, "Folder for tokenizer.json")->required()->type_name("FOLDER");
+  command->add_option("--output", c.output, "Folder for tokenizer.json")->required()->type_name("FOLDER");
   add_word_option(*command, "--pre-tokenizer", c.train.kind,
                   "How texts are split: gpt2, llama3, qwen2, smollm2")
       ->default_str(name_of(c.train.kind));
@@ -156,7 +156,7 @@ CLI::App* add_train(CLI::App& app, Command& c) {
       ->capture_default_str()
       ->type_name("FIELD");
   command->add_flag("--force", c.force, "Replace a tokenizer.json that is there");
-  command->footer("Example:\n  ./tokenize train --vocab-size 8192 book.txt --out my_tokenizer");
+  command->footer("Example:\n  ./tokenize train --vocab-size 8192 book.txt --output my_tokenizer");
   return command;
 }
 

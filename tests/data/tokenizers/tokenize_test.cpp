@@ -69,7 +69,7 @@ TEST_F(Tokenize, TrainsTheSameFileAgain) {
                                          "400",   "--pre-tokenizer", "llama3"};
   const auto to = [&](const std::string& folder) {
     std::vector<std::string> with = command;
-    with.insert(with.end(), {"--out", folder});
+    with.insert(with.end(), {"--output", folder});
     return with;
   };
   EXPECT_NE(output_of(to("x")).find("wrote x/tokenizer.json: tokens 400, merges 143"), std::string::npos);
@@ -80,7 +80,7 @@ TEST_F(Tokenize, TrainsTheSameFileAgain) {
   std::vector<std::string> forced = to("x");
   forced.push_back("--force");
   output_of(forced);
-  const Result few = tokenize({"train", "b.jsonl", "--vocab-size", "9000", "--out", "few"});
+  const Result few = tokenize({"train", "b.jsonl", "--vocab-size", "9000", "--output", "few"});
   EXPECT_EQ(few.status, 0);
   EXPECT_NE(few.error.find("tokens instead of 9000"), std::string::npos) << few.error;
 }
@@ -98,8 +98,8 @@ TEST_F(Tokenize, RefusesWhatItCannotDo) {
   refused({"decode", "--tokenizer", ".", "-1"}, {"-1"});
   write("ids.txt", "1 2 x");
   refused({"decode", "--tokenizer", ".", "--file", "ids.txt"}, {"ids.txt: wanted ids", "\"x\" at byte 4"});
-  refused({"train", "none.txt", "--vocab-size", "300", "--out", "x"}, {"none.txt does not exist"});
-  refused({"train", "ids.txt", "--vocab-size", "5", "--out", "x"}, {"--vocab-size wants"});
+  refused({"train", "none.txt", "--vocab-size", "300", "--output", "x"}, {"none.txt does not exist"});
+  refused({"train", "ids.txt", "--vocab-size", "5", "--output", "x"}, {"--vocab-size wants"});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "x"));
 }
 
