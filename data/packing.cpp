@@ -148,8 +148,7 @@ std::vector<Packing::Id> Packing::cut(const PackingOptions& options) {
   }
   check(!full_.empty() || !rests.empty(),
         "no sequence can be made of {} documents: {} have one token, and in {} pieces no target counts; use "
-        "other "
-        "data, or prepare it again with ./prepare --loss all",
+        "other data, or prepare it again with ./prepare --loss all",
         options.documents, figures_.empty, figures_.uncounted);
   return rests;
 }

@@ -118,7 +118,8 @@ std::string as_in(const CommandLine& line, const CLI::App& command, const std::s
   if (!option->get_positional()) return fmt::format(", as in {} {}", name, type_of(*option));
   const std::string program = line.app.get_name(),
                     subcommand = &command == &line.app ? "" : command.get_name();
-  return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand, type_of(*option));
+  return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand,
+                     type_of(*option));
 }
 
 // CLI11's message, reworded where it is hard to read

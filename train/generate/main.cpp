@@ -193,8 +193,8 @@ int run(const GenerateOptions& o) {
   print_header(o, r, device, plan);
   if (o.one_kernel && !decoder.is_one_kernel())
     print_stderr(
-        "generate: note: --one-kernel changes nothing here: it wants one text at a time, in bf16, on a "
-        "Hopper GPU\n");
+        "notice   --one-kernel changes nothing here: it wants one text at a time, in bf16, on a Hopper "
+        "GPU\n");
   catch_interrupts();
   TextOutput out;
   const Throughput total = r.converses()
