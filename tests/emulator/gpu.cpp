@@ -180,10 +180,10 @@ void open(Barrier& at) {
   ++at.turn;
 }
 
-// Waits for the others if it has a name for that
-void come(Barrier& at, int threads, const char* waits_for) {
+// Waits for the others if it has a name for that. Who `shows` lets them see what it did before.
+void come(Barrier& at, int threads, const char* waits_for, bool shows = true) {
   const uint64_t turn = at.turn;
-  release(&at.orders[turn % 2]);
+  if (shows) release(&at.orders[turn % 2]);
   if (++at.came >= threads) open(at);
   if (!waits_for) return;
   wait(waits_for, [&] { return at.turn != turn; });
@@ -411,7 +411,8 @@ void barrier(int id, int threads, bool waits) {
 
 void warpgroup_barrier() {
   constexpr int kThreads = 128;
-  come(block->warpgroups[thread->number / kThreads], kThreads, "the others of its warpgroup");
+  come(block->warpgroups[thread->number / kThreads], kThreads, "the others of its warpgroup",
+       thread->number % kThreads == 0);
 }
 
 std::span<const uint32_t[kWords]> exchange(const char* operation, uint32_t mask,

@@ -55,7 +55,8 @@ void cluster_barrier();
 // bar.sync and bar.arrive: barrier `id` of the block opens when `threads` of them came; 0: all that still run
 void barrier(int id, int threads, bool wait);
 
-// For all 128 threads of this one's warpgroup
+// For all 128 threads of this one's warpgroup. It orders what the first one did, which reads for the tensor
+// core.
 void warpgroup_barrier();
 
 // What each lane of `mask` gave, by lane, once all of them came to the same operation. If it `orders`, they

@@ -124,7 +124,8 @@ Access::~Access() {
   if (--accesses == 0) protect(PROT_NONE);
 }
 
-void check_parameter(const void* parameter, size_t bytes) {
+void check_parameter(const void* parameter, size_t bytes, bool is_address) {
+  if (!is_address && !kGuarded) return;
   for (size_t i = 0; i + sizeof(char*) <= bytes; i += sizeof(char*)) {
     const char* at;
     std::memcpy(&at, static_cast<const char*>(parameter) + i, sizeof at);

@@ -26,7 +26,8 @@ class Access {
   Access& operator=(const Access&) = delete;
 };
 
-// Ends the program with a message if a kernel's parameter holds an address of the host's memory.
-void check_parameter(const void* kernel_parameter, size_t bytes);
+// Ends the program with a message if a kernel's parameter is an address of the host's memory or, if guarded,
+// seems to hold one: a number or unused bytes may look like that.
+void check_parameter(const void* kernel_parameter, size_t bytes, bool is_address);
 
 }  // namespace emulator

@@ -38,7 +38,7 @@
 namespace emulator {
 template <class... Params>
 void check_parameters(const Params&... params) {
-  (check_parameter(&params, sizeof params), ...);
+  (check_parameter(&params, sizeof params, std::is_pointer_v<Params>), ...);
 }
 }  // namespace emulator
 

@@ -19,10 +19,14 @@ struct DeviceRadixSort {
       return cudaSuccess;
     }
     return emulator::enqueue(stream, [=] {
+      const auto n = static_cast<size_t>(count);
+      emulator::reads(keys, n * sizeof *keys), emulator::reads(values, n * sizeof *values);
+      emulator::writes(sorted_keys, n * sizeof *keys), emulator::writes(sorted_values, n * sizeof *values);
+      const emulator::Unseen unseen;
       const auto bits = [=](Key key) {
         return static_cast<uint64_t>(key) >> first_bit & ((uint64_t{1} << (end_bit - first_bit)) - 1);
       };
-      std::vector<int64_t> order(static_cast<size_t>(count));
+      std::vector<int64_t> order(n);
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(),
                        [&](int64_t a, int64_t b) { return bits(keys[a]) < bits(keys[b]); });
