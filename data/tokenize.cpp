@@ -71,12 +71,6 @@ std::string read_all(const std::string& name) {
   return text;
 }
 
-void print(std::string_view text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  check(written || errno == EPIPE, "cannot write to standard output: {}", std::strerror(errno));
-}
-
 CLI::Option* add_tokenizer(CLI::App* command, Command& c) {
   command->add_option("--end-of-text", c.end_of_text, "Token that ends texts, if it is not the usual one")
       ->type_name("TOKEN");
@@ -175,7 +169,7 @@ void encode(const Command& c) {
     if (c.pieces) out += fmt::format("\t{}\n", in_quotes(tokenizer->decode({&ids[i], 1}, true)));
   }
   if (!c.pieces) out = (c.json ? "[" + out + "]" : out) + "\n";
-  print(out);
+  print_stdout(out);
 }
 
 std::vector<int32_t> parse_ids(const std::string& text, const std::string& name) {
@@ -205,7 +199,7 @@ void decode(const Command& c) {
     const std::string name = c.file.empty() ? "-" : c.file;
     ids = parse_ids(read_all(name), name == "-" ? "standard input" : name);
   }
-  print(tokenizer->decode(ids, c.special));
+  print_stdout(tokenizer->decode(ids, c.special));
 }
 
 void info(const Command& c) {

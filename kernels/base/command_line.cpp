@@ -1,12 +1,8 @@
 #include "kernels/base/command_line.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -251,10 +247,13 @@ std::optional<int> parse_command_line(const CommandLine& line) {
     return 1;
   };
   const auto show = [&](const std::string& text) {
-    if (write_all(STDOUT_FILENO, text) || errno == EPIPE) return 0;
-    print_stderr(
-        fmt::format("{}: error: cannot write to standard output: {}\n", program, std::strerror(errno)));
-    return 1;
+    try {
+      print_stdout(text);
+      return 0;
+    } catch (const Error& error) {
+      print_stderr(fmt::format("{}: error: {}\n", program, error.what()));
+      return 1;
+    }
   };
   try {
     app.parse(line.argc, line.argv);

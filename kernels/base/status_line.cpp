@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -138,6 +139,13 @@ bool write_all(int fd, std::string_view text) {
     }
   }
   return true;
+}
+
+bool print_stdout(std::string_view text) {
+  std::fflush(stdout);
+  if (write_all(STDOUT_FILENO, text)) return true;
+  check(errno == EPIPE, "cannot write to standard output: {}", std::strerror(errno));
+  return false;
 }
 
 void print_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }

@@ -35,6 +35,8 @@ std::string format_duration(double seconds);  // "1:02:03", "4:05"
 bool draws_in_place(int fd);                    // a terminal, and not one of TERM=dumb
 int64_t columns_of_terminal(int fd);            // now; where the terminal does not say, $COLUMNS, else 80
 bool write_all(int fd, std::string_view text);  // false: errno says why
+// On standard output, at once; false: its reader has exited, which is no error. Error: it cannot be written.
+bool print_stdout(std::string_view text);
 // On standard error. What cannot be written is dropped: a program does not fail because nobody reads its
 // messages.
 void print_stderr(std::string_view text);

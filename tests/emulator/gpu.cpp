@@ -36,10 +36,6 @@ constexpr uint32_t kFirstShared = 1024;               // address of the dynamic 
 constexpr size_t kStackBytes = 512 * 1024;            // those of the thread sanitizer's reports included
 constexpr auto kPatience = std::chrono::seconds(10);  // with blocks none of which gets any further
 
-bool is_set(const char* variable, const char* value) {
-  const char* found = std::getenv(variable);
-  return found && std::string_view(found) == value;
-}
 const bool kCopiesEarly = is_set("TESSERA_EMULATOR_COPIES", "early");
 const bool kLastFirst = is_set("TESSERA_EMULATOR_ORDER", "down");
 
@@ -365,6 +361,11 @@ class Multiprocessors {
 };
 
 }  // namespace
+
+bool is_set(const char* variable, const char* value) {
+  const char* found = std::getenv(variable);
+  return found && std::string_view(found) == value;
+}
 
 void run(const Grid& grid, const std::function<void()>& body) {
   const auto launch = std::make_unique<Launch>(grid, body);  // freed: its addresses order nothing else

@@ -26,6 +26,9 @@ inline constexpr int kMultiprocessors = 4;
 inline constexpr int kSharedBytes = 227 * 1024;  // that a block may ask for, as on a GPU of 9.0
 inline constexpr int kWarp = 32;
 
+// Whether this environment variable has this value
+bool is_set(const char* variable, const char* value);
+
 struct Size {
   unsigned x = 1, y = 1, z = 1;
   int64_t count() const { return int64_t{x} * y * z; }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +11,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <string_view>
+
+#include "tests/emulator/gpu.h"
 
 namespace emulator {
 namespace {
@@ -18,10 +20,7 @@ namespace {
 constexpr size_t kAlignment = 256, kPage = 4096;
 
 // It makes many small launches ten times slower.
-const bool kGuarded = [] {
-  const char* found = std::getenv("TESSERA_EMULATOR_GUARD");
-  return found && std::string_view(found) == "on";
-}();
+const bool kGuarded = is_set("TESSERA_EMULATOR_GUARD", "on");
 
 struct Allocation {
   size_t bytes;
@@ -58,20 +57,17 @@ void refuse(int, siginfo_t* info, void*) {
 }
 
 void watch_accesses() {
-  static const bool watched = [] {
-    struct sigaction action{};
-    action.sa_sigaction = refuse;
-    action.sa_flags = SA_SIGINFO;
-    return sigaction(SIGSEGV, &action, nullptr) == 0;
-  }();
-  (void)watched;
+  struct sigaction action{};
+  action.sa_sigaction = refuse;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &action, nullptr);
 }
 
 }  // namespace
 
 void* allocate(size_t bytes) {
-  watch_accesses();
   const std::lock_guard lock(mutex);
+  if (kGuarded && allocations.empty()) watch_accesses();
   if (bytes > kMemory - allocated_bytes) return nullptr;
   const size_t in_pages = round_up(std::max(bytes, size_t{1}), kPage);
   void* pages =

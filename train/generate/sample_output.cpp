@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -16,9 +14,7 @@ TextOutput::TextOutput() : is_terminal_(isatty(STDOUT_FILENO) != 0) {}
 
 void TextOutput::write(std::string_view text) {
   if (gone_ || text.empty()) return;
-  const bool written = write_all(STDOUT_FILENO, is_terminal_ ? printable(text) : std::string(text));
-  gone_ = !written && errno == EPIPE;
-  check(written || gone_, "cannot write to standard output: {}", std::strerror(errno));
+  gone_ = !print_stdout(is_terminal_ ? printable(text) : std::string(text));
 }
 
 SampleOutput::SampleOutput(TextOutput& out, std::vector<Sample> samples, Form form)
