@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 
@@ -122,6 +123,24 @@ TEST(EmulatedGpuDeathTest, LanesThatComeToDifferentOperationsAreRefused) {
   EXPECT_DEATH(
       run(grid_of(1, 32), [] { threadIdx.x == 5 ? __syncwarp() : void(__shfl_sync(~0u, threadIdx.x, 0)); }),
       "different operations");
+}
+
+__global__ void set_to_one(int* number) { *number = 1; }
+
+TEST(EmulatedGpuDeathTest, AKernelIsGivenNoMemoryOfTheHost) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  int number = 0;
+  EXPECT_DEATH(set_to_one->*Launch(1, 1)(&number), "a kernel is given .* which is memory of the host");
+}
+
+TEST(EmulatedGpuDeathTest, AGuardedHostCannotTouchMemoryOfTheGpu) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  int* number = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&number), sizeof *number), cudaSuccess);
+  setenv("TESSERA_EMULATOR_GUARD", "on", 1);  // for the process that dies
+  EXPECT_DEATH(*number = 1, "the host accesses memory of the GPU, byte 0 of an allocation of 4");
+  unsetenv("TESSERA_EMULATOR_GUARD");
+  cudaFree(number);
 }
 
 }  // namespace
