@@ -1,5 +1,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/fp8.h"
+#include "kernels/base/fp8_scale.h"
 #include "kernels/op_checks.h"
 #include "kernels/ops.h"
 
@@ -39,9 +40,10 @@ void Quantise::check_on(Device device) const {
 }
 
 void UpdateScales::check_on(Device device) const {
-  const int64_t R = amax ? amax.shape[0] : 1, S = scale ? scale.shape[-1] : 1;
-  check_fields(kName, device,
-               {{"amax", amax, DType::kF32, {R, 2, S}}, {"scale", scale, DType::kF32, {2, S}}});
+  const int64_t R = amax ? amax.shape[0] : 1, S = scale ? scale.shape[1] : 1;
+  check_fields(
+      kName, device,
+      {{"amax", amax, DType::kF32, {R, 2, S}}, {"scale", scale, DType::kF32, {2, S, kFp8ScaleStride}}});
 }
 
 }  // namespace tessera

@@ -219,7 +219,7 @@ struct Quantise {
 struct UpdateScales {
   static constexpr const char* kName = "update scales";
   Tensor amax;   // [R, 2, S] fp32: of R ranks, of S matrices in e4m3, then of S in e5m2
-  Tensor scale;  // [2, S] fp32
+  Tensor scale;  // [2, S, kFp8ScaleStride] fp32: the first of each, the others stay
 
   void check_on(Device device) const;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/fp8_scale.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +28,11 @@ class LinearVisitor {
   Visit& visit_;
   std::string prefix_;
 };
+
+// Of the scales of a tensor of any shape, the one numbered i
+Tensor scale_of(const Tensor& scales, int64_t i) {
+  return scales.view({scales.numel()}).rows(i * kFp8ScaleStride, 1);
+}
 
 }  // namespace
 
@@ -60,9 +66,9 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
     return arena.alloc(MemoryTag::kWeights, name, dtype, shape);
   };
-  scales_ = take("FP8 scales", DType::kF32, {2, S});
+  scales_ = take("FP8 scales", DType::kF32, {2, S, kFp8ScaleStride});
   amaxes_ = take("FP8 largest elements", DType::kF32, {sizes.ranks, 2, S});
-  weight_scales_ = take("FP8 scales of weights", DType::kF32, {S});
+  weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
   int64_t largest = 0;
   for (const Layer& layer : layers_) {
@@ -70,15 +76,15 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
     largest = std::max(largest, rows * std::max(layer.weight.shape[0], layer.weight.shape[1]));
   }
   const Tensor operand = arena.alloc(MemoryTag::kActivations, "FP8 operand", stored, {largest}),
-               all = scales_.view({2 * S}), own = own_amaxes();
+               own = own_amaxes();
   for (int64_t i = 0; i < S; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
     const int64_t O = layer.weight.shape[0], C = layer.weight.shape[1];
-    const Tensor scale = weight_scales_.rows(i, 1);
+    const Tensor scale = scale_of(weight_scales_, i);
     *layer.fp8 = {.weight = {take("FP8 " + layer.name, stored, {O, C}), scale},
                   .transposed = {take("FP8 " + layer.name + ", transposed", stored, {C, O}), scale},
-                  .x_scale = all.rows(i, 1),
-                  .dy_scale = all.rows(S + i, 1),
+                  .x_scale = scale_of(scales_, i),
+                  .dy_scale = scale_of(scales_, S + i),
                   .x_amax = own.rows(i, 1),
                   .dy_amax = own.rows(S + i, 1),
                   .operand = operand};
@@ -122,12 +128,13 @@ void Fp8::forget() { known_ = false; }
 Fp8Scales Fp8::scales(const Stream& stream) const {
   if (layers_.empty() || !known_ || config_.scaling == Fp8Scaling::kCurrent) return {};
   const size_t S = layers_.size();
-  std::vector<float> host(2 * S);
+  std::vector<float> host(static_cast<size_t>(scales_.numel()));
   stream.run(Copy{scales_, {host.data(), DType::kF32, scales_.shape, Device::kCpu}});
   stream.synchronize();
   Fp8Scales found;
   for (size_t i = 0; i < S; ++i)
-    found[layers_[i].name] = {.x = std::ilogb(host[i]), .dy = std::ilogb(host[S + i])};
+    found[layers_[i].name] = {.x = std::ilogb(host[i * kFp8ScaleStride]),
+                              .dy = std::ilogb(host[(S + i) * kFp8ScaleStride])};
   return found;
 }
 
@@ -136,10 +143,11 @@ void Fp8::set_scales(const Stream& stream, const Fp8Scales& scales) {
            std::ranges::all_of(layers_, [&](const Layer& layer) { return scales.contains(layer.name); });
   if (!known_) return;
   const size_t S = layers_.size();
-  std::vector<float> host(2 * S);
+  std::vector<float> host(static_cast<size_t>(scales_.numel()));
   for (size_t i = 0; i < S; ++i) {
     const Fp8Exponents& exponents = scales.at(layers_[i].name);
-    host[i] = std::ldexp(1.0f, exponents.x), host[S + i] = std::ldexp(1.0f, exponents.dy);
+    host[i * kFp8ScaleStride] = std::ldexp(1.0f, exponents.x);
+    host[(S + i) * kFp8ScaleStride] = std::ldexp(1.0f, exponents.dy);
   }
   stream.run(Copy{{host.data(), DType::kF32, scales_.shape, Device::kCpu}, scales_});
   stream.synchronize();

@@ -65,9 +65,9 @@ class Fp8 {
 
   Fp8Config config_;
   std::vector<Layer> layers_;
-  Tensor scales_;         // [2, S] fp32: of x, in e4m3, and of dy, in e5m2, of S layers
+  Tensor scales_;         // as UpdateScales has them: of x and of dy, of S layers
   Tensor amaxes_;         // [ranks, 2, S] fp32, of this step
-  Tensor weight_scales_;  // [S] fp32
+  Tensor weight_scales_;  // [S, kFp8ScaleStride] fp32
   int64_t rank_ = 0;
   bool known_ = false;  // the scales are those of a step before
 };

@@ -7,6 +7,9 @@
 
 namespace tessera {
 
+// Scales lie this many elements apart: cuBLASLt wants each of them at a multiple of 16 bytes.
+inline constexpr int64_t kFp8ScaleStride = 4;
+
 // Binades that a scale of the step before leaves above that step's largest element: what grows by less is not
 // cut off. They cost as many binades at the lower end, of which e4m3 has 15 and e5m2 30; and gradients, which
 // are e5m2, jump more from step to step than activations do.

@@ -66,7 +66,8 @@ void run(const UpdateScales& a, const Launch& /*on*/) {
     uint32_t largest = 0;
     for (int64_t r = 0; r < R; ++r) largest = std::max(largest, magnitude(a.amax.as<float>()[r * 2 * S + i]));
     if (has_fp8_scale(largest))
-      a.scale.as<float>()[i] = std::bit_cast<float>(fp8_scale(largest, i < S, fp8_headroom(i < S)));
+      a.scale.as<float>()[i * kFp8ScaleStride] =
+          std::bit_cast<float>(fp8_scale(largest, i < S, fp8_headroom(i < S)));
   }
 }
 

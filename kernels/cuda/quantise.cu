@@ -120,7 +120,7 @@ __global__ void update_scales_kernel(const uint32_t* amax, int64_t ranks, int64_
   uint32_t largest = 0;
   for (int64_t r = 0; r < ranks; ++r) largest = max(largest, amax[r * 2 * count + i] & 0x7fffffffu);
   if (has_fp8_scale(largest))
-    scale[i] = __uint_as_float(fp8_scale(largest, i < count, fp8_headroom(i < count)));
+    scale[i * kFp8ScaleStride] = __uint_as_float(fp8_scale(largest, i < count, fp8_headroom(i < count)));
 }
 
 }  // namespace

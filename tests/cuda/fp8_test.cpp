@@ -1,6 +1,7 @@
 // FP8 on CUDA against the CPU, whose values are rounded in the same way: codes must be the same, products
 // agree to rounding. Then training steps.
 #include "kernels/base/fp8.h"
+#include "kernels/base/fp8_scale.h"
 
 #include <limits>
 
@@ -130,7 +131,7 @@ TEST_F(Fp8Test, UpdatesScalesAsTheCpu) {
     if (i % 50 == 0) return 0.0f;
     return i == 77 ? std::numeric_limits<float>::infinity() : std::ldexp(1.5f, static_cast<int>(i % 60) - 40);
   });
-  const Twin scale = input(DType::kF32, {2, S});
+  const Twin scale = input(DType::kF32, {2, S, kFp8ScaleStride});
   run_on_both({scale}, [&](auto on) { return UpdateScales{.amax = on(amax), .scale = on(scale)}; });
   const std::vector<float> found = floats_of(scale.cuda);
   for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], scale.cpu.as<float>()[i]) << i;

@@ -194,28 +194,29 @@ TEST_F(Fp8Ops, ACurrentScaleIsThatOfTheTensor) {
 }
 
 TEST_F(Fp8Ops, AmaxOfNaNIsNoScale) {
-  const Tensor x = make.normal({2, 2}), amax = make.zeros({1, 2, 1}), scale = make.zeros({2, 1});
+  const Tensor x = make.normal({2, 2}), amax = make.zeros({1, 2, 1}),
+               scale = make.zeros({2, 1, kFp8ScaleStride});
   floats(x)[1] = std::numeric_limits<float>::quiet_NaN();
-  floats(scale)[0] = 3, floats(scale)[1] = 5;
+  floats(scale)[0] = 3, floats(scale)[kFp8ScaleStride] = 5;
   const Tensor first = amax.view({2}).rows(0, 1);
   cpu.run(Quantise{.x = x, .format = DType::kE4M3, .y = matrix({2, 2}), .amax = first});
   EXPECT_TRUE(std::isnan(floats(amax)[0]));
   cpu.run(UpdateScales{.amax = amax, .scale = scale});
   EXPECT_EQ(floats(scale)[0], 3);
-  EXPECT_EQ(floats(scale)[1], 5);  // its amax is 0
+  EXPECT_EQ(floats(scale)[kFp8ScaleStride], 5);  // its amax is 0
 }
 
 // Of three ranks the largest decides, with a binade to spare, or four in e5m2, the second half.
 TEST_F(Fp8Ops, ScalesFollowTheLargestOfAllRanks) {
-  const Tensor amax = make.zeros({3, 2, 2}), scale = make.poisoned({2, 2});
+  const Tensor amax = make.zeros({3, 2, 2}), scale = make.poisoned({2, 2, kFp8ScaleStride});
   const float of_rank[3][4] = {{1, 2, 3, 448}, {448, 1, 1, 1}, {2, 449, 57345, 2}};
   for (size_t r = 0; r < 3; ++r)
     for (size_t i = 0; i < 4; ++i) floats(amax)[4 * r + i] = of_rank[r][i];
   cpu.run(UpdateScales{.amax = amax, .scale = scale});
   EXPECT_EQ(floats(scale)[0], 2);
-  EXPECT_EQ(floats(scale)[1], 4);
-  EXPECT_EQ(floats(scale)[2], 2 * 16);
-  EXPECT_EQ(floats(scale)[3], 0x1p-7f * 16);
+  EXPECT_EQ(floats(scale)[kFp8ScaleStride], 4);
+  EXPECT_EQ(floats(scale)[2 * kFp8ScaleStride], 2 * 16);
+  EXPECT_EQ(floats(scale)[3 * kFp8ScaleStride], 0x1p-7f * 16);
 }
 
 TEST_F(Fp8Ops, ForwardIsTheProductOfTheRoundedFactors) {
