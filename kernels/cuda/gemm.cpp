@@ -268,9 +268,11 @@ void GemmRunner::enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmu
   set_epilogue_pointers(plan.desc, gemm.epilogue, gemm.bias, gemm.aux);
   set_scale_pointers(plan.desc, key_of(gemm), gemm.a.scale, gemm.b.scale);
   const void* c = gemm.c ? gemm.c : gemm.d.data;
-  TESSERA_CUDA(cublasLtMatmul(handle_, plan.desc.get(), &gemm.alpha, gemm.b.data, plan.b.get(), gemm.a.data,
-                              plan.a.get(), &gemm.beta, c, plan.d.get(), gemm.d.data, plan.d.get(),
-                              &algorithm, workspace, kGemmWorkspaceBytes, stream));
+  const cublasStatus_t status = cublasLtMatmul(
+      handle_, plan.desc.get(), &gemm.alpha, gemm.b.data, plan.b.get(), gemm.a.data, plan.a.get(), &gemm.beta,
+      c, plan.d.get(), gemm.d.data, plan.d.get(), &algorithm, workspace, kGemmWorkspaceBytes, stream);
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}, of the product {}", cublasLtGetStatusString(status),
+        tessera::describe(key_of(gemm)));
 }
 
 std::optional<products::Product> GemmRunner::own(const Gemm& gemm) {
