@@ -34,7 +34,7 @@ LinearForwardGemms gemms_of(const LinearForward& a) {
                .d = {.data = a.y.data, .ld = O}};
   if (a.add) product.c = a.add.data, product.beta = 1;
   const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
-  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add;
+  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add && !a.fp8_x;
   Gemm fused = product, plain = product;
   fused.bias = a.bias.data;
   plain.d.data = sum.data;
@@ -74,7 +74,8 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                          .beta = a.accumulate ? 1.0f : 0.0f,
                          .may_add = true};
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
-  if (a.pre_activation && dtype == DType::kBF16 && a.activation == Activation::kGelu && !a.add) {
+  const bool fuses = a.pre_activation && a.activation == Activation::kGelu && !a.add && !a.fp8_dy;
+  if (fuses && dtype == DType::kBF16) {
     gemms.fused_dx = gemms.dx;
     gemms.fused_dx->epilogue = GemmEpilogue::kDGelu;
     gemms.fused_dx->aux = a.pre_activation.data;

@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-// y[N, O] = x[N, C] weight[O, C]^T
+// y[N, O] = x[N, C] weight[O, C]^T. A GELU is not fused where the factors are in FP8: cuBLASLt's product in
+// FP8 times the derivative takes six times as long as without, and a pass over the sums writes the codes too.
 struct LinearForwardGemms {
   Gemm fused;       // in one pass with bias, add, or a GELU and its input; odd sizes may have no algorithm
   Gemm plain;       // with add alone, into the input of an activation where there is one

@@ -291,6 +291,7 @@ void LinearForward::check_on(Device device) const {
   check_fp8(kName, device, {"fp8_x", fp8_x.data, fp8_x.scale, DType::kE4M3, {N, C}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {O, C}});
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
+  check(!fp8_y || (fp8_x && pre_activation), "{}: fp8_y wants fp8_x and a pre_activation beside it", kName);
   check(!(add && pre_activation) || add.data == pre_activation.data,
         "{}: add wants to be pre_activation itself where there is one", kName);
 }
@@ -337,6 +338,8 @@ void LinearBackward::check_on(Device device) const {
   check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, {N, O}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
   check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
+  check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx wants fp8_dy and a pre_activation beside it",
+        kName);
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
   check(!dweight || !add, "{}: add wants a frozen weight, found a dweight", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {

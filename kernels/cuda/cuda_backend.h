@@ -79,7 +79,6 @@ class CudaBackend final : public Backend {
   void check_aligned(const char* op, std::initializer_list<Named> tensors) const;
   void gemm(const Gemm& gemm, const Launch& on);
   bool try_gemm(const Gemm& gemm, const Launch& on);
-  void write_codes(const Tensor& result, DType format, const Fp8Output& output, const Launch& on);
   bool input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);

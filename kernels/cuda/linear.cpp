@@ -43,31 +43,21 @@ void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
   a.each_plain([&](const auto& op) { run_op(op, on); });
 }
 
-// A result that was written without its codes is read again.
-void CudaBackend::write_codes(const Tensor& result, DType format, const Fp8Output& output, const Launch& on) {
-  if (output) run_op(Quantise{.x = result, .format = format, .y = output.y, .amax = output.amax}, on);
-}
-
 // Few rows that no backward will follow are a row of FusedLinear. Else
 // y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input.
 // Its GELU is the tanh form; other activations are a pass of their own over the sum.
-//
-// That pass writes the codes of y as well; cuBLASLt's cannot, and another reads y for them. By bytes an
-// element, GELU in the product is the better one all the same. Forward: 2 + 2 by the product, 2 + 1 by the
-// pass for the codes. With a pass for GELU, 2 by the product, 2 + 2 + 1 by the pass: as many, but a product
-// writes while it computes. Backward: 7 bytes against 9. And y has the same bits with codes as without.
 void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
-  if (!a.pre_activation && !a.fp8_x && !a.fp8_y && cuda::serves(few))
+  if (!a.pre_activation && !a.fp8_x && cuda::serves(few))
     return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
   if (a.pre_activation && !a.add) {
     LinearForward with_gelu = a;  // ours computes the others in the same way
     with_gelu.activation = Activation::kGelu;
-    if (auto product = gemms_.own(gemms_of(with_gelu).fused)) {
+    const LinearForwardGemms gemms = gemms_of(with_gelu);
+    if (auto product = gemms.fused_gelu ? gemms_.own(gemms.fused) : std::nullopt) {
       product->activation = a.activation;
-      products::run(*product, multiprocessors_, on.stream);
-      return write_codes(a.y, DType::kE4M3, a.fp8_y, on);
+      return products::run(*product, multiprocessors_, on.stream);
     }
   }
   const LinearForwardGemms gemms = gemms_of(a);
@@ -78,8 +68,7 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
     if (a.bias) cuda::add_bias(sum, a.bias, on.stream);
   }
   if (a.pre_activation && !(fused && gemms.fused_gelu))
-    return cuda::activate(a.activation, sum, a.y, a.fp8_y, on.stream);
-  write_codes(a.y, DType::kE4M3, a.fp8_y, on);
+    cuda::activate(a.activation, sum, a.y, a.fp8_y, on.stream);
 }
 
 // dbias[O] += sum of dy[N, O] over its rows
@@ -119,17 +108,13 @@ bool CudaBackend::input_gradient(const LinearBackward& a, const LinearBackwardGe
             reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, product->n)));
       products::run(*product, multiprocessors_, on.stream);
       if (sums) cuda::add_slabs(product->partials, slabs, {a.dx_sum}, a.accumulate, on.stream);
-      write_codes(a.dx, DType::kE5M2, a.fp8_dx, on);
       return sums;
     }
   }
   const bool fused = gemms.fused_dx && try_gemm(*gemms.fused_dx, on);
   if (!fused) gemm(gemms.dx, on);
-  if (a.pre_activation && !fused) {
+  if (a.pre_activation && !fused)
     cuda::activate_backward(a.activation, a.pre_activation, a.dx, a.fp8_dx, on.stream);
-  } else {
-    write_codes(a.dx, DType::kE5M2, a.fp8_dx, on);
-  }
   return false;
 }
 

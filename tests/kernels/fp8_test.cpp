@@ -341,21 +341,27 @@ TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
     expect_codes(back, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
     for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
       const Tensor x = make.normal({N, C}, 3), w = make.normal({F, C}), v = make.normal({C, F}),
-                   u = make.normal({N, F}), dv = make.zeros({C, F});
+                   u = make.normal({N, F}), dv = make.zeros({C, F}), d = make.normal({N, C}, 4),
+                   transposed = make.empty({F, C});
+      const Fp8Matrix v8 = quantised(v, DType::kE4M3, transposed);
       LinearForward linear{.x = x,
                            .weight = w,
                            .y = make.poisoned({N, F}),
                            .bias = make.normal({F}, 3),
                            .pre_activation = u,
-                           .activation = activation};
+                           .activation = activation,
+                           .fp8_x = quantised(x, DType::kE4M3),
+                           .fp8_weight = quantised(w, DType::kE4M3)};
       expect_codes(linear, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
-      LinearBackward linear_back{.dy = make.normal({N, C}, 4),
+      LinearBackward linear_back{.dy = d,
                                  .x = dy,
                                  .weight = v,
                                  .dx = make.poisoned({N, F}),
                                  .dweight = dv,
                                  .pre_activation = make.normal({N, F}),
-                                 .activation = activation};
+                                 .activation = activation,
+                                 .fp8_dy = quantised(d, DType::kE5M2),
+                                 .fp8_weight = {transposed, v8.scale}};
       expect_codes(linear_back, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
   }
@@ -387,6 +393,10 @@ TEST_F(Fp8Ops, RefuseCodesThatDoNotFit) {
   expect_refusal(refusal_of(cpu, swiglu), "swiglu forward: the amax of a result in FP8 wants fp32 [1]");
   swiglu.fp8_y = {.y = {.data = make.empty({4, 3}), .scale = {}}, .amax = make.zeros({1})};
   expect_refusal(refusal_of(cpu, swiglu), "swiglu forward: the scale of a result in FP8 wants fp32 [1]");
+  const Tensor x = make.normal({4, 6}), w = make.normal({3, 6});
+  LinearForward linear{.x = x, .weight = w, .y = make.empty({4, 3})};
+  linear.fp8_y = {.y = matrix({4, 3}), .amax = make.zeros({1})};
+  expect_refusal(refusal_of(cpu, linear), "fp8_y wants fp8_x and a pre_activation");
   // On a GPU: gradients in e5m2, beside a result in bf16
   const auto on_gpu = [](DType dtype, Shape shape) { return Tensor{nullptr, dtype, shape, Device::kCuda}; };
   for (const DType dtype : {DType::kBF16, DType::kF32})
