@@ -151,7 +151,7 @@ struct CudaGemmRun : TrainProgram {
             "device: cuda\n"
             "model:\n  vocab_size: 257\n  context: 256\n  layers: 2\n  heads: 2\n  channels: 128\n"
             "data:\n  train: text.txt\n"
-            "train:\n  folder: out\n  steps: 12\n  tokens_per_step: 4096\n  tune: auto\n  products: auto\n"
+            "train:\n  folder: out\n  steps: 12\n  tokens_per_step: 4096\n"
             "optimizer:\n  learning_rate: 3e-3\n  warmup_steps: 2\n"
             "evaluation:\n  every: 6\n"
             "sampling:\n  every: 0\n"
@@ -211,6 +211,18 @@ TEST_F(CudaGemmRun, OffIsTheLibrarysOwnChoice) {
   EXPECT_FALSE(fs::exists(folder / "cache"));
   ASSERT_EQ(train({"--set", "train.tune=off", "--set", "train.folder=again"}).status, 0);
   EXPECT_EQ(losses("again"), losses("out"));
+}
+
+// On a GPU with products of our own
+TEST_F(CudaGemmRun, BenchTimesTheProductsOfTheKey) {
+  for (const std::string source : {"own", "cublaslt"}) {
+    const ProcessResult bench = run_process(
+        BENCH_BINARY, {"gemm", "small.yaml", "--set", "train.products=" + source}, {.folder = folder});
+    if (bench.error.find("want a GPU of compute capability 9.0") != std::string::npos)
+      GTEST_SKIP() << "no products of our own";
+    ASSERT_EQ(bench.status, 0) << bench.error;
+    EXPECT_EQ(bench.out.find(" ours\n") != std::string::npos, source == "own") << bench.out;
+  }
 }
 
 TEST_F(CudaGemmRun, ADamagedTableIsRefused) {

@@ -15,6 +15,7 @@ int64_t place_of(const GemmRow& row, const GemmAlgorithm& algorithm) {
 }
 
 std::string text_of(const GemmAlgorithm& a) {
+  if (a.id == GemmAlgorithm::kOwn) return "ours";
   return fmt::format("id {}, tile {}, stages {}, cluster {}{}{}{}", a.id, a.tile, a.stages, a.cluster_shape,
                      a.split_k > 1 ? fmt::format(", split k {}", a.split_k) : "",
                      a.swizzle ? fmt::format(", swizzle {}", a.swizzle) : "",
