@@ -26,7 +26,9 @@ struct CudaRun : TrainProgram {
     DeviceTraits device;
     std::string why_not;
     if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+    setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);  // of timed products
   }
+  void TearDown() override { unsetenv("XDG_CACHE_HOME"); }
 };
 
 TEST_F(CudaRun, ResumesBitForBit) {

@@ -116,9 +116,9 @@ struct Config {
     std::vector<ContextStage> context_schedule = {};  // empty: one length (written "none")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
-    Tune tune = Tune::kOff;
-    GemmSource products = GemmSource::kCublasLt;
-    bool recorded = false;
+    Tune tune = Tune::kAuto;
+    GemmSource products = GemmSource::kAuto;
+    bool recorded = true;
     Fp8Config fp8 = {};  // train.matmul too
     Keep recompute = {};
     Freeze freeze = {};
