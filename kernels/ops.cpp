@@ -410,6 +410,8 @@ void CrossEntropy::check_on(Device device) const {
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true}});
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
+  check(want_gradient || !fp8_dlogits, "{}: fp8_dlogits wants want_gradient", kName);
+  check_fp8_output(kName, device, "fp8_dlogits", fp8_dlogits, DType::kE5M2, logits);
 }
 
 void GlobalNorm::check_on(Device device) const {

@@ -437,6 +437,7 @@ struct CrossEntropy {
   int64_t vocab_size;
   bool want_gradient;
   Tensor gradient_scale = {};  // [1] fp32; none: 1
+  Fp8Output fp8_dlogits = {};  // with want_gradient alone
 
   void check_on(Device device) const;
 };

@@ -179,18 +179,22 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
       const int64_t rows = std::min(chunk, N - first);
       const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows);
       logits_of(stream, model, norm, logits, logits_x(model, saved.norm.y).y);
+      // They take the place of the codes of x, which nothing reads any more.
+      const Fp8Output dy = grads ? p.head_fp8.dy_output(logits) : Fp8Output{};
       stream.run(CrossEntropy{.logits = logits,
                               .targets = pass.batch.targets.view({N}).rows(first, rows),
                               .losses = losses.rows(first, rows),
                               .vocab_size = model.config.vocab_size,
                               .want_gradient = grads != nullptr,
-                              .gradient_scale = gradient_scale});
+                              .gradient_scale = gradient_scale,
+                              .fp8_dlogits = dy});
       if (!grads) continue;
       LinearBackward product{.dy = logits,
                              .x = norm,
                              .weight = p.classifier(),
                              .dx = norm,
                              .dweight = model.config.tied ? grads->token_table : grads->head_weight,
+                             .fp8_dy = dy.y,
                              .accumulate = pass.accumulate || first > 0};
       quantise_factors(stream, p.head_fp8, product);
       stream.run(product);

@@ -3,13 +3,14 @@
 // Milakov and Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over
 // the row: memory sees one read and one write of each logit. What does not fit, the end of a row of more than
 // 100,000 logits in bf16, is read twice; the second read finds most of it in the L2 cache.
+//
+// The gradient's codes in FP8, where they are wanted, are written with it.
 #include <cuda_pipeline.h>
 
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -66,21 +67,23 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
 }
 
 // kept_packs: how much of a row shared memory holds, from its beginning
-template <class T>
-__global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, const int32_t* targets,
-                                                                     float* losses, int padded,
-                                                                     int vocab_size, int kept_packs,
-                                                                     bool want_gradient,
-                                                                     const float* gradient_scale) {
+template <class T, class Codes>
+__global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
+    T* logits, const int32_t* targets, float* losses, int padded, int vocab_size, int kept_packs,
+    bool want_gradient, const float* gradient_scale, Codes codes) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
-  T* row = logits + static_cast<int64_t>(blockIdx.x) * padded;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * padded;
+  T* row = logits + first;
+  ResultWriter<Codes> result(codes);
+  const float zeros[kWidth] = {};
   const int target = targets[blockIdx.x];
   if (target == kNoTarget) {  // the same for the whole block
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     if (!want_gradient) return;
-    for (int p = threadIdx.x; p < padded / kWidth; p += blockDim.x) store_pack(row + p * kWidth, uint4{});
-    return;
+    for (int p = threadIdx.x; p < padded / kWidth; p += blockDim.x)
+      result.store(logits, first + p * kWidth, zeros);
+    return;  // a largest element of 0 need not be noted
   }
   const float target_logit = static_cast<float>(row[target]);  // before the barrier below; overwritten after
   const int packs = padded / kWidth, real_packs = (vocab_size + kWidth - 1) / kWidth;
@@ -129,15 +132,18 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(T* logits, 
         if (p * kWidth + i == target) value[i] -= wanted;
     }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
-    store_floats(row + p * kWidth, value);
+    result.store(logits, first + p * kWidth, value);
   }
-  for (int p = real_packs + threadIdx.x; p < packs; p += stride) store_pack(row + p * kWidth, uint4{});
+  for (int p = real_packs + threadIdx.x; p < packs; p += stride)
+    result.store(logits, first + p * kWidth, zeros);
+  result.end();
 }
 
 }  // namespace
 
 void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
   check_packs(a.kName, {{"logits", a.logits}});
+  check_aligned(a.kName, {{"fp8_dlogits", a.fp8_dlogits.y.data}});
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1];
   check(padded < INT32_MAX, "{}: supports fewer than 2^31 columns, found {}", a.kName, a.logits.to_string());
   with_real_type(a.logits.dtype, [&]<class T>() {
@@ -147,13 +153,15 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
     const int64_t most_threads = 2 * row_bytes <= max_shared_bytes_ ? kThreads : kMostThreads;
     const int64_t threads = std::min(most_threads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp);
     const int64_t real_packs = cuda::divide_up(a.vocab_size, kPackWidth<T>);
-    const auto kernel = cross_entropy_kernel<T>;
-    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(kept_bytes)));
-    kernel<<<N, threads, kept_bytes, on.stream>>>(
-        a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
-        static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-        a.want_gradient, a.gradient_scale.as<float>());
+    with_codes<T, __NV_E5M2>(a.fp8_dlogits, [&]<class Codes>(Codes codes) {
+      const auto kernel = cross_entropy_kernel<T, Codes>;
+      TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(kept_bytes)));
+      kernel<<<N, threads, kept_bytes, on.stream>>>(
+          a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
+          static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
+          a.want_gradient, a.gradient_scale.as<float>(), codes);
+    });
     TESSERA_CUDA_LAUNCHED();
   });
 }

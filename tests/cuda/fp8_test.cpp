@@ -70,12 +70,13 @@ class Fp8Test : public CudaTest {
     SCOPED_TRACE(fmt::format("{} to {}", Op::kName, y.to_string()));
     const Twin wanted = output(format, y.shape), found = output(format, y.shape), scale = scalar(0.25f),
                amax = scalar(0.125f), found_amax = scalar(0.125f);
+    std::vector<char> before = bytes_of(y);  // which the operation may read
     cuda().run(op);
     const std::vector<char> plain = bytes_of(y);
     cuda().run(Quantise{.x = y, .format = format, .y = {wanted.cuda, scale.cuda}, .amax = amax.cuda});
-    cuda().run(FillZero{y});
+    cuda().run(Copy{{before.data(), y.dtype, y.shape, Device::kCpu}, y});
     op.*codes = {.y = {found.cuda, scale.cuda}, .amax = found_amax.cuda};
-    run_twice({found, found_amax}, [&] { cuda().run(op); });
+    run_twice({{.cpu = {}, .cuda = y}, found, found_amax}, [&] { cuda().run(op); });
     EXPECT_TRUE(bytes_of(y) == plain) << "another result";
     EXPECT_TRUE(bytes_of(found.cuda) == bytes_of(wanted.cuda)) << "other codes";
     EXPECT_TRUE(bytes_of(found_amax.cuda) == bytes_of(amax.cuda))
@@ -219,6 +220,36 @@ TEST_F(Fp8Test, ActivationsWriteTheCodesOfQuantise) {
                                     .fp8_weight = v8.cuda_transposed()};
       expect_codes(backward, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
+}
+
+// Padding in a pack with logits, and whole packs of it; a row that shared memory holds a part of. Every third
+// row has no target.
+TEST_F(Fp8Test, CrossEntropyWritesTheCodesOfQuantise) {
+  struct Case {
+    int64_t N, V, padded;
+  };
+  for (const Case& c : {Case{2, 8, 8}, Case{9, 257, 264}, Case{65, 61, 128}, Case{4, 50257, 50304},
+                        Case{2, 130'000, 130'048}})
+    for (const float scale : {1.0f, 4.0f})
+      for (const bool with_nan : {false, true}) {
+        SCOPED_TRACE(fmt::format("N {} V {} of {}, scale {}", c.N, c.V, c.padded, scale));
+        const Twin random = random_indices({c.N}, c.V),
+                   targets = indices({c.N}, [&](int64_t n) {
+                     return n % 3 == 1 ? kNoTarget : random.cpu.as<int32_t>()[n];
+                   });
+        std::normal_distribution<float> normal(0, 3);
+        const Twin logits = with_values(DType::kBF16, {c.N, c.padded}, [&](int64_t i) {
+          return with_nan && (i == 3 || i == c.padded) ? std::numeric_limits<float>::quiet_NaN()
+                                                       : normal(random_);
+        });
+        const CrossEntropy loss{.logits = logits.cuda,
+                                .targets = targets.cuda,
+                                .losses = output(DType::kF32, {c.N}).cuda,
+                                .vocab_size = c.V,
+                                .want_gradient = true,
+                                .gradient_scale = scale == 1 ? Tensor{} : scalar(scale).cuda};
+        expect_codes(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
+      }
 }
 
 struct Sizes {

@@ -144,10 +144,10 @@ struct Fp8Ops : ::testing::Test {
     const Fp8Matrix wanted = matrix(shape, 0.25f);
     const Fp8Output found{.y = matrix(shape, 0.25f), .amax = make.scalar(0.125f)};
     const Tensor amax = make.scalar(0.125f);
+    Op both = op;
+    both.*result = make.copy_of(op.*result), both.*codes = found;  // the operation may read its result
     cpu.run(op);
     cpu.run(Quantise{.x = op.*result, .format = format, .y = wanted, .amax = amax});
-    Op both = op;
-    both.*result = make.poisoned(shape), both.*codes = found;
     cpu.run(both);
     expect_same_bits(both.*result, op.*result, Op::kName);
     expect_same_bits(found.y.data, wanted.data, Op::kName);
@@ -367,6 +367,21 @@ TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
   }
 }
 
+TEST_F(Fp8Ops, CrossEntropyWritesTheCodesOfQuantise) {
+  for (const auto [N, V, padded] : {std::array<int64_t, 3>{1, 2, 2}, {6, 9, 16}, {33, 61, 64}})
+    for (const float scale : {1.0f, 4.0f}) {
+      const Tensor targets = make.tokens({N}, V), logits = make.normal({N, padded}, 3);
+      for (int64_t n = 1; n < N; n += 3) targets.as<int32_t>()[n] = kNoTarget;
+      const CrossEntropy loss{.logits = logits,
+                              .targets = targets,
+                              .losses = make.poisoned({N}),
+                              .vocab_size = V,
+                              .want_gradient = true,
+                              .gradient_scale = scale == 1 ? Tensor{} : make.scalar(scale)};
+      expect_codes(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
+    }
+}
+
 TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
   const Tensor x = make.normal({4, 6}), w = make.normal({3, 6}), y = make.empty({4, 3});
   LinearForward forward{.x = x, .weight = w, .y = y, .fp8_x = matrix({4, 6})};
@@ -397,6 +412,15 @@ TEST_F(Fp8Ops, RefuseCodesThatDoNotFit) {
   LinearForward linear{.x = x, .weight = w, .y = make.empty({4, 3})};
   linear.fp8_y = {.y = matrix({4, 3}), .amax = make.zeros({1})};
   expect_refusal(refusal_of(cpu, linear), "fp8_y wants fp8_x and a pre_activation");
+  CrossEntropy loss{.logits = make.normal({4, 6}),
+                    .targets = make.tokens({4}, 6),
+                    .losses = make.empty({4}),
+                    .vocab_size = 6,
+                    .want_gradient = false,
+                    .fp8_dlogits = {.y = matrix({4, 6}), .amax = make.zeros({1})}};
+  expect_refusal(refusal_of(cpu, loss), "cross entropy: fp8_dlogits wants want_gradient");
+  loss.want_gradient = true, loss.fp8_dlogits.y = matrix({4, 5});
+  expect_refusal(refusal_of(cpu, loss), "cross entropy: fp8_dlogits wants fp32 [4, 6] on cpu");
   // On a GPU: gradients in e5m2, beside a result in bf16
   const auto on_gpu = [](DType dtype, Shape shape) { return Tensor{nullptr, dtype, shape, Device::kCuda}; };
   for (const DType dtype : {DType::kBF16, DType::kF32})

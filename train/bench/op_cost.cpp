@@ -131,7 +131,7 @@ OpCost cost(const Chain& a) {
 OpCost cost(const SampleTokens& a) { return moved(a.logits); }
 OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
 OpCost cost(const CrossEntropy& a) {
-  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{});
+  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{}, codes(a.fp8_dlogits));
 }
 OpCost cost(const GlobalNorm& a) {
   OpCost all = moved(a.norm);

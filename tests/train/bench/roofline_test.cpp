@@ -101,6 +101,8 @@ TEST(OpCost, OfAPassIsItsBytes) {
   EXPECT_EQ(cost(loss).bytes, 7 * 128 * 2 + 7 * 8);
   loss.want_gradient = true;
   EXPECT_EQ(cost(loss).bytes, 2 * 7 * 128 * 2 + 7 * 8);
+  loss.fp8_dlogits = {.y = {{nullptr, DType::kE5M2, {7, 128}, Device::kCuda}, fp32({1})}, .amax = fp32({1})};
+  EXPECT_EQ(cost(loss).bytes, 2 * 7 * 128 * 2 + 7 * 128 + 7 * 8);
   const auto adamw = [](const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& moment) {
     return cost(AdamW{.parts = {{.param = param, .master = master, .grad = grad, .m = moment, .v = moment}},
                       .grad_norm = fp32({1}),
