@@ -14,19 +14,25 @@ namespace tessera {
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// amax = max(amax, the largest of the block), as bits: integer maxima are the same in any order. Every thread
-// of the block calls it, once.
-__device__ __forceinline__ void note_largest(uint32_t largest, uint32_t* amax) {
+// The block's largest for its first thread, 0 for the others. Every thread of the block calls it, once.
+__device__ __forceinline__ uint32_t largest_of_block(uint32_t largest) {
   __shared__ uint32_t of_warps[kMaxWarps];
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x),
             warps = static_cast<int>(blockDim.x * blockDim.y) / kWarp;
   largest = __reduce_max_sync(kWholeWarp, largest);
   if (thread % kWarp == 0) of_warps[thread / kWarp] = largest;
   __syncthreads();
-  if (thread != 0) return;
+  if (thread != 0) return 0;
   for (int w = 1; w < warps; ++w) largest = max(largest, of_warps[w]);
+  return largest;
+}
+
+// amax = max(amax, the largest of the block), as bits: integer maxima are the same in any order. Every thread
+// of the block calls it, once.
+__device__ __forceinline__ void note_largest(uint32_t largest, uint32_t* amax) {
+  largest = largest_of_block(largest);
   // It only grows: most blocks find it large enough, and leave it to the others.
-  if (largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
+  if (largest > 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
 }
 
 template <__nv_fp8_interpretation_t kFormat>

@@ -1,8 +1,9 @@
 // Quantise: y = x / scale in FP8, in one pass that also finds the largest magnitude, by integer maxima: in
 // any order they are the same. With `current` a pass before it finds the scale.
 //
-// Without a transposed copy a thread takes eight elements at a time. With one, a block converts a tile of
-// 64 x 64, writes it, and from shared memory its transpose.
+// Without a transposed copy a thread takes eight elements at a time. With one it takes 8 x 8, and transposes
+// their codes in its registers: every access is of eight elements, and those of a warp fill whole sectors of
+// memory.
 #include <algorithm>
 
 #include "kernels/base/check.h"
@@ -18,53 +19,93 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kElements = kCodesOfPack;  // of a thread at a time
 constexpr int kBlocksOfMultiprocessor = 8;
-constexpr int kTile = 64;
+// The pass that finds a scale: few blocks, as every warp of the next pass reads what each of them found
+constexpr int kAmaxThreads = 1024, kMostAmaxBlocks = 256;
+// With a transposed copy: threads and elements along a side of a block
+constexpr int kTileThreads = 8, kTile = kTileThreads * kElements;
+
+// Elements on their way into registers, from where packs begin
+template <class T>
+struct Elements {
+  static constexpr int kWidth = kPackWidth<T>;
+  uint4 raw[kElements / kWidth];
+
+  __device__ __forceinline__ void load(const T* x) {
+#pragma unroll
+    for (int p = 0; p < kElements / kWidth; ++p) raw[p] = load_pack(x + p * kWidth);
+  }
+  __device__ __forceinline__ void unpack_to(float (&values)[kElements]) const {
+#pragma unroll
+    for (int p = 0; p < kElements / kWidth; ++p) {
+      float pack[kWidth];
+      unpack<T>(raw[p], pack);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[p * kWidth + i] = pack[i];
+    }
+  }
+};
+
+// The first `count` elements, wherever they lie; the other values are left as they are.
+template <class T>
+__device__ __forceinline__ void load_some(const T* x, int count, float (&values)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i)
+    if (i < count) values[i] = static_cast<float>(x[i]);
+}
+__device__ __forceinline__ void store_some(uint8_t* y, int count, uint2 codes) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i)
+    if (i < count) y[i] = static_cast<uint8_t>((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)));
+}
 
 // Calls use(first, values, count) with eight elements at a time, of the last ones fewer.
-template <class T, class Use>
+template <int kThreadsOfBlock, class T, class Use>
 __device__ __forceinline__ void for_elements(const T* x, int64_t count, Use&& use) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kElements;
-  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kElements; first < count;
-       first += stride) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreadsOfBlock * kElements;
+  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreadsOfBlock + threadIdx.x) * kElements;
+       first < count; first += stride) {
     float values[kElements] = {};
     const int present = static_cast<int>(min(static_cast<int64_t>(kElements), count - first));
     if (present == kElements) {
-      constexpr int kWidth = kPackWidth<T>;
-#pragma unroll
-      for (int p = 0; p < kElements; p += kWidth) {
-        float pack[kWidth];
-        load_floats(x + first + p, pack);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) values[p + i] = pack[i];
-      }
+      Elements<T> all;
+      all.load(x + first), all.unpack_to(values);
     } else {
-      for (int i = 0; i < present; ++i) values[i] = static_cast<float>(x[first + i]);
+      load_some(x + first, present, values);
     }
     use(first, values, present);
   }
 }
 
+// amax[block] = the largest magnitude of its elements
 template <class T>
-__global__ __launch_bounds__(kThreads) void amax_kernel(const T* x, int64_t count, uint32_t* amax) {
+__global__ __launch_bounds__(kAmaxThreads) void amax_kernel(const T* x, int64_t count, uint32_t* amax) {
   uint32_t largest = 0;
-  for_elements(x, count, [&](int64_t, const float(&values)[kElements], int) {
+  for_elements<kAmaxThreads>(x, count, [&](int64_t, const float(&values)[kElements], int) {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) largest = max(largest, magnitude(values[i]));
   });
-  note_largest(largest, amax);
+  largest = largest_of_block(largest);
+  if (threadIdx.x == 0) amax[blockIdx.x] = largest;
 }
 
 struct Scale {
   float* scale;
-  const uint32_t* current;  // the largest magnitude, from which the scale follows; null: it is in `scale`
+  const uint32_t* current;  // largest magnitudes, from which the scale follows; null: it is in `scale`
+  int count;                // of them, at most kMostAmaxBlocks
 };
 
-// 1 / scale. Where it is found here, the first block writes it, and no other reads it.
+// 1 / scale. Where it is found here, each warp finds it; one thread writes it, and no other reads that.
 template <__nv_fp8_interpretation_t kFormat>
 __device__ __forceinline__ float inverse_of(const Scale& s) {
   if (!s.current) return 1.0f / *s.scale;
-  const float scale = __uint_as_float(fp8_scale(*s.current, kFormat == __NV_E4M3, 0));
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *s.scale = scale;
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kMostAmaxBlocks; i += kWarp)
+    if (const int at = i + thread % kWarp; at < s.count) largest = max(largest, s.current[at]);
+  largest = __reduce_max_sync(kWholeWarp, largest);
+  const float scale = __uint_as_float(fp8_scale(largest, kFormat == __NV_E4M3, 0));
+  if (blockIdx.x == 0 && blockIdx.y == 0 && thread == 0) *s.scale = scale;
   return 1.0f / scale;
 }
 
@@ -73,42 +114,86 @@ __global__ __launch_bounds__(kThreads) void quantise_kernel(const T* x, int64_t 
                                                             Scale scale, uint32_t* amax) {
   const float inverse = inverse_of<kFormat>(scale);
   uint32_t largest = 0;
-  for_elements(x, count, [&](int64_t first, const float(&values)[kElements], int present) {
+  for_elements<kThreads>(x, count, [&](int64_t first, const float(&values)[kElements], int present) {
     const uint2 codes = codes_of<kFormat>(values, inverse, largest);
     if (present == kElements) {
       *reinterpret_cast<uint2*>(y + first) = codes;
     } else {
-      for (int i = 0; i < present; ++i)
-        y[first + i] = static_cast<uint8_t>((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)));
+      store_some(y + first, present, codes);
     }
   });
   if (amax) note_largest(largest, amax);
 }
 
-template <class T, __nv_fp8_interpretation_t kFormat>
-__global__ __launch_bounds__(kThreads) void quantise_both_kernel(const T* x, int64_t rows, int64_t columns,
-                                                                 uint8_t* y, uint8_t* transposed, Scale scale,
-                                                                 uint32_t* amax) {
-  __shared__ uint8_t tile[kTile][kTile + 4];  // a column then lies in different banks
-  const float inverse = inverse_of<kFormat>(scale);
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTile,
-                column0 = static_cast<int64_t>(blockIdx.x) * kTile;
-  uint32_t largest = 0;
-  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
-    const int r = i / kTile, c = i % kTile;
-    const int64_t row = row0 + r, column = column0 + c;
-    if (row >= rows || column >= columns) continue;
-    const float value = static_cast<float>(x[row * columns + column]);
-    largest = max(largest, magnitude(value));
-    const uint8_t code = code_of<kFormat>(value * inverse);
-    tile[r][c] = code;
-    y[row * columns + column] = code;
+// 8 x 8 bytes: byte c of codes[r] becomes byte r of codes[c].
+__device__ __forceinline__ void transpose(uint2 (&codes)[kElements]) {
+  // 4 x 4 of them
+  const auto quarter = [](const uint32_t(&row)[4], uint32_t(&column)[4]) {
+    constexpr uint32_t kEven = 0x00ff00ffu, kLower = 0x0000ffffu;
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      uint32_t pairs[2];  // of rows 0 and 1, and of 2 and 3: their columns 0 and 2, or 1 and 3
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        const uint32_t a = row[2 * p], b = row[2 * p + 1];
+        pairs[p] = odd ? (a >> 8 & kEven) | (b & ~kEven) : (a & kEven) | (b << 8 & ~kEven);
+      }
+      column[odd] = (pairs[0] & kLower) | pairs[1] << 16;
+      column[2 + odd] = pairs[0] >> 16 | (pairs[1] & ~kLower);
+    }
+  };
+  uint32_t rows[2][2][4], columns[2][2][4];  // [half of the rows][half of the columns]
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) rows[i / 4][0][i % 4] = codes[i].x, rows[i / 4][1][i % 4] = codes[i].y;
+#pragma unroll
+  for (int q = 0; q < 4; ++q) quarter(rows[q / 2][q % 2], columns[q / 2][q % 2]);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) codes[i] = {columns[0][i / 4][i % 4], columns[1][i / 4][i % 4]};
+}
+
+// A block takes kTile x kTile elements; a warp stores 64 bytes of a row, and 32 of a transposed one. kPacks:
+// rows and columns are multiples of 8, so that a thread has all of its elements, or none.
+template <class T, __nv_fp8_interpretation_t kFormat, bool kPacks>
+__global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kernel(
+    const T* x, int64_t rows, int64_t columns, uint8_t* y, uint8_t* transposed, Scale scale, uint32_t* amax) {
+  const int64_t row = static_cast<int64_t>(blockIdx.y) * kTile + threadIdx.y * kElements,
+                column = static_cast<int64_t>(blockIdx.x) * kTile + threadIdx.x * kElements;
+  const bool present = row < rows && column < columns;
+  const int rows_left = static_cast<int>(min(int64_t{kElements}, rows - row)),
+            columns_left = static_cast<int>(min(int64_t{kElements}, columns - column));
+  x += row * columns + column, y += row * columns + column, transposed += column * rows + row;
+  Elements<T> packs[kElements];
+  if (kPacks && present) {
+#pragma unroll
+    for (int r = 0; r < kElements; ++r) packs[r].load(x + r * columns);
   }
-  __syncthreads();  // the tile is whole
-  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
-    const int c = i / kTile, r = i % kTile;
-    const int64_t row = row0 + r, column = column0 + c;
-    if (row < rows && column < columns) transposed[column * rows + row] = tile[r][c];
+  const float inverse = inverse_of<kFormat>(scale);  // while they arrive; with all threads of a warp
+  uint32_t largest = 0;
+  if (present) {
+    uint2 codes[kElements];
+    const auto store = [&](uint8_t* to, int64_t stride, int count, int width) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        if constexpr (kPacks) {
+          *reinterpret_cast<uint2*>(to + i * stride) = codes[i];
+        } else {
+          if (i < count) store_some(to + i * stride, width, codes[i]);
+        }
+      }
+    };
+#pragma unroll
+    for (int r = 0; r < kElements; ++r) {
+      float values[kElements] = {};
+      if constexpr (kPacks) {
+        packs[r].unpack_to(values);
+      } else {
+        if (r < rows_left) load_some(x + r * columns, columns_left, values);
+      }
+      codes[r] = codes_of<kFormat>(values, inverse, largest);
+    }
+    store(y, columns, rows_left, columns_left);
+    transpose(codes);
+    store(transposed, rows, columns_left, rows_left);
   }
   if (amax) note_largest(largest, amax);
 }
@@ -126,34 +211,38 @@ __global__ void update_scales_kernel(const uint32_t* amax, int64_t ranks, int64_
 }  // namespace
 
 void CudaBackend::run_op(const Quantise& a, const Launch& on) {
-  check_aligned(a.kName, {{"x", a.x}, {"y", a.y.data}});
+  check_aligned(a.kName, {{"x", a.x}, {"y", a.y.data}, {"transposed", a.transposed}});
   const int64_t N = a.x.shape[0], C = a.x.shape[1], count = a.x.numel();
-  const int64_t wanted = cuda::divide_up(count, kThreads * kElements),
-                most = static_cast<int64_t>(multiprocessors_) * kBlocksOfMultiprocessor;
-  const auto blocks = static_cast<unsigned>(std::min(wanted, most));
   auto* amax = reinterpret_cast<uint32_t*>(a.amax.data);
-  Scale scale{.scale = a.y.scale.as<float>(), .current = nullptr};
+  auto* y = a.y.data.as<uint8_t>();
+  Scale scale{.scale = a.y.scale.as<float>(), .current = nullptr, .count = 0};
   with_real_type(a.x.dtype, [&]<class T>() {
     const T* x = a.x.as<T>();
     if (a.current) {
-      auto* largest = reinterpret_cast<uint32_t*>(on.scratch(a.kName, sizeof(uint32_t)));
-      TESSERA_CUDA(cudaMemsetAsync(largest, 0, sizeof(uint32_t), on.stream));
-      amax_kernel<T><<<blocks, kThreads, 0, on.stream>>>(x, count, largest);
+      const int64_t blocks =
+          std::min(cuda::divide_up(count, kAmaxThreads * kElements), int64_t{kMostAmaxBlocks});
+      auto* largest =
+          reinterpret_cast<uint32_t*>(on.scratch(a.kName, blocks * static_cast<int64_t>(sizeof(uint32_t))));
+      amax_kernel<T><<<static_cast<unsigned>(blocks), kAmaxThreads, 0, on.stream>>>(x, count, largest);
       TESSERA_CUDA_LAUNCHED();
-      scale.current = largest;
+      scale.current = largest, scale.count = static_cast<int>(blocks);
     }
     const auto run = [&]<__nv_fp8_interpretation_t kFormat>() {
-      auto* y = a.y.data.as<uint8_t>();
       if (!a.transposed) {
+        const int64_t wanted = cuda::divide_up(count, kThreads * kElements),
+                      most = static_cast<int64_t>(multiprocessors_) * kBlocksOfMultiprocessor;
+        const auto blocks = static_cast<unsigned>(std::min(wanted, most));
         quantise_kernel<T, kFormat><<<blocks, kThreads, 0, on.stream>>>(x, count, y, scale, amax);
         return;
       }
       const int64_t tiles = cuda::divide_up(N, kTile);
       check(tiles <= 65535, "{}: x wants at most {} rows with a transposed copy, found {}", a.kName,
             65535 * kTile, a.x.to_string());
-      const dim3 grid(static_cast<unsigned>(cuda::divide_up(C, kTile)), static_cast<unsigned>(tiles));
-      quantise_both_kernel<T, kFormat>
-          <<<grid, kThreads, 0, on.stream>>>(x, N, C, y, a.transposed.as<uint8_t>(), scale, amax);
+      const dim3 grid(static_cast<unsigned>(cuda::divide_up(C, kTile)), static_cast<unsigned>(tiles)),
+          block(kTileThreads, kTileThreads);
+      const auto kernel = N % kElements == 0 && C % kElements == 0 ? quantise_both_kernel<T, kFormat, true>
+                                                                   : quantise_both_kernel<T, kFormat, false>;
+      kernel<<<grid, block, 0, on.stream>>>(x, N, C, y, a.transposed.as<uint8_t>(), scale, amax);
     };
     a.format == DType::kE4M3 ? run.template operator()<__NV_E4M3>() : run.template operator()<__NV_E5M2>();
     TESSERA_CUDA_LAUNCHED();
