@@ -93,14 +93,15 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
 }
 
 DecodeStep prepare_decode(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
-                          const Tensor& tokens, const Saved& saved, const Tensor& logits, bool one_kernel) {
+                          const Tensor& tokens, const Saved& saved, const Tensor& logits,
+                          bool separate_kernels) {
   DecodeStep step{.model = model,
                   .batch = {.tokens = tokens, .targets = {}, .cache = &cache},
                   .saved = saved,
                   .logits = logits};
   if (model.config.lora) return step;  // adapters stand between a product and its activation
   add_operations(stream.into(step.operations), step);
-  const int64_t bytes = one_kernel ? chain_bytes(step.operations, stream.backend().traits()) : 0;
+  const int64_t bytes = separate_kernels ? 0 : chain_bytes(step.operations, stream.backend().traits());
   if (bytes == 0) return step;
   step.memory = arena.alloc(MemoryTag::kActivations, "what passes between a step's stages", DType::kI32,
                             {(bytes + 3) / 4});

@@ -39,10 +39,11 @@ struct DecodeStep {
   Tensor memory = {};                      // of Chain, where the device computes them as one kernel
 };
 
-// `cache` and what the tensors lie in must outlive the step. With `one_kernel` the step is a Chain where the
-// device has it and there is no LoRA: then this allocates its memory.
+// `cache` and what the tensors lie in must outlive the step. The step is a Chain where the device has it and
+// there is no LoRA: then this allocates its memory. `separate_kernels`: it is none anywhere.
 DecodeStep prepare_decode(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
-                          const Tensor& tokens, const Saved& saved, const Tensor& logits, bool one_kernel);
+                          const Tensor& tokens, const Saved& saved, const Tensor& logits,
+                          bool separate_kernels = false);
 void decode(const Stream& stream, const DecodeStep& step);
 
 }  // namespace tessera

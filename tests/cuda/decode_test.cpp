@@ -267,17 +267,28 @@ struct Silent final : OpObserver {
 };
 
 // A Decoder on CUDA: its logits are those of the CPU's, and of a forward without a cache; a graph and plain
-// launches, which an observer asks for, give the same bits.
+// launches, which an observer asks for, give the same bits. Of one text also by separate kernels.
 TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
+  struct Case {
+    int64_t slots;
+    bool separate_kernels;
+  };
   for (const DType dtype : kReal)
     for (const ModelConfig& model : {gpt2(), qwen3()})
-      for (const int64_t slots : {1, 3, 11}) {
-        SCOPED_TRACE(
-            fmt::format("{}, {} slots, {}", name_of(dtype), slots, model.qk_norm ? "qwen3" : "gpt2"));
+      for (const auto [slots, separate_kernels] :
+           {Case{1, false}, Case{1, true}, Case{3, false}, Case{11, false}}) {
+        const bool can_be_one = slots == 1 && dtype == DType::kBF16 && cuda().backend().traits().arch >= 90;
+        if (separate_kernels && !can_be_one) continue;
+        SCOPED_TRACE(fmt::format("{}, {} slots, {}{}", name_of(dtype), slots,
+                                 model.qk_norm ? "qwen3" : "gpt2",
+                                 separate_kernels ? ", separate kernels" : ""));
         Pair pair(cpu().backend(), cuda().backend(), model, dtype);
-        Decoder with_graph(pair.on_cuda, {.slots = slots, .capacity = 60, .prefill = 8});
-        Decoder plain(pair.on_cuda, {.slots = slots, .capacity = 60, .prefill = 8});
-        Decoder reference(pair.on_cpu, {.slots = slots, .capacity = 60, .prefill = 8});
+        const Decoder::Settings settings{
+            .slots = slots, .capacity = 60, .prefill = 8, .separate_kernels = separate_kernels};
+        Decoder with_graph(pair.on_cuda, settings), plain(pair.on_cuda, settings);
+        Decoder reference(pair.on_cpu, settings);
+        EXPECT_EQ(with_graph.is_one_kernel(), can_be_one && !separate_kernels);
+        EXPECT_FALSE(reference.is_one_kernel());
         std::vector<int32_t> text;
         for (int32_t i = 0; i < 20; ++i) text.push_back(i * 37 % 211);
         std::vector<std::vector<int32_t>> texts;
@@ -343,9 +354,8 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
     const Model one = decoding(pair.on_cuda.model(), cache, stream.backend().traits());
     const Tensor tokens = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {1, 1}),
                  logits = arena.alloc(MemoryTag::kData, "logits", DType::kBF16, {1, model.padded_vocab()});
-    const DecodeStep step =
-        prepare_decode(stream, arena, one, cache, tokens,
-                       allocate_saved(arena, model, one.plan, Keep::nothing()), logits, true);
+    const DecodeStep step = prepare_decode(stream, arena, one, cache, tokens,
+                                           allocate_saved(arena, model, one.plan, Keep::nothing()), logits);
     ASSERT_TRUE(step.memory);
     DecodeStep one_by_one = step;
     one_by_one.memory = {};
@@ -378,6 +388,28 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
         EXPECT_LT(std::sqrt(error / size), 0.03) << (i == 0 ? "logits" : "cache");
       }
     }
+  }
+}
+
+// Of one kernel and of separate ones. A plan has no tokens to look at, so the text fills the cache.
+TEST_F(DecodeOnCuda, ItsMemoryIsItsPlan) {
+  constexpr int64_t kCapacity = 40;
+  for (const bool separate_kernels : {false, true}) {
+    SCOPED_TRACE(separate_kernels);
+    const DeviceTraits device = cuda().backend().traits();
+    const auto ledger_of = [&](Backend& backend, Arena arena) {
+      Session session(backend, arena,
+                      {.model = gpt2(), .batch = 1, .sequence_length = 1, .dtype = DType::kBF16});
+      Decoder decoder(session, {.capacity = kCapacity, .separate_kernels = separate_kernels});
+      decoder.start(0, std::vector<int32_t>(kCapacity, 1), 0);
+      decoder.next({}, 0);
+      return arena.ledger();
+    };
+    const MemoryLedger plan = ledger_of(*make_plan_backend(device), Arena::plan(Device::kCuda)),
+                       found = ledger_of(cuda().backend(), Arena::cuda());
+    EXPECT_EQ(found.at_peak(), plan.at_peak());
+    EXPECT_EQ(found.peak_of_each(), plan.peak_of_each());
+    EXPECT_EQ(found.current_bytes(), plan.current_bytes());
   }
 }
 

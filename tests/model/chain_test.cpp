@@ -182,7 +182,7 @@ struct Step {
         tokens(arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {slots, 1})),
         logits(arena.alloc(MemoryTag::kActivations, "logits", dtype, {slots, config.padded_vocab()})),
         step(prepare_decode(stream, arena, one, cache, tokens,
-                            allocate_saved(arena, config, one.plan, Keep::nothing()), logits, true)) {}
+                            allocate_saved(arena, config, one.plan, Keep::nothing()), logits)) {}
   Stream stream;
   ParamLayout layout;
   std::vector<Tensor> buckets;

@@ -111,8 +111,7 @@ TEST(Decode, HasTheLogitsOfAWholeForwardInSlotsOfDifferentLengths) {
     const Tensor tokens = whole.loud.make.poisoned({slots, 1}),
                  logits = whole.loud.make.poisoned({slots, model.config.padded_vocab()});
     const Tensor ids{.data = tokens.data, .dtype = DType::kI32, .shape = tokens.shape};
-    const DecodeStep all =
-        prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits, false);
+    const DecodeStep all = prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits);
     int32_t* starts = cache.starts.as<int32_t>();
     for (int64_t step = 0; step < kTokens; ++step) {
       for (int64_t slot = 0; slot < slots; ++slot) {
@@ -147,8 +146,7 @@ TEST(Decode, LeavesIdleSlotsAlone) {
   const Tensor ids = whole.loud.make.tokens({2, 1}, kPlain.vocab_size);
   cache.starts.as<int32_t>()[0] = 5;
   cache.starts.as<int32_t>()[1] = -1;
-  decode(whole.loud.cpu,
-         prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits, false));
+  decode(whole.loud.cpu, prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits));
   for (size_t l = 0; l < before.size(); ++l) {
     EXPECT_EQ(std::memcmp(idle.layers[l].k.data, before[l].k.data, before[l].k.bytes()), 0);
     EXPECT_EQ(std::memcmp(idle.layers[l].v.data, before[l].v.data, before[l].v.bytes()), 0);

@@ -216,9 +216,12 @@ CLI::App* add_decode(CLI::App& app, Command& c) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   decode->add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
-  decode->add_flag("--by-operation", c.decode.by_operation, "Also print the time of every operation");
-  decode->add_flag("--one-kernel", c.decode.one_kernel,
-                   "Compute a token of one text by a single kernel, on a Hopper GPU in bf16");
+  decode->add_flag(
+      "--separate-kernels", c.decode.separate_kernels,
+      "Compute each operation by a kernel of its own, also where a token can be one kernel: of one "
+      "text in bf16, on a Hopper GPU");
+  decode->add_flag("--by-operation", c.decode.by_operation,
+                   "Also print the time of every operation; implies --separate-kernels");
   decode->footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"

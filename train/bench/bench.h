@@ -40,11 +40,11 @@ void bench_memory(const Config& config, const BenchMemoryOptions& options);
 
 struct BenchDecodeOptions {
   std::vector<int64_t> contexts = {128, 1024}, batches = {1};
-  int64_t steps = 64;          // timed
-  bool without_cache = false;  // also a forward over the whole text
-  bool by_operation = false;   // also print the milliseconds of every operation
-  bool one_kernel = false;     // see Decoder::Settings
-  std::string json;            // file to write; empty: none
+  int64_t steps = 64;             // timed
+  bool without_cache = false;     // also a forward over the whole text
+  bool by_operation = false;      // also print the milliseconds of every operation; implies separate_kernels
+  bool separate_kernels = false;  // see Decoder::Settings
+  std::string json;               // file to write; empty: none
 };
 // The time of a token where texts are continued over a cache of keys and values, beside the time in which the
 // bytes of weights and cache could be copied. Random texts, and without train.init_from random weights: the

@@ -27,6 +27,7 @@ struct Row {
   double ms = 0;          // of a step: one token of each text
   double without_ms = 0;  // of the forward over a whole text, with --without-cache
   int64_t cache_bytes = 0;
+  bool one_kernel = false;
   OpTimes times = {};  // of kTimedByOperation steps
 };
 
@@ -49,8 +50,10 @@ int64_t weight_bytes(const ModelConfig& model, DType dtype) {
 void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   const ModelConfig& model = session.shape().model;
   const int64_t tokens = kWarmup + options.steps + kTimedByOperation;
-  Decoder decoder(session,
-                  {.slots = row.batch, .capacity = row.context + tokens, .one_kernel = options.one_kernel});
+  Decoder decoder(session, {.slots = row.batch,
+                            .capacity = row.context + tokens,
+                            .separate_kernels = options.separate_kernels || options.by_operation});
+  row.one_kernel = decoder.is_one_kernel();
   const std::vector<int32_t> text = random_text(row.context, model.vocab_size);
   for (int64_t slot = 0; slot < row.batch; ++slot) decoder.start(slot, text, slot);
   for (int64_t i = 0; i < kWarmup; ++i) decoder.next(kGreedy, 1);
@@ -70,6 +73,9 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   session.last_logits(text, 1);
   row.without_ms = 1e3 * seconds_since(begin) * static_cast<double>(row.batch);
 }
+
+// Of a step
+const char* kernels_of(const Row& row) { return row.one_kernel ? "one" : "separate"; }
 
 void print_times(const Row& row) {
   std::vector<std::pair<std::string, OpTime>> times(row.times.begin(), row.times.end());
@@ -122,7 +128,7 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   fmt::print("{} parameters, {}, on {}: {} of weights a step, memory copies at {:.1f} GB/s\n",
              format_count(static_cast<double>(model.parameters())), name_of(session.shape().dtype),
              device.name, format_bytes(weights), bandwidth / 1e9);
-  fmt::print("  batch  context    ms a step   tokens/s       cache   of the bytes' bound{}\n",
+  fmt::print("  batch  context    ms a step   tokens/s       cache   of the bytes' bound   kernels{}\n",
              options.without_cache ? "   ms without a cache" : "");
   nlohmann::ordered_json json{{"device", device.name},
                               {"model", weights_of},
@@ -134,8 +140,9 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   for (const Row& row : rows) {
     const double bound = 1e3 * static_cast<double>(weights + row.cache_bytes) / bandwidth;
     const double per_second = 1e3 * static_cast<double>(row.batch) / row.ms;
-    fmt::print("  {:>5}  {:>7}  {:>11.4f}  {:>9}  {:>10}  {:>19.1f}%", row.batch, row.context, row.ms,
-               format_count(per_second), format_bytes(row.cache_bytes), 100 * bound / row.ms);
+    fmt::print("  {:>5}  {:>7}  {:>11.4f}  {:>9}  {:>10}  {:>19.1f}%  {:>8}", row.batch, row.context, row.ms,
+               format_count(per_second), format_bytes(row.cache_bytes), 100 * bound / row.ms,
+               kernels_of(row));
     if (options.without_cache) fmt::print("  {:>11.2f} = {:.1f}x", row.without_ms, row.without_ms / row.ms);
     fmt::print("\n");
     nlohmann::ordered_json entry{{"batch", row.batch},
@@ -143,7 +150,8 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
                                  {"ms", row.ms},
                                  {"tokens_per_second", per_second},
                                  {"cache_bytes", row.cache_bytes},
-                                 {"share_of_bound", bound / row.ms}};
+                                 {"share_of_bound", bound / row.ms},
+                                 {"kernels", kernels_of(row)}};
     if (options.without_cache) entry["ms_without_cache"] = row.without_ms;
     for (const auto& [op, time] : row.times)
       entry["ms_by_operation"][op] = 1e3 * time.seconds / kTimedByOperation;

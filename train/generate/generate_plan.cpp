@@ -31,10 +31,7 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
   Arena arena = Arena::plan(device.device);
   GeneratePlan plan{
       .shape = inference_shape(shape.model, device, shape.precision, shape.attention, shape.context),
-      .settings = {.slots = shape.slots,
-                   .capacity = shape.context,
-                   .known = shape.known,
-                   .one_kernel = shape.one_kernel},
+      .settings = {.slots = shape.slots, .capacity = shape.context, .known = shape.known},
       .ledger = {},
       .cache_bytes = 0};
   Session session(*be, arena, plan.shape);

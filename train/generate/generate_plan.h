@@ -21,7 +21,6 @@ struct GenerateShape {
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
   int64_t slots = 1, context = 0, known = 0;  // see Decoder::Settings
-  bool one_kernel = false;
 };
 GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& device);
 

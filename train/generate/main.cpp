@@ -178,8 +178,7 @@ int run(const GenerateOptions& o) {
                             .attention = o.attention,
                             .slots = std::min(o.batch, texts),
                             .context = r.context,
-                            .known = r.known,
-                            .one_kernel = o.one_kernel};
+                            .known = r.known};
   if (o.plan) return print_generate_plan(shape, choose_plan_target(o.device, 1, o.device_memory, o.arch));
 
   const DeviceTraits device = choose_device(o.device).traits;
@@ -191,10 +190,6 @@ int run(const GenerateOptions& o) {
   load(r.folder, session);
   Decoder decoder(session, plan.settings);
   print_header(o, r, device, plan);
-  if (o.one_kernel && !decoder.is_one_kernel())
-    print_stderr(
-        "notice   --one-kernel changes nothing here: it wants one text at a time, in bf16, on a Hopper "
-        "GPU\n");
   catch_interrupts();
   TextOutput out;
   const Throughput total = r.converses()

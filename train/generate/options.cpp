@@ -100,10 +100,6 @@ void add_device_options(CLI::App& app, GenerateOptions& o) {
   add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
   add_word_option(app, "--attention", o.attention, "Attention of prompts: flash, naive or cudnn")
       ->default_str(name_of(o.attention));
-  app.add_flag(
-      "--one-kernel", o.one_kernel,
-      "Compute a token of one text by a single kernel, on a Hopper GPU in bf16; off by default, as no whole "
-      "program was measured with it");
   CLI::Option* plan = app.add_flag("--plan", o.plan,
                                    "Print the memory for --samples texts of --context tokens and the longest "
                                    "context that fits, and exit; needs no GPU");

@@ -30,7 +30,6 @@ struct GenerateOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
-  bool one_kernel = false;
   bool plan = false;
   std::string device_memory;
   int arch = 0;

@@ -66,7 +66,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
   copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
   const Stream& stream = session.stream();
   step_ = prepare_decode(stream, arena, model_, cache_, tokens_.view({slots, 1}), saved, logits_,
-                         settings_.one_kernel);
+                         settings_.separate_kernels);
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
   read_ = stream.backend().record(stream.queue(), [this, stream] { decode(stream, step_); });
 }

@@ -15,11 +15,11 @@ namespace tessera {
 class Decoder {
  public:
   struct Settings {
-    int64_t slots = 1;        // texts that are continued together
-    int64_t capacity;         // tokens of a text that the cache can hold; at most model.context
-    int64_t prefill = 2048;   // the most tokens of a prompt in one forward
-    int64_t known = 0;        // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
-    bool one_kernel = false;  // a step is one kernel where the device has it: see prepare_decode()
+    int64_t slots = 1;              // texts that are continued together
+    int64_t capacity;               // tokens of a text that the cache can hold; at most model.context
+    int64_t prefill = 2048;         // the most tokens of a prompt in one forward
+    int64_t known = 0;              // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
+    bool separate_kernels = false;  // also where the device has a step as one kernel: see prepare_decode()
   };
   // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
   // idle.
@@ -50,7 +50,7 @@ class Decoder {
   std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
 
   const Settings& settings() const { return settings_; }
-  bool is_one_kernel() const { return step_.memory.data != nullptr; }  // a step, of those that decode
+  bool is_one_kernel() const { return bool{step_.memory}; }  // a step, of those that decode
 
  private:
   // The text of the last start(): in its slot until another start() there, whatever was drawn after it

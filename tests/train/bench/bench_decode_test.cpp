@@ -36,6 +36,12 @@ TEST_F(BenchDecode, MeasuresAConfigurationOrAModel) {
   ASSERT_EQ(model["rows"].size(), 1u);
   EXPECT_EQ(model["rows"][0]["cache_bytes"], config["rows"][0]["cache_bytes"]);
   EXPECT_GT(model["rows"][0]["ms"], 0);
+  EXPECT_EQ(model["rows"][0]["kernels"], "separate");
+
+  const ProcessResult by_operation = decode({"small.yaml", "--contexts", "40", "--by-operation"});
+  ASSERT_EQ(by_operation.status, 0) << by_operation.error;
+  EXPECT_NE(by_operation.out.find("timed one at a time"), std::string::npos) << by_operation.out;
+  EXPECT_GT(figures()["rows"][0]["ms_by_operation"].size(), 2u);
 
   const auto refused = [&](const std::vector<std::string>& words, const char* part) {
     const ProcessResult result = decode(words);

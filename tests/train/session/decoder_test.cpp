@@ -376,6 +376,34 @@ TEST(Decoder, TakesItsMemoryOnce) {
   EXPECT_EQ(loud.arena.ledger().current_bytes(), before);
 }
 
+// Where the device has one, and nobody wants separate kernels. A plan counts what it takes.
+TEST(Decoder, AStepOfOneTextInBf16OnHopperIsOneKernel) {
+  const DeviceTraits hopper{Device::kCuda, 90, "H200"}, ampere{Device::kCuda, 80, "A100"}, cpu{};
+  struct Found {
+    bool one_kernel;
+    int64_t activations;  // bytes
+  };
+  const auto decoder_of = [](const DeviceTraits& device, DType dtype, const Decoder::Settings& settings) {
+    const std::unique_ptr<Backend> be = make_plan_backend(device);
+    Arena arena = Arena::plan(device.device);
+    Session session(*be, arena, {.model = gpt2(), .batch = 1, .sequence_length = 1, .dtype = dtype});
+    const Decoder decoder(session, settings);
+    return Found{decoder.is_one_kernel(),
+                 arena.ledger().current()[static_cast<size_t>(MemoryTag::kActivations)]};
+  };
+  for (const int64_t capacity : {int64_t{1}, kContext}) {
+    const Found one = decoder_of(hopper, DType::kBF16, {.capacity = capacity}),
+                separate = decoder_of(hopper, DType::kBF16, {.capacity = capacity, .separate_kernels = true});
+    EXPECT_TRUE(one.one_kernel);
+    EXPECT_FALSE(separate.one_kernel);
+    EXPECT_GT(one.activations, separate.activations);
+  }
+  EXPECT_FALSE(decoder_of(hopper, DType::kBF16, {.slots = 2, .capacity = kContext}).one_kernel);
+  EXPECT_FALSE(decoder_of(hopper, DType::kF32, {.capacity = kContext}).one_kernel);
+  EXPECT_FALSE(decoder_of(ampere, DType::kBF16, {.capacity = kContext}).one_kernel);
+  EXPECT_FALSE(decoder_of(cpu, DType::kF32, {.capacity = kContext}).one_kernel);
+}
+
 // At 1,024 tokens one more costs a row of each product, and not 1,024. The true factor is far above the ten.
 TEST(Decoder, IsTenTimesAsFastAsWholeForwards) {
   LoudSession loud({.vocab_size = 512, .context = 1100, .layers = 4, .heads = 4, .channels = 256});
