@@ -1,11 +1,14 @@
 // LayerNorm and RMSNorm, which are one walk over rows: RMSNorm takes no mean and adds no bias.
 //
 // A team of threads owns a row. A thread holds every team's-width-th pack of it, up to kPacks of them, in
-// registers: a row is read once and written once. While a team works on one row, its next is on its way into
-// registers. A row of up to 1,024 channels in bf16 (768 in a backward) has a team of one warp, whose sums are
-// shuffles without a barrier, and a block has several teams; wider rows take all warps of a block. Every team
-// walks over as many rows as the others. Sums over rows, for the gradients of parameters, stay in a thread's
-// registers to the end; then a block adds those of its teams and leaves them in partials[block].
+// registers: a row is read once and written once. While a team works on one row, its next ones are on their
+// way into shared memory. A row of up to 1,024 channels in bf16 (768 in a backward) has a team of one warp,
+// whose sums are shuffles without a barrier, and a block has several teams; wider rows take all warps of a
+// block. Every team walks over as many rows as the others. Sums over rows, for the gradients of parameters,
+// stay in a thread's registers to the end; then a block adds those of its teams and leaves them in
+// partials[block].
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -19,24 +22,76 @@ constexpr int kTeamsOfBlock = 2;                                  // of one warp
 constexpr int kForwardPacksOfWarp = 4, kBackwardPacksOfWarp = 3;  // the most that a team of one warp holds
 constexpr int kPacksOfWide = 2;                                   // where a row takes several warps
 constexpr int kWideThreads = 256, kMaxThreads = 512;  // of a team: as a rule at most, and for the widest rows
+// Rows of a team that are on their way: what hides the latency of memory at 4 TB/s and yet fits into 99 KB
+constexpr int kForwardRows = 4;
+template <int kMostThreads>
+constexpr int kBackwardRows = kMostThreads > kWideThreads ? 2 : 3;
 
-// A thread's packs of a row of C channels
-template <class T, int kPacks>
+// A thread's packs of a row of C channels. Some threads may lack the last one, none another: with_team() sees
+// to that.
+template <class T, int kPacks, int kMostThreads>
 struct Packs {
-  static constexpr int kWidth = kPackWidth<T>;
+  static constexpr int kWidth = kPackWidth<T>, kCount = kPacks, kThreads = kMostThreads;
+  static constexpr bool kTeams = kMostThreads == kWarp * kTeamsOfBlock;  // of one warp
   uint4 raw[kPacks];
 
+  static __device__ __forceinline__ int channel(int i) {
+    const int team = kTeams ? kWarp : static_cast<int>(blockDim.x);
+    return (i * team + static_cast<int>(threadIdx.x)) * kWidth;
+  }
+  static __device__ __forceinline__ bool has(int i, int C) { return i + 1 < kPacks || channel(i) < C; }
   // f(i, channel) for each pack that exists
   template <class F>
   static __device__ __forceinline__ void each(int C, F&& f) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i)
-      if (const int c = (i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kWidth; c < C)
-        f(i, c);
+      if (has(i, C)) f(i, channel(i));
   }
+  // 0 where there is no pack
   __device__ __forceinline__ void load(const T* row, int C) {
-    each(C, [&](int i, int c) { raw[i] = load_pack(row + c); });
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) raw[i] = has(i, C) ? load_pack(row + channel(i)) : uint4{};
   }
+};
+
+// kRows rows of kTensors tensors, on their way into shared memory, 0 where a thread has no pack. A thread
+// copies and reads its own packs alone, so no barrier is needed.
+template <class Row, int kTensors, int kRows>
+class RowRing {
+  static constexpr int kPacks = Row::kCount, kTensorSize = kPacks * Row::kThreads,
+                       kRowSize = kTensors * kTensorSize;
+
+ public:
+  static constexpr size_t kBytes = sizeof(uint4) * kRows * kRowSize;
+
+  __device__ __forceinline__ RowRing() {
+    extern __shared__ uint4 rows_on_their_way[];
+    first_ = rows_on_their_way + threadIdx.y * blockDim.x + threadIdx.x;
+    slot_ = first_;
+  }
+  // Into the slot of the oldest row, which has been read. After that of each tensor, end_load().
+  template <class T>
+  __device__ __forceinline__ void load(int tensor, const T* row, int C) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const bool has = Row::has(i, C);
+      __pipeline_memcpy_async(place(tensor, i), has ? row + Row::channel(i) : row, sizeof(uint4),
+                              has ? 0 : sizeof(uint4));
+    }
+  }
+  __device__ __forceinline__ void end_load() {
+    __pipeline_commit();
+    slot_ = slot_ == first_ + (kRows - 1) * kRowSize ? first_ : slot_ + kRowSize;
+  }
+  // Waits for the oldest row.
+  __device__ __forceinline__ void wait() const { __pipeline_wait_prior(kRows - 1); }
+  __device__ __forceinline__ uint4 pack(int tensor, int i) const { return *place(tensor, i); }
+
+ private:
+  __device__ __forceinline__ uint4* place(int tensor, int i) const {
+    return slot_ + tensor * kTensorSize + i * Row::kThreads;
+  }
+  uint4 *first_, *slot_;
 };
 
 // The rows of the calling thread's team: of each teams_of_grid-th
@@ -52,40 +107,50 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
                                                                     const T* bias, T* y, float* means,
                                                                     float* rstds, float epsilon, int64_t N,
                                                                     int C, Codes codes) {
-  using Row = Packs<T, kPacks>;
+  using Row = Packs<T, kPacks, kMostThreads>;
   constexpr int kWidth = Row::kWidth;
   // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
   __shared__ float scratch[2][kMaxWarps][1];
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
   ResultWriter<Codes> result(codes);
-  Row w, b, next;
+  RowRing<Row, 1, kForwardRows> ring;
+  const auto fetch = [&](int64_t n) {
+    if (n < N) ring.load(0, x + n * C, C);
+    ring.end_load();
+  };
+  for (int i = 0; i < kForwardRows; ++i) fetch(rows.first + i * rows.stride);
+  Row w, b;
   w.load(weight, C);
   if constexpr (kMean) b.load(bias, C);
-  if (rows.first < N) next.load(x + rows.first * C, C);
   int turn = 0;
   for (int64_t n = rows.first; n < N; n += rows.stride, turn ^= 1) {
     float value[kPacks][kWidth], factor[kWidth], term[kWidth];
-    Row::each(C, [&](int i, int) { unpack<T>(next.raw[i], value[i]); });
-    if (n + rows.stride < N) next.load(x + (n + rows.stride) * C, C);
+    ring.wait();
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) unpack<T>(ring.pack(0, i), value[i]);
+    fetch(n + kForwardRows * rows.stride);
 
     float mean[1] = {}, rstd[1] = {};
     if constexpr (kMean) {
-      Row::each(C, [&](int i, int) {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) mean[0] += value[i][j];
-      });
+      }
       block_sum(mean, scratch[0]);
       mean[0] *= inverse_of_C;
     }
     // The variance from the differences, not from the sum of squares, which cancels where the mean is large.
-    Row::each(C, [&](int i, int) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const float centre = kMean && Row::has(i, C) ? mean[0] : 0.0f;
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if constexpr (kMean) value[i][j] -= mean[0];
+        if constexpr (kMean) value[i][j] -= centre;
         rstd[0] += value[i][j] * value[i][j];
       }
-    });
+    }
     block_sum(rstd, kMean ? scratch[1] : scratch[turn]);
     rstd[0] = rsqrtf(rstd[0] * inverse_of_C + epsilon);
 
@@ -113,13 +178,13 @@ struct Kept {
 };
 
 // Adds what the teams of a block have summed, and leaves it in partial[sum][C].
-template <class T, int kPacks, int kSums>
-__device__ __forceinline__ void store_sums(float (&sums)[kSums][kPacks][kPackWidth<T>], float* partial,
+template <class Row, int kSums>
+__device__ __forceinline__ void store_sums(float (&sums)[kSums][Row::kCount][Row::kWidth], float* partial,
                                            int C) {
-  using Row = Packs<T, kPacks>;
   constexpr int kWidth = Row::kWidth;
-  __shared__ float4 others[kTeamsOfBlock - 1][kSums][kBackwardPacksOfWarp][kWidth / 4][kWarp];
-  if (blockDim.y > 1) {
+  __shared__ float4
+      others[kTeamsOfBlock - 1][Row::kTeams ? kSums : 1][Row::kTeams ? Row::kCount : 1][kWidth / 4][kWarp];
+  if constexpr (Row::kTeams) {
     if (threadIdx.y > 0) {
 #pragma unroll
       for (int s = 0; s < kSums; ++s)
@@ -141,9 +206,12 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][kPacks][kPackWid
       for (int q = 0; q < kWidth / 4; ++q) {
         const float* mine = sums[s][i] + 4 * q;
         float4 sum{mine[0], mine[1], mine[2], mine[3]};
-        for (int team = 1; team < static_cast<int>(blockDim.y); ++team) {
-          const float4 other = others[team - 1][s][i][q][threadIdx.x];
-          sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+        if constexpr (Row::kTeams) {
+#pragma unroll
+          for (int team = 1; team < kTeamsOfBlock; ++team) {
+            const float4 other = others[team - 1][s][i][q][threadIdx.x];
+            sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+          }
         }
         *reinterpret_cast<float4*>(partial + s * C + c + 4 * q) = sum;
       }
@@ -154,11 +222,10 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][kPacks][kPackWid
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
 template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Codes>
-__global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy, const T* x, const T* weight,
-                                                                     const float* means, const float* rstds,
-                                                                     const T* add, T* dx, float* partials,
-                                                                     int64_t N, int C, Codes codes) {
-  using Row = Packs<T, kPacks>;
+__global__ __launch_bounds__(kMostThreads, kPacks == 3 ? 6 : 1) void norm_backward_kernel(
+    const T* dy, const T* x, const T* weight, const float* means, const float* rstds, const T* add, T* dx,
+    float* partials, int64_t N, int C, Codes codes) {
+  using Row = Packs<T, kPacks, kMostThreads>;
   using Sums = Kept<kMean, kSumDx>;
   constexpr int kWidth = Row::kWidth;
   // Two, in turn: the next row's barrier then lies between this row's reads and their overwriting.
@@ -167,20 +234,37 @@ __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy
   const Rows rows;
   ResultWriter<Codes> result(codes);
   float sums[Sums::kCount][kPacks][kWidth] = {};
-  Row w, next_dy, next_x, next_add;
-  w.load(weight, C);
+  enum { kDy, kX, kAdd, kTensors };
+  constexpr int kRows = kBackwardRows<kMostThreads>;
+  RowRing<Row, kTensors, kRows> ring;
   const auto fetch = [&](int64_t n) {
-    next_dy.load(dy + n * C, C), next_x.load(x + n * C, C);
-    if (add) next_add.load(add + n * C, C);
+    if (n < N) {
+      ring.load(kDy, dy + n * C, C), ring.load(kX, x + n * C, C);
+      if (add) ring.load(kAdd, add + n * C, C);
+    }
+    ring.end_load();
   };
-  if (rows.first < N) fetch(rows.first);
+  for (int i = 0; i < kRows; ++i) fetch(rows.first + i * rows.stride);
+  Row w;
+  w.load(weight, C);
+  float next_rstd = 0, next_mean = 0;
+  const auto fetch_statistics = [&](int64_t n) {
+    if (n >= N) return;
+    next_rstd = rstds[n];
+    if constexpr (kMean) next_mean = means[n];
+  };
+  fetch_statistics(rows.first);
   int turn = 0;
   for (int64_t n = rows.first; n < N; n += rows.stride, turn ^= 1) {
-    const float rstd = rstds[n], centre = kMean ? -means[n] * rstd : 0.0f;
+    const float rstd = next_rstd, centre = -next_mean * rstd;
+    fetch_statistics(n + rows.stride);
+    ring.wait();
     float h[kPacks][kWidth], g[kPacks][kWidth], factor[kWidth];
     float mean[1 + kMean] = {};  // of g h, and of g
-    Row::each(C, [&](int i, int) {
-      unpack<T>(next_dy.raw[i], g[i]), unpack<T>(next_x.raw[i], h[i]), unpack<T>(w.raw[i], factor);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      unpack<T>(ring.pack(kDy, i), g[i]), unpack<T>(ring.pack(kX, i), h[i]);
+      unpack<T>(w.raw[i], factor);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         h[i][j] = h[i][j] * rstd + centre;
@@ -190,16 +274,14 @@ __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy
         mean[0] += g[i][j] * h[i][j];
         if constexpr (kMean) mean[1] += g[i][j];
       }
-    });
-    const Row addend = next_add;
-    if (n + rows.stride < N) fetch(n + rows.stride);
+    }
     block_sum(mean, scratch[turn]);
 
     const float of_h = -rstd * mean[0] * inverse_of_C,
                 of_row = kMean ? -rstd * mean[kMean] * inverse_of_C : 0;
     Row::each(C, [&](int i, int c) {
       float d[kWidth] = {};
-      if (add) unpack<T>(addend.raw[i], d);
+      if (add) unpack<T>(ring.pack(kAdd, i), d);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         d[j] += g[i][j] * rstd + (h[i][j] * of_h + of_row);
@@ -207,9 +289,10 @@ __global__ __launch_bounds__(kMostThreads) void norm_backward_kernel(const T* dy
       }
       result.store(dx, n * C + c, d);
     });
+    fetch(n + kRows * rows.stride);
   }
   result.end();
-  store_sums<T, kPacks>(sums, partials + static_cast<int64_t>(blockIdx.x) * Sums::kCount * C, C);
+  store_sums<Row>(sums, partials + static_cast<int64_t>(blockIdx.x) * Sums::kCount * C, C);
 }
 
 // f<T, kPacks, kMostThreads>(block) with the threads of a block for rows of C channels
@@ -234,12 +317,15 @@ void with_team(const char* op, DType dtype, int64_t C, F&& f) {
   });
 }
 
-// The fewest blocks with which no team has more rows than with all that `multiprocessors` hold at a time
+// The fewest blocks with which no team has more rows than with all that `multiprocessors` hold at a time.
+// `shared`: bytes of a block's rows
 template <class Kernel>
-int64_t blocks_for(Kernel kernel, dim3 block, int64_t N, int multiprocessors, int64_t most) {
+int64_t blocks_for(Kernel kernel, dim3 block, size_t shared, int64_t N, int multiprocessors, int64_t most) {
+  TESSERA_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   int resident = 0;
   TESSERA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel,
-                                                             static_cast<int>(block.x * block.y), 0));
+                                                             static_cast<int>(block.x * block.y), shared));
   const int64_t teams = block.y, rows_of_team = cuda::divide_up(
                                      N, teams * std::min<int64_t>(int64_t{resident} * multiprocessors, most));
   return cuda::divide_up(N, teams * rows_of_team);
@@ -256,7 +342,8 @@ void forward(const char* op, const Forward& a, int multiprocessors, const Launch
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     with_codes<T, __NV_E4M3>(a.fp8_y, [&]<class Codes>(Codes codes) {
       const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Codes>;
-      kernel<<<blocks_for(kernel, block, N, multiprocessors, INT32_MAX), block, 0, on.stream>>>(
+      constexpr size_t shared = RowRing<Packs<T, kPacks, kMostThreads>, 1, kForwardRows>::kBytes;
+      kernel<<<blocks_for(kernel, block, shared, N, multiprocessors, INT32_MAX), block, shared, on.stream>>>(
           a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
           a.epsilon, N, static_cast<int>(C), codes);
     });
@@ -276,12 +363,14 @@ void backward(const char* op, const Backward& a, int multiprocessors, const Laun
   with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     const auto run = [&]<bool kSumDx, class Codes>(Codes codes) {
       const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Codes>;
-      const int64_t blocks = blocks_for(kernel, block, N, multiprocessors, cuda::kMaxSlabs);
+      constexpr int kRows = kBackwardRows<kMostThreads>;
+      constexpr size_t shared = RowRing<Packs<T, kPacks, kMostThreads>, 3, kRows>::kBytes;
+      const int64_t blocks = blocks_for(kernel, block, shared, N, multiprocessors, cuda::kMaxSlabs);
       auto* partials = reinterpret_cast<float*>(
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
-      kernel<<<blocks, block, 0, on.stream>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(),
-                                              a.rstd.as<float>(), a.add.as<T>(), a.dx.as<T>(), partials, N,
-                                              static_cast<int>(C), codes);
+      kernel<<<blocks, block, shared, on.stream>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(),
+                                                   a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
+                                                   a.dx.as<T>(), partials, N, static_cast<int>(C), codes);
       TESSERA_CUDA_LAUNCHED();
       cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
     };
