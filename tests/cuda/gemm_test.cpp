@@ -1,11 +1,9 @@
 // Algorithms of matrix products: all that are offered are right, repeat their bits and survive a table; a run
 // keeps those that were chosen.
-#include <cstdlib>
-
 #include "kernels/gemm_timing.h"
 #include "kernels/linear_gemms.h"
+#include "tests/cuda/train_on_gpu.h"
 #include "tests/cuda/twin.h"
-#include "tests/train_program.h"
 
 namespace tessera {
 namespace {
@@ -145,9 +143,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct CudaGemmRun : TrainProgram {
+struct CudaGemmRun : TrainOnGpu {
   CudaGemmRun()
-      : TrainProgram(
+      : TrainOnGpu(
             "device: cuda\n"
             "model:\n  vocab_size: 257\n  context: 256\n  layers: 2\n  heads: 2\n  channels: 128\n"
             "data:\n  train: text.txt\n"
@@ -156,13 +154,6 @@ struct CudaGemmRun : TrainProgram {
             "evaluation:\n  every: 6\n"
             "sampling:\n  every: 0\n"
             "checkpoint:\n  every: 6\n  keep: 0\n") {}
-  void SetUp() override {
-    DeviceTraits device;
-    std::string why_not;
-    if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
-    setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
-  }
-  void TearDown() override { unsetenv("XDG_CACHE_HOME"); }
 
   // As a run that was stopped after its sixth step
   void cut() const {

@@ -3,17 +3,17 @@
 
 #include "kernels/attention/cudnn.h"
 #include "kernels/backend.h"
+#include "tests/cuda/train_on_gpu.h"
 #include "tests/tolerances.h"
-#include "tests/train_program.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct CudaRun : TrainProgram {
+struct CudaRun : TrainOnGpu {
   CudaRun()
-      : TrainProgram(
+      : TrainOnGpu(
             "device: cuda\n"
             "model:\n  vocab_size: 257\n  context: 256\n  layers: 2\n  heads: 2\n  channels: 128\n"
             "data:\n  train: text.txt\n"
@@ -22,13 +22,6 @@ struct CudaRun : TrainProgram {
             "evaluation:\n  every: 10\n"
             "sampling:\n  every: 20\n  tokens: 8\n"
             "checkpoint:\n  every: 7\n  keep: 0\n") {}
-  void SetUp() override {
-    DeviceTraits device;
-    std::string why_not;
-    if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
-    setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);  // of timed products
-  }
-  void TearDown() override { unsetenv("XDG_CACHE_HOME"); }
 };
 
 TEST_F(CudaRun, ResumesBitForBit) {
