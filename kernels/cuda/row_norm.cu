@@ -26,6 +26,10 @@ constexpr int kWideThreads = 256, kMaxThreads = 512;  // of a team: as a rule at
 constexpr int kForwardRows = 4;
 template <int kMostThreads>
 constexpr int kBackwardRows = kMostThreads > kWideThreads ? 2 : 3;
+// Blocks of a multiprocessor that a backward's registers allow. With the most packs the compiler would take
+// 205, and only 4 blocks would fit.
+template <int kPacks>
+constexpr int kBackwardBlocks = kPacks == kBackwardPacksOfWarp ? 6 : 1;
 
 // A thread's packs of a row of C channels. Some threads may lack the last one, none another: with_team() sees
 // to that.
@@ -94,6 +98,12 @@ class RowRing {
   uint4 *first_, *slot_;
 };
 
+enum { kDy, kX, kAdd, kBackwardTensors };
+template <class T, int kPacks, int kMostThreads>
+using ForwardRing = RowRing<Packs<T, kPacks, kMostThreads>, 1, kForwardRows>;
+template <class T, int kPacks, int kMostThreads>
+using BackwardRing = RowRing<Packs<T, kPacks, kMostThreads>, kBackwardTensors, kBackwardRows<kMostThreads>>;
+
 // The rows of the calling thread's team: of each teams_of_grid-th
 struct Rows {
   int64_t first, stride;
@@ -114,7 +124,7 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
   ResultWriter<Codes> result(codes);
-  RowRing<Row, 1, kForwardRows> ring;
+  ForwardRing<T, kPacks, kMostThreads> ring;
   const auto fetch = [&](int64_t n) {
     if (n < N) ring.load(0, x + n * C, C);
     ring.end_load();
@@ -222,7 +232,7 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][Row::kCount][Row
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
 template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Codes>
-__global__ __launch_bounds__(kMostThreads, kPacks == 3 ? 6 : 1) void norm_backward_kernel(
+__global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_backward_kernel(
     const T* dy, const T* x, const T* weight, const float* means, const float* rstds, const T* add, T* dx,
     float* partials, int64_t N, int C, Codes codes) {
   using Row = Packs<T, kPacks, kMostThreads>;
@@ -234,9 +244,8 @@ __global__ __launch_bounds__(kMostThreads, kPacks == 3 ? 6 : 1) void norm_backwa
   const Rows rows;
   ResultWriter<Codes> result(codes);
   float sums[Sums::kCount][kPacks][kWidth] = {};
-  enum { kDy, kX, kAdd, kTensors };
   constexpr int kRows = kBackwardRows<kMostThreads>;
-  RowRing<Row, kTensors, kRows> ring;
+  BackwardRing<T, kPacks, kMostThreads> ring;
   const auto fetch = [&](int64_t n) {
     if (n < N) {
       ring.load(kDy, dy + n * C, C), ring.load(kX, x + n * C, C);
@@ -342,7 +351,7 @@ void forward(const char* op, const Forward& a, int multiprocessors, const Launch
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     with_codes<T, __NV_E4M3>(a.fp8_y, [&]<class Codes>(Codes codes) {
       const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Codes>;
-      constexpr size_t shared = RowRing<Packs<T, kPacks, kMostThreads>, 1, kForwardRows>::kBytes;
+      constexpr size_t shared = ForwardRing<T, kPacks, kMostThreads>::kBytes;
       kernel<<<blocks_for(kernel, block, shared, N, multiprocessors, INT32_MAX), block, shared, on.stream>>>(
           a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
           a.epsilon, N, static_cast<int>(C), codes);
@@ -363,8 +372,7 @@ void backward(const char* op, const Backward& a, int multiprocessors, const Laun
   with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     const auto run = [&]<bool kSumDx, class Codes>(Codes codes) {
       const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Codes>;
-      constexpr int kRows = kBackwardRows<kMostThreads>;
-      constexpr size_t shared = RowRing<Packs<T, kPacks, kMostThreads>, 3, kRows>::kBytes;
+      constexpr size_t shared = BackwardRing<T, kPacks, kMostThreads>::kBytes;
       const int64_t blocks = blocks_for(kernel, block, shared, N, multiprocessors, cuda::kMaxSlabs);
       auto* partials = reinterpret_cast<float*>(
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
