@@ -42,8 +42,7 @@ struct BackwardConsumer {
     int first_k;      // the warpgroup's first key
     int mask_before;  // tiles that begin before this query have something to mask
     Span whole;       // with kAnyMask: queries that see all keys of the warpgroup
-    // Of dQ of the last step, of the one before: whether this is its last adder, and whether it has others.
-    // Of a plain mask block 0 is the last adder of all, and finish_before is not used.
+    // Of dQ of the last step, of the one before: whether this is its last adder, and whether it has others
     bool finish, finish_before, others = false, others_before = false;
     float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
     uint32_t p[kBlockQ / 4];  // P^T, then dS^T
@@ -104,7 +103,6 @@ struct BackwardConsumer {
     b.mask_before = a.causal                                   ? b.first_k + kWarpgroupRows - 1
                     : b.first_k + kWarpgroupRows > a.kv_tokens ? 0x7fffffff
                                                                : 0;
-    b.finish = work.key_block == 0;
 #pragma unroll
     for (float& x : b.dk) x = 0;
   }
@@ -162,7 +160,7 @@ struct BackwardConsumer {
     }
     begin_probability_gradients<kBefore>(b, x);
     if constexpr (kBefore > 1)
-      gradient.put(b.dq, at.before().before(), finishes_before(b), b.others_before, gradient_scale());
+      gradient.put(b.dq, at.before().before(), b.finish_before, b.others_before, gradient_scale());
     const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
     Adders adders{};
     if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.stage));
@@ -188,17 +186,11 @@ struct BackwardConsumer {
     seeing[0] = seeing_of(b.first_k, 0, mask), seeing[1] = seeing_of(b.first_k, 1, mask);
   }
 
-  static __device__ __forceinline__ bool finishes_before(const Block& b) {
-    return Shape::kAnyMask ? b.finish_before : b.finish;
-  }
   // Of the step that ends
   __device__ __forceinline__ void note_adders(Block& b, Adders adders) const {
-    if constexpr (Shape::kAnyMask) {
-      b.finish = adders.last == b.first_k / kBlockK;
-      b.others = b.finish && adders.first > adders.last;
-    } else {
-      b.others = b.finish && adders_of<Shape>(b.walk.tile, 0, a).first > 0;
-    }
+    if constexpr (!Shape::kAnyMask) adders = adders_of<Shape>(b.walk, a);
+    b.finish = adders.last == b.first_k / kBlockK;
+    b.others = b.finish && adders.first != adders.last;
   }
   // S of this step, dK of the one before, dQ of the one before that
   template <int kBefore>
@@ -244,7 +236,7 @@ struct BackwardConsumer {
       ptx::wgmma_wait<0>();
       ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(b.dq, at.before().before(), finishes_before(b), b.others_before, gradient_scale());
+      gradient.put(b.dq, at.before().before(), b.finish_before, b.others_before, gradient_scale());
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());

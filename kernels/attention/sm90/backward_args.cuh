@@ -19,8 +19,10 @@ struct BackwardArgs {
   float* dq_sums;
   uint32_t* counters;
   int tokens, kv_tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
-  uint32_t works;     // key blocks of all heads
-  int heads_at_once;  // see Work
+  uint32_t works;        // key blocks of all heads
+  int heads_at_once;     // see Work, as the next
+  int descending_heads;  // of all sequences
+  int descending_tiles;  // their query tiles
   int causal;
   float scale;
   DropoutMask dropout;

@@ -65,6 +65,15 @@ AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& 
   return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 
+// The heads of a causal problem whose tickets go downwards: see backward_work.cuh. Those that go upwards are
+// two and a half works for each multiprocessor (measured), but the first works of all go downwards, for they
+// begin at once, and would wait for each other upwards.
+inline int descending_heads_of(int heads, int key_blocks, int sms) {
+  const int begin_at_once = (sms + key_blocks / 2) / key_blocks,
+            ascending = (5 * sms + 2 * key_blocks - 1) / (2 * key_blocks);
+  return std::min(heads, std::max(begin_at_once, heads - ascending));
+}
+
 template <class Shape>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
@@ -101,6 +110,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   // Within documents or a window CTAs that work at a time read few rows of a head each: neighbouring heads
   // together read longer pieces of them. Measured; with more heads long documents no longer fit L2.
   constexpr int kRowElements = 256;
+  const int descending_heads =
+      p.mask.causal && !Shape::kAnyMask ? descending_heads_of(kv_heads, key_blocks, sms) : kv_heads;
   BackwardArgs args = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
@@ -116,6 +127,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .heads_at_once = std::min(kv_heads, !p.mask.causal    ? apart
                                           : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
                                                             : 1),
+      .descending_heads = descending_heads,
+      .descending_tiles = descending_heads * static_cast<int>(p.heads / p.kv_heads) * query_tiles,
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),

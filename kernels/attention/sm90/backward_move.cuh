@@ -32,7 +32,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
     for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a)) {
       const int first_q = walk.tile * Shape::kBlockQ;
       if constexpr (Shape::kAnyMask) {
-        const Adders adders = adders_of<Shape>(walk.tile, work.batch, a);
+        const Adders adders = adders_of(walk.tile, work.batch, a);
         memory.q_ring().wait_empty(at);
         adders.publish(memory.adders(at.stage));
       }
@@ -57,9 +57,8 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 //
 // The first adder stores, the others add: by the copy engine, in whose proxy they follow one another. When a
 // copy is complete (bulk_wait) its thread sees it, and by releasing the counter lets the next adder's thread
-// see it, which then orders it before its own copy by a proxy fence. The last adder is the lowest key block,
-// of a plain mask block 0: there, the sum of the others is brought into shared memory for the warpgroup to
-// add, and what is sent is dQ in bf16.
+// see it, which then orders it before its own copy by a proxy fence. For the last adder, the sum of the
+// others is brought into shared memory for the warpgroup to add, and what is sent is dQ in bf16.
 template <class Shape>
 __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group) {
   const BackwardMemory<Shape> memory;
@@ -72,16 +71,19 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
     const auto work = Work<Shape>::published(memory.work(), a);
     memory.k_ring().release(keys_at);
     if (work.key_block < 0) break;
-    Adders next = adders_of<Shape>(work.tiles.begin, work.batch, a);  // read a step ahead: it takes a while
+    Adders next{};  // read a step ahead: it takes a while
+    if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
 #pragma unroll 1
     for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
-      const Adders adders = next;
+      Adders adders = next;
+      if constexpr (!Shape::kAnyMask) adders = adders_of<Shape>(walk, a);
       const bool finish = work.key_block == adders.last;
       const auto index = static_cast<int>(walk.index_of(work.batch, a)) * Shape::kGroups + group;
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
       const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
-      const int turns_before = adders.first - work.key_block;
-      if (walk.left > 1) next = adders_of<Shape>(walk.next_tile(a), work.batch, a);
+      const int turns_before = abs(adders.first - work.key_block);
+      if constexpr (Shape::kAnyMask)
+        if (walk.left > 1) next = adders_of(walk.next_tile(), work.batch, a);
       if (turns_before > 0) {
         while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turns_before)) {
         }

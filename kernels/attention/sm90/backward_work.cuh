@@ -10,6 +10,10 @@
 // kBlockK), one after block j + 1 has met it. Without a mask block j meets every tile in the same
 // step as block j + 1 and has to lag behind it: there, several heads take turns with their
 // tickets, so that block j also starts later.
+//
+// Downwards, causal blocks get longer and longer, and at the end a few CTAs would still work on the longest.
+// So the last heads go upwards, all at once, and end with the shortest; there block j adds after those below
+// it, and lags a step behind block j - 1.
 #pragma once
 
 #include <type_traits>
@@ -33,12 +37,14 @@ struct Work {
 
   static __device__ __forceinline__ Work none() { return {-1, 0, 0, 0, {0, 0}}; }
   static __device__ __forceinline__ Work of(uint32_t ticket, const BackwardArgs& a) {
-    const auto blocks = static_cast<uint32_t>(a.key_blocks), at_once = static_cast<uint32_t>(a.heads_at_once);
-    const uint32_t first_head = ticket / (at_once * blocks) * at_once;
-    const uint32_t heads = min(at_once, a.works / blocks - first_head);
+    const auto blocks = static_cast<uint32_t>(a.key_blocks), at_once = static_cast<uint32_t>(a.heads_at_once),
+               descending = static_cast<uint32_t>(a.descending_heads);
+    const bool upwards = ticket >= descending * blocks;
+    const uint32_t first_head = upwards ? descending : ticket / (at_once * blocks) * at_once;
+    const uint32_t heads = upwards ? a.works / blocks - descending : min(at_once, descending - first_head);
     ticket -= first_head * blocks;
-    const uint32_t head = first_head + ticket % heads;
-    const auto key_block = static_cast<int>(blocks - 1 - ticket / heads);
+    const uint32_t head = first_head + ticket % heads, turn = ticket / heads;
+    const auto key_block = static_cast<int>(upwards ? turn : blocks - 1 - turn);
     const auto batch = static_cast<int>(head / a.kv_heads);
     const Span tiles = tiles_of<Shape>(key_block, batch, a);
     return {key_block, static_cast<int>(head % a.kv_heads), batch, a.heads_per_kv * (tiles.end - tiles.begin),
@@ -83,9 +89,6 @@ struct WalkOfPlainMask {
     --left, ++index;
     if (++tile == a.query_tiles) tile = first_tile, ++head, index += first_tile;
   }
-  __device__ __forceinline__ int next_tile(const BackwardArgs& a) const {
-    return tile + 1 == a.query_tiles ? first_tile : tile + 1;
-  }
   __device__ __forceinline__ int64_t index_of(int /*batch*/, const BackwardArgs& /*a*/) const {
     return index;
   }
@@ -108,9 +111,7 @@ struct WalkOfAnyMask {
     --left;
     if (++tile == end_tile) tile = first_tile, ++head;
   }
-  __device__ __forceinline__ int next_tile(const BackwardArgs& /*a*/) const {
-    return tile + 1 == end_tile ? first_tile : tile + 1;
-  }
+  __device__ __forceinline__ int next_tile() const { return tile + 1 == end_tile ? first_tile : tile + 1; }
   __device__ __forceinline__ int64_t index_of(int batch, const BackwardArgs& a) const {
     return (batch * a.heads + head) * a.query_tiles + tile;
   }
@@ -118,7 +119,7 @@ struct WalkOfAnyMask {
 template <class Shape>
 using QueryWalk = std::conditional_t<Shape::kAnyMask, WalkOfAnyMask, WalkOfPlainMask>;
 
-// The key blocks that add to the dQ of a query tile, the highest first: [last, first]
+// The key blocks that add to the dQ of a query tile: all from the first to the last, in this order
 struct Adders {
   int last, first;
 
@@ -130,14 +131,15 @@ struct Adders {
     return {w.x, w.y};
   }
 };
-template <class Shape>
 __device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardArgs& a) {
-  if constexpr (Shape::kAnyMask) {
-    const Span blocks = a.blocks_of_tiles[batch * a.query_tiles + tile];
-    return {blocks.begin, blocks.end - 1};
-  }
+  const Span blocks = a.blocks_of_tiles[batch * a.query_tiles + tile];
+  return {blocks.begin, blocks.end - 1};
+}
+template <class Shape>
+__device__ __forceinline__ Adders adders_of(const WalkOfPlainMask& walk, const BackwardArgs& a) {
   constexpr int kTilesPerBlock = Shape::kBlockK / Shape::kBlockQ;
-  return {0, a.causal ? tile / kTilesPerBlock : a.key_blocks - 1};
+  const int highest = a.causal ? walk.tile / kTilesPerBlock : a.key_blocks - 1;
+  return walk.index < a.descending_tiles ? Adders{0, highest} : Adders{highest, 0};
 }
 
 }  // namespace tessera::attention::sm90
