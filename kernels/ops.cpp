@@ -414,6 +414,35 @@ void CrossEntropy::check_on(Device device) const {
   check_fp8_output(kName, device, "fp8_dlogits", fp8_dlogits, DType::kE5M2, logits);
 }
 
+void HeadLoss::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], padded = weight.shape[0];
+  check_fields(kName, device,
+               {{"weight", weight, x.dtype, {padded, C}},
+                {"targets", targets, DType::kI32, {N}},
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
+                {"e", e, x.dtype, {N, padded}},
+                {"losses", losses, DType::kF32, {N}},
+                {"scaled_x", scaled_x, x.dtype, {N, C}},
+                {"factors", factors, DType::kF32, {2, N}},
+                {"sums", sums, DType::kF32, {(padded + kSumColumns - 1) / kSumColumns, N}}});
+  if (vocab_size <= 0 || vocab_size > padded)
+    fail("{}: vocab_size {} does not fit weight {}", kName, vocab_size, weight.to_string());
+}
+
+void HeadGradient::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], padded = weight.shape[0];
+  check_fields(kName, device,
+               {{"product", product, x.dtype, {N, C}},
+                {"targets", targets, DType::kI32, {N}},
+                {"factors", factors, DType::kF32, {2, N}},
+                {"weight", weight, x.dtype, {padded, C}},
+                {"dweight", dweight, x.dtype, {padded, C}}});
+}
+
 void GlobalNorm::check_on(Device device) const {
   check_fields(kName, device, {{"norm", norm, DType::kF32, {1}}});
   for (const Tensor& t : tensors)

@@ -442,6 +442,40 @@ struct CrossEntropy {
   void check_on(Device device) const;
 };
 
+// The logits and the loss in one, for training: neither logits nor their gradient are stored. With
+// l = x weight^T, r = l of the row's target, and S = the sum of a row of e:
+//   e = exp(min(l - r, 60)), 0 for the target and for columns from vocab_size on
+//   losses = log(1 + S),  a = gradient_scale / (1 + S),  b = -a S,  scaled_x = a x
+// so that gradient_scale (softmax - onehot) is a e, and b for the target. The gradients are made from
+// that by LinearBackward with dy = e, x = scaled_x, and then HeadGradient.
+// A row whose target is kNoTarget has loss 0 and a = b = 0.
+struct HeadLoss {
+  static constexpr const char* kName = "head and loss";
+  static constexpr int64_t kSumColumns = 192;  // of a row that are added up at first
+  Tensor x, weight;                            // [N, C] [padded V, C]
+  Tensor targets;                              // [N] int32, each < vocab_size, or kNoTarget
+  Tensor gradient_scale = {};                  // [1] fp32; none: 1
+  int64_t vocab_size;
+  Tensor e;         // [N, padded V], written, as are all that follow
+  Tensor losses;    // [N] fp32
+  Tensor scaled_x;  // [N, C]
+  Tensor factors;   // [2, N] fp32: a, b
+  Tensor sums;      // [padded V / kSumColumns, rounded up, N] fp32: scratch
+
+  void check_on(Device device) const;
+};
+// dx = a product + b weight[target] of every row, with product = e weight; dweight[target] += b x
+struct HeadGradient {
+  static constexpr const char* kName = "head gradient";
+  Tensor x;                // [N, C], overwritten by its gradient dx
+  Tensor product;          // [N, C]
+  Tensor targets;          // [N] int32
+  Tensor factors;          // [2, N] fp32: a, b
+  Tensor weight, dweight;  // [padded V, C]
+
+  void check_on(Device device) const;
+};
+
 // norm[0] = sqrt of the sum of squares of every element of every tensor
 struct GlobalNorm {
   static constexpr const char* kName = "gradient norm";
@@ -491,7 +525,7 @@ using AnyOp =
                  const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
                  const AttentionForward*, const AttentionBackward*, const CacheAppend*, const RotaryAppend*,
                  const DecodeAttention*, const Chain*, const SampleTokens*, const ApplyDropout*,
-                 const CrossEntropy*, const GlobalNorm*, const AdamW*>;
+                 const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

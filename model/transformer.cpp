@@ -163,6 +163,39 @@ void logits_of(const Stream& stream, const Model& model, const Tensor& rows, con
   stream.run(product);
 }
 
+// Losses of some rows x of the final norm, and the gradients of the head, that of x in its place. `scaled` is
+// memory like x.
+void fused_head(const Stream& stream, Arena& arena, const Pass& pass, const Tensor& x, const Tensor& e,
+                const Tensor& scaled, const Tensor& targets, const Tensor& losses,
+                const Tensor& gradient_scale, const Tensor& dweight, bool accumulate) {
+  Arena::Scope scope(arena);
+  const int64_t N = x.shape[0];
+  const auto take = [&](const char* name, const Shape& shape) {
+    return arena.alloc(MemoryTag::kActivations, name, DType::kF32, shape);
+  };
+  const int64_t parts = (e.shape[1] + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns;
+  const Tensor factors = take("factors of the loss", {2, N}), sums = take("sums of exponentials", {parts, N});
+  const Tensor& weight = pass.model.params.classifier();
+  stream.run(HeadLoss{.x = x,
+                      .weight = weight,
+                      .targets = targets,
+                      .gradient_scale = gradient_scale,
+                      .vocab_size = pass.model.config.vocab_size,
+                      .e = e,
+                      .losses = losses,
+                      .scaled_x = scaled,
+                      .factors = factors,
+                      .sums = sums});
+  stream.run(LinearBackward{
+      .dy = e, .x = scaled, .weight = weight, .dx = scaled, .dweight = dweight, .accumulate = accumulate});
+  stream.run(HeadGradient{.x = x,
+                          .product = scaled,
+                          .targets = targets,
+                          .factors = factors,
+                          .weight = weight,
+                          .dweight = dweight});
+}
+
 // The head and the final norm: losses, and with `d` also the gradient of the last block's output. saved.norm
 // is then overwritten by its gradient.
 void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& saved, const Tensor& losses,
@@ -170,6 +203,8 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
   const Model& model = pass.model;
   const Params& p = model.params;
   const int64_t N = saved.norm.y.shape[0];
+  const Tensor dweight = !grads ? Tensor{} : model.config.tied ? grads->token_table : grads->head_weight;
+  const bool fused = model.fused_head && dweight && !p.head_fp8;
   {
     Arena::Scope scope(arena);
     const int64_t chunk = rows_of_logits(model, N);
@@ -177,12 +212,18 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
         arena.alloc(MemoryTag::kActivations, "logits", dtype_of(model), {chunk, model.config.padded_vocab()});
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t rows = std::min(chunk, N - first);
-      const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows);
+      const Tensor logits = all_logits.rows(0, rows), norm = saved.norm.y.rows(first, rows),
+                   targets = pass.batch.targets.view({N}).rows(first, rows);
+      if (fused) {
+        fused_head(stream, arena, pass, norm, logits, d.rows(first, rows), targets, losses.rows(first, rows),
+                   gradient_scale, dweight, pass.accumulate || first > 0);
+        continue;
+      }
       logits_of(stream, model, norm, logits, logits_x(model, saved.norm.y).y);
       // They take the place of the codes of x, which nothing reads any more.
       const Fp8Output dy = grads ? p.head_fp8.dy_output(logits) : Fp8Output{};
       stream.run(CrossEntropy{.logits = logits,
-                              .targets = pass.batch.targets.view({N}).rows(first, rows),
+                              .targets = targets,
                               .losses = losses.rows(first, rows),
                               .vocab_size = model.config.vocab_size,
                               .want_gradient = grads != nullptr,
@@ -193,7 +234,7 @@ void head(const Stream& stream, Arena& arena, const Pass& pass, const Saved& sav
                              .x = norm,
                              .weight = p.classifier(),
                              .dx = norm,
-                             .dweight = model.config.tied ? grads->token_table : grads->head_weight,
+                             .dweight = dweight,
                              .fp8_dy = dy.y,
                              .accumulate = pass.accumulate || first > 0};
       quantise_factors(stream, p.head_fp8, product);

@@ -38,6 +38,8 @@ void run(const Chain& a, const Launch& on);
 void run(const SampleTokens& a, const Launch& on);
 void run(const ApplyDropout& a, const Launch& on);
 void run(const CrossEntropy& a, const Launch& on);
+void run(const HeadLoss& a, const Launch& on);
+void run(const HeadGradient& a, const Launch& on);
 void run(const GlobalNorm& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);
 

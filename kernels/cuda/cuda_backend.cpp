@@ -6,6 +6,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/products/product.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/workspace.h"
 
@@ -60,7 +61,10 @@ bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
                           properties.major, properties.minor);
     return false;
   }
-  traits = {Device::kCuda, arch, properties.name};
+  traits = {.device = Device::kCuda,
+            .arch = arch,
+            .name = properties.name,
+            .own_products = products::available()};
   return true;
 }
 

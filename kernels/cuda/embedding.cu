@@ -14,6 +14,7 @@
 #include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/embedding.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/workspace.h"
@@ -52,6 +53,11 @@ __global__ void number_rows_kernel(int32_t* rows, int N) {
   if (n < N) rows[n] = n;
 }
 
+__global__ void real_keys_kernel(const int32_t* keys, int32_t* real, int N) {
+  const int n = blockIdx.x * kThreads + threadIdx.x;
+  if (n < N) real[n] = max(keys[n], 0);
+}
+
 __global__ void positions_kernel(const int32_t* documents, int32_t* positions, int N, int Tokens) {
   const int n = blockIdx.x * kThreads + threadIdx.x;
   if (n < N) positions[n] = position_of(documents, n, Tokens);
@@ -66,10 +72,11 @@ __device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
   store_floats(entry, value);
 }
 
-// partials: [windows][kPartials][C]. Grid: (windows, columns of threads across the channels).
+// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads across the channels).
 template <class T>
 __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
-                                   T* d_token_table, float* partials, int N, int64_t C) {
+                                   const float* factors, T* d_token_table, float* partials, int N,
+                                   int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   constexpr int kLoads = 8;  // in flight for each thread
   static_assert(kWindow % kLoads == 0);
@@ -99,8 +106,9 @@ __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* 
       if (i >= count) break;
       float value[kWidth];
       unpack<T>(raw[j], value);
+      const float factor = factors ? factors[rows[i]] : 1;
 #pragma unroll
-      for (int v = 0; v < kWidth; ++v) sum[v] += value[v];
+      for (int v = 0; v < kWidth; ++v) sum[v] = fmaf(factor, value[v], sum[v]);
       const bool last = i == count - 1;
       if (!last && tokens[i + 1] == tokens[i]) continue;
       if ((in_first_run && from_before) || (last && goes_on)) {
@@ -193,11 +201,13 @@ struct Scratch {
   }
 };
 
-// table[keys[n]] += dy[n] for all N rows; keys are below `end`.
-void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor& dy, const Tensor& table,
-                  const Scratch& scratch, cudaStream_t stream) {
-  const int64_t C = dy.shape[2];
-  const int N = static_cast<int>(dy.shape[0] * dy.shape[1]);
+// table[keys[n]] += factors[n] dy[n] for all N rows; keys are below `end`. Without factors they are 1.
+void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor& dy, const float* factors,
+                  const Tensor& table, const Scratch& scratch, cudaStream_t stream) {
+  const int64_t C = table.shape[1];
+  const int N = static_cast<int>(dy.numel() / C);
+  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, stream>>>(scratch.rows, N);
+  TESSERA_CUDA_LAUNCHED();
   // A radix sort is stable: the rows of a key stay in their order.
   const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(end - 1))));
   size_t sort_bytes = 0;
@@ -215,7 +225,7 @@ void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor
     const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
     const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
     sum_windows_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.sorted_rows, dy.as<T>(),
-                                                     table.as<T>(), scratch.partials, N, C);
+                                                     factors, table.as<T>(), scratch.partials, N, C);
     TESSERA_CUDA_LAUNCHED();
     add_crossing_runs_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.partials,
                                                            table.as<T>(), N, C);
@@ -246,21 +256,29 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
   check(B * Tokens < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", op, a.dy.to_string());
   const int N = static_cast<int>(B * Tokens);
   const Scratch scratch(on.scratch(op, cuda::embedding_backward_bytes(N, C)), N);
-  number_rows_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(scratch.rows, N);
-  TESSERA_CUDA_LAUNCHED();
-  scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, a.d_token_table, scratch, on.stream);
+  scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, nullptr, a.d_token_table, scratch, on.stream);
   if (!a.d_position_table) return;
   if (a.documents) {
     positions_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
         a.documents.as<int32_t>(), scratch.positions, N, static_cast<int>(Tokens));
     TESSERA_CUDA_LAUNCHED();
-    return scatter_rows(op, scratch.positions, Tokens, a.dy, a.d_position_table, scratch, on.stream);
+    return scatter_rows(op, scratch.positions, Tokens, a.dy, nullptr, a.d_position_table, scratch, on.stream);
   }
   with_real_type(a.dy.dtype, [&]<class T>() {
     sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);
     TESSERA_CUDA_LAUNCHED();
   });
+}
+
+void cuda::add_rows_to_table(const char* op, const Tensor& keys, const Tensor& rows, const float* factors,
+                             const Tensor& table, const Launch& on) {
+  const int64_t N = rows.shape[0], C = rows.shape[1];
+  const Scratch scratch(on.scratch(op, cuda::embedding_backward_bytes(N, C)), N);
+  real_keys_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
+      keys.as<int32_t>(), scratch.positions, static_cast<int>(N));
+  TESSERA_CUDA_LAUNCHED();
+  scatter_rows(op, scratch.positions, table.shape[0], rows, factors, table, scratch, on.stream);
 }
 
 }  // namespace tessera

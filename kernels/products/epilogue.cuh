@@ -1,6 +1,7 @@
 // The epilogues of a product: what happens to the sums of a tile before they are rounded, and their way out.
 #pragma once
 
+#include "kernels/products/activations.cuh"
 #include "kernels/products/work.cuh"
 
 namespace tessera::products {
@@ -139,6 +140,53 @@ struct Epilogue {
     write(to, step, out);
   }
 
+  // The row of the tile that has the thread's sums of a half whose number is i
+  __device__ __forceinline__ int row_of(int half, int i) const {
+    return 64 * half + thread / 32 * 16 + i / 2 % 2 * 8 + thread % 32 / 4;
+  }
+  // exp(d - reference), and its sums over the tile's columns
+  __device__ __forceinline__ void exponentials(Sums& d, TilePlace tile) const {
+    const Exponentials& e = args.exponentials;
+    float totals[kHalves][2] = {};
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float reference[2];
+      int left_out[2];  // relative to the thread's first column
+      const int first = tile.column + thread % 4 * 2, end = static_cast<int>(e.end) - first;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = tile.row + row_of(half, 2 * j);
+        reference[j] = row < args.m ? e.references[row] * kLog2E : 0;
+        left_out[j] = row < args.m ? e.left_out[row] - first : -1;
+      }
+      const auto in_tile = [&](int column) { return column >= 0 && column < kTileColumns; };
+      if (__any_sync(0xffffffff, end < kTileColumns || in_tile(left_out[0]) || in_tile(left_out[1]))) {
+#pragma unroll
+        for (int i = 0; i < kTileColumns / 2; ++i) {
+          const int column = i / 4 * 8 + i % 2;
+          if (column >= end || column == left_out[i / 2 % 2]) d[half][i] = -INFINITY;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTileColumns / 2; ++i) {
+        const float x = fmaf(d[half][i], kLog2E, -reference[i / 2 % 2]);
+        d[half][i] = ptx::exp2(x > kMostExponent * kLog2E ? kMostExponent * kLog2E : x);  // NaN stays NaN
+        totals[half][i / 2 % 2] += d[half][i];
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float total = totals[half][j];
+        total += __shfl_xor_sync(0xffffffff, total, 1);
+        total += __shfl_xor_sync(0xffffffff, total, 2);
+        const int row = tile.row + row_of(half, 2 * j);
+        if (thread % 4 == 0 && row < args.m)
+          args.partials[static_cast<int64_t>(tile.column / kTileColumns) * args.m + row] = total;
+      }
+  }
+
   // Of each panel first the sums, then their activations, a buffer each
   __device__ __forceinline__ void activate(Sums& d, TilePlace tile) const {
     const auto first = memory.buffer(me, 0), second = memory.buffer(me, 1);
@@ -221,6 +269,9 @@ struct Epilogue {
 
   __device__ __forceinline__ void finish(Sums& d, TilePlace tile) {
     if constexpr (kKind == Kind::kPlain) {
+      plain(d, tile);
+    } else if constexpr (kKind == Kind::kExp) {
+      exponentials(d, tile);
       plain(d, tile);
     } else if constexpr (kKind == Kind::kActivate) {
       activate(d, tile);

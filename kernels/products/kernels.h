@@ -10,6 +10,7 @@ struct Product;
 using Run = cudaError_t(const Product& product, int multiprocessors, cudaStream_t stream);
 
 Run run_plain, run_add, run_plain_stored;  // the last with b stored as [k, n]
+Run run_exp;
 Run run_gelu, run_gelu_exact, run_relu;
 Run run_gelu_slope, run_gelu_exact_slope, run_relu_slope;
 

@@ -21,6 +21,7 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
   const auto kernel = product_kernel<kB, kKind, Activation>;
   Arguments args{.bias = static_cast<const uint32_t*>(p.bias),
                  .partials = p.partials,
+                 .exponentials = p.exponentials,
                  .m = static_cast<int>(p.m),
                  .n = static_cast<int>(p.n),
                  .row_tiles = static_cast<int>((p.m + kRowsOfCluster - 1) / kRowsOfCluster),
@@ -32,7 +33,8 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
     status = kB == Major::kSum ? map(args.b, p.b, p.n, p.k, kTileColumns / kCluster)
                                : map(args.b, p.b, p.k, p.n, kBlockK / kCluster);
   if (status == cudaSuccess) status = map(args.d, p.d, p.m, p.n, kTileRows);
-  if (status == cudaSuccess && kKind != Kind::kPlain) status = map(args.e, p.e, p.m, p.n, kTileRows);
+  if (status == cudaSuccess && kKind != Kind::kPlain && kKind != Kind::kExp)
+    status = map(args.e, p.e, p.m, p.n, kTileRows);
   if (status == cudaSuccess)
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;

@@ -8,7 +8,7 @@ namespace tessera::products {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // bytes, of the copy engine
-static_assert(kTileRows == kRowsOfPartial);
+static_assert(kTileRows == kRowsOfPartial && kTileColumns == kColumnsOfPartial);
 
 bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
@@ -27,6 +27,8 @@ Run& kernel_of(const Product& product) {
       return product.transposed ? run_plain : run_plain_stored;
     case Kind::kAdd:
       return run_add;
+    case Kind::kExp:
+      return run_exp;
     case Kind::kActivate:
     case Kind::kSlope:
       switch (product.activation) {

@@ -24,7 +24,17 @@ enum class Kind {
   kAdd,       // d = sum + bias + e; d may be e
   kActivate,  // e = sum + bias, d = activation(that, before it is rounded)
   kSlope,     // d = sum activation'(e)
+  kExp,       // d = exp(min(sum - reference of the row, kMostExponent)), 0 in columns that do not count
 };
+
+// Of kExp
+struct Exponentials {
+  const float* references = nullptr;  // [m]
+  const int32_t* left_out =
+      nullptr;  // [m]: a column of each row that does not count, as from `end` on; or -1
+  int64_t end = 0;
+};
+constexpr float kMostExponent = 60;  // sums of 2^32 of them stay finite, and so do products with them
 
 struct Product {
   Kind kind;
@@ -32,12 +42,16 @@ struct Product {
   Matrix a, b, d, e = {};
   bool transposed;             // b is stored as [n, k]: with kAdd and kActivate always, with kSlope never
   const void* bias = nullptr;  // [n], added to every row
-  // With kSlope, if wanted: [partial_rows(m), n], sums of d over so many rows each, to be added up
+  // With kSlope, if wanted: [partial_rows(m), n], sums of d over so many rows each, to be added up.
+  // With kExp: [partial_columns(n), m], sums of d over so many columns each, before they are rounded.
   float* partials = nullptr;
+  Exponentials exponentials = {};
   Activation activation = Activation::kGelu;
 };
 constexpr int64_t kRowsOfPartial = 128;
 constexpr int64_t partial_rows(int64_t m) { return (m + kRowsOfPartial - 1) / kRowsOfPartial; }
+constexpr int64_t kColumnsOfPartial = 192;
+constexpr int64_t partial_columns(int64_t n) { return (n + kColumnsOfPartial - 1) / kColumnsOfPartial; }
 
 // The same as `gemm`, if it is one that we have a kernel for: bf16, one product, `a` not transposed, no
 // factor, rows and addresses multiples of 16 bytes.

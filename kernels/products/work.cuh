@@ -21,7 +21,8 @@ using Sums = float[kHalves][kTileColumns / 2];
 struct Arguments {
   CUtensorMap a, b, d, e;
   const uint32_t* bias;  // [n / 2] pairs of bf16, or none
-  float* partials;       // [partial_rows(m), n], or none
+  float* partials;       // see Product, or none
+  Exponentials exponentials;
   int m, n;
   int row_tiles;            // in units of a cluster's rows
   int column_tiles, steps;  // of K

@@ -133,6 +133,10 @@ OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
 OpCost cost(const CrossEntropy& a) {
   return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{}, codes(a.fp8_dlogits));
 }
+OpCost cost(const HeadLoss& a) {
+  return product(a.x, a.weight) + moved(a.x, a.weight, a.targets, a.e, a.losses, a.scaled_x, a.factors);
+}
+OpCost cost(const HeadGradient& a) { return moved(a.x, a.x, a.product, a.targets, a.factors); }
 OpCost cost(const GlobalNorm& a) {
   OpCost all = moved(a.norm);
   for (const Tensor& tensor : a.tensors) all += moved(tensor);

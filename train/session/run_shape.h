@@ -47,6 +47,7 @@ struct RunShape {
   uint64_t seed = 0;             // of the masks of model.dropout
   bool recorded = false;         // train.recorded
   Fp8Config fp8 = {};            // train.matmul and train.fp8
+  bool fused_head = false;       // see Model
 
   int64_t ranks = 1;            // that share the sequences of a step
   bool shard_optimizer = true;  // train.zero: 1; where there are several ranks

@@ -39,6 +39,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
           discarded_)),
       optimizer_(arena, shape.model, model_.params, shape.moments,
                  {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze) {
+  model_.fused_head = shape.fused_head;
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());
   const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
