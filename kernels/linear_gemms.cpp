@@ -34,18 +34,16 @@ LinearForwardGemms gemms_of(const LinearForward& a) {
                .d = {.data = a.y.data, .ld = O}};
   if (a.add) product.c = a.add.data, product.beta = 1;
   const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
-  const bool fuse_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add && !a.fp8_x;
-  Gemm fused = product, plain = product;
-  fused.bias = a.bias.data;
-  plain.d.data = sum.data;
-  if (fuse_gelu) {
-    fused.aux = a.pre_activation.data;
-    fused.epilogue = a.bias ? GemmEpilogue::kGeluAuxBias : GemmEpilogue::kGeluAux;
-  } else {
-    fused.d.data = sum.data;
-    if (a.bias) fused.epilogue = GemmEpilogue::kBias;
-  }
-  return {.fused = fused, .plain = plain, .fused_gelu = fuse_gelu};
+  const bool has_gelu = a.pre_activation && a.activation == Activation::kGelu && !a.add;
+  Gemm with_gelu = product, fused = product, plain = product;
+  with_gelu.bias = fused.bias = a.bias.data;
+  fused.d.data = plain.d.data = sum.data;
+  if (a.bias) fused.epilogue = GemmEpilogue::kBias;
+  if (!has_gelu) return {.fused = fused, .plain = plain, .fused_gelu = false};
+  with_gelu.aux = a.pre_activation.data;
+  with_gelu.epilogue = a.bias ? GemmEpilogue::kGeluAuxBias : GemmEpilogue::kGeluAux;
+  const bool fuses = !a.fp8_x;
+  return {.fused = fuses ? with_gelu : fused, .plain = plain, .fused_gelu = fuses, .own = with_gelu};
 }
 
 LinearBackwardGemms gemms_of(const LinearBackward& a) {
@@ -74,11 +72,11 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                          .beta = a.accumulate ? 1.0f : 0.0f,
                          .may_add = true};
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
-  const bool fuses = a.pre_activation && a.activation == Activation::kGelu && !a.add && !a.fp8_dy;
-  if (fuses && dtype == DType::kBF16) {
-    gemms.fused_dx = gemms.dx;
-    gemms.fused_dx->epilogue = GemmEpilogue::kDGelu;
-    gemms.fused_dx->aux = a.pre_activation.data;
+  if (a.pre_activation && a.activation == Activation::kGelu && !a.add && dtype == DType::kBF16) {
+    gemms.own_dx = gemms.dx;
+    gemms.own_dx->epilogue = GemmEpilogue::kDGelu;
+    gemms.own_dx->aux = a.pre_activation.data;
+    if (!a.fp8_dy) gemms.fused_dx = gemms.own_dx;
   }
   return gemms;
 }

@@ -8,19 +8,21 @@
 
 namespace tessera {
 
-// y[N, O] = x[N, C] weight[O, C]^T. A GELU is not fused where the factors are in FP8: cuBLASLt's product in
-// FP8 times the derivative takes six times as long as without, and a pass over the sums writes the codes too.
+// y[N, O] = x[N, C] weight[O, C]^T. cuBLASLt's product does not fuse a GELU where the factors are in FP8: times
+// the derivative it takes six times as long as without.
 struct LinearForwardGemms {
   Gemm fused;       // in one pass with bias, add, or a GELU and its input; odd sizes may have no algorithm
   Gemm plain;       // with add alone, into the input of an activation where there is one
   bool fused_gelu;  // the fused one computes the activation
+  std::optional<Gemm> own = {};  // the fused one with a GELU, for our own product: in FP8, too
 };
 LinearForwardGemms gemms_of(const LinearForward& a);
 
 struct LinearBackwardGemms {
-  std::optional<Gemm> dweight;   // dweight[O, C] += dy[N, O]^T x[N, C]
-  std::optional<Gemm> fused_dx;  // dx, and times the derivative of a GELU; odd sizes may have no algorithm
-  Gemm dx;                       // dx[N, C] = add[N, C] + dy[N, O] weight[O, C]
+  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C]
+  std::optional<Gemm> fused_dx;     // dx, and times the derivative of a GELU; odd sizes may have no algorithm
+  Gemm dx;                          // dx[N, C] = add[N, C] + dy[N, O] weight[O, C]
+  std::optional<Gemm> own_dx = {};  // times the derivative of a GELU, for our own product: in FP8, too
 };
 LinearBackwardGemms gemms_of(const LinearBackward& a);
 

@@ -93,6 +93,19 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
   }
 }
 
+struct NamedTensor {
+  const char* name;
+  const Tensor& tensor;
+};
+// That no byte belongs to both. A plan's tensors have no memory.
+void check_apart(const char* op, const NamedTensor& a, const NamedTensor& b) {
+  const auto first = [](const Tensor& t) { return static_cast<const char*>(t.data); };
+  const auto end = [&](const Tensor& t) { return first(t) + t.bytes(); };
+  check(!a.tensor.data || !b.tensor.data || end(a.tensor) <= first(b.tensor) ||
+            end(b.tensor) <= first(a.tensor),
+        "{}: {} wants memory of its own, found that of {}", op, a.name, b.name);
+}
+
 void check_dropout(const char* op, const Dropout& dropout) {
   check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
         "{}: dropout.threshold wants 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
@@ -292,6 +305,7 @@ void LinearForward::check_on(Device device) const {
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {O, C}});
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
   check(!fp8_y || (fp8_x && pre_activation), "{}: fp8_y wants fp8_x and a pre_activation beside it", kName);
+  check_apart(kName, {"fp8_y", fp8_y.y.data}, {"fp8_x", fp8_x.data});
   check(!(add && pre_activation) || add.data == pre_activation.data,
         "{}: add wants to be pre_activation itself where there is one", kName);
 }
@@ -338,6 +352,7 @@ void LinearBackward::check_on(Device device) const {
   check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, {N, O}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
   check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
+  check_apart(kName, {"fp8_dx", fp8_dx.y.data}, {"fp8_dy", fp8_dy.data});
   check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx wants fp8_dy and a pre_activation beside it",
         kName);
   check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);

@@ -235,7 +235,7 @@ struct LinearForward {
   Activation activation = Activation::kGelu;  // where there is a pre_activation
   // x and weight in e4m3, both or none: then the product is of these
   Fp8Matrix fp8_x = {}, fp8_weight = {};
-  // Of an activation after a product in FP8; may have the memory of fp8_x: the product is computed first
+  // Of an activation after a product in FP8. Its memory is not that of fp8_x, which may still be read.
   Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
@@ -255,7 +255,7 @@ struct LinearBackward {
   Tensor add = {};
   // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then dx is the product of these
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
-  // Of the gradient of an activation's input, after a product in FP8; may have the memory of fp8_dy
+  // Of the gradient of an activation's input, after a product in FP8; not in the memory of fp8_dy
   Fp8Output fp8_dx = {};
   bool accumulate = true;
 

@@ -70,12 +70,25 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
   amaxes_ = take("FP8 largest elements", DType::kF32, {sizes.ranks, 2, S});
   weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
-  int64_t largest = 0;
+  // Between the MLP's layers, where their products may write codes (Product, kernels/products)
+  const auto of_hidden = [&](const Layer& layer, const auto& member) {
+    return !model.gated() && layer.number < model.layers &&
+           layer.fp8 == &(params.blocks[static_cast<size_t>(layer.number)].mlp.*member).fp8;
+  };
+  const auto hidden_x = [&](const Layer& layer) { return of_hidden(layer, &MlpWeights::contract); };
+  const auto hidden_dy = [&](const Layer& layer) { return of_hidden(layer, &MlpWeights::expand); };
+  int64_t largest = 0, largest_hidden = 0;
   for (const Layer& layer : layers_) {
     const int64_t rows = layer.number == model.layers ? sizes.logit_rows : sizes.rows;
-    largest = std::max(largest, rows * std::max(layer.weight.shape[0], layer.weight.shape[1]));
+    int64_t& for_x = hidden_x(layer) ? largest_hidden : largest;
+    for_x = std::max(for_x, rows * layer.weight.shape[1]);
+    int64_t& for_dy = hidden_dy(layer) ? largest_hidden : largest;
+    for_dy = std::max(for_dy, rows * layer.weight.shape[0]);
   }
-  const Tensor operand = arena.alloc(MemoryTag::kActivations, "FP8 operand", stored, {largest}),
+  const auto place = [&](const char* name, int64_t bytes) {
+    return bytes > 0 ? arena.alloc(MemoryTag::kActivations, name, stored, {bytes}) : Tensor{};
+  };
+  const Tensor operand = place("FP8 operand", largest), hidden = place("FP8 hidden layer", largest_hidden),
                own = own_amaxes();
   for (int64_t i = 0; i < S; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
@@ -87,7 +100,8 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
                   .dy_scale = scale_of(scales_, S + i),
                   .x_amax = own.rows(i, 1),
                   .dy_amax = own.rows(S + i, 1),
-                  .operand = operand};
+                  .x_place = hidden_x(layer) ? hidden : operand,
+                  .dy_place = hidden_dy(layer) ? hidden : operand};
   }
 }
 

@@ -4,17 +4,16 @@ namespace tessera {
 namespace {
 
 // The place of x or dy in FP8
-Fp8Output place_of(const Fp8Linear& fp8, const Tensor& x, DType format, const Tensor& scale,
-                   const Tensor& amax) {
-  Fp8Output place{.y = {.data = fp8.operand.rows(0, x.numel()).view(x.shape), .scale = scale}, .amax = amax};
+Fp8Output place_of(const Tensor& in, const Tensor& x, DType format, const Tensor& scale, const Tensor& amax) {
+  Fp8Output place{.y = {.data = in.rows(0, x.numel()).view(x.shape), .scale = scale}, .amax = amax};
   place.y.data.dtype = fp8_storage(format, x.device);
   return place;
 }
 Fp8Output place_of_x(const Fp8Linear& fp8, const Tensor& x) {
-  return place_of(fp8, x, DType::kE4M3, fp8.x_scale, fp8.x_amax);
+  return place_of(fp8.x_place, x, DType::kE4M3, fp8.x_scale, fp8.x_amax);
 }
 Fp8Output place_of_dy(const Fp8Linear& fp8, const Tensor& dy) {
-  return place_of(fp8, dy, DType::kE5M2, fp8.dy_scale, fp8.dy_amax);
+  return place_of(fp8.dy_place, dy, DType::kE5M2, fp8.dy_scale, fp8.dy_amax);
 }
 
 Fp8Matrix quantised(const Stream& stream, const Fp8Linear& fp8, const Tensor& x, DType format,

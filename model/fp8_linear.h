@@ -6,7 +6,8 @@
 //
 // The operation that writes x or dy can write q(x) or q(dy) with it, to x_output() or dy_output(): the
 // product is then given that as its factor. Otherwise quantise_factors() reads the tensor once more. Layers
-// share the place of these factors, so that nothing else may be rounded between the two.
+// share the place of these factors, so that nothing else may be rounded between the two; but what lies
+// between the MLP's layers has its own, since one product reads codes and writes those of the next.
 #pragma once
 
 #include "kernels/stream.h"
@@ -19,7 +20,7 @@ struct Fp8Linear {
   Fp8Matrix transposed;         // [C, O], the same
   Tensor x_scale, dy_scale;     // [1] fp32
   Tensor x_amax, dy_amax;       // [1] fp32, of this step so far
-  Tensor operand;               // room for x or dy, whichever is multiplied: layers share it
+  Tensor x_place, dy_place;     // room for them in FP8: layers share it
   bool current_scales = false;  // x_scale and dy_scale are found for each x and dy
   bool reads_again = false;     // x and dy are rounded by passes of their own alone
   explicit operator bool() const { return static_cast<bool>(weight); }

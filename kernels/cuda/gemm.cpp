@@ -172,6 +172,11 @@ GemmRunner::Plan GemmRunner::describe(const GemmKey& key) const {
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, op_b);  // d^T = b^T a^T: the factors trade places
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, op_a);
   set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  // Hopper's tensor cores add products of FP8, 32 at a time, with some 14 bits. A sum of so many loses less
+  // than 2^-7 of itself, an eighth of what rounding one factor to e4m3 may do to a product. Longer ones are
+  // added up in fp32 from time to time, which takes longer.
+  if (is_fp8(key.a.dtype) && key.k <= products::kMostFp8Sums)
+    set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(1));
   if (has_aux(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   // Until a product is enqueued: an algorithm is sought for an epilogue that has its operands.
   const auto* aligned = reinterpret_cast<const void*>(uintptr_t{256});

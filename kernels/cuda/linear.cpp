@@ -23,6 +23,18 @@ cuda::SkinnyLinear skinny(const Tensor& x, const Tensor& weight, const Tensor& y
           .add = add.data};
 }
 
+// Whether there is a product of ours with the activation
+bool ours_has(Activation activation, const Fp8Matrix& factor) {
+  return !factor || activation != Activation::kRelu;
+}
+
+void write_codes(products::Product& product, const Fp8Output& to) {
+  if (!to) return;
+  product.fp8.codes = to.y.data.as<uint8_t>();
+  product.fp8.scale = to.y.scale.as<float>();
+  product.fp8.amax = to.amax.as<uint32_t>();
+}
+
 // sum += the sum of the rows of x, of as many of its columns
 void add_rows(const char* op, const Tensor& x, const Tensor& sum, bool accumulate, const Launch& on) {
   const int64_t columns = sum.numel(), slabs = cuda::slabs_for(x.shape[0], columns, x.dtype);
@@ -51,12 +63,12 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   if (!a.pre_activation && !a.fp8_x && cuda::serves(few))
     return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
-  if (a.pre_activation && !a.add) {
+  if (a.pre_activation && !a.add && ours_has(a.activation, a.fp8_x)) {
     LinearForward with_gelu = a;  // ours computes the others in the same way
     with_gelu.activation = Activation::kGelu;
-    const LinearForwardGemms gemms = gemms_of(with_gelu);
-    if (auto product = gemms.fused_gelu ? gemms_.own(gemms.fused) : std::nullopt) {
+    if (auto product = gemms_.own(*gemms_of(with_gelu).own)) {
       product->activation = a.activation;
+      write_codes(*product, a.fp8_y);
       return products::run(*product, multiprocessors_, on.stream);
     }
   }
@@ -95,12 +107,13 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
 // dx, and whether with it its sum: our own product has that for little
 bool CudaBackend::input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms,
                                  const Launch& on) {
-  if (a.pre_activation && !a.add) {
+  if (a.pre_activation && !a.add && ours_has(a.activation, a.fp8_dy)) {
     LinearBackward with_gelu = a;
     with_gelu.activation = Activation::kGelu;
-    const auto fused = gemms_of(with_gelu).fused_dx;
-    if (auto product = fused ? gemms_.own(*fused) : std::nullopt) {
+    const auto own = gemms_of(with_gelu).own_dx;
+    if (auto product = own ? gemms_.own(*own) : std::nullopt) {
       product->activation = a.activation;
+      write_codes(*product, a.fp8_dx);
       const int64_t slabs = products::partial_rows(product->m);
       const bool sums = a.dx_sum && slabs <= cuda::kMaxSlabs;
       if (sums)

@@ -1,6 +1,7 @@
 // The epilogues of a product: what happens to the sums of a tile before they are rounded, and their way out.
 #pragma once
 
+#include "kernels/cuda/fp8_codes.cuh"
 #include "kernels/products/activations.cuh"
 #include "kernels/products/work.cuh"
 
@@ -12,8 +13,9 @@ __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
 
 // What a consumer does with its sums. Sixteen columns are a step: eight sums of a
 // thread for each 64 rows, two rows of the columns c, c + 1, c + 8, c + 9.
-template <Kind kKind, class Activation>
+template <Kind kKind, class Activation, Factors kFactors>
 struct Epilogue {
+  static constexpr bool kFp8 = kFactors != Factors::kBf16;
   static constexpr bool kReads = kKind == Kind::kAdd || kKind == Kind::kSlope;
   static constexpr int kPanels = kTileColumns / kPanel, kSteps = kPanel / 16;
   using Pairs = uint32_t[kHalves][4];  // of bf16: those of a step
@@ -42,6 +44,7 @@ struct Epilogue {
         for (int panel = 0; panel < kBuffers; ++panel) ask(tile, panel);
       }
     }
+    [[maybe_unused]] const float inverse = kFp8 ? 1 / factor() : 1;  // of a power of two
     uint32_t bias[kTileColumns / 8];
 #pragma unroll
     for (int i = 0; i < kTileColumns / 8; ++i) {
@@ -52,9 +55,51 @@ struct Epilogue {
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
       for (int i = 0; i < kTileColumns / 8; ++i) {
-        const float2 pair = unpack_bf16(bias[i]);
+        float2 pair = unpack_bf16(bias[i]);
+        if constexpr (kFp8) pair.x *= inverse, pair.y *= inverse;
         d[half][4 * i] = d[half][4 * i + 2] = pair.x, d[half][4 * i + 1] = d[half][4 * i + 3] = pair.y;
       }
+  }
+
+  // What products of codes are multiplied by
+  __device__ __forceinline__ float factor() const { return *args.fp8.a_scale * *args.fp8.b_scale; }
+
+  // The panel that lies in `from`, once all threads have written it: 8 codes from 16 bytes, 64 bytes of a row.
+  // Multiplied in bf16: the scale is a power of two, so that only what has the code 0 could lose bits.
+  __device__ __forceinline__ void codes(Tile<kTileRows, kPanel> from, TilePlace tile, int panel) const {
+    constexpr int kOfRow = kPanel / 8, kRows = kWarpgroup / kOfRow, kAtOnce = 4;
+    constexpr auto kFormat = kFactors == Factors::kE5m2 ? __NV_E5M2 : __NV_E4M3;
+    uint32_t place = thread;
+    ptx::opaque(place);  // else addresses are computed far ahead, and fill the registers
+    const int first = place / kOfRow, chunk = place % kOfRow, column = tile.column + panel * kPanel + chunk * 8;
+    const int rows = column < args.n ? args.m - tile.row - first : 0;
+    uint8_t* to = args.fp8.codes + static_cast<int64_t>(tile.row + first) * args.n + column;
+    const __nv_bfloat162 inverse = __float2bfloat162_rn(1 / *args.fp8.scale);
+    uint32_t largest = 0;  // magnitudes in both halves
+#pragma unroll kAtOnce
+    for (int row = 0; row < kTileRows; row += kRows, to += int64_t{kRows} * args.n) {
+      if (row >= rows) break;
+      const uint4 raw = ptx::load_shared_uint4(from.chunk_at(row + first, chunk));
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      uint32_t bytes[2] = {};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        largest = __vmaxu2(largest, words[w] & 0x7fff7fff);
+        const float2 pair =
+            __bfloat1622float2(__hmul2(reinterpret_cast<const __nv_bfloat162&>(words[w]), inverse));
+        bytes[w / 2] |= uint32_t{__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, kFormat)} << w % 2 * 16;
+      }
+      *reinterpret_cast<uint2*>(to) = {bytes[0], bytes[1]};
+    }
+    largest = __reduce_max_sync(0xffffffff, max(largest << 16, largest & 0xffff0000));
+    if (thread % 32 == 0) atomicMax(Memory::largest(me), largest);
+  }
+  // After the last tile
+  __device__ __forceinline__ void end() const {
+    if constexpr (kFp8) {
+      barrier();  // all warps have compared theirs
+      if (thread == 0 && args.fp8.codes != nullptr) atomicMax(args.fp8.amax, *Memory::largest(me));
+    }
   }
 
   // Where a thread gives the address of its row of a step's 16 x 16 elements
@@ -187,6 +232,15 @@ struct Epilogue {
       }
   }
 
+  // No instruction: nothing that is computed of later panels is computed before.
+  __device__ __forceinline__ static void hold_behind(Sums& d, int panel) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int later = panel + 1; later < kPanels; ++later)
+        ptx::hold(reinterpret_cast<float(&)[32]>(d[half][32 * later]));
+  }
+
   // Of each panel first the sums, then their activations, a buffer each
   __device__ __forceinline__ void activate(Sums& d, TilePlace tile) const {
     const auto first = memory.buffer(me, 0), second = memory.buffer(me, 1);
@@ -209,6 +263,10 @@ struct Epilogue {
         write_sums(d, second, panel, step);
       }
       store<0>(args.d, second, tile, panel);
+      if constexpr (kFp8) {  // `second` is written again behind the barrier of the next panel
+        if (args.fp8.codes != nullptr) codes(second, tile, panel);
+        hold_behind(d, panel);  // else the next panel begins too early, and registers do not suffice
+      }
     }
   }
 
@@ -226,7 +284,8 @@ struct Epilogue {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         Pairs next;
-        if (step + 1 < kSteps) read(buffer, step + 1, next);
+        if (kFp8 && step > 0) read(buffer, step, operand);  // no registers are left to read ahead
+        if (!kFp8 && step + 1 < kSteps) read(buffer, step + 1, next);
         combine_step(d, operand, panel, step, totals);
         write_sums(d, buffer, panel, step);
         if (kKind == Kind::kSlope && step % 2 == 1 && args.partials != nullptr) {
@@ -241,9 +300,15 @@ struct Epilogue {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) operand[half][i] = next[half][i];
+          for (int i = 0; !kFp8 && i < 4; ++i) operand[half][i] = next[half][i];
       }
       store<1>(args.d, buffer, tile, panel);
+      if constexpr (kFp8) {
+        if (args.fp8.codes != nullptr) {
+          codes(buffer, tile, panel);
+          barrier();  // an operand may come to where they were read
+        }
+      }
       if (kKind == Kind::kSlope && args.partials != nullptr) {
         add_warps(tile, panel);
         barrier();  // their sums have been read
@@ -268,6 +333,13 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void finish(Sums& d, TilePlace tile) {
+    if constexpr (kFp8) {
+      const float times = factor();
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (float& sum : d[half]) sum *= times;
+    }
     if constexpr (kKind == Kind::kPlain) {
       plain(d, tile);
     } else if constexpr (kKind == Kind::kExp) {

@@ -13,6 +13,8 @@
 // The two take turns. Stages come in the order of tiles, so that one computes its epilogue and stores while
 // the other multiplies: the tensor cores hardly pause.
 //
+// In FP8 a stage has 128 of K: its rows have as many bytes, and all but the instruction is the same.
+//
 // Sums over rows of d, for the gradient of a bias: a consumer adds its rows of a tile in a fixed order and
 // writes one row of partial sums. Same arguments, same bits.
 #pragma once
@@ -66,10 +68,9 @@ __device__ __forceinline__ void release(const Ring<kStages>& ring, RingPlace<kSt
 }
 
 // d += a b over all of K, from stage `at` on. Calls issued() when all products have begun.
-template <Major kB, class Issued>
+template <Major kB, Factors kFactors, class Issued>
 __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kStages> at, int steps,
                                          int thread, Issued&& issued) {
-  using Wgmma = ptx::Wgmma<kTileColumns>;
   const Ring<kStages> ring = memory.ring();
   RingPlace<kStages> before = at;
 #pragma unroll
@@ -85,7 +86,13 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
       const uint64_t b = kB == Major::kSum ? b_rows.sum_cols(0, k) : b_columns.sum_rows(k, 0);
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
-        Wgmma::template shared<Major::kSum, kB>(d[half], a.sum_cols(64 * half, k), b, true);
+        if constexpr (kFactors == Factors::kBf16) {
+          ptx::Wgmma<kTileColumns>::template shared<Major::kSum, kB>(d[half], a.sum_cols(64 * half, k), b,
+                                                                     true);
+        } else {
+          ptx::WgmmaFp8<kTileColumns>::template shared<kFactors == Factors::kE5m2>(
+              d[half], a.sum_cols(64 * half, k), b, true);
+        }
     }
     ptx::wgmma_commit();
     if (step > 0) {
@@ -102,31 +109,33 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
   for (int half = 0; half < kHalves; ++half) ptx::hold(d[half]);
 }
 
-template <Major kB, Kind kKind, class Activation>
+template <Major kB, Kind kKind, class Activation, Factors kFactors>
 __device__ __forceinline__ void consume(const Memory& memory, const Arguments& args, int first, int clusters,
                                         uint32_t rank) {
   const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
-  Epilogue<kKind, Activation> epilogue{memory, args, me, thread};
+  Epilogue<kKind, Activation, kFactors> epilogue{memory, args, me, thread};
   const int tiles = args.row_tiles * args.column_tiles;
-  uint32_t stages = me * args.steps;  // that have gone round before mine
   if (me == 1) ptx::barrier_arrive(kTurnBarrier, kConsumers * kWarpgroup);  // the first turn is the other's
-  for (int index = first + me * clusters; index < tiles; index += kConsumers * clusters) {
+  for (int turn = me;; turn += kConsumers) {
+    const int index = first + turn * clusters;
+    if (index >= tiles) break;
     const TilePlace tile = place_of(args, index, rank);
     Sums d;
     epilogue.begin(tile, d);
     ptx::barrier_sync(kTurnBarrier + me, kConsumers * kWarpgroup);
-    multiply<kB>(d, memory, {static_cast<int>(stages % kStages), stages / kStages & 1}, args.steps, thread,
-                 [&] {
-                   if (index + clusters < tiles)
-                     ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
-                 });
-    stages += kConsumers * args.steps;
+    const uint32_t stages = turn * args.steps;  // that have gone round before
+    multiply<kB, kFactors>(d, memory, {static_cast<int>(stages % kStages), stages / kStages & 1}, args.steps,
+                           thread, [&] {
+                             if (index + clusters < tiles)
+                               ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
+                           });
     epilogue.finish(d, tile);
   }
+  epilogue.end();
   if (thread == 0) ptx::bulk_wait_read<0>();  // before the shared memory is gone
 }
 
-template <Major kB, Kind kKind, class Activation>
+template <Major kB, Kind kKind, class Activation, Factors kFactors>
 __global__ __launch_bounds__(kThreads, 1) void product_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(1024) char shared[];
   const Memory memory{static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
@@ -134,6 +143,7 @@ __global__ __launch_bounds__(kThreads, 1) void product_kernel(const __grid_const
   const int first = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
     memory.ring().init(kCluster);  // each stage is read by one warpgroup of each CTA
+    for (int i = 0; i < kConsumers; ++i) *Memory::largest(i) = 0;
     for (int i = 0; i < kConsumers * kBuffers; ++i) ptx::mbarrier_init(memory.operand_barrier(0, i), 1);
     ptx::fence_mbarrier_init();
     ptx::prefetch(args.a), ptx::prefetch(args.b), ptx::prefetch(args.d);
@@ -144,7 +154,7 @@ __global__ __launch_bounds__(kThreads, 1) void product_kernel(const __grid_const
     if (threadIdx.x == 0) load<kB>(memory, args, first, clusters, rank);
   } else {
     ptx::take_registers<kConsumerRegisters>();
-    consume<kB, kKind, Activation>(memory, args, first, clusters, rank);
+    consume<kB, kKind, Activation, kFactors>(memory, args, first, clusters, rank);
   }
   ptx::cluster_sync();  // no CTA ends while another still fills its memory, or arrives there
 }

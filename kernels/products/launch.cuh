@@ -16,22 +16,27 @@ inline cudaError_t map(CUtensorMap& to, const Matrix& from, int64_t rows, int64_
              : cudaErrorInvalidValue;
 }
 
-template <Major kB, Kind kKind, class Activation>
+template <Major kB, Kind kKind, class Activation, Factors kFactors = Factors::kBf16>
 cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
-  const auto kernel = product_kernel<kB, kKind, Activation>;
+  const auto kernel = product_kernel<kB, kKind, Activation, kFactors>;
+  // The copy engine moves codes in pairs, which are as wide as an element of bf16.
+  constexpr int64_t kOfPair = kFactors == Factors::kBf16 ? 1 : 2;
+  const int64_t pairs = p.k / kOfPair;
+  const Matrix a{p.a.data, p.a.ld / kOfPair}, b{p.b.data, p.b.ld / kOfPair};
   Arguments args{.bias = static_cast<const uint32_t*>(p.bias),
                  .partials = p.partials,
                  .exponentials = p.exponentials,
+                 .fp8 = p.fp8,
                  .m = static_cast<int>(p.m),
                  .n = static_cast<int>(p.n),
                  .row_tiles = static_cast<int>((p.m + kRowsOfCluster - 1) / kRowsOfCluster),
                  .column_tiles = static_cast<int>((p.n + kTileColumns - 1) / kTileColumns),
-                 .steps = static_cast<int>((p.k + kBlockK - 1) / kBlockK),
+                 .steps = static_cast<int>((pairs + kBlockK - 1) / kBlockK),
                  .group = kGroupRows / kRowsOfCluster};
-  cudaError_t status = map(args.a, p.a, p.m, p.k, kTileRows);
+  cudaError_t status = map(args.a, a, p.m, pairs, kTileRows);
   if (status == cudaSuccess)
-    status = kB == Major::kSum ? map(args.b, p.b, p.n, p.k, kTileColumns / kCluster)
-                               : map(args.b, p.b, p.k, p.n, kBlockK / kCluster);
+    status = kB == Major::kSum ? map(args.b, b, p.n, pairs, kTileColumns / kCluster)
+                               : map(args.b, b, p.k, p.n, kBlockK / kCluster);
   if (status == cudaSuccess) status = map(args.d, p.d, p.m, p.n, kTileRows);
   if (status == cudaSuccess && kKind != Kind::kPlain && kKind != Kind::kExp)
     status = map(args.e, p.e, p.m, p.n, kTileRows);

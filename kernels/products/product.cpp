@@ -15,13 +15,24 @@ bool is_aligned(const void* data, int64_t bytes) {
 }
 
 bool fits(const GemmMatrix& matrix, DType dtype) {
-  return matrix.dtype.value_or(dtype) == DType::kBF16 && is_aligned(matrix.data, kAlignment) &&
-         matrix.ld * 2 % kAlignment == 0;
+  return matrix.dtype.value_or(dtype) == dtype && is_aligned(matrix.data, kAlignment) &&
+         matrix.ld * static_cast<int64_t>(size_of(dtype)) % kAlignment == 0;
+}
+
+// None: factors that no kernel has
+std::optional<Factors> factors_of(const Gemm& gemm) {
+  const DType a = gemm.a.dtype.value_or(gemm.dtype), b = gemm.b.dtype.value_or(gemm.dtype);
+  if (a == DType::kBF16 && b == DType::kBF16) return Factors::kBf16;
+  if (b != DType::kE4M3 || gemm.k > kMostFp8Sums) return std::nullopt;
+  const bool gelu = gemm.epilogue == GemmEpilogue::kGeluAux || gemm.epilogue == GemmEpilogue::kGeluAuxBias;
+  if (a == DType::kE4M3 && gelu) return Factors::kE4m3;
+  if (a == DType::kE5M2 && gemm.epilogue == GemmEpilogue::kDGelu) return Factors::kE5m2;
+  return std::nullopt;
 }
 
 #ifdef TESSERA_PRODUCTS_SM90
 Run& kernel_of(const Product& product) {
-  const bool slope = product.kind == Kind::kSlope;
+  const bool slope = product.kind == Kind::kSlope, fp8 = product.factors != Factors::kBf16;
   switch (product.kind) {
     case Kind::kPlain:
       return product.transposed ? run_plain : run_plain_stored;
@@ -33,10 +44,13 @@ Run& kernel_of(const Product& product) {
     case Kind::kSlope:
       switch (product.activation) {
         case Activation::kGelu:
-          return slope ? run_gelu_slope : run_gelu;
+          return fp8 ? slope ? run_gelu_slope_fp8 : run_gelu_fp8 : slope ? run_gelu_slope : run_gelu;
         case Activation::kGeluExact:
-          return slope ? run_gelu_exact_slope : run_gelu_exact;
+          return fp8     ? slope ? run_gelu_exact_slope_fp8 : run_gelu_exact_fp8
+                 : slope ? run_gelu_exact_slope
+                         : run_gelu_exact;
         case Activation::kRelu:
+          check(!fp8, "no product in FP8 has ReLU");
           return slope ? run_relu_slope : run_relu;
       }
   }
@@ -48,7 +62,9 @@ Run& kernel_of(const Product& product) {
 
 std::optional<Product> product_of(const Gemm& gemm) {
   const DType t = gemm.dtype;
-  if (!fits(gemm.a, t) || !fits(gemm.b, t) || !fits(gemm.d, t) || gemm.a.transposed || gemm.batch != 1 ||
+  const std::optional<Factors> factors = factors_of(gemm);
+  if (t != DType::kBF16 || !factors || !fits(gemm.a, gemm.a.dtype.value_or(t)) ||
+      !fits(gemm.b, gemm.b.dtype.value_or(t)) || !fits(gemm.d, t) || gemm.a.transposed || gemm.batch != 1 ||
       gemm.alpha != 1 || gemm.n * 2 % kAlignment != 0 || !is_aligned(gemm.bias, 4) ||
       std::max({gemm.m, gemm.n, gemm.k}) > INT32_MAX / 2)
     return std::nullopt;
@@ -60,7 +76,9 @@ std::optional<Product> product_of(const Gemm& gemm) {
                   .a = {gemm.a.data, gemm.a.ld},
                   .b = {gemm.b.data, gemm.b.ld},
                   .d = {gemm.d.data, gemm.d.ld},
-                  .transposed = gemm.b.transposed};
+                  .transposed = gemm.b.transposed,
+                  .factors = *factors,
+                  .fp8 = {.a_scale = gemm.a.scale, .b_scale = gemm.b.scale}};
   const bool adds = gemm.beta != 0;
   switch (gemm.epilogue) {
     case GemmEpilogue::kNone:
@@ -78,7 +96,8 @@ std::optional<Product> product_of(const Gemm& gemm) {
   if (gemm.epilogue == GemmEpilogue::kBias || gemm.epilogue == GemmEpilogue::kGeluAuxBias)
     product.bias = gemm.bias;
   const bool stored_as_served =
-      product.kind == Kind::kPlain || product.transposed != (product.kind == Kind::kSlope);
+      product.kind == Kind::kPlain ||
+      product.transposed != (product.kind == Kind::kSlope && *factors == Factors::kBf16);
   const bool adds_as_served = !adds || (product.kind == Kind::kAdd && gemm.beta == 1);
   if (!stored_as_served || !adds_as_served || !is_aligned(product.e.data, kAlignment)) return std::nullopt;
   return product;

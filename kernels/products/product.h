@@ -1,5 +1,8 @@
 // Our matrix products for compute capability 9.0, in bf16 with sums in fp32, rounded once. Where cuBLASLt
 // computes an epilogue after its products, ours computes it beside them. Same arguments, same bits.
+//
+// Two kinds, with GELU alone, also take factors in FP8, whose products the tensor cores add with some 14 bits, and write their
+// result in FP8 as well.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,10 +15,23 @@
 
 namespace tessera::products {
 
-// A row-major matrix of bf16, `ld` elements from one row to the next
+// A row-major matrix, `ld` elements from one row to the next
 struct Matrix {
   const void* data = nullptr;
   int64_t ld = 0;
+};
+
+// Of bf16; or a in the format that is named and b in e4m3: with kActivate e4m3, with kSlope e5m2
+enum class Factors { kBf16, kE4m3, kE5m2 };
+
+// With factors in FP8. What their products are multiplied by, in the device's memory; and, if wanted, d once
+// more in the format of a: of d / scale, d as it is in bf16, which is rounded to nearest, cut off at the
+// largest number. amax, the bits of a magnitude, becomes at least the largest |d|.
+struct Fp8Factors {
+  const float *a_scale = nullptr, *b_scale = nullptr;
+  uint8_t* codes = nullptr;  // [m, n]
+  const float* scale = nullptr;
+  uint32_t* amax = nullptr;
 };
 
 // What happens to the sums of a[m, k] b[k, n]
@@ -40,7 +56,9 @@ struct Product {
   Kind kind;
   int64_t m, n, k;
   Matrix a, b, d, e = {};
-  bool transposed;             // b is stored as [n, k]: with kAdd and kActivate always, with kSlope never
+  bool transposed;  // b is stored as [n, k]: in FP8, with kAdd and kActivate always, else with kSlope never
+  Factors factors = Factors::kBf16;
+  Fp8Factors fp8 = {};
   const void* bias = nullptr;  // [n], added to every row
   // With kSlope, if wanted: [partial_rows(m), n], sums of d over so many rows each, to be added up.
   // With kExp: [partial_columns(n), m], sums of d over so many columns each, before they are rounded.
@@ -50,11 +68,12 @@ struct Product {
 };
 constexpr int64_t kRowsOfPartial = 128;
 constexpr int64_t partial_rows(int64_t m) { return (m + kRowsOfPartial - 1) / kRowsOfPartial; }
+constexpr int64_t kMostFp8Sums = 8192;  // k of factors in FP8: longer sums would lose more than 2^-7
 constexpr int64_t kColumnsOfPartial = 192;
 constexpr int64_t partial_columns(int64_t n) { return (n + kColumnsOfPartial - 1) / kColumnsOfPartial; }
 
-// The same as `gemm`, if it is one that we have a kernel for: bf16, one product, `a` not transposed, no
-// factor, rows and addresses multiples of 16 bytes.
+// The same as `gemm`, if it is one that we have a kernel for: bf16 or FP8 as above, one product, `a` not
+// transposed, no factor, rows and addresses multiples of 16 bytes.
 std::optional<Product> product_of(const Gemm& gemm);
 
 // Whether this build has the kernels, and they run on the current device

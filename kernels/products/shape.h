@@ -21,8 +21,9 @@ inline constexpr int kStageBytes = kABytes + kBBytes;
 inline constexpr int kBuffers = 2, kBufferBytes = kTileRows * kPanel * 2;
 inline constexpr int kScratchBytes = 4 * kPanel * 4;  // of a consumer: its warps' sums of a panel's columns
 inline constexpr int kBarrierBytes = (2 * kStages + kBuffers * kConsumers) * 8;
-inline constexpr int kSharedBytes =
-    kStages * kStageBytes + kConsumers * (kBuffers * kBufferBytes + kScratchBytes) + kBarrierBytes;
-static_assert(kSharedBytes <= 232448);  // what a CTA can have
+inline constexpr int kSharedBytes = kStages * kStageBytes +
+                                    kConsumers * (kBuffers * kBufferBytes + kScratchBytes) + kBarrierBytes +
+                                    kConsumers * 4;  // see Memory::largest()
+static_assert(kSharedBytes <= 232448);               // what a CTA can have
 
 }  // namespace tessera::products

@@ -23,6 +23,7 @@ struct Arguments {
   const uint32_t* bias;  // [n / 2] pairs of bf16, or none
   float* partials;       // see Product, or none
   Exponentials exponentials;
+  Fp8Factors fp8;
   int m, n;
   int row_tiles;            // in units of a cluster's rows
   int column_tiles, steps;  // of K
@@ -59,6 +60,11 @@ struct Memory {
     return buffer(kConsumers, 0).base + consumer * kScratchBytes;
   }
   __device__ __forceinline__ Ring<kStages> ring() const { return {scratch(kConsumers)}; }
+  // Bits of the largest magnitude that a consumer has written in FP8
+  static __device__ __forceinline__ uint32_t* largest(int consumer) {
+    extern __shared__ __align__(1024) char shared[];
+    return reinterpret_cast<uint32_t*>(shared + kSharedBytes) - kConsumers + consumer;
+  }
   // Full once an operand of the epilogue has come
   __device__ __forceinline__ uint32_t operand_barrier(int consumer, int which) const {
     return ring().base + Ring<kStages>::kBytes + (consumer * kBuffers + which) * 8;

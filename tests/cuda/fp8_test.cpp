@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
-#include "kernels/gemm.h"
+#include "kernels/linear_gemms.h"
+#include "kernels/products/product.h"
 #include "tests/cuda/twin.h"
 #include "tests/model_families.h"
 #include "tests/train_steps.h"
@@ -84,6 +85,10 @@ class Fp8Test : public CudaTest {
     EXPECT_FALSE(floats_of(amax.cuda)[0] <= 0.125f) << "no element is larger";
   }
 
+  void expect_own(const Gemm& gemm) {
+    EXPECT_EQ(cuda().backend().gemms()->algorithms(key_of(gemm), 8),
+              std::vector{GemmAlgorithm{.id = GemmAlgorithm::kOwn}});
+  }
   bool multiplies() { return cuda().backend().traits().arch >= kOldest; }
 };
 
@@ -313,6 +318,78 @@ TEST_F(Fp8Test, BackwardIsThatOfTheCpu) {
       expect_same(dx, "dx");
       expect_same(dw, "dweight");
       expect_same(db, "dbias");
+    }
+}
+
+// Ours, with an activation: sizes that are no multiples of a tile, several rounds of all multiprocessors, sums
+// of one step and of many
+constexpr Sizes kOwnSizes[] = {
+    {1, 16, 16}, {67, 144, 208}, {300, 272, 784}, {515, 1600, 192}, {33001, 80, 208}};
+constexpr Activation kOfOwn[] = {Activation::kGelu, Activation::kGeluExact};
+
+TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
+  if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
+  cuda().backend().gemms()->take_from(GemmSource::kOwn);
+  for (const auto [N, C, O] : kOwnSizes)
+    for (const bool with_bias : {false, true})
+      for (const Activation activation : kOfOwn) {
+        SCOPED_TRACE(fmt::format("{} x {} x {}, bias {}, {}", N, C, O, with_bias, name_of(activation)));
+        const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}, 0.1f),
+                   b = input(DType::kBF16, {O}), y = output(DType::kBF16, {N, O}),
+                   u = output(DType::kBF16, {N, O});
+        const Quantised x8 = quantised(x, DType::kE4M3), w8 = quantised(w, DType::kE4M3);
+        const auto make = [&](auto on) {
+          return LinearForward{.x = on(x),
+                               .weight = on(w),
+                               .y = on(y),
+                               .bias = with_bias ? on(b) : Tensor{},
+                               .pre_activation = on(u),
+                               .activation = activation,
+                               .fp8_x = on(x8.cpu(), x8.cuda()),
+                               .fp8_weight = on(w8.cpu(), w8.cuda())};
+        };
+        LinearForward with_gelu = make(OnCuda{});
+        with_gelu.activation = Activation::kGelu;
+        expect_own(*gemms_of(with_gelu).own);
+        run_on_both({y, u}, make);
+        expect_same(y, "y");
+        expect_same(u, "pre_activation");
+        expect_codes(make(OnCuda{}), &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+      }
+}
+
+TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
+  if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
+  cuda().backend().gemms()->take_from(GemmSource::kOwn);
+  for (const auto [N, O, C] : kOwnSizes)
+    for (const Activation activation : kOfOwn) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}, {}", N, O, C, name_of(activation)));
+      const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}),
+                 dy = input(DType::kBF16, {N, O}), u = input(DType::kBF16, {N, C}),
+                 dx = output(DType::kBF16, {N, C}), sum = input(DType::kBF16, {C});
+      const Quantised w8 = quantised(w, DType::kE4M3), dy8 = quantised(dy, DType::kE5M2);
+      const auto make = [&](auto on) {
+        return LinearBackward{.dy = on(dy),
+                              .x = on(x),
+                              .weight = on(w),
+                              .dx = on(dx),
+                              .pre_activation = on(u),
+                              .activation = activation,
+                              .fp8_dy = on(dy8.cpu(), dy8.cuda()),
+                              .fp8_weight = on(w8.cpu_transposed(), w8.cuda_transposed())};
+      };
+      const auto with_sum = [&](auto on) {
+        LinearBackward op = make(on);
+        op.dx_sum = on(sum);
+        return op;
+      };
+      LinearBackward with_gelu = make(OnCuda{});
+      with_gelu.activation = Activation::kGelu;
+      expect_own(*gemms_of(with_gelu).own_dx);
+      run_on_both({dx, sum}, with_sum);
+      expect_same(dx, "dx");
+      expect_same(sum, "dx_sum");
+      expect_codes(make(OnCuda{}), &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
 }
 

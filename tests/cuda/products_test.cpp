@@ -180,7 +180,7 @@ TEST_F(CudaProducts, OthersAreLeftToCuBlasLt) {
   EXPECT_NE(all.front(), own) << "too small for all multiprocessors";
 }
 
-// A spilled register costs more than any tuning gains, and without HGMMA the tensor cores are not used.
+// A spilled register costs more than any tuning gains, and without wgmma the tensor cores are not used.
 TEST(Products, KernelsUseWgmmaAndNoLocalMemory) {
   if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   const std::string me = std::filesystem::read_symlink("/proc/self/exe");
@@ -199,10 +199,14 @@ TEST(Products, KernelsUseWgmmaAndNoLocalMemory) {
     if (line.find("REG:") == std::string::npos || function.find("product_kernel") == std::string::npos)
       continue;
     ++kernels;
-    EXPECT_NE(line.find(" STACK:0 "), std::string::npos) << function << "\n" << line;
+    // With codes to write a few registers wait in memory, once a tile: not while it multiplies.
+    const bool fp8 = function.find("FactorsE0") == std::string::npos;
+    const size_t stack = line.find(" STACK:");
+    ASSERT_NE(stack, std::string::npos);
+    EXPECT_LE(std::stoi(line.substr(stack + 7)), fp8 ? 16 : 0) << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << function << "\n" << line;
   }
-  EXPECT_EQ(kernels, 9);
+  EXPECT_EQ(kernels, 14);
 }
 
 }  // namespace

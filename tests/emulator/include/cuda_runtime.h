@@ -186,6 +186,10 @@ template <class T>
 T __reduce_add_sync(unsigned mask, T value) {
   return reduce_lanes("__reduce_add_sync", mask, value, [](T a, T b) { return a + b; });
 }
+// Of the halves of two words
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return std::max(a & 0xffff0000u, b & 0xffff0000u) | std::max(a & 0xffffu, b & 0xffffu);
+}
 template <class T>
 T __reduce_max_sync(unsigned mask, T value) {
   return reduce_lanes("__reduce_max_sync", mask, value, [](T a, T b) { return std::max(a, b); });

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/fp8.h"
 #include "tests/emulator/tensor_map.h"
 
 namespace tessera::attention::ptx {
@@ -255,6 +256,36 @@ struct Wgmma {
         sum = add ? sum + products : products;
       }
     }
+  }
+};
+
+template <int kN>
+struct WgmmaFp8 {
+  template <bool kE5m2>
+  static void shared(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
+    const Operand<Major::kSum> left(a), right(b);
+    if (threadIdx.x % 128 == 0) left.read(64), right.read(kN);
+    const int row = 16 * (threadIdx.x / 32 % 4) + emulator::lane() / 4, column = emulator::lane() % 4 * 2;
+    float of_rows[2][32];
+    for (int k = 0; k < 32; ++k)
+      for (int half = 0; half < 2; ++half)
+        of_rows[half][k] = code(left, row + 8 * half, k, kE5m2 ? DType::kE5M2 : DType::kE4M3);
+    for (int i = 0; i < kN / 4; ++i) {  // columns of this thread
+      float of_column[32];
+      for (int k = 0; k < 32; ++k) of_column[k] = code(right, i / 2 * 8 + column + i % 2, k, DType::kE4M3);
+      for (int half = 0; half < 2; ++half) {
+        float& sum = d[i / 2 * 4 + half * 2 + i % 2];
+        float products = 0;
+        for (int k = 0; k < 32; ++k) products += of_rows[half][k] * of_column[k];
+        sum = add ? sum + products : products;
+      }
+    }
+  }
+
+ private:
+  // Two codes lie where an element of bf16 would.
+  EMULATED_UNSEEN static float code(const Operand<Major::kSum>& operand, int row, int k, DType format) {
+    return float_from_fp8(static_cast<const uint8_t*>(operand.element(row, k / 2))[k % 2], format);
   }
 };
 
