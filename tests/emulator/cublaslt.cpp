@@ -199,6 +199,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t raw,
       return set(desc.a_scale, value, size);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
       return set(desc.b_scale, value, size);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:  // sums are fp32 here in any case
+      return size == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     default:
       return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -143,7 +143,8 @@ void visit_train(Section& train, Visit& visit) {
       "from a table that ships or timed once and kept");
   visit("train.products", train.products, OneOf<GemmSource>{},
         "Whose kernels compute matrix products on a Hopper GPU; cublaslt: NVIDIA's; auto: the faster ones "
-        "with train.tune=auto, else ours for products with an activation or bias; own: ours, where they can");
+        "with train.tune=auto, else ours for products with an activation or bias; own: ours, where they can. "
+        "Unless cublaslt, logits in bf16 are computed in one with the loss");
   visit(
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "

@@ -39,11 +39,10 @@ struct BackwardConsumer {
   // What is known of a key block, and its sums
   struct Block {
     QueryWalk<Shape> walk;
-    int first_k;      // the warpgroup's first key
-    int mask_before;  // tiles that begin before this query have something to mask
-    Span whole;       // with kAnyMask: queries that see all keys of the warpgroup
-    // Of dQ of the last step, of the one before: whether this is its last adder, and whether it has others
-    bool finish, finish_before, others = false, others_before = false;
+    int first_k;             // the warpgroup's first key
+    int mask_before;         // tiles that begin before this query have something to mask
+    Span whole;              // with kAnyMask: queries that see all keys of the warpgroup
+    Role role, role_before;  // in dQ of the last step, of the one before
     float dk[kHeadDim / 2], dv[kHeadDim / 2], dq[QueryGradient<Shape>::kCount];
     uint32_t p[kBlockQ / 4];  // P^T, then dS^T
   };
@@ -159,8 +158,7 @@ struct BackwardConsumer {
       release_ds(at.before().before());
     }
     begin_probability_gradients<kBefore>(b, x);
-    if constexpr (kBefore > 1)
-      gradient.put(b.dq, at.before().before(), b.finish_before, b.others_before, gradient_scale());
+    if constexpr (kBefore > 1) gradient.put(b.dq, at.before().before(), b.role_before, gradient_scale());
     const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
     Adders adders{};
     if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.stage));
@@ -173,9 +171,8 @@ struct BackwardConsumer {
     if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
     ptx::hold(b.p);
 
-    b.finish_before = b.finish;
-    b.others_before = b.others;
-    note_adders(b, adders);
+    b.role_before = b.role;
+    note_role(b, adders);
     at.next(), b.walk.next(a);
   }
   // The queries that see the thread's two keys: read while the scores are under way, where registers allow
@@ -187,10 +184,14 @@ struct BackwardConsumer {
   }
 
   // Of the step that ends
-  __device__ __forceinline__ void note_adders(Block& b, Adders adders) const {
-    if constexpr (!Shape::kAnyMask) adders = adders_of<Shape>(b.walk, a);
-    b.finish = adders.last == b.first_k / kBlockK;
-    b.others = b.finish && adders.first != adders.last;
+  __device__ __forceinline__ void note_role(Block& b, Adders adders) const {
+    Turn turn{};
+    if constexpr (Shape::kAnyMask) {
+      turn = adders.turn_of(b.first_k / kBlockK);
+    } else {
+      turn = turn_of<Shape>(b.first_k / kBlockK, b.walk.tile, b.walk.index, a);
+    }
+    b.role = !turn.finishes() ? Role::kAdds : turn.last > 0 ? Role::kFinishes : Role::kAlone;
   }
   // S of this step, dK of the one before, dQ of the one before that
   template <int kBefore>
@@ -236,7 +237,7 @@ struct BackwardConsumer {
       ptx::wgmma_wait<0>();
       ptx::hold(b.dq);
       release_ds(at.before().before());
-      gradient.put(b.dq, at.before().before(), b.finish_before, b.others_before, gradient_scale());
+      gradient.put(b.dq, at.before().before(), b.role_before, gradient_scale());
       gradient.hand_over(at.before().before());
     }
     wait_ds(at.before());
@@ -249,7 +250,7 @@ struct BackwardConsumer {
     ptx::wgmma_wait<1>();
     ptx::hold(b.dq);
     release_ds(at.before());
-    gradient.put(b.dq, at.before(), b.finish, b.others, gradient_scale());
+    gradient.put(b.dq, at.before(), b.role, gradient_scale());
     gradient.hand_over(at.before());
     ptx::wgmma_wait<0>();
     ptx::hold(b.dk);

@@ -23,6 +23,9 @@ __device__ __forceinline__ void pass_turn(int group) {
   ptx::barrier_arrive(2 + Shape::kGroups + (group ^ 1), 2 * kWarpgroup);
 }
 
+// Of a key block in the dQ of a query tile: adds to the sum; is the last to do so; is the only one
+enum class Role { kAdds, kFinishes, kAlone };
+
 // A warpgroup's part of dQ on its way to send_gradients
 template <class Shape>
 struct QueryGradient {
@@ -35,13 +38,12 @@ struct QueryGradient {
 
   // Not finished: into shared memory in the order of the registers. Finished: with the sum of the others, if
   // there are any, scaled, as bf16. Phases of others_there are counted apart: not every part has others.
-  __device__ __forceinline__ void put(float (&dq)[kCount], RingPlace<2> at_part, bool finish, bool others,
-                                      float scale) {
+  __device__ __forceinline__ void put(float (&dq)[kCount], RingPlace<2> at_part, Role role, float scale) {
     const uint32_t part = memory.part(group, at_part.stage), at = part + threadIdx.x % kWarpgroup * 16;
     constexpr int kApart = kWarpgroup * 16;
     ptx::mbarrier_wait(memory.part_empty(group, at_part.stage), at_part.turn ^ 1);
-    if (finish) {
-      if (others) {
+    if (role != Role::kAdds) {
+      if (role == Role::kFinishes) {
         ptx::mbarrier_wait(memory.others_there(group, at_part.stage), added >> at_part.stage & 1);
         added ^= 1u << at_part.stage;
 #pragma unroll

@@ -75,21 +75,26 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
     if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
 #pragma unroll 1
     for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
-      Adders adders = next;
-      if constexpr (!Shape::kAnyMask) adders = adders_of<Shape>(walk, a);
-      const bool finish = work.key_block == adders.last;
-      const auto index = static_cast<int>(walk.index_of(work.batch, a)) * Shape::kGroups + group;
+      const int tile_index =
+          (work.batch * a.heads + walk.head) * a.query_tiles + walk.tile;  // no register to keep it
+      const int index = tile_index * Shape::kGroups + group;
+      Turn turn{};
+      if constexpr (Shape::kAnyMask) {
+        turn = next.turn_of(work.key_block);
+      } else {
+        turn = turn_of<Shape>(work.key_block, walk.tile, tile_index, a);
+      }
+      const bool finish = turn.finishes();
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
       const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
-      const int turns_before = abs(adders.first - work.key_block);
       if constexpr (Shape::kAnyMask)
         if (walk.left > 1) next = adders_of(walk.next_tile(), work.batch, a);
-      if (turns_before > 0) {
-        while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turns_before)) {
+      if (turn.before > 0) {
+        while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turn.before)) {
         }
         ptx::fence_global_for_async();
       }
-      if (finish && turns_before > 0) {  // the place is free: what was there before has been read
+      if (finish && turn.before > 0) {  // the place is free: what was there before has been read
         ptx::mbarrier_arrive_expect(others_there, kPartBytes);
         ptx::load_bytes(part, sums(), kPartBytes, others_there);
       }
@@ -97,7 +102,7 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
       if (finish) {
         ptx::store_tile(a.dq[group * Shape::kPartsApartD / Shape::kPart], part,
                         walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ, walk.head, work.batch);
-      } else if (turns_before == 0) {
+      } else if (turn.before == 0) {
         ptx::store_bytes(sums(), part, kPartBytes);
       } else {
         ptx::add_floats(sums(), part, kPartBytes);

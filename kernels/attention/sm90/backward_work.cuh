@@ -119,10 +119,18 @@ struct WalkOfAnyMask {
 template <class Shape>
 using QueryWalk = std::conditional_t<Shape::kAnyMask, WalkOfAnyMask, WalkOfPlainMask>;
 
-// The key blocks that add to the dQ of a query tile: all from the first to the last, in this order
+// A key block among those that add to the dQ of a query tile, one after another
+struct Turn {
+  int before, last;  // blocks that add before this one, and before the last one
+
+  __device__ __forceinline__ bool finishes() const { return before == last; }
+};
+
+// Of any mask: the blocks [last, first], the highest adds first
 struct Adders {
   int last, first;
 
+  __device__ __forceinline__ Turn turn_of(int key_block) const { return {first - key_block, first - last}; }
   __device__ __forceinline__ void publish(uint32_t at) const {
     ptx::store_shared(at, make_uint2(last, first));
   }
@@ -135,11 +143,13 @@ __device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardA
   const Span blocks = a.blocks_of_tiles[batch * a.query_tiles + tile];
   return {blocks.begin, blocks.end - 1};
 }
+
+// Of a plain mask; tile_index: see WalkOfPlainMask
 template <class Shape>
-__device__ __forceinline__ Adders adders_of(const WalkOfPlainMask& walk, const BackwardArgs& a) {
+__device__ __forceinline__ Turn turn_of(int key_block, int tile, int tile_index, const BackwardArgs& a) {
   constexpr int kTilesPerBlock = Shape::kBlockK / Shape::kBlockQ;
-  const int highest = a.causal ? walk.tile / kTilesPerBlock : a.key_blocks - 1;
-  return walk.index < a.descending_tiles ? Adders{0, highest} : Adders{highest, 0};
+  const int highest = a.causal ? tile / kTilesPerBlock : a.key_blocks - 1;
+  return {tile_index < a.descending_tiles ? highest - key_block : key_block, highest};
 }
 
 }  // namespace tessera::attention::sm90
