@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// y[N, O] = x[N, C] weight[O, C]^T. cuBLASLt's product does not fuse a GELU where the factors are in FP8: times
-// the derivative it takes six times as long as without.
+// y[N, O] = x[N, C] weight[O, C]^T. cuBLASLt's product does not fuse a GELU where the factors are in FP8:
+// times the derivative it takes six times as long as without.
 struct LinearForwardGemms {
   Gemm fused;       // in one pass with bias, add, or a GELU and its input; odd sizes may have no algorithm
   Gemm plain;       // with add alone, into the input of an activation where there is one

@@ -30,7 +30,7 @@ struct Model {
   Tensor angles = {};  // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
   int64_t classifier_chunk = 0;           // rows of [N, padded V] logits that exist at a time; 0: all N
-  bool fused_head = false;                // trains by HeadLoss where the classifier has a gradient, not in FP8
+  bool fused_head = false;                // trains by HeadLoss, if the classifier is trained and not in FP8
   std::optional<DecodePlan> decode = {};  // attention in place of the plan's: see decode.h
 
   // With the scale of this block's scores

@@ -72,7 +72,8 @@ __device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
   store_floats(entry, value);
 }
 
-// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads across the channels).
+// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads across
+// the channels).
 template <class T>
 __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
                                    const float* factors, T* d_token_table, float* partials, int N,

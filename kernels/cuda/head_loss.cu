@@ -1,5 +1,5 @@
-// The logits and the loss in one, by our own product (kernels/products), whose epilogue writes exponentials and
-// sums of them. Passes over [N, C] come before and after it; nothing but products reads what is [N, V].
+// The logits and the loss in one, by our own product (kernels/products), whose epilogue writes exponentials
+// and sums of them. Passes over [N, C] come before and after it; products alone read what is [N, V].
 #include "kernels/attention/common/dot.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"

@@ -1,7 +1,8 @@
 // The epilogues of a product: what happens to the sums of a tile before they are rounded, and their way out.
 #pragma once
 
-#include "kernels/cuda/fp8_codes.cuh"
+#include <cuda_fp8.h>
+
 #include "kernels/products/activations.cuh"
 #include "kernels/products/work.cuh"
 
@@ -64,14 +65,15 @@ struct Epilogue {
   // What products of codes are multiplied by
   __device__ __forceinline__ float factor() const { return *args.fp8.a_scale * *args.fp8.b_scale; }
 
-  // The panel that lies in `from`, once all threads have written it: 8 codes from 16 bytes, 64 bytes of a row.
+  // The panel that lies in `from`, once all threads have written it: 8 codes from 16 bytes, 64 bytes a row.
   // Multiplied in bf16: the scale is a power of two, so that only what has the code 0 could lose bits.
   __device__ __forceinline__ void codes(Tile<kTileRows, kPanel> from, TilePlace tile, int panel) const {
     constexpr int kOfRow = kPanel / 8, kRows = kWarpgroup / kOfRow, kAtOnce = 4;
     constexpr auto kFormat = kFactors == Factors::kE5m2 ? __NV_E5M2 : __NV_E4M3;
     uint32_t place = thread;
     ptx::opaque(place);  // else addresses are computed far ahead, and fill the registers
-    const int first = place / kOfRow, chunk = place % kOfRow, column = tile.column + panel * kPanel + chunk * 8;
+    const int first = place / kOfRow, chunk = place % kOfRow,
+              column = tile.column + panel * kPanel + chunk * 8;
     const int rows = column < args.n ? args.m - tile.row - first : 0;
     uint8_t* to = args.fp8.codes + static_cast<int64_t>(tile.row + first) * args.n + column;
     const __nv_bfloat162 inverse = __float2bfloat162_rn(1 / *args.fp8.scale);

@@ -321,8 +321,8 @@ TEST_F(Fp8Test, BackwardIsThatOfTheCpu) {
     }
 }
 
-// Ours, with an activation: sizes that are no multiples of a tile, several rounds of all multiprocessors, sums
-// of one step and of many
+// Ours, with an activation: sizes that are no multiples of a tile, several rounds of all multiprocessors,
+// sums of one step and of many
 constexpr Sizes kOwnSizes[] = {
     {1, 16, 16}, {67, 144, 208}, {300, 272, 784}, {515, 1600, 192}, {33001, 80, 208}};
 constexpr Activation kOfOwn[] = {Activation::kGelu, Activation::kGeluExact};

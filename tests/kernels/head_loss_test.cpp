@@ -1,4 +1,4 @@
-// The logits and the loss in one (HeadLoss, HeadGradient) on the CPU, against the same as separate operations.
+// The logits and the loss in one (HeadLoss, HeadGradient) on the CPU, against separate operations.
 #include <cmath>
 
 #include "tests/support.h"
