@@ -1,8 +1,8 @@
 // Our matrix products for compute capability 9.0, in bf16 with sums in fp32, rounded once. Where cuBLASLt
 // computes an epilogue after its products, ours computes it beside them. Same arguments, same bits.
 //
-// Two kinds, with GELU alone, also take factors in FP8, whose products the tensor cores add with some 14 bits,
-// and write their result in FP8 as well.
+// Two kinds, with GELU alone, also take factors in FP8, and write their result in FP8 as well. The tensor
+// cores add products of FP8 with some 14 bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
