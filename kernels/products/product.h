@@ -46,9 +46,8 @@ enum class Kind {
 // Of kExp
 struct Exponentials {
   const float* references = nullptr;  // [m]
-  const int32_t* left_out =
-      nullptr;  // [m]: a column of each row that does not count, as from `end` on; or -1
-  int64_t end = 0;
+  const int32_t* left_out = nullptr;  // [m]: a column of each row that does not count; negative: none
+  int64_t end = 0;                    // columns from here on do not count
 };
 constexpr float kMostExponent = 60;  // sums of 2^32 of them stay finite, and so do products with them
 
