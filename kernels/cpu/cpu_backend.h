@@ -1,8 +1,8 @@
 // The CPU backend: fp32, OpenMP across rows, heads or channels, BLAS for products. It is the oracle for the
 // CUDA kernels.
 //
-// Every sum has an order that does not depend on timing, so a given thread count gives the same bits every
-// time.
+// Every sum has an order that depends neither on timing nor on the number of threads, so the bits are the
+// same every time on one kind of processor.
 #pragma once
 
 #include "kernels/attention/cpu_workspace.h"

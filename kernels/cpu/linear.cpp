@@ -1,11 +1,10 @@
-#include <cblas.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_codes.h"
 #include "kernels/cpu/gradients.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
@@ -82,7 +81,7 @@ void multiply_few_rows(const LinearForward& a, const Tensor& product) {
   }
 }
 
-void multiply(const LinearForward& a, const Tensor& product) {
+void multiply_many_rows(const LinearForward& a, const Tensor& product) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* bias = a.bias ? a.bias.as<float>() : nullptr;
   const bool prefilled = a.bias || a.add;  // the product is then added to what stands there
@@ -94,8 +93,14 @@ void multiply(const LinearForward& a, const Tensor& product) {
       for (int64_t o = 0; o < O; ++o) y[o] = (add ? add[o] : 0.0f) + (bias ? bias[o] : 0.0f);
     }
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, O, C, 1.0f, a.x.as<float>(), C,
-              a.weight.as<float>(), C, prefilled ? 1.0f : 0.0f, product.as<float>(), O);
+  multiply({.rows = N,
+            .columns = O,
+            .terms = C,
+            .a = {a.x.as<float>(), C},
+            .b = {a.weight.as<float>(), C, true},
+            .keep = prefilled ? 1.0f : 0.0f,
+            .result = product.as<float>(),
+            .row = O});
 }
 
 }  // namespace
@@ -107,7 +112,7 @@ void run(const LinearForward& given, const Launch& /*on*/) {
   if (a.x.shape[0] <= kFewRows) {
     multiply_few_rows(a, product);
   } else {
-    multiply(a, product);
+    multiply_many_rows(a, product);
   }
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
@@ -124,17 +129,24 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
   const float* dy = a.dy.as<float>();
   begin_gradients(a.accumulate, {a.dbias, a.dx_sum});
   if (a.dweight)
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, O, C, N, 1.0f, dy, O, a.x.as<float>(), C,
-                a.accumulate ? 1.0f : 0.0f, a.dweight.as<float>(), C);
+    multiply({.rows = O,
+              .columns = C,
+              .terms = N,
+              .a = {dy, O, true},
+              .b = {a.x.as<float>(), C},
+              .keep = a.accumulate ? 1.0f : 0.0f,
+              .result = a.dweight.as<float>(),
+              .row = C});
   if (a.dbias) add_rows(a.dy, a.dbias);
   if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
-  const float to_add = a.add ? 1.0f : 0.0f;
-  if (a.fp8_dy)
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, C, O, 1.0f, a.fp8_dy.data.as<float>(), O,
-                a.fp8_weight.data.as<float>(), O, to_add, a.dx.as<float>(), C);
-  else
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, C, O, 1.0f, dy, O, a.weight.as<float>(), C,
-                to_add, a.dx.as<float>(), C);
+  multiply({.rows = N,
+            .columns = C,
+            .terms = O,
+            .a = {a.fp8_dy ? a.fp8_dy.data.as<float>() : dy, O},
+            .b = a.fp8_dy ? Matrix{a.fp8_weight.data.as<float>(), O, true} : Matrix{a.weight.as<float>(), C},
+            .keep = a.add ? 1.0f : 0.0f,
+            .result = a.dx.as<float>(),
+            .row = C});
   if (a.pre_activation)
     with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);

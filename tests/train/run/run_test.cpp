@@ -51,6 +51,21 @@ TEST_F(Run, ResumesBitForBit) {
   EXPECT_EQ(losses("out"), losses("cut"));
 }
 
+TEST_F(Run, HasTheSameBitsOnAnyNumberOfThreads) {
+  std::vector<std::string> losses_of_one;
+  for (const char* threads : {"1", "2", "3"}) {
+    const ProcessResult result =
+        run_process("/usr/bin/env",
+                    {"OMP_NUM_THREADS=" + std::string(threads), TRAIN_BINARY, "--config", "small.yaml",
+                     "--set", "train.folder=on" + std::string(threads)},
+                    {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+    const std::vector<std::string> found = losses("on" + std::string(threads));
+    if (losses_of_one.empty()) losses_of_one = found;
+    EXPECT_EQ(found, losses_of_one) << threads;
+  }
+}
+
 // A mask depends on the number of the step, not on the process that runs it.
 TEST_F(Run, ResumesBitForBitWithDropout) {
   const std::vector<std::string> drops{"--set", "model.dropout=0.1"};
