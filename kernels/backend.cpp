@@ -66,9 +66,9 @@ class Backend::RecordedOperations final : public Recorded {
 
 namespace {
 
-class HostFetch final : public Fetch {
+class HostCopy final : public Transfer {
  public:
-  HostFetch(const Tensor& from, const Tensor& to) : from_(from), to_(to) {}
+  HostCopy(const Tensor& from, const Tensor& to) : from_(from), to_(to) {}
   void start() override {
     if (from_.data) std::memcpy(to_.data, from_.data, to_.bytes());  // a plan has no memory
   }
@@ -80,8 +80,12 @@ class HostFetch final : public Fetch {
 
 }  // namespace
 
-std::unique_ptr<Fetch> Backend::fetch(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
-  return std::make_unique<HostFetch>(from, to);
+std::unique_ptr<Transfer> Backend::fetch(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
+  return std::make_unique<HostCopy>(from, to);
+}
+
+std::unique_ptr<Transfer> Backend::send(CUstream_st* /*stream*/, const Tensor& from, const Tensor& to) {
+  return std::make_unique<HostCopy>(from, to);
 }
 
 std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<void()> operations) {

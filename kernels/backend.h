@@ -42,12 +42,12 @@ class OpObserver {
   virtual void after_part(LinearBackward::Part /*part*/, Backend& /*backend*/, const Launch& /*launch*/) {}
 };
 
-// A tensor whose values the host fetches while later operations already run.
-class Fetch {
+// A copy between the host and the device that neither of them waits for, again and again
+class Transfer {
  public:
-  virtual ~Fetch() = default;
-  virtual void start() = 0;  // enqueues the copy: of what the operations before it write
-  virtual void wait() = 0;   // until the values are there
+  virtual ~Transfer() = default;
+  virtual void start() = 0;  // enqueues it
+  virtual void wait() = 0;   // until the last one is done; returns at once if there was none
 };
 
 // Operations that are run again and again with the same arguments; what changes is in the tensors.
@@ -83,9 +83,13 @@ class Backend {
   // on other devices, run() calls `operations`. The backend, and what they refer to, must outlive it.
   std::unique_ptr<Recorded> record(CUstream_st* stream, std::function<void()> operations);
 
-  // `to` is of Arena::pinned(device()) and as large as `from`. No operation after start() may write `from`
-  // before wait() has returned. The backend must outlive it.
-  virtual std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to);
+  // `to` is of Arena::pinned(device()) and as large as `from`. It gets what the operations before start()
+  // write, while later ones already run: none of them may write `from` before wait() has returned. The
+  // backend must outlive it.
+  virtual std::unique_ptr<Transfer> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to);
+  // The other direction: `from` is of Arena::pinned(device()). The operations after start() read what the
+  // host wrote before it. The host may write `from` again when wait() has returned.
+  virtual std::unique_ptr<Transfer> send(CUstream_st* stream, const Tensor& from, const Tensor& to);
 
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }

@@ -51,8 +51,9 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
   return all;
 }
 
-// Before the fourth of six steps an evaluation runs and memory is taken that stays, so that tensors of later
-// steps lie elsewhere; before the fifth a step is dropped after its first micro-step.
+// Nobody asks for the results of the second of six steps. Before the fourth an evaluation runs and memory is
+// taken that stays, so that tensors of later steps lie elsewhere; before the fifth a step is dropped after
+// its first micro-step.
 inline StepsResult varied_steps(Backend& be, const RunShape& shape, HostTensors& make) {
   Arena arena = be.device() == Device::kCuda ? Arena::cuda() : Arena::host();
   TrainState state(be, arena, shape);
@@ -81,6 +82,7 @@ inline StepsResult varied_steps(Backend& be, const RunShape& shape, HostTensors&
           state.step(sequences, counted_tokens, kTestOptimizer, 1, i, [](int64_t) { return false; }));
     }
     EXPECT_TRUE(state.step(sequences, counted_tokens, kTestOptimizer, 1e-2 / i, i));
+    if (i == 2) continue;
     const TrainState::StepResult r = state.finish_step();
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);

@@ -6,8 +6,8 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/products/product.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/products/product.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -61,10 +61,8 @@ bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
                           properties.major, properties.minor);
     return false;
   }
-  traits = {.device = Device::kCuda,
-            .arch = arch,
-            .name = properties.name,
-            .own_products = products::available()};
+  traits = {
+      .device = Device::kCuda, .arch = arch, .name = properties.name, .own_products = products::available()};
   return true;
 }
 
@@ -158,24 +156,31 @@ void CudaBackend::run_op(const Copy& a, const Launch& on) {
 
 namespace {
 
-// The copy has a stream of its own, which waits for what was enqueued before it and for which nothing waits.
-class CudaFetch final : public Fetch {
+class CudaEvent {
  public:
-  CudaFetch(cudaStream_t stream, cudaStream_t own, const Tensor& from, const Tensor& to)
-      : stream_(stream), own_(own), from_(from), to_(to) {
-    TESSERA_CUDA(cudaEventCreateWithFlags(&written_, cudaEventDisableTiming));
-    TESSERA_CUDA(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
-  }
-  ~CudaFetch() override {
-    cudaEventDestroy(written_);
-    cudaEventDestroy(done_);
-  }
-  CudaFetch(const CudaFetch&) = delete;
-  CudaFetch& operator=(const CudaFetch&) = delete;
+  CudaEvent() { TESSERA_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~CudaEvent() { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// A copy in the queue `own`. Where that is another queue than `stream`, it waits for what was enqueued there
+// before, and nothing there waits for it.
+class CudaTransfer final : public Transfer {
+ public:
+  CudaTransfer(cudaStream_t stream, cudaStream_t own, const Tensor& from, const Tensor& to)
+      : stream_(stream), own_(own), from_(from), to_(to) {}
 
   void start() override {
-    TESSERA_CUDA(cudaEventRecord(written_, stream_));
-    TESSERA_CUDA(cudaStreamWaitEvent(own_, written_, 0));
+    if (own_ != stream_) {
+      TESSERA_CUDA(cudaEventRecord(before_, stream_));
+      TESSERA_CUDA(cudaStreamWaitEvent(own_, before_, 0));
+    }
     TESSERA_CUDA(cudaMemcpyAsync(to_.data, from_.data, to_.bytes(), cudaMemcpyDefault, own_));
     TESSERA_CUDA(cudaEventRecord(done_, own_));
   }
@@ -184,13 +189,17 @@ class CudaFetch final : public Fetch {
  private:
   cudaStream_t stream_, own_;
   Tensor from_, to_;
-  cudaEvent_t written_ = nullptr, done_ = nullptr;
+  CudaEvent before_, done_;
 };
 
 }  // namespace
 
-std::unique_ptr<Fetch> CudaBackend::fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) {
-  return std::make_unique<CudaFetch>(stream, fetch_stream_, from, to);
+std::unique_ptr<Transfer> CudaBackend::fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) {
+  return std::make_unique<CudaTransfer>(stream, fetch_stream_, from, to);
+}
+
+std::unique_ptr<Transfer> CudaBackend::send(CUstream_st* stream, const Tensor& from, const Tensor& to) {
+  return std::make_unique<CudaTransfer>(stream, stream, from, to);
 }
 
 class CudaBackend::CapturedGraph final : public Graph {

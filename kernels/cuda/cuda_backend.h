@@ -31,7 +31,8 @@ class CudaBackend final : public Backend {
   void synchronize(CUstream_st* stream) override;
   CUstream_st* stream() const override { return stream_; }
   GemmLibrary* gemms() override { return &gemms_; }
-  std::unique_ptr<Fetch> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
+  std::unique_ptr<Transfer> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
+  std::unique_ptr<Transfer> send(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
 
  private:
   struct Named {

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -54,6 +55,26 @@ nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& 
   return by_op;
 }
 
+using Measure = std::function<StepTimes(const TimedSteps&)>;
+
+OpTimes times_by_operation(Backend& be, int64_t steps, const Measure& measure) {
+  OpTimer timer(be);
+  measure({.warmup = 1, .steps = steps, .before_step = [&](int64_t step) {
+             if (step == 0) timer.clear();
+           }});
+  return timer.times();
+}
+
+std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model, int64_t steps,
+                                          const Measure& measure) {
+  OpRecorder recorder(be, model);
+  measure({.warmup = 1, .steps = steps, .before_step = [&](int64_t step) {
+             if (step == 0) recorder.clear();
+             recorder.let_host_get_ahead();
+           }});
+  return recorder.rows(steps);
+}
+
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
   check(options.markdown.empty() || options.roofline, "--markdown writes the table of --roofline: add it");
   if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
@@ -75,26 +96,20 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     arena.reserve(plan_memory(of, device).peak_bytes());
     return time_steps(*be, arena, of, optimizer, steps);
   };
-  const StepTimes one = measure(alone, {.warmup = options.warmup, .steps = options.steps});
+  const auto measure_one = [&](const TimedSteps& steps) { return measure(alone, steps); };
+  const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
   const StepTimes all =
       comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
-  OpTimes times;
-  {
-    OpTimer timer(*be);
-    measure(alone, {.warmup = 1, .steps = timed_steps, .warm = [&] { timer.clear(); }});
-    times = timer.times();
-  }
+  const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
   Roofline roofline{
       .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
   if (options.roofline) {
     roofline.bytes_per_second = measure_bandwidth(*be);
     if (shape.fp8) roofline.fp8_flop_per_second = gemm_peak(*be, /*fp8=*/true);
-    OpRecorder recorder(*be, shape.model);
-    measure(alone, {.warmup = 1, .steps = timed_steps, .warm = [&] { recorder.clear(); }});
-    roofline.rows = recorder.rows(timed_steps);
+    roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_one);
     sort_by_time(roofline);
   }
   ranks.finish();

@@ -70,11 +70,6 @@ std::string shape_of(const Op& a) {
     return "";
 }
 
-bool waits_for_device(const AnyOp& op) {
-  const auto* copy = std::get_if<const Copy*>(&op);
-  return copy && ((*copy)->from.device == Device::kCpu || (*copy)->to.device == Device::kCpu);
-}
-
 }  // namespace
 
 OpRecorder::OpRecorder(Backend& backend, const ModelConfig& model)
@@ -129,10 +124,6 @@ void OpRecorder::stop(const std::string& operation, const std::string& shape,
 
 void OpRecorder::before(const AnyOp& op, Backend&, const Launch&) {
   if (own_) return;
-  if (host_waited_ && !waits_for_device(op)) {
-    let_host_get_ahead();
-    host_waited_ = false;
-  }
   const auto* backward = std::get_if<const LinearBackward*>(&op);
   backward_ = backward ? *backward : nullptr;
   parts_.clear();
@@ -167,7 +158,6 @@ void OpRecorder::finish_backward() {
 
 void OpRecorder::after(const AnyOp& op, Backend&, const Launch&) {
   if (own_) return;
-  if (waits_for_device(op)) host_waited_ = true;
   if (backward_) return finish_backward();
   const std::string shape = std::visit([](const auto* a) { return shape_of(*a); }, op);
   const auto* forward = std::get_if<const LinearForward*>(&op);

@@ -1,9 +1,8 @@
 // Measures the operations of training steps for a roofline: their time, by events of their stream, and what
 // they need at least.
 //
-// The device must not wait for the host, or the wait would count as an operation's time. So where the host
-// has waited for the device (a copy from or to the host), large copies are enqueued before the next
-// operation, during which the host gets ahead.
+// The device must not wait for the host, or the wait would count as an operation's time. So before each step
+// the host is let get ahead.
 #pragma once
 
 #include <functional>
@@ -33,6 +32,7 @@ class OpRecorder final : public OpObserver {
   void after(const AnyOp& op, Backend& backend, const Launch& launch) override;
   void after_part(LinearBackward::Part part, Backend& backend, const Launch& launch) override;
 
+  void let_host_get_ahead();                     // enqueues large copies, which take the device a while
   void clear();                                  // forgets what it has measured
   std::vector<RooflineRow> rows(int64_t steps);  // of one of so many steps; waits for the device
 
@@ -42,7 +42,6 @@ class OpRecorder final : public OpObserver {
     OpCost last;      // of a call
     std::vector<std::unique_ptr<Timer>> timers;
   };
-  void let_host_get_ahead();
   void start();
   void stop(const std::string& operation, const std::string& shape, const std::function<OpCost()>& cost);
   void finish_backward();
@@ -56,7 +55,7 @@ class OpRecorder final : public OpObserver {
   std::unique_ptr<Timer> running_;
   const LinearBackward* backward_ = nullptr;      // that runs
   std::vector<LinearBackward::Part> parts_ = {};  // that it has told
-  bool host_waited_ = true, own_ = false;
+  bool own_ = false;                              // its own copies run
 };
 
 }  // namespace tessera

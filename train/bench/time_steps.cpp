@@ -21,7 +21,7 @@ StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const Opt
   StepTimes result;
   for (int64_t i = 0; i < of.warmup + of.steps; ++i) {
     Arena::Phase phase(arena, "step", i + 1, Arena::Phase::kRecordFirstFew);
-    if (i == of.warmup && of.warm) of.warm();
+    if (of.before_step) of.before_step(i - of.warmup);
     if (i == of.warmup && of.comm) of.comm->take_waited_seconds();
     const Clock::time_point start = Clock::now();
     state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(), optimizer, 1e-4, i + 1);

@@ -83,7 +83,7 @@ class Decoder {
   SamplingRule rule_;  // of sample_
   uint64_t seed_ = 0;
   std::unique_ptr<Recorded> sample_, read_;
-  std::unique_ptr<Fetch> fetch_;
+  std::unique_ptr<Transfer> fetch_;
 };
 
 }  // namespace tessera

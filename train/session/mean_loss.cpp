@@ -11,7 +11,7 @@ std::vector<float> host_losses(const Stream& stream, const Tensor& losses) {
   return host;
 }
 
-double mean_loss(const std::vector<float>& losses, double counted) {
+double mean_loss(std::span<const float> losses, double counted) {
   return counted > 0 ? std::accumulate(losses.begin(), losses.end(), 0.0) / counted : 0;
 }
 

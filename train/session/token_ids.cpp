@@ -12,7 +12,7 @@ namespace {
 const char* name_of(Ids which) { return which == Ids::kTokens ? "token" : "target"; }
 
 // Kernels read and write rows of tables by these ids; on a GPU an access past the end would not be caught.
-void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size) {
+void check_in_vocabulary(Ids which, std::span<const int32_t> ids, int64_t vocab_size) {
   // As unsigned, kNoTarget is the largest of all ids, and one more is 0.
   static_assert(kNoTarget == -1);
   const uint32_t shift = which == Ids::kTargets ? 1 : 0;
@@ -43,29 +43,40 @@ void check_documents(std::span<const int32_t> documents, int64_t T) {
 
 }  // namespace
 
-void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
-              const Tensor& to) {
+void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, const Tensor& to) {
   check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", name_of(which),
         to.numel(), to.shape.to_string(), ids.size());
-  check_ids(which, ids, vocab_size);
-  stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
+  check_in_vocabulary(which, ids, vocab_size);
 }
 
-void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to) {
+std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
+                                           std::vector<int32_t>& room) {
   if (!to) {
     check(documents.empty(),
           "the sequences hold several documents, and this run joins them: it was planned without documents");
-    return;
+    return {};
   }
-  std::vector<int32_t> whole;
   if (documents.empty()) {
-    for (int64_t n = 0; n < to.numel() / 2; ++n) whole.insert(whole.end(), {0, static_cast<int32_t>(T)});
-    documents = whole;
+    room.clear();
+    for (int64_t n = 0; n < to.numel() / 2; ++n) room.insert(room.end(), {0, static_cast<int32_t>(T)});
+    return room;
   }
   check(!to.data || std::ssize(documents) == to.numel(), "documents wanted: {} numbers for {}, found: {}",
         to.numel(), to.shape.to_string(), documents.size());
   check_documents(documents, T);
-  stream.run(Copy{{const_cast<int32_t*>(documents.data()), DType::kI32, to.shape, Device::kCpu}, to});
+  return documents;
+}
+
+void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
+              const Tensor& to) {
+  check_ids(which, ids, vocab_size, to);
+  stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
+}
+
+void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to) {
+  std::vector<int32_t> room;
+  const std::span<const int32_t> values = checked_documents(documents, T, to, room);
+  if (to) stream.run(Copy{{const_cast<int32_t*>(values.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 
 }  // namespace tessera

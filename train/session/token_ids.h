@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kernels/stream.h"
 
@@ -9,14 +10,19 @@ namespace tessera {
 
 enum class Ids { kTokens, kTargets };
 
-// Copies ids to the device, as many as `to` has elements (a planned tensor takes any number). Error,
-// before any kernel: another number, or an id outside the vocabulary; a target may be kNoTarget.
+// As many ids as `to` has elements (a planned tensor takes any number). Error: another number, or an id
+// outside the vocabulary; a target may be kNoTarget.
+void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, const Tensor& to);
+
+// The values of `to`, [.., T, 2], of `documents` of Sequences of T tokens; without any, a sequence is one
+// document. They lie in `documents` or in `room`. A `to` that is none wants none. Error: another number, a
+// token outside its document, a document that is not the same for all its tokens.
+std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
+                                           std::vector<int32_t>& room);
+
+// The same, and copied to the device before they return
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to);
-
-// Copies `documents` of Sequences of T tokens to `to`, [.., T, 2]; without any, a sequence is one document.
-// A `to` that is none wants none. Error, before any kernel: another number, a token outside its document, a
-// document that is not the same for all its tokens.
 void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to);
 
 }  // namespace tessera

@@ -38,7 +38,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
           allocate_trained(arena, MemoryTag::kGradients, "gradients", shape.dtype, session_.layout()),
           discarded_)),
       optimizer_(arena, shape.model, model_.params, shape.moments,
-                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze) {
+                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze),
+      host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fused_head = shape.fused_head;
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
         comm_->size());
@@ -60,13 +61,16 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     if (bucket) stream().run(FillZero{bucket});
   gathered_.resize(grads_.buckets.size());
   const Shape per_token{shape.micro_steps, shape.rows()};
-  tokens_ = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, per_token);
-  targets_ = arena.alloc(MemoryTag::kData, "targets", DType::kI32, per_token);
+  const auto take = [&](const char* name, DType dtype, const Shape& of) {
+    return arena.alloc(MemoryTag::kData, name, dtype, of);
+  };
+  tokens_ = {stream(), host_, take("tokens", DType::kI32, per_token)};
+  targets_ = {stream(), host_, take("targets", DType::kI32, per_token)};
   if (shape.documents)
-    documents_ =
-        arena.alloc(MemoryTag::kData, "documents", DType::kI32, {shape.micro_steps, shape.rows(), 2});
-  losses_ = arena.alloc(MemoryTag::kData, "losses", DType::kF32, per_token);
-  gradient_scale_ = arena.alloc(MemoryTag::kData, "gradient scale", DType::kF32, {1});
+    documents_ = {stream(), host_, take("documents", DType::kI32, {shape.micro_steps, shape.rows(), 2})};
+  losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
+  norms_ = {stream(), host_, optimizer_.grad_norms()};
+  gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   set_counted(shape.tokens_per_step());
 }
 
@@ -103,16 +107,21 @@ void TrainState::check_counted(std::span<const int32_t> targets, int64_t counted
 
 void TrainState::set_counted(int64_t counted_tokens) {
   counted_tokens_ = counted_tokens;
-  auto scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens));
-  stream().run(Copy{{&scale, DType::kF32, gradient_scale_.shape, Device::kCpu}, gradient_scale_});
+  const auto scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens));
+  gradient_scale_.send(std::span(&scale, 1));
 }
 
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
-  copy_ids(stream(), Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_);
-  copy_ids(stream(), Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_);
-  copy_documents(stream(), sequences.documents, shape_.sequence_length, documents_);
+  std::vector<int32_t> room;
+  const std::span<const int32_t> documents =
+      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), room);
+  check_ids(Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_.device());
+  check_ids(Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_.device());
   check_counted(sequences.targets, counted_tokens);
+  tokens_.send(sequences.tokens);
+  targets_.send(sequences.targets);
+  documents_.send(documents);
   if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
@@ -139,23 +148,25 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
+  losses_.values(), norms_.values();  // of the step before, if nobody asked for them
   fp8_.begin_step(stream());
   for (int64_t layer = 0; !shared && layer <= shape_.model.layers; ++layer)
     fp8_.quantise_weights(stream(), layer);
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
-    for (const Tensor& input : {tokens_, targets_, documents_}) copy_row(input, m, 0);
+    for (const SentTensor* input : {&tokens_, &targets_, &documents_}) copy_row(input->device(), m, 0);
     run({.first = m == 0,
          .dropout = {.probabilities = shape_.model.dropout,
                      .key = dropout_key(shape_.seed, step),
                      .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)},
          .hooks = {.before_forward = shared && m == 0 ? await_weights : OnLayer(),
                    .after_backward = shared && last ? reduce : OnLayer()}});
-    copy_row(losses_, shape_.micro_steps - 1, m);
+    copy_row(losses_.device(), shape_.micro_steps - 1, m);
     keep_pace();
     if (continues && !continues(m + 1) && !last) return false;
   }
+  losses_.start();
   comm_->wait();
   update_weights(config, learning_rate, step);
   stepped_ = true;
@@ -177,10 +188,12 @@ void TrainState::keep_pace() {
 
 void TrainState::compute(const MicroStep& micro_step) {
   const Shape shape{shape_.micro_batch, shape_.sequence_length};
-  Batch batch{.tokens = tokens_.rows(0, 1).view(shape), .targets = targets_.rows(0, 1).view(shape)};
-  if (documents_) batch.documents = documents_.rows(0, 1).view({shape[0], shape[1], 2});
-  train_batch(stream(), arena_, model_, batch, gradient_scale_,
-              losses_.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}), grads_, micro_step.dropout,
+  const Tensor &documents = documents_.device(), &losses = losses_.device();
+  Batch batch{.tokens = tokens_.device().rows(0, 1).view(shape),
+              .targets = targets_.device().rows(0, 1).view(shape)};
+  if (documents) batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
+  train_batch(stream(), arena_, model_, batch, gradient_scale_.device(),
+              losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}), grads_, micro_step.dropout,
               micro_step.hooks, /*accumulate=*/!micro_step.first);
 }
 
@@ -228,6 +241,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
     comm_->all_gather({.part = optimizer_.part().of(norms), .whole = norms});
     comm_->wait();
   }
+  norms_.start();
   std::vector<size_t> buckets(reduced_.size());
   std::iota(buckets.begin(), buckets.end(), size_t{0});
   if (!sharded) return optimizer_.update(stream(), buckets, reduced_, config, learning_rate, step);
@@ -256,13 +270,10 @@ void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(c
 }
 
 TrainState::StepResult TrainState::finish_step() {
-  const Tensor& norms = optimizer_.grad_norms();
-  std::vector<float> host(static_cast<size_t>(norms.numel()));
-  stream().run(Copy{norms, {host.data(), DType::kF32, norms.shape, Device::kCpu}});
   const double counted_per_rank = static_cast<double>(counted_tokens_) / static_cast<double>(shape_.ranks),
-               loss = mean_loss(host_losses(stream(), losses_), counted_per_rank);
+               loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
-  for (const double norm : host) squares += norm * norm;
+  for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
   return {.loss = loss, .grad_norm = std::sqrt(squares)};
 }
 

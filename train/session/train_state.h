@@ -22,6 +22,7 @@
 #include "model/fp8.h"
 #include "model/optimizer.h"
 #include "train/parallel/communicator.h"
+#include "train/session/host_tensors.h"
 #include "train/session/session.h"
 
 namespace tessera {
@@ -54,7 +55,8 @@ class TrainState {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
   };
-  StepResult finish_step();  // waits for the device
+  // Of the last step. Waits until both are known; the device may then still be updating the weights.
+  StepResult finish_step();
 
   // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none.
   // Every rank has to call it.
@@ -105,12 +107,14 @@ class TrainState {
                                    // a bucket without trained parameters has none
   std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
   Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
+  Arena host_;                     // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
-  Tensor tokens_, targets_;  // [micro_steps, B T]
-  Tensor documents_;         // [micro_steps, B T, 2]; with shape.documents
-  Tensor losses_;            // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  int64_t counted_tokens_;   // of the step, on all ranks
-  Tensor gradient_scale_;    // [1] fp32: 1 / counted_tokens_
+  SentTensor tokens_, targets_;  // [micro_steps, B T]
+  SentTensor documents_;         // [micro_steps, B T, 2]; with shape.documents
+  FetchedTensor losses_;         // [micro_steps, B T]; a micro-step writes the last row, which is then copied
+  FetchedTensor norms_;          // the optimizer's grad_norms()
+  int64_t counted_tokens_;       // of the step, on all ranks
+  SentTensor gradient_scale_;    // [1] fp32: 1 / counted_tokens_
   std::array<RecordedMicroStep, 2> recorded_;  // the first of a step, and the others
   std::unique_ptr<Timer> enqueued_;            // the micro-step before; where a step has several
   bool stepped_ = false;                       // the first step is over
