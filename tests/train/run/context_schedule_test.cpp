@@ -44,7 +44,9 @@ struct ContextScheduleRun : TrainProgram {
 };
 
 TEST(PositionWithLength, CountsTheTokensAndRoundsUp) {
-  const RunState was{.data_position = 100, .sequence_length = 16};
+  RunState was;
+  was.data_position = 100;
+  was.sequence_length = 16;
   EXPECT_EQ(position_with_length(was, 16), 100);
   EXPECT_EQ(position_with_length(was, 32), 50);
   EXPECT_EQ(position_with_length(was, 8), 200);
