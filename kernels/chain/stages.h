@@ -20,15 +20,16 @@ struct Stage {
   uint32_t x, add, y;                   // first words; kNoWords: none
   uint16_t x_from, add_from;            // the stages that write x and add
   int32_t C, O;                         // elements of x and of y
-  int32_t tiles, first;                 // what blocks share out; the block that has tile 0
+  int32_t tiles, first, rounds;         // what blocks share out; the block with tile 0; most tiles of one
   float epsilon, scale;                 // of the norm; of attention's scores
   StageKind kind;
   StageNorm norm;
   FusedLinear::Epilogue epilogue;
   uint8_t tile_outputs;  // of a tile
+  uint8_t cache;         // attend: how many such stages there are before
 };
 
-inline constexpr int kWarps = 8;               // that compute; one more loads
+inline constexpr int kWarps = 8;               // that compute
 inline constexpr int kTileRows = 8;            // of W, at most
 inline constexpr int kChunk = 1024;            // elements of a row of W that are loaded at a time
 inline constexpr int kMostNormed = 4096;       // elements of an x with a norm
@@ -37,10 +38,10 @@ inline constexpr int kMostBlocks = 192;        // of the grid
 inline constexpr int kMostGroup = 8;           // query heads of a head of keys and values
 inline constexpr int kUnitKeys = 16 * kWarps;  // keys that the warps take together
 inline constexpr int kMostHeadDim = 128;
-inline constexpr int kMostStages = 300;
+inline constexpr int kMostStages = 256;
+inline constexpr int kMostAttends = 50;
 inline constexpr int kStateWords = 4;
 
-// The kernel's parameters: at most 32,764 bytes (CUDA C++ Programming Guide, __global__ parameters)
 struct Args {
   const int32_t *tokens, *starts;  // [1] each
   const float* angles;             // [capacity, D / 2, 2], null: no rotation
@@ -48,10 +49,9 @@ struct Args {
   uint32_t* words;
   uint32_t *parts, *part_lse;  // [blocks, group, D, 2] and [blocks, group, 2]
   int32_t capacity, kv_heads, group, head_dim;
-  int32_t count;       // of stages
-  int32_t ring_bytes;  // of shared memory; then as much as x and attention need
+  int32_t count, attends;  // stages; those of attention
   Stage stages[kMostStages];
 };
-static_assert(sizeof(Stage) <= 96 && sizeof(Args) <= 32764);
+static_assert(sizeof(Stage) <= 96);
 
 }  // namespace tessera::chain

@@ -69,8 +69,7 @@ int count_stages(std::span<const ChainedOp> operations) {
   if (!embedding || embedding->y.dtype != DType::kBF16 || embedding->tokens.numel() != 1 ||
       !embedding->starts || embedding->documents)
     return 0;
-  int stages = 1;
-  const DecodePlan* plan = nullptr;
+  int stages = 1, attends = 0;
   for (size_t i = 1; i < operations.size(); ++i, ++stages) {
     if (const std::optional<FusedLinear> linear = linear_of(operations[i])) {
       if (!serves_linear(*linear)) return 0;
@@ -80,9 +79,9 @@ int count_stages(std::span<const ChainedOp> operations) {
     if (!heads || ++i == operations.size()) return 0;
     const auto* attention = std::get_if<DecodeAttention>(&operations[i]);
     if (!attention || !serves_attention(*heads, *attention)) return 0;
-    plan = &attention->plan;
+    ++attends;
   }
-  return plan && stages <= kMostStages ? stages : 0;
+  return attends > 0 && attends <= kMostAttends && stages <= kMostStages ? stages : 0;
 }
 
 const DecodeShape& attention_of(std::span<const ChainedOp> operations) {
@@ -148,6 +147,7 @@ class Translator {
     args_.group = static_cast<int>(shape.heads / shape.kv_heads);
     args_.head_dim = static_cast<int>(shape.head_dim);
     Stage& s = next(StageKind::kAttend, args_.kv_heads);
+    s.cache = static_cast<uint8_t>(args_.attends++);
     s.weight = a.k_cache.data, s.bias = a.v_cache.data;
     s.scale = a.plan.scale;
     if (heads.rotary) {
@@ -171,7 +171,7 @@ class Translator {
     Stage& s = args_.stages[args_.count++];
     s.kind = kind;
     s.x = s.add = s.y = kNoWords;
-    s.tiles = tiles, s.first = first_;
+    s.tiles = tiles, s.first = first_, s.rounds = divide_up(tiles, blocks_);
     first_ = (first_ + tiles) % blocks_;
     return s;
   }

@@ -8,13 +8,13 @@ namespace tessera::cuda {
 // GELU in its tanh form, y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct TanhGelu {
   static constexpr float kSqrtTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
-  static __device__ __forceinline__ float value(float x) {
-    const float u = kSqrtTwoOverPi * (x + kCubic * x * x * x);
-    return 0.5f * x * (1 + tanhf(u));
+  static __device__ __forceinline__ float argument(float x) {
+    return kSqrtTwoOverPi * (x + kCubic * x * x * x);
   }
+  static __device__ __forceinline__ float value(float x) { return 0.5f * x * (1 + tanhf(argument(x))); }
   // (1 + t) / 2 + x (1 - t^2) u' / 2 with t = tanh u
   static __device__ __forceinline__ float slope(float x) {
-    const float t = tanhf(kSqrtTwoOverPi * (x + kCubic * x * x * x));
+    const float t = tanhf(argument(x));
     const float du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
   }

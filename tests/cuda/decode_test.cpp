@@ -359,10 +359,20 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
     ASSERT_TRUE(step.memory);
     DecodeStep one_by_one = step;
     one_by_one.memory = {};
-    for (const KvCache::Layer& layer : cache.layers)
-      for (const Tensor& t : {layer.k, layer.v}) stream.run(Copy{input(DType::kBF16, t.shape).cuda, t});
+    // Behind the text a cache holds what was there before
+    const auto set_rows = [&](int64_t first, int64_t count, float spread, float centre) {
+      for (const KvCache::Layer& layer : cache.layers)
+        for (const Tensor& t : {layer.k, layer.v}) {
+          const Tensor rows = t.view({t.shape[1], t.shape[2] * t.shape[3]}).rows(first, count);
+          stream.run(Copy{input(DType::kBF16, rows.shape, spread, centre).cuda, rows});
+        }
+    };
+    set_rows(0, kContext, 1, NAN);
+    int32_t tokens_before = 0;
     for (const int32_t start : {0, 1, 15, 16, 127, 128, 511, 700, 4199}) {
       SCOPED_TRACE(start);
+      if (start > 0) set_rows(tokens_before, start - tokens_before, 1, 0);
+      tokens_before = start;
       const auto set = [&](int32_t value, const Tensor& to) {
         stream.run(Copy{{&value, DType::kI32, to.shape, Device::kCpu}, to});
       };
@@ -382,10 +392,11 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
         const auto *x = reinterpret_cast<const uint16_t*>(found[i].data()),
                    *y = reinterpret_cast<const uint16_t*>(wanted[i].data());
         for (size_t j = 0; j < wanted[i].size() / 2; ++j) {
+          if (i > 0 && x[j] == y[j] && std::isnan(float_from_bf16(y[j]))) continue;  // behind the text
           error += std::pow(float_from_bf16(x[j]) - float_from_bf16(y[j]), 2);
           size += std::pow(float_from_bf16(y[j]), 2);
         }
-        EXPECT_LT(std::sqrt(error / size), 0.03) << (i == 0 ? "logits" : "cache");
+        EXPECT_LE(error, 0.03 * 0.03 * size) << (i == 0 ? "logits" : "cache");
       }
     }
   }

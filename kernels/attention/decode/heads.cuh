@@ -64,8 +64,9 @@ struct MmaHeads {
     }
   }
 
-  // The first `keys` keys of a tile
-  __device__ __forceinline__ void take(SharedRows<Tile> k, SharedRows<Tile> v, int keys) {
+  // The first `keys` keys of a tile. Rows: where its chunks lie, as in SharedRows
+  template <class Rows>
+  __device__ __forceinline__ void take(Rows k, Rows v, int keys) {
     float s[4];
     scores(k, s);
     const int lane = threadIdx.x % 32;
@@ -117,7 +118,8 @@ struct MmaHeads {
 
  private:
   // s becomes c S; two chains of products, each half as long
-  __device__ __forceinline__ void scores(SharedRows<Tile> k, float (&s)[4]) const {
+  template <class Rows>
+  __device__ __forceinline__ void scores(Rows k, float (&s)[4]) const {
     const int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
     float chain[2][4] = {};
 #pragma unroll

@@ -42,18 +42,27 @@ __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from,
     low_weight[i] = static_cast<float>(norm[at]), high_weight[i] = static_cast<float>(norm[at + pairs]);
   }
   uint32_t low_word[kPairs], high_word[kPairs];
+  const auto load = [&] {
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const uint32_t* own = from + lane + i * kWarp;
-    if (exists(i)) low_word[i] = ptx::load_relaxed(own), high_word[i] = ptx::load_relaxed(own + pairs);
-  }
+    for (int i = 0; i < kPairs; ++i) {
+      const uint32_t* own = from + lane + i * kWarp;
+      if (exists(i)) low_word[i] = ptx::load_relaxed(own), high_word[i] = ptx::load_relaxed(own + pairs);
+    }
+  };
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const uint32_t* own = from + lane + i * kWarp;
-    if (!exists(i)) continue;
-    wait_for(low_word[i], own, stamp), wait_for(high_word[i], own + pairs, stamp);
-    low[i] = value_of(low_word[i]), high[i] = value_of(high_word[i]);
-  }
+  for (int i = 0; i < kPairs; ++i) low_word[i] = high_word[i] = stamp;
+  load();
+  wait_for_all(
+      [&] {
+        bool come = true;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i)
+          come = come && has_come(low_word[i], stamp) && has_come(high_word[i], stamp);
+        return come;
+      },
+      load);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) low[i] = value_of(low_word[i]), high[i] = value_of(high_word[i]);
   if (norm) {
     float squares = 0;
 #pragma unroll
@@ -84,7 +93,7 @@ __device__ __forceinline__ void place_heads(const Block& b, const Stage& s, cons
                                             const AttendMemory<kWidth>& memory) {
   const int D = b.a.head_dim, group = b.a.group, K = b.a.kv_heads, H = K * group;
   const uint32_t stamp = b.stamp(s.x_from);
-  const uint32_t* heads = b.a.words + s.x;
+  const uint32_t* heads = b.words + s.x;
   const bool rotates = b.a.angles != nullptr;
   const int64_t row = (int64_t{b.start} * K + task.head) * D;
   for (int job = threadIdx.x / kWarp; job < group + (task.last() ? 2 : 0); job += kWarps) {
@@ -101,59 +110,53 @@ __device__ __forceinline__ void place_heads(const Block& b, const Stage& s, cons
   }
 }
 
-// y of a head from its parts, of which this block takes every parts-th run of elements
+// y of a head from its parts, of which this block takes every parts-th run of elements. Neighbouring lanes
+// have the parts of an element.
 __device__ __forceinline__ void merge_parts(const Block& b, const Stage& s, int index,
                                             const AttendTask& task) {
-  constexpr int kAtOnce = 8;
   const int D = b.a.head_dim, elements = b.a.group * D, run = (elements + task.parts - 1) / task.parts;
+  const int lanes = min(kWarp, 1 << (kWarp - __clz(task.parts - 1)));  // of an element
+  const int begin = task.part * run, end = min(begin + run, elements);
   const uint32_t stamp = b.long_stamp(index);
-  const int end = min((task.part + 1) * run, elements);
-  for (int i = task.part * run + static_cast<int>(threadIdx.x); i < end; i += kComputeThreads) {
-    const int head = i / D;
+  const int first_part = static_cast<int>(threadIdx.x) & (lanes - 1);
+  for (int first = begin; first < end; first += kComputeThreads / lanes) {
+    const int i = first + static_cast<int>(threadIdx.x) / lanes, head = i / D;
     float offset = -INFINITY, sum = 0, o = 0;
-    for (int first = 0; first < task.parts; first += kAtOnce) {
-      uint2 lse[kAtOnce], part[kAtOnce];
-      const auto lse_at = [&](int j) {
-        const int64_t of_part = int64_t{task.head} * task.parts + first + j;
-        return b.a.part_lse + (of_part * b.a.group + head) * 2;
+    for (int step = 0; step < task.parts; step += lanes) {
+      const int part = step + first_part, of_head = task.head * task.parts + part;
+      const bool exists = i < end && part < task.parts;
+      const uint32_t *lse_at = b.a.part_lse + (of_head * b.a.group + head) * 2,
+                     *o_at = b.a.parts + (int64_t{of_head} * elements + i) * 2;
+      uint2 lse = {__float_as_uint(-INFINITY), stamp}, own = {0, stamp};
+      const auto load = [&] {
+        if (exists) lse = ptx::load_relaxed_uint2(lse_at), own = ptx::load_relaxed_uint2(o_at);
       };
-      const auto part_at = [&](int j) {
-        const int64_t of_part = int64_t{task.head} * task.parts + first + j;
-        return b.a.parts + (of_part * elements + i) * 2;
-      };
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        lse[j] = {__float_as_uint(-INFINITY), stamp}, part[j] = {0, stamp};
-        if (first + j < task.parts)
-          lse[j] = ptx::load_relaxed_uint2(lse_at(j)), part[j] = ptx::load_relaxed_uint2(part_at(j));
-      }
-      float raised = offset;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        for (Patience patience; lse[j].y != stamp; patience.spend())
-          lse[j] = ptx::load_relaxed_uint2(lse_at(j));
-        for (Patience patience; part[j].y != stamp; patience.spend())
-          part[j] = ptx::load_relaxed_uint2(part_at(j));
-        raised = fmaxf(raised, __uint_as_float(lse[j].x));
-      }
-      const float old = ptx::exp2(offset - attention::decode::finite(raised));
-      offset = raised, sum *= old, o *= old;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const float factor = ptx::exp2(__uint_as_float(lse[j].x) - attention::decode::finite(offset));
-        sum += factor;
-        o = fmaf(factor, __uint_as_float(part[j].x), o);
-      }
+      load();
+      wait_for_all([&] { return lse.y == stamp && own.y == stamp; }, load);
+      const float raised = fmaxf(offset, __uint_as_float(lse.x)), zero = attention::decode::finite(raised),
+                  old = ptx::exp2(offset - zero), factor = ptx::exp2(__uint_as_float(lse.x) - zero);
+      offset = raised;
+      sum = sum * old + factor, o = o * old + factor * __uint_as_float(own.x);
     }
-    ptx::store_relaxed(b.a.words + s.y + task.head * elements + i,
-                       word_of(sum == 0 ? 0 : o / sum, b.stamp(index)));
+    float most = offset;
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+      most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, distance));
+    const float factor = ptx::exp2(offset - attention::decode::finite(most));
+    sum *= factor, o *= factor;
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(kWholeWarp, sum, distance);
+      o += __shfl_xor_sync(kWholeWarp, o, distance);
+    }
+    if (first_part == 0 && i < end)
+      ptx::store_relaxed(b.words + s.y + task.head * elements + i,
+                         word_of(sum == 0 ? 0 : o / sum, b.stamp(index)));
   }
 }
 
 template <int kWidth>
 __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index, Reader& reader) {
   using Tile = AttendTile<kWidth>;
-  using Rows = attention::decode::SharedRows<Tile>;
+  using Rows = CachedRows<kWidth>;
   const AttendTask task(b, s);
   if (!task.exists) return;
   const AttendMemory<kWidth> memory(b.region);
@@ -171,11 +174,15 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
           ptx::store_shared(keys.chunk(row, lane), reinterpret_cast<const uint4*>(memory.k)[lane]);
           ptx::store_shared(values.chunk(row, lane), reinterpret_cast<const uint4*>(memory.v)[lane]);
         }
-        __syncwarp();  // every lane reads the row
+        // Behind it lies what the cache happens to hold. take() skips the keys, but multiplies the values by
+        // 0.
+        for (int i = lane; i < (Tile::kKeys - 1 - row) * Rows::kChunks; i += kWarp)
+          ptx::store_shared(values.chunk(row + 1 + i / Rows::kChunks, i % Rows::kChunks), uint4{});
+        ptx::fence_shared_for_async();  // the copy engine may write next where this warp wrote
+        __syncwarp();                   // every lane reads the rows
       }
       heads.take(keys, values, row + 1);
     }
-    ptx::fence_shared_for_async();  // the copy engine may write next where this warp wrote
     reader.give_back(b);
   }
   heads.store(memory.sums, group);
@@ -183,12 +190,14 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
   const uint32_t stamp = b.stamp(index), of_part = b.long_stamp(index);
   const int pairs = D / 2;
   const int64_t part = int64_t{task.head} * task.parts + task.part;
-  for (int i = threadIdx.x; i < group * pairs; i += kComputeThreads) {
-    const int head = i / pairs, column = 2 * (i - head * pairs);
+  constexpr int kWarpsOfHead = kMostHeadDim / 2 / kWarp;
+  for (int job = warp; job < group * kWarpsOfHead; job += kWarps) {
+    const int head = job / kWarpsOfHead, pair = job % kWarpsOfHead * kWarp + lane, column = 2 * pair;
+    if (pair >= pairs) continue;
     float lse;
     const float2 o = attention::decode::add_warps(memory.sums, head, column, lse);
     if (task.parts == 1) {
-      ptx::store_relaxed(b.a.words + s.y + (task.head * group + head) * D + column,
+      ptx::store_relaxed(b.words + s.y + (task.head * group + head) * D + column,
                          uint2{word_of(o.x, stamp), word_of(o.y, stamp)});
       continue;
     }

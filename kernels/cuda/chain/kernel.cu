@@ -3,8 +3,8 @@
 // A step is a chain of small products, each of which needs all of the one before. As kernels they take
 // several times as long as their bytes: the memory is idle while a kernel ends, the next one starts, and its
 // first bytes come. Here
-//   one warp of each block asks for the block's share of the weights, keys and values, stage after stage, as
-//     far ahead as its ring in shared memory has room (ring.cuh): it waits for no result;
+//   four warps of each block ask for the block's share of the weights, keys and values, stage after stage, as
+//     far ahead as its ring in shared memory has room (ring.cuh): they wait for no result;
 //   the other warps compute (linear.cuh, attend.cuh). What they pass on are words of 32 bits, an element and
 //     the stamp of the stage and the run that wrote it. Who needs a word reads it until it has its stamp: no
 //     barrier, fence or flag stands between a value and its readers (as in NCCL's protocol LL).
@@ -13,6 +13,7 @@
 //
 // All blocks must be resident at once. Sums have one order: the same bits each time.
 #include <algorithm>
+#include <span>
 
 #include "kernels/cuda/chain/attend.cuh"
 #include "kernels/cuda/chain/kernel.h"
@@ -22,10 +23,13 @@ namespace tessera::cuda::chain {
 namespace {
 
 constexpr int kLowestArch = 90;
+constexpr int kRingAlignment = 1024;  // for CachedRows
+// Of a thread; registers move in warpgroups
+constexpr int kComputeRegisters = 224, kLoadRegisters = 56;
 
 template <int kWidth>
 __device__ __forceinline__ void load(const Block& b) {
-  Loader loader(b);
+  Loader loader(b, (threadIdx.x - kComputeThreads) / kWarp);
   for (int i = 0; i < b.a.count; ++i) {
     const Stage s = fetch(b.a, i);
     if (s.kind == StageKind::kLinear) loader.linear(s);
@@ -36,7 +40,7 @@ __device__ __forceinline__ void load(const Block& b) {
 template <int kWidth>
 __device__ __forceinline__ void compute(const Block& b) {
   Reader reader;
-  int turn = 0;
+  Turns turns;
   for (int i = 0; i < b.a.count; ++i) {
     const Stage s = fetch(b.a, i);
     switch (s.kind) {
@@ -44,7 +48,7 @@ __device__ __forceinline__ void compute(const Block& b) {
         embed(b, s, i);
         break;
       case StageKind::kLinear:
-        linear(b, s, i, reader, turn);
+        linear(b, s, i, reader, turns);
         break;
       case StageKind::kAttend:
         attend<kWidth>(b, s, i, reader);
@@ -54,15 +58,26 @@ __device__ __forceinline__ void compute(const Block& b) {
 }
 
 template <int kWidth>
-__global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constant__ Args a) {
+__global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constant__ KernelArgs a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ Shared shared;
   const int start = *a.starts;
   if (start < 0 || start >= a.capacity) return;  // idle, or full
-  const Block b{a, shared, Block::address(memory), memory + a.ring_bytes, a.state[0], start};
+  uint8_t* ring = memory + (kRingAlignment - Block::address(memory) % kRingAlignment) % kRingAlignment;
+  const uint32_t run = a.state[0];
+  Block b{a,
+          shared,
+          a.words,
+          Block::address(&shared),
+          Block::address(ring),
+          ring + a.ring_bytes,
+          run,
+          run * a.count % kStamps + 1,
+          start};
+  ptx::opaque(b.words), ptx::opaque(b.at), ptx::opaque(b.ring);  // kept, not computed at each use
   if (threadIdx.x < kEntries) {
-    ptx::mbarrier_init(b.full(threadIdx.x), 1);
+    ptx::mbarrier_init(b.full(threadIdx.x), kLoaders);
     ptx::mbarrier_init(b.empty(threadIdx.x), kWarps);
     ptx::fence_mbarrier_init();
   } else if (a.angles && threadIdx.x - kEntries < a.head_dim / 2) {
@@ -70,26 +85,53 @@ __global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constan
     shared.angles[pair] = reinterpret_cast<const float2*>(a.angles)[int64_t{start} * (a.head_dim / 2) + pair];
   }
   __syncthreads();  // the barriers and angles are there
-  threadIdx.x < kComputeThreads ? compute<kWidth>(b) : load<kWidth>(b);
+  if (threadIdx.x < kComputeThreads) {
+    ptx::take_registers<kComputeRegisters>();
+    compute<kWidth>(b);
+  } else {
+    ptx::give_registers<kLoadRegisters>();
+    load<kWidth>(b);
+  }
   // The last block to end counts the run: all have then read the number.
   if (threadIdx.x == 0 && atomicInc(a.state + 1, gridDim.x - 1) == gridDim.x - 1) a.state[0] = b.run + 1;
 #endif
 }
 
-// Bytes of the largest entry of the ring
-int largest_entry(const Args& args, int attend_bytes) {
-  int most = attend_bytes;
-  for (int i = 0; i < args.count; ++i) {
-    const Stage& s = args.stages[i];
+// Maps of the caches; false where the driver refuses one
+bool map_caches(KernelArgs& args) {
+  for (const Stage& s : std::span(args.stages, static_cast<size_t>(args.count))) {
+    if (s.kind != StageKind::kAttend) continue;
+    const auto [first, second] =
+        std::minmax({static_cast<const bf16*>(s.weight), static_cast<const bf16*>(s.bias)});
+    const AttnTensor cache{.data = const_cast<bf16*>(first),
+                           .batch = second - first,
+                           .row = int64_t{args.kv_heads} * args.head_dim,
+                           .head = args.head_dim};
+    if (attention::sm90::make_tensor_map(&args.caches[s.cache], cache, 2, args.capacity, args.kv_heads,
+                                         attention::sm90::box_of(args.head_dim, AttendTile<64>::kKeys)) !=
+        ATTN_OK)
+      return false;
+  }
+  return true;
+}
+
+// Bytes of shared memory: of the largest entry of the ring, and of what lies behind the ring
+struct SharedSizes {
+  int entry, region;
+};
+SharedSizes shared_sizes(const Args& args, SharedSizes attend) {
+  SharedSizes most = attend;
+  for (const Stage& s : std::span(args.stages, static_cast<size_t>(args.count))) {
     if (s.kind != StageKind::kLinear) continue;
-    most = std::max(most, s.norm == StageNorm::kNone ? 0 : 4 * s.C);
-    most = std::max(most, kTileRows * pitch_of(std::min(s.C, kChunk)));
+    const int norm = s.norm == StageNorm::kNone ? 0 : 4 * s.C;
+    most.entry = std::max({most.entry, norm, kTileRows * pitch_of(std::min(s.C, kChunk))});
+    most.region = std::max(most.region, x_bytes(s.norm, s.C));
   }
   return most;
 }
 
 template <int kWidth>
-bool launch_width(Args& args, int blocks, cudaStream_t stream) {
+bool launch_width(KernelArgs& args, int blocks, cudaStream_t stream) {
   const auto kernel = chain_kernel<kWidth>;
   cudaFuncAttributes compiled{};
   TESSERA_CUDA(cudaFuncGetAttributes(&compiled, kernel));
@@ -97,15 +139,11 @@ bool launch_width(Args& args, int blocks, cudaStream_t stream) {
   int device = 0, most = 0;
   TESSERA_CUDA(cudaGetDevice(&device));
   TESSERA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  int inputs = 0;
-  for (int i = 0; i < args.count; ++i)
-    if (args.stages[i].kind == StageKind::kLinear) inputs = std::max(inputs, args.stages[i].C);
-  const int region = std::max(2 * inputs, AttendMemory<kWidth>::kBytes);
+  const auto [entry, region] =
+      shared_sizes(args, {kWarps * 2 * CachedRows<kWidth>::kBytes, AttendMemory<kWidth>::kBytes});
   const int shared_bytes = (most - static_cast<int>(sizeof(Shared))) / 128 * 128;
-  args.ring_bytes = (shared_bytes - region) / 128 * 128;
-  using Rows = attention::decode::SharedRows<AttendTile<kWidth>>;
-  if (args.kv_heads > blocks || args.ring_bytes < 2 * largest_entry(args, kWarps * 2 * Rows::kBytes))
-    return false;
+  args.ring_bytes = (shared_bytes - kRingAlignment - region) / 128 * 128;
+  if (args.kv_heads > blocks || args.ring_bytes < 2 * entry || !map_caches(args)) return false;
   TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   cudaLaunchAttribute together{};
   together.id = cudaLaunchAttributeCooperative;
@@ -117,15 +155,15 @@ bool launch_width(Args& args, int blocks, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &together;
   config.numAttrs = 1;
-  TESSERA_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<const Args&>(args)));
+  TESSERA_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<const KernelArgs&>(args)));
   return true;
 }
 
 }  // namespace
 
-bool launch(Args& args, int blocks, cudaStream_t stream) {
-  return args.head_dim <= 64 ? launch_width<64>(args, blocks, stream)
-                             : launch_width<128>(args, blocks, stream);
+bool launch(const Args& args, int blocks, cudaStream_t stream) {
+  KernelArgs all{args};
+  return args.head_dim <= 64 ? launch_width<64>(all, blocks, stream) : launch_width<128>(all, blocks, stream);
 }
 
 }  // namespace tessera::cuda::chain

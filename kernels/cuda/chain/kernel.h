@@ -7,9 +7,9 @@
 
 namespace tessera::cuda::chain {
 
-// Enqueues all stages of `args`, whose ring_bytes it sets. `blocks`: one on each multiprocessor, all of which
+// Enqueues all stages of `args`. `blocks`: one on each multiprocessor, all of which
 // wait for one another; at most kMostBlocks. False, and nothing is enqueued, in a build for older GPUs, and
 // on a device with too few multiprocessors or too little shared memory for it.
-bool launch(tessera::chain::Args& args, int blocks, cudaStream_t stream);
+bool launch(const tessera::chain::Args& args, int blocks, cudaStream_t stream);
 
 }  // namespace tessera::cuda::chain

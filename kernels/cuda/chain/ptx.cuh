@@ -41,12 +41,6 @@ __device__ __forceinline__ void store_relaxed(uint32_t* to, uint4 value) {
                : "memory");
 }
 
-// The barrier's phase does not end before this thread's earlier cp.async have written (9.7.13.15.16
-// cp.async.mbarrier.arrive)
-__device__ __forceinline__ void cp_async_arrive(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 // For load_bytes_once(): what is read will not be read again soon (9.7.9.18 createpolicy)
 __device__ __forceinline__ uint64_t policy_of_once() {
   uint64_t policy;
@@ -61,6 +55,11 @@ __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, u
       "%4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+// The same address, of which the compiler no longer knows how to compute it again: it stays in a register.
+template <class T>
+__device__ __forceinline__ void opaque(T*& x) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(x));
 }
 // Asks for the line in L2 (9.7.9.17 prefetch)
 __device__ __forceinline__ void prefetch_line(const void* from) {

@@ -1,10 +1,15 @@
 // The ring in shared memory through which a block's weights, keys and values come, in the order in which its
-// stages need them. One warp loads, as far ahead as there is room; the others wait for an entry, read it, and
-// give it back. Entries have any size: they lie one behind another, and begin again where the rest is short.
+// stages need them. Some warps load, as far ahead as there is room; the others wait for an entry, read it,
+// and give it back. Entries have any size: they lie one behind another, and begin again where the rest is
+// short.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/attention/decode/kernel.cuh"
+#include "kernels/attention/sm90/tensor_map.h"
 #include "kernels/chain/stages.h"
+#include "kernels/cuda/chain/args.h"
 #include "kernels/cuda/chain/ptx.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -13,22 +18,32 @@ namespace tessera::cuda::chain {
 
 namespace ptx = attention::ptx;
 using namespace tessera::chain;
+using attention::sm90::kPanel;
 
-inline constexpr int kEntries = 32;  // under way, at most
-inline constexpr int kGroup = 4;     // tiles of a linear stage whose outputs are finished together
-inline constexpr int kComputeThreads = kWarps * kWarp, kThreads = kComputeThreads + kWarp;
+inline constexpr uint32_t kEntries = 32;  // under way, at most
+inline constexpr int kGroup = 4;          // tiles of a linear stage whose outputs are finished together
+inline constexpr int kBatch = 4;          // entries of W that are in registers together
+inline constexpr int kMostRows = 4;       // of A: see linear.cuh
+inline constexpr int kStepColumns = 32, kSliceSteps = kChunk / kStepColumns / kWarps;  // of a warp in a chunk
+inline constexpr uint32_t kLoaders = 4;                                                // warps that load
+inline constexpr int kComputeThreads = kWarps * kWarp, kThreads = kComputeThreads + kLoaders * kWarp;
 inline constexpr int kComputeBarrier = 1;
+inline constexpr uint32_t kStamps = 65535;  // there are
+
+// Sums of each warp for the rows of A and the outputs of a group of tiles
+using Partial = float[kWarps][kMostRows][kGroup * kTileRows];
+inline constexpr uint32_t kPartialRow = kGroup * kTileRows * sizeof(float);
 
 struct Shared {
   uint64_t full[kEntries], empty[kEntries];
-  uint32_t places[kEntries];  // where an entry lies in the ring
-  float partial[2][kGroup][kWarps][kTileRows];
-  float2 stats[kWarps];
+  uint32_t places[kLoaders][kEntries];  // where an entry lies in the ring, as each loader knows it
+  alignas(16) Partial partial[2];
+  alignas(16) float2 stats[2][kWarps];
   float2 angles[kMostHeadDim / 2];
 };
 
 // A stage in registers: one batch of reads of constant memory, and none later
-__device__ __forceinline__ Stage fetch(const Args& a, int i) {
+__device__ __forceinline__ Stage fetch(const KernelArgs& a, int i) {
   uint32_t words[sizeof(Stage) / 4];
   Stage s;
   memcpy(words, &a.stages[i], sizeof(Stage));
@@ -40,15 +55,19 @@ __device__ __forceinline__ Stage fetch(const Args& a, int i) {
 
 // What all threads of a block know of this run
 struct Block {
-  const Args& a;
+  const KernelArgs& a;
   Shared& shared;
-  uint32_t ring;    // shared address
-  uint8_t* region;  // behind the ring: x, or what attention needs
-  uint32_t run;
+  uint32_t* words;
+  uint32_t at, ring;  // shared addresses of `shared` and of the ring
+  uint8_t* region;    // behind the ring: x, or what attention needs
+  uint32_t run, first_stamp;
   int start;  // the token's place
 
   // Words of stage i: never 0, and not those of the 65,534 stages before
-  __device__ __forceinline__ uint32_t stamp(int i) const { return (run * a.count + i) % 65535 + 1; }
+  __device__ __forceinline__ uint32_t stamp(int i) const {
+    const uint32_t own = first_stamp + i;
+    return own <= kStamps ? own : own - kStamps;
+  }
   // Of words that not every run writes: they differ for a year of runs
   __device__ __forceinline__ uint32_t long_stamp(int i) const { return run * a.count + i + 1; }
   // The first tile of this block; it has every gridDim.x-th
@@ -56,16 +75,26 @@ struct Block {
     const int tile = static_cast<int>(blockIdx.x) - s.first;
     return tile < 0 ? tile + static_cast<int>(gridDim.x) : tile;
   }
-  __device__ __forceinline__ uint32_t full(int entry) const {
-    return address(shared.full + entry % kEntries);
+  __device__ __forceinline__ uint32_t full(uint32_t entry) const {
+    return at + offsetof(Shared, full) + entry % kEntries * sizeof(uint64_t);
   }
-  __device__ __forceinline__ uint32_t empty(int entry) const {
-    return address(shared.empty + entry % kEntries);
+  __device__ __forceinline__ uint32_t empty(uint32_t entry) const {
+    return at + offsetof(Shared, empty) + entry % kEntries * sizeof(uint64_t);
+  }
+  // Where it is written where an entry lies in the ring
+  __device__ __forceinline__ uint32_t place(uint32_t entry, uint32_t loader = 0) const {
+    return at + offsetof(Shared, places) + (loader * kEntries + entry % kEntries) * sizeof(uint32_t);
+  }
+  __device__ __forceinline__ uint32_t partial(uint32_t group) const {
+    return at + offsetof(Shared, partial) + group % 2 * sizeof(Partial);
+  }
+  __device__ __forceinline__ uint32_t stats(uint32_t stage) const {
+    return at + offsetof(Shared, stats) + stage % 2 * sizeof(Shared::stats[0]);
   }
   static __device__ __forceinline__ uint32_t address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
   }
-  static __device__ __forceinline__ uint32_t parity(int entry) { return entry / kEntries % 2; }
+  static __device__ __forceinline__ uint32_t parity(uint32_t entry) { return entry / kEntries % 2; }
 };
 
 // Bytes from row to row of a tile: 64 beyond a multiple of 128, so that eight lanes that read two rows meet
@@ -73,25 +102,34 @@ struct Block {
 __host__ __device__ constexpr int pitch_of(int elements) { return (2 * elements + 127) / 128 * 128 + 64; }
 
 // The rows of W of a tile. With SwiGLU rows 0 to 3 are gates, rows 4 to 7 the same rows of up.
-struct TileRows {
-  int outputs;  // that exist
-  bool gated;
-
-  __device__ __forceinline__ TileRows(const Stage& s, int tile)
-      : outputs(min(static_cast<int>(s.tile_outputs), s.O - tile * s.tile_outputs)),
-        gated(s.epilogue == FusedLinear::Epilogue::kSwiglu) {}
-  __device__ __forceinline__ bool has(int row) const { return (gated ? row % 4 : row) < outputs; }
-  __device__ __forceinline__ int count() const { return gated ? 2 * outputs : outputs; }
-  __device__ __forceinline__ int slots() const { return gated ? 4 + outputs : outputs; }
-  __device__ __forceinline__ int64_t of_weight(const Stage& s, int tile, int row) const {
-    return int64_t{tile} * s.tile_outputs + (gated ? row % 4 + row / 4 * int64_t{s.O} : row);
-  }
-};
+__device__ __forceinline__ bool is_gated(const Stage& s) {
+  return s.epilogue == FusedLinear::Epilogue::kSwiglu;
+}
+// Rows of an entry of W, the last one's bytes and those between two
+__device__ __forceinline__ int slots_of(const Stage& s) {
+  return is_gated(s) ? kTileRows / 2 + s.tile_outputs : s.tile_outputs;
+}
+__device__ __forceinline__ int entry_pitch(const Stage& s) { return pitch_of(min(s.C, kChunk)); }
 
 // The tiles of keys and values of a warp: 16 keys
 template <int kWidth_>
 struct AttendTile {
   static constexpr int kWidth = kWidth_, kElement = 2, kWarps = tessera::chain::kWarps, kKeys = 16;
+};
+
+// Such a tile of keys or values in shared memory, as the copy engine writes it: panels of 128 bytes of each
+// key, their chunks of 16 bytes with the swizzle of 128 bytes
+template <int kWidth>
+struct CachedRows {
+  static constexpr int kKeys = AttendTile<kWidth>::kKeys, kChunks = kWidth / 8;
+  static constexpr int kPanelBytes = kKeys * 2 * kPanel, kBytes = kWidth / kPanel * kPanelBytes;
+  static constexpr int kAlignment = 1024;  // of the swizzle's pattern
+
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t chunk(int row, int c) const {
+    return base + c / 8 * kPanelBytes + row * 2 * kPanel + (c % 8 ^ row % 8) * 16;
+  }
 };
 
 // What a block does of an attention stage: some units of a head of keys and values. Few keys take one block,
@@ -101,7 +139,7 @@ struct AttendTask {
   bool exists;
 
   __device__ __forceinline__ AttendTask(const Block& b, const Stage& s) {
-    constexpr int kUnitsAlone = 4;
+    constexpr int kUnitsAlone = 2;
     const int units = (b.start + kUnitKeys) / kUnitKeys, task = b.first_tile(s);
     parts = units <= kUnitsAlone ? 1 : min(units, static_cast<int>(gridDim.x) / b.a.kv_heads);
     head = task / parts;
@@ -114,92 +152,95 @@ struct AttendTask {
   __device__ __forceinline__ bool last() const { return part == parts - 1; }  // it has the new token
 };
 
-// The warp that loads
+// A warp that loads. It issues copies one after another, and a single warp would not keep up with the memory.
+// So each takes every kLoaders-th row or box of an entry, and all find the same places for the entries.
 class Loader {
  public:
-  __device__ __forceinline__ explicit Loader(const Block& block)
-      : b_(block), policy_(ptx::policy_of_once()), lane_(threadIdx.x % kWarp) {}
+  __device__ __forceinline__ Loader(const Block& block, uint32_t index)
+      : b_(block), policy_(ptx::policy_of_once()), index_(index), lane_(threadIdx.x % kWarp) {}
 
   __device__ __forceinline__ void linear(const Stage& s) {
     const int first = b_.first_tile(s);
     if (first >= s.tiles) return;
     const auto* weight = static_cast<const bf16*>(s.weight);
-    if (s.norm != StageNorm::kNone) {
+    if (s.norm != StageNorm::kNone) {  // a vector a warp
       const uint32_t bytes = 2 * s.C, vectors = s.norm == StageNorm::kLayerNorm ? 2 : 1,
                      to = take(static_cast<int>(vectors * bytes)), full = b_.full(next_);
-      if (lane_ == 0) {
-        ptx::mbarrier_arrive_expect(full, vectors * bytes);
-        ptx::load_bytes(to, s.norm_weight, bytes, full);
-        if (vectors == 2) ptx::load_bytes(to + bytes, s.norm_bias, bytes, full);
-      }
+      const bool mine = index_ < vectors;
+      if (lane_ == 0) ptx::mbarrier_arrive_expect(full, mine ? bytes : 0);
+      if (lane_ == 0 && mine)
+        ptx::load_bytes(to + index_ * bytes, index_ == 0 ? s.norm_weight : s.norm_bias, bytes, full);
       ++next_;
     }
+    // A lane has a row of each tile
+    const uint32_t slot = index_ + lane_ * kLoaders;
+    const int row = is_gated(s) ? slot % (kTileRows / 2) : slot, pitch = entry_pitch(s), slots = slots_of(s);
+    const int64_t behind = is_gated(s) && slot >= kTileRows / 2 ? s.O : 0;
     for (int tile = first; tile < s.tiles; tile += gridDim.x) {
-      const TileRows rows(s, tile);
-      const bool mine = lane_ < kTileRows && rows.has(lane_);
-      const bf16* from = weight + rows.of_weight(s, tile, lane_) * s.C;
-      if (s.bias && mine)
-        ptx::prefetch_line(static_cast<const bf16*>(s.bias) + rows.of_weight(s, tile, lane_));
+      const int outputs = min(static_cast<int>(s.tile_outputs), s.O - tile * s.tile_outputs);
+      const bool mine = slot < kTileRows && row < outputs;
+      const int rows = __popc(__ballot_sync(kWholeWarp, mine));
+      const int64_t of_weight = behind + int64_t{tile} * s.tile_outputs + row;
+      const bf16* from = weight + of_weight * s.C;
+      if (s.bias && mine) ptx::prefetch_line(static_cast<const bf16*>(s.bias) + of_weight);
       for (int c = 0; c < s.C; c += kChunk) {
-        const int elements = min(kChunk, s.C - c), pitch = pitch_of(elements);
-        const uint32_t to = take(rows.slots() * pitch), full = b_.full(next_);
-        if (lane_ == 0) ptx::mbarrier_arrive_expect(full, rows.count() * 2 * elements);
+        const int elements = min(kChunk, s.C - c);
+        const uint32_t to = take(slots * pitch) + slot * pitch, full = b_.full(next_);
+        if (elements % kStepColumns != 0) {  // whole steps are multiplied
+          if (mine)
+            for (int i = elements; i % kStepColumns != 0; i += 8) ptx::store_shared(to + 2 * i, uint4{});
+          ptx::fence_shared_for_async();  // later the copy engine writes there
+          __syncwarp();                   // the zeros are there before the barrier says so
+        }
+        if (lane_ == 0) ptx::mbarrier_arrive_expect(full, rows * 2 * elements);
         __syncwarp();  // the bytes are announced before they come
-        if (mine) ptx::load_bytes_once(to + lane_ * pitch, from + c, 2 * elements, full, policy_);
+        if (mine) ptx::load_bytes_once(to, from + c, 2 * elements, full, policy_);
         ++next_;
       }
     }
   }
 
-  // The keys before the new token, which is no part of the cache yet: zeros from there on
+  // The keys before the new token, which is no part of the cache yet. What lies behind them in a tile is of
+  // nobody: attend() does not use it.
   template <int kWidth>
   __device__ __forceinline__ void attend(const Stage& s) {
-    using Rows = attention::decode::SharedRows<AttendTile<kWidth>>;
+    using Rows = CachedRows<kWidth>;
     const AttendTask task(b_, s);
     if (!task.exists) return;
-    if (s.norm_weight && lane_ < 2 * kWidth / 64)
+    if (s.norm_weight && index_ == 0 && lane_ < 2 * kWidth / 64)
       ptx::prefetch_line(static_cast<const bf16*>(lane_ % 2 ? s.norm_bias : s.norm_weight) + lane_ / 2 * 64);
-    const int D = b_.a.head_dim;
-    const int64_t row = int64_t{b_.a.kv_heads} * D;
-    const auto *k = static_cast<const bf16*>(s.weight) + task.head * D,
-               *v = static_cast<const bf16*>(s.bias) + task.head * D;
-    constexpr int kRowsAtOnce = kWarp / Rows::kChunks;
-    const int chunk = lane_ % Rows::kChunks, first_row = lane_ / Rows::kChunks;
+    const CUtensorMap& map = b_.a.caches[s.cache];
+    // A lane has a box of keys or of values: a tile of them, or a panel where the last one is not whole
+    const uint32_t boxes = b_.a.head_dim > kPanel && b_.a.head_dim % kPanel != 0 ? 2 : 1,
+                   box = index_ + lane_ * kLoaders, tile = box / 2 / boxes, panel = box / 2 % boxes,
+                   of_values = box % 2;
+    const bool values_first = s.bias < s.weight;
     for (int unit = task.first; unit < task.end; ++unit) {
-      const uint32_t to = take(kWarps * 2 * Rows::kBytes);
-#pragma unroll 1
-      for (int warp = 0; warp < kWarps; ++warp) {
-        const int first = (unit * kWarps + warp) * AttendTile<kWidth>::kKeys;
-        if (first > b_.start) break;
-        const Rows keys{to + warp * 2 * Rows::kBytes}, values{keys.base + Rows::kBytes};
-#pragma unroll
-        for (int r = 0; r < AttendTile<kWidth>::kKeys; r += kRowsAtOnce) {
-          const int key = first + first_row + r;
-          const bool there = key < b_.start && chunk * 8 < D;
-          const int64_t at = there ? key * row + chunk * 8 : 0;
-          ptx::cp_async_16(keys.chunk(first_row + r, chunk), k + at, there);
-          ptx::cp_async_16(values.chunk(first_row + r, chunk), v + at, there);
-        }
-      }
-      ptx::cp_async_arrive(b_.full(next_));
-      __syncwarp();  // all lanes' copies count before the phase can end
-      if (lane_ == 0) ptx::mbarrier_arrive(b_.full(next_));
+      const uint32_t to = take(kWarps * 2 * Rows::kBytes, Rows::kAlignment), full = b_.full(next_);
+      const int first = unit * kUnitKeys,
+                tiles = min((b_.start - first) / AttendTile<kWidth>::kKeys + 1, kWarps);
+      const bool mine = tile < tiles;
+      const int count = __popc(__ballot_sync(kWholeWarp, mine));
+      if (lane_ == 0) ptx::mbarrier_arrive_expect(full, count * Rows::kBytes / boxes);
+      __syncwarp();  // the bytes are announced before they come
+      if (mine)
+        ptx::load_panel(to + (tile * 2 + of_values) * Rows::kBytes + panel * Rows::kPanelBytes, map, full,
+                        panel * kPanel, first + tile * AttendTile<kWidth>::kKeys, task.head,
+                        of_values ^ values_first);
       ++next_;
     }
   }
 
  private:
   // Room for entry next_: its shared address. Waits for the oldest entries to be given back.
-  __device__ __forceinline__ uint32_t take(int bytes) {
+  __device__ __forceinline__ uint32_t take(int bytes, int alignment = 128) {
     bytes = (bytes + 127) / 128 * 128;
     int at;
     for (;;) {
       const bool any = oldest_ < next_, wrapped = any && head_ <= tail_;
       if (next_ - oldest_ < kEntries) {
-        if (head_ + bytes <= (wrapped ? tail_ : b_.a.ring_bytes)) {
-          at = head_;
-          break;
-        }
+        at = (head_ + alignment - 1) / alignment * alignment;
+        if (at + bytes <= (wrapped ? tail_ : b_.a.ring_bytes)) break;
         if (!wrapped && bytes <= tail_) {
           at = 0;
           break;
@@ -210,32 +251,32 @@ class Loader {
       if (oldest_ == next_) {
         head_ = tail_ = 0;
       } else {
-        tail_ = static_cast<int>(b_.shared.places[oldest_ % kEntries] - b_.ring);
+        tail_ = static_cast<int>(ptx::load_shared(b_.place(oldest_, index_)) - b_.ring);
       }
     }
     head_ = at + bytes;
     if (oldest_ == next_) tail_ = at;
     const uint32_t to = b_.ring + at;
     __syncwarp();  // all have read the place of the oldest
-    if (lane_ == 0) b_.shared.places[next_ % kEntries] = to;
+    if (lane_ == 0) ptx::store_shared(b_.place(next_, index_), to);
     __syncwarp();
     return to;
   }
 
   const Block& b_;
   uint64_t policy_;
-  int lane_;
-  int next_ = 0, oldest_ = 0;  // entries
-  int head_ = 0, tail_ = 0;    // behind the newest, and of the oldest
+  uint32_t index_, lane_;
+  uint32_t next_ = 0, oldest_ = 0;  // entries
+  int head_ = 0, tail_ = 0;         // behind the newest, and of the oldest
 };
 
 // The entries as a warp that computes meets them
 struct Reader {
-  int entry = 0;
+  uint32_t entry = 0;
 
   __device__ __forceinline__ uint32_t wait(const Block& b) const {
     ptx::mbarrier_wait(b.full(entry), Block::parity(entry));
-    return b.shared.places[entry % kEntries];
+    return ptx::load_shared(b.place(entry));
   }
   __device__ __forceinline__ void give_back(const Block& b) {
     __syncwarp();  // all lanes have read it

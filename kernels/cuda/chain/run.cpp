@@ -10,8 +10,7 @@ namespace tessera {
 void CudaBackend::run_op(const Chain& a, const Launch& on) {
   if (a.memory) {
     const int blocks = std::min(multiprocessors_, chain::kMostBlocks);
-    chain::Args args = chain::translate(a.operations, a.memory, blocks);
-    if (cuda::chain::launch(args, blocks, on.stream)) return;
+    if (cuda::chain::launch(chain::translate(a.operations, a.memory, blocks), blocks, on.stream)) return;
   }
   for (const ChainedOp& op : a.operations) std::visit([&](const auto& each) { run_op(each, on); }, op);
 }

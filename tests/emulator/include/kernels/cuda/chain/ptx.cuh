@@ -32,16 +32,12 @@ inline void store_relaxed(uint32_t* to, uint4 value) {
   store_relaxed(to, uint2{value.x, value.y}), store_relaxed(to + 2, uint2{value.z, value.w});
 }
 
-inline void cp_async_arrive(uint32_t barrier) {
-  emulator::close_copies();
-  emulator::wait_for_copies(0);
-  arrive(emulator::at_shared(barrier));
-}
-
 inline uint64_t policy_of_once() { return 0; }
 inline void load_bytes_once(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) {
   load_bytes(to, from, bytes, barrier);
 }
+template <class T>
+void opaque(T*&) {}
 inline void prefetch_line(const void*) {}
 
 }  // namespace tessera::attention::ptx
