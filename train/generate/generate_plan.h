@@ -1,4 +1,4 @@
-// The memory of ./generate: weights, cache and all else, from a walk over the code without a device.
+// The memory of ./generate: weights, cache and everything else, from a walk over the code without a device.
 #pragma once
 
 #include "kernels/base/ledger.h"

@@ -127,8 +127,8 @@ void add_generate_options(CLI::App& app, GenerateOptions& options) {
       "  ./generate models/gpt2 --prompts prompts.txt --samples 4 --json > samples.jsonl\n"
       "  ./generate models/qwen --chat --system \"Answer in one sentence.\"\n"
       "  ./generate models/llama --plan --context 32768 --samples 8 --device-memory 80GiB\n\n"
-      "Texts go to standard output, all else to standard error. Ctrl-C ends the texts that have begun; in a "
-      "conversation it ends the answer, and where a message is expected, the conversation.\n\n"
+      "Texts go to standard output, everything else to standard error. Ctrl-C ends the texts that have "
+      "begun; in a conversation it ends the answer, and where a message is expected, the conversation.\n\n"
       "Exit codes: 0: done, or stopped by a signal; 1: the command line is wrong, or the work was refused or "
       "failed, and the message says why; 2: --plan found that it does not fit.");
 }
