@@ -28,18 +28,15 @@ __device__ __forceinline__ void store_sums(const Products (&products)[kBatch], i
   constexpr uint32_t kTile = kTileRows * sizeof(float);
   if (chunks == 1) {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const auto& d = products[i].d;
-      if (has_row && i < count)
-        ptx::store_shared(to + i * kTile, float2{d[0][0] + d[1][2], d[0][1] + d[1][3]});
-    }
+    for (int i = 0; i < kBatch; ++i)
+      if (has_row && i < count) ptx::store_shared(to + i * kTile, products[i].sums());
     tile += count;
     return;
   }
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {  // the last store of a tile is that of its sum
-    const auto& d = products[i].d;
-    sums.x += d[0][0] + d[1][2], sums.y += d[0][1] + d[1][3];
+    const float2 of_entry = products[i].sums();
+    sums.x += of_entry.x, sums.y += of_entry.y;
     if (has_row && i < count) ptx::store_shared(to + tile % kGroup * kTile, sums);
     chunk += i < count;
     const bool ends = chunk == chunks;
@@ -68,9 +65,8 @@ struct Output {
     mine = tile < s.tiles && row < s.tile_outputs && at < s.O;
     if (!mine) return;
     const auto* biases = static_cast<const bf16*>(s.bias);
-    const bool gated = s.epilogue == FusedLinear::Epilogue::kSwiglu;
     if (biases) bias = static_cast<float>(biases[at]);
-    if (biases && gated) up_bias = static_cast<float>(biases[s.O + at]);
+    if (biases && is_gated(s)) up_bias = static_cast<float>(biases[s.O + at]);
     if (s.add != kNoWords) add = ptx::load_relaxed(b.words + s.add + at);
   }
   __device__ __forceinline__ void finish(const Block& b, const Stage& s, int index, uint32_t partial,
@@ -108,7 +104,7 @@ struct Output {
     }
     value += bias;
     // With SwiGLU lanes 0 to 3 of a tile have gates, the other four what belongs to them
-    const float up = __shfl_down_sync(kWholeWarp, value, 4) + up_bias;
+    const float up = __shfl_down_sync(kWholeWarp, value, kTileRows / 2) + up_bias;
     float y = activate(s.epilogue, value, up);
     if (s.add != kNoWords) {
       const uint32_t stamp = b.stamp(s.add_from);
@@ -156,7 +152,7 @@ __device__ __forceinline__ void linear(const Block& b, const Stage& s, int index
     for (int i = 0; i < kBatch; ++i) {
       if (i >= left) break;
       weights[i].take(b, of, of.slice(next), reader);
-      next = next + 1 == of.chunks ? 0 : next + 1;
+      next = of.after(next);
     }
     // The lanes of a row of A have its sums; those of a tile that is not complete are overwritten.
     const uint32_t row = lane / 4;

@@ -105,7 +105,7 @@ __host__ __device__ constexpr int pitch_of(int elements) { return (2 * elements 
 __device__ __forceinline__ bool is_gated(const Stage& s) {
   return s.epilogue == FusedLinear::Epilogue::kSwiglu;
 }
-// Rows of an entry of W, the last one's bytes and those between two
+// The rows of W that an entry has room for, and the bytes from one to the next
 __device__ __forceinline__ int slots_of(const Stage& s) {
   return is_gated(s) ? kTileRows / 2 + s.tile_outputs : s.tile_outputs;
 }

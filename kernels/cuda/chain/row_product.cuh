@@ -41,6 +41,7 @@ struct Operands {
     w = min(row, slots_of(s) - 1) * entry_pitch(s) + bytes;
   }
   __device__ __forceinline__ Slice slice(int chunk) const { return chunk + 1 == chunks ? last : full; }
+  __device__ __forceinline__ int after(int chunk) const { return chunk + 1 == chunks ? 0 : chunk + 1; }
 };
 
 // The four columns that a lane takes of x in a chunk
@@ -164,6 +165,9 @@ struct Weights {
 struct Products {
   float d[2][4] = {};
 
+  // Of row r, in lanes 4 r to 4 r + 3
+  __device__ __forceinline__ float2 sums() const { return {d[0][0] + d[1][2], d[0][1] + d[1][3]}; }
+
   template <int kSteps>
   __device__ __forceinline__ void add(const uint4 (&x)[kSteps], const Weights& weights) {
 #pragma unroll
@@ -213,7 +217,7 @@ __device__ __forceinline__ void multiply(Products (&products)[kBatch], const Ope
 #pragma unroll
       for (int i = 0; i < kEntries; ++i) {
         load_x(x[i], of, chunk, of.full);
-        chunk = chunk + 1 == of.chunks ? 0 : chunk + 1;
+        chunk = of.after(chunk);
       }
 #pragma unroll
       for (int i = 0; i < kEntries; ++i) products[i].add(x[i], weights[i]);
@@ -229,7 +233,7 @@ __device__ __forceinline__ void multiply(Products (&products)[kBatch], const Ope
       load_x(x, of, chunk, slice);
       products[i].add(x, weights[i]);
     });
-    chunk = chunk + 1 == of.chunks ? 0 : chunk + 1;
+    chunk = of.after(chunk);
   }
 }
 
