@@ -49,7 +49,7 @@ struct Args {
   uint32_t* words;
   uint32_t *parts, *part_lse;  // [blocks, group, D, 2] and [blocks, group, 2]
   int32_t capacity, kv_heads, group, head_dim;
-  int32_t count, attends;  // stages; those of attention
+  int32_t count;  // of stages
   Stage stages[kMostStages];
 };
 static_assert(sizeof(Stage) <= 96);

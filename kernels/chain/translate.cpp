@@ -147,7 +147,7 @@ class Translator {
     args_.group = static_cast<int>(shape.heads / shape.kv_heads);
     args_.head_dim = static_cast<int>(shape.head_dim);
     Stage& s = next(StageKind::kAttend, args_.kv_heads);
-    s.cache = static_cast<uint8_t>(args_.attends++);
+    s.cache = static_cast<uint8_t>(attends_++);
     s.weight = a.k_cache.data, s.bias = a.v_cache.data;
     s.scale = a.plan.scale;
     if (heads.rotary) {
@@ -192,7 +192,7 @@ class Translator {
   }
 
   Args& args_;
-  int blocks_, first_ = 0;
+  int blocks_, first_ = 0, attends_ = 0;
   std::map<const void*, Written> written_;
   uint32_t used_ = 0;
 };
