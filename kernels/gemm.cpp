@@ -37,7 +37,8 @@ GemmKey key_of(const Gemm& gemm) {
               .d = matrix_key(gemm.d, gemm.dtype),
               .batch = gemm.batch,
               .epilogue = gemm.epilogue,
-              .adds = gemm.beta != 0 || gemm.may_add};
+              .adds = gemm.beta != 0 || gemm.may_add,
+              .summed = gemm.summed};
   if (gemm.c) key.d.alignment = std::min(key.d.alignment, alignment_of(gemm.c));
   return key;
 }
@@ -52,7 +53,8 @@ Gemm gemm_of(const GemmKey& key) {
           .d = matrix_of(key.d),
           .beta = key.adds ? 1.0f : 0.0f,
           .batch = key.batch,
-          .epilogue = key.epilogue};
+          .epilogue = key.epilogue,
+          .summed = key.summed};
 }
 
 // A transposed factor is named by its stored shape, and by its dtype where that is another.
@@ -63,10 +65,11 @@ std::string describe(const GemmKey& key) {
                        matrix.dtype == key.d.dtype ? "" : std::string(name_of(matrix.dtype)) + " ", rows,
                        columns, matrix.transposed ? "^T" : "");
   };
-  return fmt::format("{}{} x {} in {}{}{}", key.batch > 1 ? fmt::format("{} of ", key.batch) : "",
+  return fmt::format("{}{} x {} in {}{}{}{}", key.batch > 1 ? fmt::format("{} of ", key.batch) : "",
                      factor(key.a, key.m, key.k), factor(key.b, key.k, key.n), name_of(key.d.dtype),
                      key.adds ? ", adds" : "",
-                     key.epilogue == GemmEpilogue::kNone ? "" : fmt::format(", {}", name_of(key.epilogue)));
+                     key.epilogue == GemmEpilogue::kNone ? "" : fmt::format(", {}", name_of(key.epilogue)),
+                     key.summed == 0 ? "" : fmt::format(", {} sums", key.summed));
 }
 
 }  // namespace tessera

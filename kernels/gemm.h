@@ -50,6 +50,10 @@ struct Gemm {
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   void* bias = nullptr;  // [n], added to every row
   void* aux = nullptr;   // [m, n] contiguous: the input of a GELU, written or read
+  // Of the first rows of `a`, which is then transposed and contiguous:
+  // sums[i] = beta sums[i] + the sum of a[i, k] over k
+  void* sums = nullptr;
+  int64_t summed = 0;  // rows, at most m
 
   double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * batch;
@@ -72,6 +76,7 @@ struct GemmKey {
   int batch;
   GemmEpilogue epilogue;
   bool adds;  // beta is not 0, so that c is read, or may not be
+  int64_t summed = 0;
   auto operator<=>(const GemmKey&) const = default;
 };
 GemmKey key_of(const Gemm& gemm);

@@ -51,6 +51,7 @@ std::string line_of(const GemmKey& key, const GemmChoice& choice) {
   if (key.batch != 1) line["batch"] = key.batch;
   if (key.epilogue != GemmEpilogue::kNone) line["epilogue"] = name_of(key.epilogue);
   if (key.adds) line["adds"] = true;
+  if (key.summed > 0) line["summed"] = key.summed;
   for (const auto& [name, member] : kAttributes) line["algorithm"][name] = choice.algorithm.*member;
   line["ms"] = rounded(choice.ms);
   line["first_ms"] = rounded(choice.first_ms);
@@ -172,7 +173,9 @@ std::pair<GemmKey, GemmChoice> parse_line(const json& line, const std::string& n
       .d = parse_matrix(fields.inner("d"), m, n),
       .batch = fields.has("batch") ? static_cast<int>(fields.whole("batch", 2, kLargest)) : 1,
       .epilogue = fields.has("epilogue") ? fields.word<GemmEpilogue>("epilogue") : GemmEpilogue::kNone,
-      .adds = fields.flag("adds")};
+      .adds = fields.flag("adds"),
+      .summed = fields.has("summed") ? fields.whole("summed", 1, m) : 0};
+  check(key.summed == 0 || key.a.transposed, "{}: \"summed\" wants \"a\" transposed", name);
   const GemmChoice choice{.algorithm = parse_algorithm(fields.inner("algorithm")),
                           .ms = fields.milliseconds("ms"),
                           .first_ms = fields.milliseconds("first_ms")};

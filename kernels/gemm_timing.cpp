@@ -54,6 +54,7 @@ class Operands {
     gemm.b.data = matrix("timed product, b", key.b, key.b.transposed ? key.n : key.k);
     gemm.d.data = matrix("timed product, d", key.d, key.m);
     gemm.bias = take("timed product, bias", key.d.dtype, key.n);
+    if (key.summed > 0) gemm.sums = take("timed product, sums", key.d.dtype, key.summed);
     if (key.epilogue != GemmEpilogue::kNone && key.epilogue != GemmEpilogue::kBias)
       gemm.aux = take("timed product, aux", key.d.dtype, key.m * key.n);
   }

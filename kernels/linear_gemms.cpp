@@ -70,7 +70,9 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                          .b = {.data = a.x.data, .ld = C},
                          .d = {.data = a.dweight.data, .ld = C},
                          .beta = a.accumulate ? 1.0f : 0.0f,
-                         .may_add = true};
+                         .may_add = true,
+                         .sums = a.dbias.data,
+                         .summed = a.dbias ? a.dbias.numel() : 0};
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
   if (a.pre_activation && a.activation == Activation::kGelu && !a.add && dtype == DType::kBF16) {
     gemms.own_dx = gemms.dx;

@@ -19,7 +19,7 @@ struct LinearForwardGemms {
 LinearForwardGemms gemms_of(const LinearForward& a);
 
 struct LinearBackwardGemms {
-  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C]
+  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C], and with it dbias
   std::optional<Gemm> fused_dx;     // dx, and times the derivative of a GELU; odd sizes may have no algorithm
   Gemm dx;                          // dx[N, C] = add[N, C] + dy[N, O] weight[O, C]
   std::optional<Gemm> own_dx = {};  // times the derivative of a GELU, for our own product: in FP8, too

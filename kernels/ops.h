@@ -242,7 +242,7 @@ struct LinearForward {
 };
 struct LinearBackward {
   static constexpr const char* kName = "linear backward";
-  enum class Part : uint8_t { kBias, kWeight, kInput };  // what is computed
+  enum class Part : uint8_t { kWeight, kInput };  // what is computed; dbias belongs to the weight
 
   Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
   Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/base/fp8.h"
+#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/gemm_table.h"
 #include "kernels/workspace.h"
@@ -129,6 +130,21 @@ GemmAlgorithm attributes_of(const cublasLtMatmulAlgo_t& from) {
   get(CUBLASLT_ALGO_CONFIG_ID, algorithm.id);
   for (const auto& [attribute, member] : kAttributes) get(attribute, algorithm.*member);
   return algorithm;
+}
+
+static_assert(products::kOverRowsBytes <= kGemmWorkspaceBytes);
+// What our product computes beside the product: cuBLASLt's is followed by a pass.
+void add_sums(const Gemm& gemm, void* workspace, cudaStream_t stream) {
+  const auto tensor = [&](void* data, Shape shape) { return Tensor{data, gemm.dtype, shape, Device::kCuda}; };
+  const int64_t slabs = std::min(slabs_for(gemm.k, gemm.summed, gemm.dtype),
+                                 kGemmWorkspaceBytes / column_partials_bytes(1, gemm.summed));
+  auto* partials = static_cast<float*>(workspace);
+  sum_slabs(tensor(gemm.a.data, {gemm.k, gemm.m}), gemm.summed, partials, slabs, stream);
+  add_slabs(partials, slabs, {tensor(gemm.sums, {gemm.summed})}, gemm.beta != 0, stream);
+}
+
+void give_workspace(products::Product& product, void* workspace) {
+  if (product.kind == products::Kind::kOverRows) product.partials = static_cast<float*>(workspace);
 }
 
 // Algorithms that split k are known by their parts and by how these are added: cuBLASLt also has some whose
@@ -278,6 +294,7 @@ void GemmRunner::enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmu
       c, plan.d.get(), gemm.d.data, plan.d.get(), &algorithm, workspace, kGemmWorkspaceBytes, stream);
   check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}, of the product {}", cublasLtGetStatusString(status),
         tessera::describe(key_of(gemm)));
+  if (gemm.summed > 0) add_sums(gemm, workspace, stream);
 }
 
 std::optional<products::Product> GemmRunner::own(const Gemm& gemm) {
@@ -285,7 +302,8 @@ std::optional<products::Product> GemmRunner::own(const Gemm& gemm) {
 }
 
 bool GemmRunner::try_run(const Gemm& gemm, void* workspace, cudaStream_t stream) {
-  if (const auto product = own(gemm)) {
+  if (auto product = own(gemm)) {
+    give_workspace(*product, workspace);
     products::run(*product, multiprocessors_, stream);
     return true;
   }
@@ -337,9 +355,10 @@ std::function<void()> GemmRunner::prepare(const Gemm& gemm, const GemmAlgorithm&
                                           const Launch& on) {
   const GemmKey key = key_of(gemm);
   if (is_own(algorithm)) {
-    const auto product = products::product_of(gemm);
+    auto product = products::product_of(gemm);
     check(has_own_ && product.has_value(), "we have no matrix product of our own for {}",
           tessera::describe(key));
+    give_workspace(*product, on.scratch("matrix product", kGemmWorkspaceBytes));
     return [=, this, stream = on.stream] { products::run(*product, multiprocessors_, stream); };
   }
   const auto plan = std::make_shared<Plan>(describe(key));

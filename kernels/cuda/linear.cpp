@@ -35,7 +35,7 @@ void write_codes(products::Product& product, const Fp8Output& to) {
   product.fp8.amax = to.amax.as<uint32_t>();
 }
 
-// sum += the sum of the rows of x, of as many of its columns
+// sum += the sum of the rows of x
 void add_rows(const char* op, const Tensor& x, const Tensor& sum, bool accumulate, const Launch& on) {
   const int64_t columns = sum.numel(), slabs = cuda::slabs_for(x.shape[0], columns, x.dtype);
   auto* partials = reinterpret_cast<float*>(on.scratch(op, cuda::column_partials_bytes(slabs, columns)));
@@ -83,17 +83,12 @@ void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
     cuda::activate(a.activation, sum, a.y, a.fp8_y, on.stream);
 }
 
-// dbias[O] += sum of dy[N, O] over its rows
-// dweight[O, C] += dy[N, O]^T x[N, C]
+// dweight[O, C] += dy[N, O]^T x[N, C], and with it dbias[O] += sum of dy over its rows
 // dx[N, C] = add[N, C] + dy[N, O] weight[O, C], times activation'(pre_activation): after those, as it may
 // overwrite x
 // dx_sum[C] += sum of dx over its rows
 void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   check_aligned(a.kName, {{"fp8_dx", a.fp8_dx.y.data}});
-  if (a.dbias) {
-    add_rows(a.kName, a.dy, a.dbias, a.accumulate, on);
-    tell_part(LinearBackward::Part::kBias, on);
-  }
   const LinearBackwardGemms gemms = gemms_of(a);
   if (gemms.dweight) {
     gemm(*gemms.dweight, on);

@@ -40,6 +40,8 @@ Run& kernel_of(const Product& product) {
       return run_add;
     case Kind::kExp:
       return run_exp;
+    case Kind::kOverRows:
+      return run_over_rows;
     case Kind::kActivate:
     case Kind::kSlope:
       switch (product.activation) {
@@ -64,8 +66,8 @@ std::optional<Product> product_of(const Gemm& gemm) {
   const DType t = gemm.dtype;
   const std::optional<Factors> factors = factors_of(gemm);
   if (t != DType::kBF16 || !factors || !fits(gemm.a, gemm.a.dtype.value_or(t)) ||
-      !fits(gemm.b, gemm.b.dtype.value_or(t)) || !fits(gemm.d, t) || gemm.a.transposed || gemm.batch != 1 ||
-      gemm.alpha != 1 || gemm.n * 2 % kAlignment != 0 || !is_aligned(gemm.bias, 4) ||
+      !fits(gemm.b, gemm.b.dtype.value_or(t)) || !fits(gemm.d, t) || gemm.batch != 1 || gemm.alpha != 1 ||
+      gemm.n * 2 % kAlignment != 0 || !is_aligned(gemm.bias, 4) ||
       std::max({gemm.m, gemm.n, gemm.k}) > INT32_MAX / 2)
     return std::nullopt;
   const void* c = gemm.c ? gemm.c : gemm.d.data;
@@ -80,6 +82,17 @@ std::optional<Product> product_of(const Gemm& gemm) {
                   .factors = *factors,
                   .fp8 = {.a_scale = gemm.a.scale, .b_scale = gemm.b.scale}};
   const bool adds = gemm.beta != 0;
+  if (gemm.a.transposed) {
+    if (gemm.b.transposed || *factors != Factors::kBf16 || gemm.epilogue != GemmEpilogue::kNone ||
+        (adds && gemm.beta != 1) || !is_aligned(c, kAlignment))
+      return std::nullopt;
+    const auto tiles = [](int64_t size) { return (size + kTileOverRows - 1) / kTileOverRows; };
+    if (gemm.summed > 0 && tiles(gemm.m) * tiles(gemm.n) > kMostSummedTiles) return std::nullopt;
+    product.kind = Kind::kOverRows;
+    product.sums = gemm.sums, product.summed = gemm.summed;
+    if (adds) product.e = {c, gemm.d.ld};
+    return product;
+  }
   switch (gemm.epilogue) {
     case GemmEpilogue::kNone:
     case GemmEpilogue::kBias:
@@ -118,7 +131,9 @@ bool available() {
 bool is_preferred(const Product& product, int multiprocessors) {
   const int64_t rows = (product.m + kTileRows - 1) / kTileRows,
                 columns = (product.n + kTileColumns - 1) / kTileColumns;
-  return (product.kind != Kind::kPlain || product.bias != nullptr) && rows * columns >= multiprocessors;
+  const bool has_epilogue =
+      product.kind == Kind::kPlain ? product.bias != nullptr : product.kind != Kind::kOverRows;
+  return has_epilogue && rows * columns >= multiprocessors;
 }
 
 void run(const Product& product, int multiprocessors, cudaStream_t stream) {

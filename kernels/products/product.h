@@ -41,6 +41,7 @@ enum class Kind {
   kActivate,  // e = sum + bias, d = activation(that, before it is rounded)
   kSlope,     // d = sum activation'(e)
   kExp,       // d = exp(min(sum - reference of the row, kMostExponent)), 0 in columns that do not count
+  kOverRows,  // d = sum, or sum + e, where d may be e; a is stored as [k, m], b as [k, n]
 };
 
 // Of kExp
@@ -61,7 +62,11 @@ struct Product {
   const void* bias = nullptr;  // [n], added to every row
   // With kSlope, if wanted: [partial_rows(m), n], sums of d over so many rows each, to be added up.
   // With kExp: [partial_columns(n), m], sums of d over so many columns each, before they are rounded.
+  // With kOverRows: kOverRowsBytes, for parts of sums.
   float* partials = nullptr;
+  // With kOverRows, if wanted: [summed], the sum of a[k, i] over k, added to what is there if there is an e
+  void* sums = nullptr;
+  int64_t summed = 0;
   Exponentials exponentials = {};
   Activation activation = Activation::kGelu;
 };
@@ -70,9 +75,14 @@ constexpr int64_t partial_rows(int64_t m) { return (m + kRowsOfPartial - 1) / kR
 constexpr int64_t kMostFp8Sums = 8192;  // k of factors in FP8: longer sums would lose more than 2^-7
 constexpr int64_t kColumnsOfPartial = 192;
 constexpr int64_t partial_columns(int64_t n) { return (n + kColumnsOfPartial - 1) / kColumnsOfPartial; }
+// With kOverRows: parts of the sums of tiles of 256 x 256, and 256 sums of a of each part and each whole tile
+constexpr int64_t kTileOverRows = 256;
+constexpr int kMostParts = 120, kMostSummedTiles = 1024;
+constexpr int64_t kOverRowsBytes =
+    (kMostParts * kTileOverRows + kMostParts + kMostSummedTiles) * kTileOverRows * 4;
 
-// The same as `gemm`, if it is one that we have a kernel for: bf16 or FP8 as above, one product, `a` not
-// transposed, no factor, rows and addresses multiples of 16 bytes.
+// The same as `gemm`, if it is one that we have a kernel for: bf16 or FP8 as above, one product, no factor,
+// rows and addresses multiples of 16 bytes.
 std::optional<Product> product_of(const Gemm& gemm);
 
 // Whether this build has the kernels, and they run on the current device

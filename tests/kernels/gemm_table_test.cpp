@@ -29,7 +29,8 @@ GemmTable some_table() {
                    .d = {DType::kF32, false, 64, 4000, 4},
                    .batch = 3,
                    .epilogue = GemmEpilogue::kNone,
-                   .adds = true};
+                   .adds = true,
+                   .summed = 20};
   table.choices[gradient] = {.algorithm = {1, 2, 3, 6, 2, 1, 4, 5, 9}, .ms = 0.125, .first_ms = 0.25};
   return table;
 }
@@ -95,6 +96,9 @@ TEST_F(GemmTableFile, DamageIsRefusedAtItsLine) {
       {"\"alignment\":2", "\"alignment\":3",
        "t.jsonl:2: \"a\": \"alignment\" wants 1, 2, 4, 8 or 16, found 3"},
       {"\"adds\":true", "\"adds\":1", "t.jsonl:2: \"adds\" wants true or false, found 1"},
+      {"\"summed\":20", "\"summed\":34",
+       "t.jsonl:2: \"summed\" wants a whole number of at least 1 and at most 33"},
+      {"\"transposed\":true,\"ld\":40", "\"ld\":64", "t.jsonl:2: \"summed\" wants \"a\" transposed"},
       {"\"reduction\":2", "\"reduction\":1", "t.jsonl:2: \"algorithm\": partial sums must be added in fp32"},
       {"\"split_k\":6", "\"split_k\":-1",
        "t.jsonl:2: \"algorithm\": \"split_k\" wants a whole number of at least 0"},
@@ -147,6 +151,8 @@ TEST(GemmKey, IsDescribedInALine) {
   EXPECT_EQ(describe(key), "[65536, 768] x [2304, 768]^T in bf16, bias");
   key.a.dtype = DType::kF32, key.a.transposed = true, key.adds = true, key.batch = 4;
   EXPECT_EQ(describe(key), "4 of fp32 [768, 65536]^T x [2304, 768]^T in bf16, adds, bias");
+  key.summed = 768;
+  EXPECT_EQ(describe(key), "4 of fp32 [768, 65536]^T x [2304, 768]^T in bf16, adds, bias, 768 sums");
 }
 
 }  // namespace

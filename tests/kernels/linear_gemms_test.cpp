@@ -34,6 +34,12 @@ void compute(const Gemm& g) {
       }
       static_cast<float*>(g.d.data)[i * g.d.ld + j] = static_cast<float>(sum);
     }
+  for (int64_t i = 0; i < g.summed; ++i) {
+    float& result = static_cast<float*>(g.sums)[i];
+    double sum = g.beta != 0 ? g.beta * static_cast<double>(result) : 0;
+    for (int64_t p = 0; p < g.k; ++p) sum += at(g.a, i, p);
+    result = static_cast<float>(sum);
+  }
 }
 
 struct LinearGemms : ::testing::Test {
@@ -75,15 +81,15 @@ TEST_F(LinearGemms, ComputeALinearLayer) {
 
 TEST_F(LinearGemms, ComputeItsGradients) {
   const Tensor dy = make.normal({N, O}), x = make.normal({N, C}), weight = make.normal({O, C}),
-               dweight = make.normal({O, C}), add = make.normal({N, C});
+               dweight = make.normal({O, C}), dbias = make.normal({O - 2}), add = make.normal({N, C});
   for (const auto& [frozen, accumulate] : {std::pair{false, true}, {false, false}, {true, true}}) {
     LinearBackward op{.dy = dy, .x = x, .weight = weight, .dx = make.poisoned({N, C})};
     if (frozen) op.add = add;
-    if (!frozen) op.dweight = make.copy_of(dweight);
+    if (!frozen) op.dweight = make.copy_of(dweight), op.dbias = make.copy_of(dbias);
     op.accumulate = accumulate;
     LinearBackward ours = op;
     ours.dx = make.poisoned({N, C});
-    if (!frozen) ours.dweight = make.copy_of(dweight);
+    if (!frozen) ours.dweight = make.copy_of(dweight), ours.dbias = make.copy_of(dbias);
     cpu.run(op);
     const LinearBackwardGemms gemms = gemms_of(ours);
     EXPECT_EQ(gemms.dweight.has_value(), !frozen);
@@ -91,7 +97,7 @@ TEST_F(LinearGemms, ComputeItsGradients) {
     if (gemms.dweight) compute(*gemms.dweight);
     compute(gemms.dx);
     expect_same(ours.dx, op.dx);
-    if (!frozen) expect_same(ours.dweight, op.dweight);
+    if (!frozen) expect_same(ours.dweight, op.dweight), expect_same(ours.dbias, op.dbias);
   }
 }
 

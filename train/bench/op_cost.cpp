@@ -94,8 +94,7 @@ OpCost cost(const LinearForward& a) {
 }
 OpCost cost(const LinearBackward& a) {
   OpCost all;
-  for (const auto part :
-       {LinearBackward::Part::kBias, LinearBackward::Part::kWeight, LinearBackward::Part::kInput})
+  for (const auto part : {LinearBackward::Part::kWeight, LinearBackward::Part::kInput})
     all += cost_of(a, part);
   return all;
 }
@@ -155,11 +154,10 @@ OpCost cost(const AdamW& a) {
 
 OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
   switch (part) {
-    case LinearBackward::Part::kBias:
-      return a.dbias ? moved(a.dy) + gradients(a.accumulate, a.dbias) : OpCost{};
     case LinearBackward::Part::kWeight:
-      return a.dweight ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight)
-                       : OpCost{};
+      return a.dweight
+                 ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight, a.dbias)
+                 : OpCost{};
     case LinearBackward::Part::kInput:
       return product(a.x, a.weight, a.fp8_dy) +
              moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add,

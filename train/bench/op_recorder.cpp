@@ -25,8 +25,6 @@ std::string text_of_product(const Tensor& x, const Tensor& weight) {
 
 const char* name_of_part(LinearBackward::Part part) {
   switch (part) {
-    case LinearBackward::Part::kBias:
-      return "bias gradient";
     case LinearBackward::Part::kWeight:
       return "dW";
     case LinearBackward::Part::kInput:
@@ -142,8 +140,7 @@ void OpRecorder::after_part(LinearBackward::Part part, Backend&, const Launch&) 
 void OpRecorder::finish_backward() {
   std::vector<LinearBackward::Part> rest;
   OpCost cost;
-  for (const auto part :
-       {LinearBackward::Part::kBias, LinearBackward::Part::kWeight, LinearBackward::Part::kInput}) {
+  for (const auto part : {LinearBackward::Part::kWeight, LinearBackward::Part::kInput}) {
     const OpCost own = cost_of(*backward_, part);
     if (own == OpCost{} || std::ranges::find(parts_, part) != parts_.end()) continue;
     rest.push_back(part);

@@ -35,8 +35,8 @@ TEST(OpCost, OfAProductIsThatOfItsTensors) {
                           .dweight = bf16({5, 6}),
                           .dbias = bf16({5}),
                           .pre_activation = bf16({4, 6})};
-  EXPECT_EQ(cost_of(backward, Part::kBias), (OpCost{.bytes = 2 * (20 + 5 + 5), .flops = 0}));
-  EXPECT_EQ(cost_of(backward, Part::kWeight), (OpCost{.bytes = 2 * (20 + 24 + 30 + 30), .flops = 240}));
+  EXPECT_EQ(cost_of(backward, Part::kWeight),
+            (OpCost{.bytes = 2 * (20 + 24 + 30 + 30 + 5 + 5), .flops = 240}));
   EXPECT_EQ(cost_of(backward, Part::kInput), (OpCost{.bytes = 2 * (20 + 30 + 24 + 24), .flops = 240}));
   EXPECT_EQ(cost(backward).flops, 480);
   EXPECT_EQ(cost(backward).fp8_flops, 0);
@@ -267,7 +267,6 @@ TEST(OpRecorder, TimesThePartsThatADeviceTells) {
    private:
     void do_(const AnyOp& op, const Launch& launch) override {
       if (!std::holds_alternative<const LinearBackward*>(op)) return;
-      tell_part(LinearBackward::Part::kBias, launch);
       tell_part(LinearBackward::Part::kWeight, launch);
     }
     DeviceTraits traits_;
@@ -279,8 +278,7 @@ TEST(OpRecorder, TimesThePartsThatADeviceTells) {
       .dy = dy, .x = x, .weight = weight, .dx = x, .dweight = weight, .dbias = make.zeros({96})});
   std::vector<std::string> names;
   for (const RooflineRow& row : recorder.rows(1)) names.push_back(row.operation);
-  EXPECT_EQ(names, (std::vector<std::string>{"attention.qkv, bias gradient", "attention.qkv, dW",
-                                             "attention.qkv, dX"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"attention.qkv, dW", "attention.qkv, dX"}));
 }
 
 struct BenchRoofline : TrainProgram {

@@ -1,0 +1,353 @@
+// d[M, N] = a^T b, or + e, with a stored as [K, M] and b as [K, N]: the gradient of a weight, whose sums are
+// over all tokens. In bf16; sums are fp32 and a result is rounded once.
+//
+// There are fewer tiles than a GPU has multiprocessors, or a few more, but long sums. So these are split
+// (split.h), and two kernels follow one another:
+//   over_rows_kernel  Clusters of two CTAs compute their pieces, [256, 256] of some steps of K: a CTA has
+//                     [128, 256]. One warpgroup loads 64 of K a stage, a's [64, 128] and half of b's
+//                     [64, 256], which goes to both CTAs; two multiply, 64 rows of d each (wgmma, both
+//                     factors transposed). A piece with all of K is stored. Another one's sums go to its slot
+//                     in memory, as the threads have them.
+//   add_parts_kernel  adds the slots of a tile in their order. Same arguments, same bits.
+//
+// The gradient of a bias is the sum of a over K. Two warps that have nothing else to do read a stage of a
+// before it is released, in turn with the CTAs that have the same rows of d.
+#include <cuda_bf16.h>
+
+#include "kernels/attention/sm90/pipeline.cuh"
+#include "kernels/attention/sm90/tile.cuh"
+#include "kernels/products/kernels.h"
+#include "kernels/products/product.h"
+#include "kernels/products/split.h"
+
+namespace tessera::products {
+namespace {
+
+namespace ptx = attention::ptx;
+using attention::sm90::kPanel;
+using attention::sm90::kStepK;
+using attention::sm90::kWarpgroup;
+using attention::sm90::kWarpgroupRows;
+using attention::sm90::Ring;
+using attention::sm90::RingPlace;
+using attention::sm90::Tile;
+using ptx::Major;
+
+constexpr int kCluster = 2, kConsumers = 2;
+constexpr int kRows = kConsumers * kWarpgroupRows, kColumns = 256;  // of d, of a CTA
+constexpr int kTileRows = kCluster * kRows, kTileColumns = kColumns;
+constexpr int kBlockK = 64, kStages = 4;
+constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+constexpr int kSummers = kRows / kPanel;  // warps that sum a's columns, each a panel's
+using TileA = Tile<kBlockK, kRows>;
+using TileB = Tile<kBlockK, kColumns>;
+constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
+constexpr int kSharedBytes = kStages * kStageBytes + Ring<kStages>::kBytes;
+static_assert(kSharedBytes <= 232448);  // what a CTA can have
+
+// A thread's sums, in fours: two rows of the columns c and c + 1
+constexpr int kFours = kColumns / 8;
+using Sums = float[4 * kFours];
+__device__ __forceinline__ float4 four_of(const Sums& d, int i) {
+  return {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
+}
+constexpr int kFoursOfSlot = kCluster * kConsumers * kFours * kWarpgroup;
+static_assert(kTileRows == kTileOverRows && kTileColumns == kTileOverRows);
+constexpr int64_t kSumsFrom = kMostParts * kTileOverRows * kTileOverRows;  // in floats, behind the slots
+
+struct Arguments {
+  CUtensorMap a, b;
+  Split split;
+  float4* slots;           // [slot, strip of 64 rows, four, thread of a warpgroup]
+  float* parts_of_sums;    // [slot, and behind them tile that has none; row of the tile]
+  __nv_bfloat16* sums;     // [summed]
+  __nv_bfloat16* d;        // [m, n], d_ld from one row to the next
+  const __nv_bfloat16* e;  // the same, e_ld, or none
+  int64_t d_ld, e_ld;
+  int m, n, row_tiles, column_tiles, summed;
+};
+
+struct TilePlace {
+  int row, column;
+};
+// Tiles that follow one another are those of the fewer panels.
+__device__ __forceinline__ bool goes_down(const Arguments& args) {
+  return args.row_tiles < args.column_tiles;
+}
+__device__ __forceinline__ TilePlace place_of(const Arguments& args, int tile) {
+  const int across = goes_down(args) ? args.row_tiles : args.column_tiles, first = tile / across,
+            second = tile % across;
+  return {(goes_down(args) ? second : first) * kTileRows, (goes_down(args) ? first : second) * kTileColumns};
+}
+__device__ __forceinline__ int tile_at(const Arguments& args, int row, int column) {
+  return goes_down(args) ? column * args.row_tiles + row : row * args.column_tiles + column;
+}
+
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ TileA a(int stage) const { return {base + stage * kStageBytes}; }
+  __device__ __forceinline__ TileB b(int stage) const { return {a(stage).base + TileA::kBytes}; }
+  __device__ __forceinline__ Ring<kStages> ring() const { return {base + kStages * kStageBytes}; }
+};
+
+// Where the sums of a piece go
+__device__ __forceinline__ float* sums_of(const Arguments& args, int tile, int slot) {
+  return args.parts_of_sums + (slot == Piece::kNoSlot ? kMostParts + tile : slot) * kTileRows;
+}
+
+// By one thread
+__device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int worker, uint32_t rank) {
+  constexpr uint16_t kAll = (1 << kCluster) - 1;
+  constexpr int kPanelsOfB = kColumns / kPanel / kCluster;  // that this CTA loads
+  const Ring<kStages> ring = memory.ring();
+  const int own = static_cast<int>(rank);
+  RingPlace<kStages> at;
+  for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
+    const Piece piece = pieces.piece();
+    const TilePlace tile = place_of(args, piece.tile);
+    for (int step = piece.begin; step < piece.end; ++step, at.next()) {
+      const uint32_t full = ring.begin_fill(at, kStageBytes);
+      const int k = step * kBlockK;
+#pragma unroll
+      for (int panel = 0; panel < kRows / kPanel; ++panel)
+        ptx::load_box(memory.a(at.stage).base + panel * TileA::kPanelBytes, args.a, full,
+                      tile.row + own * kRows + panel * kPanel, k);
+#pragma unroll
+      for (int j = 0; j < kPanelsOfB; ++j) {
+        const int panel = own * kPanelsOfB + j;
+        ptx::load_box_to(kAll, memory.b(at.stage).base + panel * TileB::kPanelBytes, args.b, full,
+                         tile.column + panel * kPanel, k);
+      }
+    }
+  }
+}
+
+// By a warp: sums of a panel's columns. Eight lanes have a row, eight columns each.
+__device__ __forceinline__ void sum(const Memory& memory, const Arguments& args, int worker, uint32_t rank,
+                                    int panel) {
+  constexpr int kLanes = 8, kRowsAtOnce = 32 / kLanes;
+  const Ring<kStages> ring = memory.ring();
+  const int lane = threadIdx.x % 32, chunk = lane % kLanes;
+  RingPlace<kStages> at;
+  for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
+    const Piece piece = pieces.piece();
+    const TilePlace tile = place_of(args, piece.tile);
+    const int row = static_cast<int>(rank) * kRows + panel * kPanel, turn = tile.column / kTileColumns;
+    const bool counts = tile.row + row < args.summed;
+    float sums[8] = {};
+    for (int step = piece.begin; step < piece.end; ++step, at.next()) {
+      ring.wait_full(at);
+      if (counts && step % args.column_tiles == turn) {
+#pragma unroll 4
+        for (int k = lane / kLanes; k < kBlockK; k += kRowsAtOnce) {
+          const uint4 raw =
+              ptx::load_shared_uint4(memory.a(at.stage).chunk_at(k, panel * (kPanel / 8) + chunk));
+          const uint32_t pairs[] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            sums[2 * j] += __uint_as_float(pairs[j] << 16);
+            sums[2 * j + 1] += __uint_as_float(pairs[j] & 0xffff0000);
+          }
+        }
+      }
+      __syncwarp();  // all lanes have read
+      if (lane == 0) ring.release(at);
+    }
+#pragma unroll
+    for (float& one : sums)
+      for (int distance = kLanes; distance < 32; distance *= 2)
+        one += __shfl_xor_sync(0xffffffff, one, distance);
+    if (!counts || lane >= kLanes) continue;
+    float* to = sums_of(args, piece.tile, piece.slot) + row + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4)
+      *reinterpret_cast<float4*>(to + i) = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
+  }
+}
+
+// d = a^T b over some steps of K, for 64 rows of d
+__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kStages>& at, int steps,
+                                         int consumer, int thread) {
+  const Ring<kStages> ring = memory.ring();
+  RingPlace<kStages> before = at;
+  const auto release = [&] {
+    if (thread < kCluster) ring.release_at(before, thread);
+  };
+#pragma unroll
+  for (float& sum : d) sum = 0;
+  ptx::hold(d);
+  for (int step = 0; step < steps; ++step) {
+    ring.wait_full(at);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlockK; k += kStepK)
+      ptx::Wgmma<kColumns>::shared<Major::kOther, Major::kOther>(
+          d, memory.a(at.stage).sum_rows(k, consumer * kWarpgroupRows), memory.b(at.stage).sum_rows(k, 0),
+          true);
+    ptx::wgmma_commit();
+    if (step > 0) {
+      ptx::wgmma_wait<1>();
+      release();
+    }
+    before = at;
+    at.next();
+  }
+  ptx::wgmma_wait<0>();
+  release();
+  ptx::hold(d);
+}
+
+// One four of a thread of the 64 rows from `row` on, rounded
+__device__ __forceinline__ void store(const Arguments& args, int row, int column, int four, int thread,
+                                      float4 sums) {
+  const int first = row + thread / 32 * 16 + thread % 32 / 4, at = column + 8 * four + thread % 4 * 2;
+  if (at >= args.n) return;
+  const float2 of_rows[] = {{sums.x, sums.y}, {sums.z, sums.w}};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t r = first + 8 * i;
+    if (r >= args.m) continue;
+    float2 pair = of_rows[i];
+    if (args.e != nullptr) {
+      const float2 e =
+          __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(args.e[r * args.e_ld + at]));
+      pair.x += e.x, pair.y += e.y;
+    }
+    reinterpret_cast<__nv_bfloat162&>(args.d[r * args.d_ld + at]) = __float22bfloat162_rn(pair);
+  }
+}
+
+__device__ __forceinline__ void consume(const Memory& memory, const Arguments& args, int worker,
+                                        uint32_t rank) {
+  const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
+  const int strip = static_cast<int>(rank) * kConsumers + me;  // of 64 rows of a tile
+  RingPlace<kStages> at;
+  for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
+    const Piece piece = pieces.piece();
+    Sums d;
+    multiply(d, memory, at, piece.end - piece.begin, me, thread);
+    const TilePlace tile = place_of(args, piece.tile);
+    float4* to = args.slots + int64_t{piece.slot} * kFoursOfSlot + strip * kFours * kWarpgroup + thread;
+    if (piece.slot == Piece::kNoSlot) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i)
+        store(args, tile.row + strip * kWarpgroupRows, tile.column, i, thread, four_of(d, i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) to[i * kWarpgroup] = four_of(d, i);
+    }
+  }
+}
+
+__global__ __launch_bounds__(kThreads, 1) void over_rows_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ __align__(1024) char shared[];
+  const Memory memory{static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
+  const uint32_t rank = ptx::cluster_rank();
+  const int worker = blockIdx.x / kCluster;
+  if (threadIdx.x == 0) {
+    memory.ring().init(kCluster * kConsumers + (args.summed > 0 ? kSummers : 0));
+    ptx::fence_mbarrier_init();
+    ptx::prefetch(args.a), ptx::prefetch(args.b);
+  }
+  ptx::cluster_sync();  // no CTA arrives at barriers, or fills memory, that another has not initialised
+  if (threadIdx.x < kWarpgroup) {
+    ptx::give_registers<kProducerRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) load(memory, args, worker, rank);
+    if (args.summed > 0 && warp >= 1 && warp <= kSummers) sum(memory, args, worker, rank, warp - 1);
+  } else {
+    ptx::take_registers<kConsumerRegisters>();
+    consume(memory, args, worker, rank);
+  }
+  ptx::cluster_sync();  // no CTA ends while another still fills its memory, or arrives there
+}
+
+// A block of one warpgroup for so many fours of a strip of 64 rows
+constexpr int kFoursOfBlock = 4, kBlocksOfTile = kCluster * kConsumers * kFours / kFoursOfBlock;
+
+// One of the sums of a, from those of all tiles of its row, which had the steps in turn
+__device__ __forceinline__ void add_sums(const Arguments& args, int at) {
+  if (at >= args.summed) return;
+  float total = 0;
+  for (int column = 0; column < args.column_tiles; ++column) {
+    const int tile = tile_at(args, at / kTileRows, column);
+    const auto add = [&](int slot) { total += sums_of(args, tile, slot)[at % kTileRows]; };
+    if (tile < args.split.whole_tiles()) add(Piece::kNoSlot);
+    for (Split::SlotsOf slots(args.split, tile); slots.next();) add(slots.slot());
+  }
+  if (args.e != nullptr) total += __bfloat162float(args.sums[at]);
+  args.sums[at] = __float2bfloat16_rn(total);
+}
+
+// `in_parts` tiles, then sums of a
+__global__ __launch_bounds__(kWarpgroup) void add_parts_kernel(const __grid_constant__ Arguments args,
+                                                               int in_parts) {
+  const int after = static_cast<int>(blockIdx.x) - in_parts * kBlocksOfTile;
+  if (after >= 0) return add_sums(args, after * kWarpgroup + static_cast<int>(threadIdx.x));
+  const int tile = args.split.whole_tiles() + blockIdx.x / kBlocksOfTile,
+            first = blockIdx.x % kBlocksOfTile * kFoursOfBlock, thread = threadIdx.x;
+  const float4* from = args.slots + first * kWarpgroup + thread;
+  float4 sums[kFoursOfBlock] = {};
+  for (Split::SlotsOf slots(args.split, tile); slots.next();) {
+    const float4* part = from + int64_t{slots.slot()} * kFoursOfSlot;
+#pragma unroll
+    for (int i = 0; i < kFoursOfBlock; ++i) {
+      const float4 four = part[i * kWarpgroup];
+      sums[i].x += four.x, sums[i].y += four.y, sums[i].z += four.z, sums[i].w += four.w;
+    }
+  }
+  const TilePlace place = place_of(args, tile);
+#pragma unroll
+  for (int i = 0; i < kFoursOfBlock; ++i)
+    store(args, place.row + first / kFours * kWarpgroupRows, place.column, first % kFours + i, thread,
+          sums[i]);
+}
+
+int divide_up(int64_t value, int by) { return static_cast<int>((value + by - 1) / by); }
+
+}  // namespace
+
+cudaError_t run_over_rows(const Product& p, int multiprocessors, cudaStream_t stream) {
+  const int row_tiles = divide_up(p.m, kTileRows), column_tiles = divide_up(p.n, kTileColumns),
+            tiles = row_tiles * column_tiles, workers = std::min(multiprocessors / kCluster, kMostParts);
+  Arguments args{.split = Split(tiles, divide_up(p.k, kBlockK), workers, kMostParts),
+                 .slots = reinterpret_cast<float4*>(p.partials),
+                 .parts_of_sums = p.partials + kSumsFrom,
+                 .sums = static_cast<__nv_bfloat16*>(p.sums),
+                 .d = static_cast<__nv_bfloat16*>(const_cast<void*>(p.d.data)),
+                 .e = static_cast<const __nv_bfloat16*>(p.e.data),
+                 .d_ld = p.d.ld,
+                 .e_ld = p.e.ld,
+                 .m = static_cast<int>(p.m),
+                 .n = static_cast<int>(p.n),
+                 .row_tiles = row_tiles,
+                 .column_tiles = column_tiles,
+                 .summed = static_cast<int>(p.summed)};
+  const auto map = [](CUtensorMap& to, const Matrix& from, int64_t rows, int64_t columns) {
+    return attention::sm90::make_matrix_map(&to, from.data, rows, columns, from.ld, kBlockK);
+  };
+  if (!map(args.a, p.a, p.k, p.m) || !map(args.b, p.b, p.k, p.n)) return cudaErrorInvalidValue;
+  const cudaError_t status =
+      cudaFuncSetAttribute(over_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (status != cudaSuccess) return status;
+
+  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(workers * kCluster),
+                            .blockDim = kThreads,
+                            .dynamicSmemBytes = kSharedBytes,
+                            .stream = stream,
+                            .attrs = &cluster,
+                            .numAttrs = 1};
+  const cudaError_t launched = cudaLaunchKernelEx(&config, over_rows_kernel, args);
+  const int in_parts = tiles - args.split.whole_tiles(),
+            blocks = in_parts * kBlocksOfTile + divide_up(p.summed, kWarpgroup);
+  if (launched != cudaSuccess || blocks == 0) return launched;
+  cudaLaunchConfig_t adding{
+      .gridDim = static_cast<unsigned>(blocks), .blockDim = kWarpgroup, .stream = stream};
+  return cudaLaunchKernelEx(&adding, add_parts_kernel, args, in_parts);
+}
+
+}  // namespace tessera::products
