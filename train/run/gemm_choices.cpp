@@ -110,6 +110,12 @@ GemmChoices choose_gemms(const GemmChooser& chooser, const std::vector<GemmKey>&
       if (found == table.choices.end() || choices.table.choices.contains(key)) continue;
       if (chooser.library.supports(key, found->second.algorithm)) {
         choices.table.choices.insert(*found), ++used;
+      } else if (found->second.algorithm.id == GemmAlgorithm::kOwn) {
+        if (path == places.run)
+          choices.notices.push_back(
+              fmt::format("{}: this run has used our own product for {}, but train.products or this build "
+                          "leaves it out; another is chosen, and the bits of this run may differ",
+                          path.string(), describe(key)));
       } else {
         choices.notices.push_back(
             fmt::format("{}: cuBLASLt does not support algorithm {} for {}; another is "

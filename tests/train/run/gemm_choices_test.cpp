@@ -139,6 +139,23 @@ TEST_F(GemmChoicesTest, AnAlgorithmThatTheLibraryDoesNotSupportIsNamedAndTimedAn
           ": cuBLASLt does not support algorithm 9 for [64, 32] x [128, 32]^T in bf16; another is chosen");
 }
 
+// As with train.products: cublaslt, where a table that ships may name our products: only a run is told.
+TEST_F(GemmChoicesTest, AProductOfOursThatIsLeftOutIsTimedAnew) {
+  GemmTable ours = table({a}, 1);
+  ours.choices[a].algorithm = {.id = GemmAlgorithm::kOwn};
+  add_to_table(places.shipped, ours);
+  EXPECT_TRUE(choose({a}).notices.empty());
+  EXPECT_EQ(timed, std::vector{a});
+  fs::create_directories(places.run.parent_path());
+  add_to_table(places.run, ours);
+  const GemmChoices choices = choose({a});
+  EXPECT_NE(chosen(choices, a), GemmAlgorithm::kOwn);
+  ASSERT_EQ(choices.notices.size(), 1u);
+  EXPECT_EQ(
+      choices.notices[0].find(places.run.string() + ": this run has used our own product for [64, 32] x"), 0u)
+      << choices.notices[0];
+}
+
 TEST_F(GemmChoicesTest, ADamagedTableIsRefusedAtItsLine) {
   for (const fs::path& place : {places.run, places.shipped, places.cache}) {
     fs::create_directories(place.parent_path());

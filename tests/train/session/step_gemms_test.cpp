@@ -61,7 +61,7 @@ TEST(StepGemms, OfGpt2) {
                                               {"[4000, 768]^T x [4000, 3072] in bf16", 12},
                                               {"[4000, 3072]^T x [4000, 768] in bf16", 12},
                                               {"[4000, 768]^T x [4000, 768] in bf16", 12},
-                                              {"[4000, 2304]^T x [4000, 768] in bf16", 12}};
+                                              {"[4000, 2304]^T x [4000, 768] in bf16, 768 sums", 12}};
   EXPECT_EQ(found, wanted);
   for (const StepGemm& gemm : gemms)
     for (const GemmKey::Matrix& matrix : {gemm.key.a, gemm.key.b, gemm.key.d})
