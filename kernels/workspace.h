@@ -15,7 +15,7 @@ inline constexpr int64_t kNormBytes = kNormBlocks * static_cast<int64_t>(sizeof(
 
 namespace tessera::cuda {
 
-inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+constexpr int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 // cuBLASLt: NVIDIA recommends 32 MiB on Hopper; with less fewer algorithms are available.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;

@@ -111,4 +111,11 @@ void add_slabs(const float* partials, int64_t slabs, const ColumnSums& sums, boo
   TESSERA_CUDA_LAUNCHED();
 }
 
+void sum_rows(const Tensor& x, const Tensor& sum, bool accumulate, void* workspace, cudaStream_t stream) {
+  const int64_t columns = sum.numel(), slabs = slabs_for(x.shape[0], columns, x.dtype);
+  auto* partials = static_cast<float*>(workspace);
+  sum_slabs(x, columns, partials, slabs, stream);
+  add_slabs(partials, slabs, {sum}, accumulate, stream);
+}
+
 }  // namespace tessera::cuda

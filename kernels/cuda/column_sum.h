@@ -19,6 +19,10 @@ using ColumnSums = std::array<Tensor, 3>;
 void add_slabs(const float* partials, int64_t slabs, const ColumnSums& sums, bool accumulate,
                cudaStream_t stream);
 
+// sum += the sum of the rows of x, of as many of its columns; without `accumulate` it replaces it. The
+// workspace, of kGemmWorkspaceBytes, has room for the partial sums of any width.
+void sum_rows(const Tensor& x, const Tensor& sum, bool accumulate, void* workspace, cudaStream_t stream);
+
 // The number of slabs: enough to occupy the device, without too many partial sums
 int64_t slabs_for(int64_t rows, int64_t columns, DType dtype);
 

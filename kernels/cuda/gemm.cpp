@@ -133,16 +133,6 @@ GemmAlgorithm attributes_of(const cublasLtMatmulAlgo_t& from) {
 }
 
 static_assert(products::kOverRowsBytes <= kGemmWorkspaceBytes);
-// What our product computes beside the product: cuBLASLt's is followed by a pass.
-void add_sums(const Gemm& gemm, void* workspace, cudaStream_t stream) {
-  const auto tensor = [&](void* data, Shape shape) { return Tensor{data, gemm.dtype, shape, Device::kCuda}; };
-  const int64_t slabs = std::min(slabs_for(gemm.k, gemm.summed, gemm.dtype),
-                                 kGemmWorkspaceBytes / column_partials_bytes(1, gemm.summed));
-  auto* partials = static_cast<float*>(workspace);
-  sum_slabs(tensor(gemm.a.data, {gemm.k, gemm.m}), gemm.summed, partials, slabs, stream);
-  add_slabs(partials, slabs, {tensor(gemm.sums, {gemm.summed})}, gemm.beta != 0, stream);
-}
-
 void give_workspace(products::Product& product, void* workspace) {
   if (product.kind == products::Kind::kOverRows) product.partials = static_cast<float*>(workspace);
 }
@@ -294,7 +284,10 @@ void GemmRunner::enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmu
       c, plan.d.get(), gemm.d.data, plan.d.get(), &algorithm, workspace, kGemmWorkspaceBytes, stream);
   check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}, of the product {}", cublasLtGetStatusString(status),
         tessera::describe(key_of(gemm)));
-  if (gemm.summed > 0) add_sums(gemm, workspace, stream);
+  if (gemm.summed == 0) return;  // ours computes the sums beside the product, cuBLASLt's needs a pass
+  const auto tensor = [&](void* data, Shape shape) { return Tensor{data, gemm.dtype, shape, Device::kCuda}; };
+  sum_rows(tensor(gemm.a.data, {gemm.k, gemm.m}), tensor(gemm.sums, {gemm.summed}), gemm.beta != 0, workspace,
+           stream);
 }
 
 std::optional<products::Product> GemmRunner::own(const Gemm& gemm) {
@@ -354,18 +347,18 @@ bool GemmRunner::supports(const GemmKey& key, const GemmAlgorithm& algorithm) {
 std::function<void()> GemmRunner::prepare(const Gemm& gemm, const GemmAlgorithm& algorithm,
                                           const Launch& on) {
   const GemmKey key = key_of(gemm);
+  void* workspace = on.scratch("matrix product", kGemmWorkspaceBytes);
   if (is_own(algorithm)) {
     auto product = products::product_of(gemm);
     check(has_own_ && product.has_value(), "we have no matrix product of our own for {}",
           tessera::describe(key));
-    give_workspace(*product, on.scratch("matrix product", kGemmWorkspaceBytes));
+    give_workspace(*product, workspace);
     return [=, this, stream = on.stream] { products::run(*product, multiprocessors_, stream); };
   }
   const auto plan = std::make_shared<Plan>(describe(key));
   plan->algorithm = built(key, *plan, algorithm);
   check(plan->algorithm.has_value(), "cuBLASLt {} does not support algorithm {} for {}", cublasLtGetVersion(),
         algorithm.id, tessera::describe(key));
-  void* workspace = on.scratch("matrix product", kGemmWorkspaceBytes);
   return [=, this, stream = on.stream] { enqueue(gemm, *plan, *plan->algorithm, workspace, stream); };
 }
 

@@ -35,14 +35,6 @@ void write_codes(products::Product& product, const Fp8Output& to) {
   product.fp8.amax = to.amax.as<uint32_t>();
 }
 
-// sum += the sum of the rows of x
-void add_rows(const char* op, const Tensor& x, const Tensor& sum, bool accumulate, const Launch& on) {
-  const int64_t columns = sum.numel(), slabs = cuda::slabs_for(x.shape[0], columns, x.dtype);
-  auto* partials = reinterpret_cast<float*>(on.scratch(op, cuda::column_partials_bytes(slabs, columns)));
-  cuda::sum_slabs(x, columns, partials, slabs, on.stream);
-  cuda::add_slabs(partials, slabs, {sum}, accumulate, on.stream);
-}
-
 }  // namespace
 
 void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
@@ -96,7 +88,7 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   }
   if (input_gradient(a, gemms, on) || !a.dx_sum) return;
   tell_part(LinearBackward::Part::kInput, on);
-  add_rows(a.kName, a.dx, a.dx_sum, a.accumulate, on);
+  cuda::sum_rows(a.dx, a.dx_sum, a.accumulate, on.scratch(a.kName, cuda::kGemmWorkspaceBytes), on.stream);
 }
 
 // dx, and whether with it its sum: our own product has that for little

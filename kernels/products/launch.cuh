@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/sm90/tensor_map.h"
+#include "kernels/products/cluster_launch.h"
 #include "kernels/products/kernel.cuh"
 #include "kernels/products/product.h"
 
@@ -29,9 +30,9 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
                  .fp8 = p.fp8,
                  .m = static_cast<int>(p.m),
                  .n = static_cast<int>(p.n),
-                 .row_tiles = static_cast<int>((p.m + kRowsOfCluster - 1) / kRowsOfCluster),
-                 .column_tiles = static_cast<int>((p.n + kTileColumns - 1) / kTileColumns),
-                 .steps = static_cast<int>((pairs + kBlockK - 1) / kBlockK),
+                 .row_tiles = static_cast<int>(cuda::divide_up(p.m, kRowsOfCluster)),
+                 .column_tiles = static_cast<int>(cuda::divide_up(p.n, kTileColumns)),
+                 .steps = static_cast<int>(cuda::divide_up(pairs, kBlockK)),
                  .group = kGroupRows / kRowsOfCluster};
   cudaError_t status = map(args.a, a, p.m, pairs, kTileRows);
   if (status == cudaSuccess)
@@ -40,21 +41,11 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
   if (status == cudaSuccess) status = map(args.d, p.d, p.m, p.n, kTileRows);
   if (status == cudaSuccess && kKind != Kind::kPlain && kKind != Kind::kExp)
     status = map(args.e, p.e, p.m, p.n, kTileRows);
-  if (status == cudaSuccess)
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;
 
   const int clusters = multiprocessors / kCluster, tiles = args.row_tiles * args.column_tiles;
-  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
-  cluster.val.clusterDim = {kCluster, 1, 1};
-  cudaLaunchConfig_t config{
-      .gridDim = static_cast<unsigned>((tiles < clusters ? tiles : clusters) * kCluster),
-      .blockDim = kThreads,
-      .dynamicSmemBytes = kSharedBytes,
-      .stream = stream,
-      .attrs = &cluster,
-      .numAttrs = 1};
-  return cudaLaunchKernelEx(&config, kernel, args);
+  return launch_clusters(kernel, tiles < clusters ? tiles : clusters, kCluster, kThreads, kSharedBytes,
+                         stream, args);
 }
 
 }  // namespace tessera::products

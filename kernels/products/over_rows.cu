@@ -16,6 +16,7 @@
 
 #include "kernels/attention/sm90/pipeline.cuh"
 #include "kernels/attention/sm90/tile.cuh"
+#include "kernels/products/cluster_launch.h"
 #include "kernels/products/kernels.h"
 #include "kernels/products/product.h"
 #include "kernels/products/split.h"
@@ -305,14 +306,14 @@ __global__ __launch_bounds__(kWarpgroup) void add_parts_kernel(const __grid_cons
           sums[i]);
 }
 
-int divide_up(int64_t value, int by) { return static_cast<int>((value + by - 1) / by); }
+int count(int64_t size, int64_t of_one) { return static_cast<int>(cuda::divide_up(size, of_one)); }
 
 }  // namespace
 
 cudaError_t run_over_rows(const Product& p, int multiprocessors, cudaStream_t stream) {
-  const int row_tiles = divide_up(p.m, kTileRows), column_tiles = divide_up(p.n, kTileColumns),
+  const int row_tiles = count(p.m, kTileRows), column_tiles = count(p.n, kTileColumns),
             tiles = row_tiles * column_tiles, workers = std::min(multiprocessors / kCluster, kMostParts);
-  Arguments args{.split = Split(tiles, divide_up(p.k, kBlockK), workers, kMostParts),
+  Arguments args{.split = Split(tiles, count(p.k, kBlockK), workers, kMostParts),
                  .slots = reinterpret_cast<float4*>(p.partials),
                  .parts_of_sums = p.partials + kSumsFrom,
                  .sums = static_cast<__nv_bfloat16*>(p.sums),
@@ -329,21 +330,10 @@ cudaError_t run_over_rows(const Product& p, int multiprocessors, cudaStream_t st
     return attention::sm90::make_matrix_map(&to, from.data, rows, columns, from.ld, kBlockK);
   };
   if (!map(args.a, p.a, p.k, p.m) || !map(args.b, p.b, p.k, p.n)) return cudaErrorInvalidValue;
-  const cudaError_t status =
-      cudaFuncSetAttribute(over_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (status != cudaSuccess) return status;
-
-  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
-  cluster.val.clusterDim = {kCluster, 1, 1};
-  cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(workers * kCluster),
-                            .blockDim = kThreads,
-                            .dynamicSmemBytes = kSharedBytes,
-                            .stream = stream,
-                            .attrs = &cluster,
-                            .numAttrs = 1};
-  const cudaError_t launched = cudaLaunchKernelEx(&config, over_rows_kernel, args);
+  const cudaError_t launched =
+      launch_clusters(over_rows_kernel, workers, kCluster, kThreads, kSharedBytes, stream, args);
   const int in_parts = tiles - args.split.whole_tiles(),
-            blocks = in_parts * kBlocksOfTile + divide_up(p.summed, kWarpgroup);
+            blocks = in_parts * kBlocksOfTile + count(p.summed, kWarpgroup);
   if (launched != cudaSuccess || blocks == 0) return launched;
   cudaLaunchConfig_t adding{
       .gridDim = static_cast<unsigned>(blocks), .blockDim = kWarpgroup, .stream = stream};

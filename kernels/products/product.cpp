@@ -82,21 +82,11 @@ std::optional<Product> product_of(const Gemm& gemm) {
                   .factors = *factors,
                   .fp8 = {.a_scale = gemm.a.scale, .b_scale = gemm.b.scale}};
   const bool adds = gemm.beta != 0;
-  if (gemm.a.transposed) {
-    if (gemm.b.transposed || *factors != Factors::kBf16 || gemm.epilogue != GemmEpilogue::kNone ||
-        (adds && gemm.beta != 1) || !is_aligned(c, kAlignment))
-      return std::nullopt;
-    const auto tiles = [](int64_t size) { return (size + kTileOverRows - 1) / kTileOverRows; };
-    if (gemm.summed > 0 && tiles(gemm.m) * tiles(gemm.n) > kMostSummedTiles) return std::nullopt;
-    product.kind = Kind::kOverRows;
-    product.sums = gemm.sums, product.summed = gemm.summed;
-    if (adds) product.e = {c, gemm.d.ld};
-    return product;
-  }
   switch (gemm.epilogue) {
     case GemmEpilogue::kNone:
     case GemmEpilogue::kBias:
       if (adds) product.kind = Kind::kAdd, product.e = {c, gemm.d.ld};
+      if (gemm.a.transposed) product.kind = Kind::kOverRows;
       break;
     case GemmEpilogue::kGeluAux:
     case GemmEpilogue::kGeluAuxBias:
@@ -108,10 +98,17 @@ std::optional<Product> product_of(const Gemm& gemm) {
   }
   if (gemm.epilogue == GemmEpilogue::kBias || gemm.epilogue == GemmEpilogue::kGeluAuxBias)
     product.bias = gemm.bias;
+  const bool over_rows = product.kind == Kind::kOverRows,
+             b_is_stored = over_rows || (product.kind == Kind::kSlope && *factors == Factors::kBf16);
   const bool stored_as_served =
-      product.kind == Kind::kPlain ||
-      product.transposed != (product.kind == Kind::kSlope && *factors == Factors::kBf16);
-  const bool adds_as_served = !adds || (product.kind == Kind::kAdd && gemm.beta == 1);
+      gemm.a.transposed == over_rows && (product.kind == Kind::kPlain || product.transposed != b_is_stored);
+  const bool adds_as_served = !adds || ((product.kind == Kind::kAdd || over_rows) && gemm.beta == 1);
+  if (over_rows) {
+    product.sums = gemm.sums, product.summed = gemm.summed;
+    const int64_t tiles = cuda::divide_up(gemm.m, kTileOverRows) * cuda::divide_up(gemm.n, kTileOverRows);
+    if (gemm.epilogue != GemmEpilogue::kNone || (gemm.summed > 0 && tiles > kMostSummedTiles))
+      return std::nullopt;
+  }
   if (!stored_as_served || !adds_as_served || !is_aligned(product.e.data, kAlignment)) return std::nullopt;
   return product;
 }
@@ -129,8 +126,8 @@ bool available() {
 }
 
 bool is_preferred(const Product& product, int multiprocessors) {
-  const int64_t rows = (product.m + kTileRows - 1) / kTileRows,
-                columns = (product.n + kTileColumns - 1) / kTileColumns;
+  const int64_t rows = cuda::divide_up(product.m, kTileRows),
+                columns = cuda::divide_up(product.n, kTileColumns);
   const bool has_epilogue =
       product.kind == Kind::kPlain ? product.bias != nullptr : product.kind != Kind::kOverRows;
   return has_epilogue && rows * columns >= multiprocessors;

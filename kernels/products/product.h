@@ -12,6 +12,7 @@
 
 #include "kernels/base/activation.h"
 #include "kernels/gemm.h"
+#include "kernels/workspace.h"
 
 namespace tessera::products {
 
@@ -71,10 +72,10 @@ struct Product {
   Activation activation = Activation::kGelu;
 };
 constexpr int64_t kRowsOfPartial = 128;
-constexpr int64_t partial_rows(int64_t m) { return (m + kRowsOfPartial - 1) / kRowsOfPartial; }
+constexpr int64_t partial_rows(int64_t m) { return cuda::divide_up(m, kRowsOfPartial); }
 constexpr int64_t kMostFp8Sums = 8192;  // k of factors in FP8: longer sums would lose more than 2^-7
 constexpr int64_t kColumnsOfPartial = 192;
-constexpr int64_t partial_columns(int64_t n) { return (n + kColumnsOfPartial - 1) / kColumnsOfPartial; }
+constexpr int64_t partial_columns(int64_t n) { return cuda::divide_up(n, kColumnsOfPartial); }
 // With kOverRows: parts of the sums of tiles of 256 x 256, and 256 sums of a of each part and each whole tile
 constexpr int64_t kTileOverRows = 256;
 constexpr int kMostParts = 120, kMostSummedTiles = 1024;
