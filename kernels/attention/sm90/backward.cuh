@@ -2,7 +2,7 @@
 //
 //   for a block of 128 keys of one batch and key/value head, 64 a warpgroup:    K, V [128, D]
 //     dK = dV = 0
-//     for each query head of the group, for every query tile i that sees a key of the block, upwards:
+//     for each query head of the work, for every query tile i that sees a key of the block, upwards:
 //                                                                   Q_i, dO_i [Bq, D], L_i, delta_i [Bq]
 //       P^T  = 2^(c K Q_i^T - L_i), 0 where masked                                  [128, Bq]
 //       dS^T = P^T o (V dO_i^T - delta_i)                                           [128, Bq]
@@ -189,7 +189,7 @@ struct BackwardConsumer {
     if constexpr (Shape::kAnyMask) {
       turn = adders.turn_of(b.first_k / kBlockK);
     } else {
-      turn = turn_of<Shape>(b.first_k / kBlockK, b.walk.tile, b.walk.index, a);
+      turn = turn_of<Shape>(b.first_k / kBlockK, b.walk.tile, b.walk.upwards, a);
     }
     b.role = !turn.finishes() ? Role::kAdds : turn.last > 0 ? Role::kFinishes : Role::kAlone;
   }
@@ -259,6 +259,45 @@ struct BackwardConsumer {
     return done;
   }
 
+  // Of a work that has not all query heads of its keys: dK and dV with those of the heads before, which are
+  // waited for; kept for the next heads, if there are any. Each thread finds what the same thread of another
+  // CTA had in these registers.
+  __device__ __forceinline__ void add_heads(Block& b, const Work<Shape>& done) const {
+    constexpr int kQuads = kHeadDim / 2 / 4;
+    const int index =
+        ((done.batch * a.kv_heads + done.kv_head) * a.key_blocks + done.key_block) * Shape::kGroups + group;
+    uint32_t* const counter = a.key_counters + index;
+    auto* const sums = reinterpret_cast<float4*>(a.key_sums) +
+                       static_cast<int64_t>(index) * (2 * kQuads * kWarpgroup) + threadIdx.x % kWarpgroup;
+    const int before = done.heads_before(a);
+    if (before > 0) {
+      if (leader) {
+        while (ptx::load_acquire(counter) != static_cast<uint32_t>(before)) {
+        }
+      }
+      sync_warpgroup(group);
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) add_quad(b.dk + 4 * i, sums + i * kWarpgroup);
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) add_quad(b.dv + 4 * i, sums + (kQuads + i) * kWarpgroup);
+    }
+    if (done.has_last_head(a)) return;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) store_quad(sums + i * kWarpgroup, b.dk + 4 * i);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) store_quad(sums + (kQuads + i) * kWarpgroup, b.dv + 4 * i);
+    sync_warpgroup(group);
+    if (leader) ptx::red_add_release(counter, a.heads_per_work);
+  }
+  // Past L1, where sums of another CTA do not arrive
+  static __device__ __forceinline__ void add_quad(float* to, const float4* sums) {
+    const float4 sum = __ldcg(sums);
+    to[0] += sum.x, to[1] += sum.y, to[2] += sum.z, to[3] += sum.w;
+  }
+  static __device__ __forceinline__ void store_quad(float4* sums, const float* x) {
+    __stcg(sums, float4{x[0], x[1], x[2], x[3]});
+  }
+
   // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of the
   // stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
   __device__ __forceinline__ void write(Block& b, const Work<Shape>& done) const {
@@ -269,8 +308,7 @@ struct BackwardConsumer {
     const Gradients dv_out{
         (kThroughScores ? memory.ds(at.stage).base + Memory::Scores::kPanelBytes : memory.v().base) + rows};
     if constexpr (kThroughScores) {
-      __syncwarp();
-      if (warp_leader) memory.k_ring().release(keys_at);
+      release_keys();
       wait_ds_place(at);
     } else {
       sync_warpgroups<Shape>();
@@ -296,7 +334,15 @@ struct BackwardConsumer {
     if constexpr (!kThroughScores) {
       if (leader) ptx::bulk_wait_read<0>();
       sync_warpgroup(group);
-      if (warp_leader) memory.k_ring().release(keys_at), memory.v_ring().release(keys_at);
+      release_keys();
+    }
+  }
+  // K; and V, where it is not released earlier
+  __device__ __forceinline__ void release_keys() const {
+    __syncwarp();
+    if (warp_leader) {
+      memory.k_ring().release(keys_at);
+      if constexpr (kHeadDim == 128) memory.v_ring().release(keys_at);
     }
   }
 
@@ -315,7 +361,10 @@ struct BackwardConsumer {
       while (b.walk.left > 0) step<2>(b);
       if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
       const Work<Shape> done = catch_up(b);
-      write(b, done);
+      const bool writes = done.has_last_head(a);
+      if (!writes) release_keys();  // early, for add_heads() may wait
+      if (a.heads_per_work != a.heads_per_kv) add_heads(b, done);
+      if (writes) write(b, done);
     }
   }
 };

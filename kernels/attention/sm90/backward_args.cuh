@@ -15,14 +15,17 @@ using bf16 = __nv_bfloat16;
 struct BackwardArgs {
   CUtensorMap q, k, v, dout, dk, dv;
   CUtensorMap dq[2];            // boxes of a part, one map for each column where one begins
-  const float* row_statistics;  // this and the next: see BackwardWorkspace
+  const float* row_statistics;  // this and the next four: see BackwardWorkspace
   float* dq_sums;
   uint32_t* counters;
+  float* key_sums;
+  uint32_t* key_counters;
   int tokens, kv_tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
-  uint32_t works;        // key blocks of all heads
-  int heads_at_once;     // see Work, as the next
-  int descending_heads;  // of all sequences
-  int descending_tiles;  // their query tiles
+  int all_kv_heads;    // of all sequences
+  int heads_per_work;  // query heads
+  uint32_t works;      // key blocks of all groups of so many query heads
+  int groups_at_once;  // see Work, as the next
+  int descending_groups;
   int causal;
   float scale;
   DropoutMask dropout;

@@ -65,13 +65,13 @@ AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& 
   return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 
-// The heads of a causal problem whose tickets go downwards: see backward_work.cuh. Those that go upwards are
+// Groups of a causal problem whose tickets go downwards: see backward_work.cuh. Those that go upwards are
 // two and a half works for each multiprocessor (measured), but the first works of all go downwards, for they
 // begin at once, and would wait for each other upwards.
-inline int descending_heads_of(int heads, int key_blocks, int sms) {
+inline int descending_groups_of(int groups, int key_blocks, int sms) {
   const int begin_at_once = (sms + key_blocks / 2) / key_blocks,
             ascending = (5 * sms + 2 * key_blocks - 1) / (2 * key_blocks);
-  return std::min(heads, std::max(begin_at_once, heads - ascending));
+  return std::min(groups, std::max(begin_at_once, groups - ascending));
 }
 
 template <class Shape>
@@ -83,7 +83,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const auto tokens = static_cast<int>(p.tokens), kv_tokens = static_cast<int>(p.kv_tokens);
   const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
             key_blocks = (kv_tokens + Shape::kBlockK - 1) / Shape::kBlockK;
-  const auto heads = static_cast<int>(p.batch * p.heads), kv_heads = static_cast<int>(p.batch * p.kv_heads);
+  const auto heads = static_cast<int>(p.batch * p.heads);
+  const int heads_per_work = BackwardWorkspace::heads_per_work(p), groups = heads / heads_per_work;
 
   const BackwardRowsArgs rows = {
       .out = view<const bf16>(f.out),
@@ -91,7 +92,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .lse = f.lse,
       .row_statistics = workspace.row_statistics,
       .counters = workspace.counters,
-      .counter_count = 1 + static_cast<uint32_t>(heads) * query_tiles * Shape::kGroups,
+      .counter_count = workspace.counter_count,
       .batch = static_cast<int>(p.batch),
       .tokens = tokens,
       .query_tiles = query_tiles,
@@ -110,12 +111,14 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   // Within documents or a window CTAs that work at a time read few rows of a head each: neighbouring heads
   // together read longer pieces of them. Measured; with more heads long documents no longer fit L2.
   constexpr int kRowElements = 256;
-  const int descending_heads =
-      p.mask.causal && !Shape::kAnyMask ? descending_heads_of(kv_heads, key_blocks, sms) : kv_heads;
+  const int descending_groups =
+      p.mask.causal && !Shape::kAnyMask ? descending_groups_of(groups, key_blocks, sms) : groups;
   BackwardArgs args = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
       .counters = workspace.counters,
+      .key_sums = workspace.key_sums,
+      .key_counters = workspace.key_counters,
       .tokens = tokens,
       .kv_tokens = kv_tokens,
       .heads = static_cast<int>(p.heads),
@@ -123,12 +126,13 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .heads_per_kv = static_cast<int>(p.heads / p.kv_heads),
       .query_tiles = query_tiles,
       .key_blocks = key_blocks,
-      .works = static_cast<uint32_t>(kv_heads) * key_blocks,
-      .heads_at_once = std::min(kv_heads, !p.mask.causal    ? apart
-                                          : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
-                                                            : 1),
-      .descending_heads = descending_heads,
-      .descending_tiles = descending_heads * static_cast<int>(p.heads / p.kv_heads) * query_tiles,
+      .all_kv_heads = static_cast<int>(p.batch * p.kv_heads),
+      .heads_per_work = heads_per_work,
+      .works = static_cast<uint32_t>(groups) * key_blocks,
+      .groups_at_once = std::min(groups, !p.mask.causal    ? apart
+                                         : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
+                                                           : 1),
+      .descending_groups = descending_groups,
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),

@@ -75,14 +75,13 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
     if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
 #pragma unroll 1
     for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
-      const int tile_index =
-          (work.batch * a.heads + walk.head) * a.query_tiles + walk.tile;  // no register to keep it
-      const int index = tile_index * Shape::kGroups + group;
+      const int index = ((work.batch * a.heads + walk.head) * a.query_tiles + walk.tile) * Shape::kGroups +
+                        group;  // no register to keep it
       Turn turn{};
       if constexpr (Shape::kAnyMask) {
         turn = next.turn_of(work.key_block);
       } else {
-        turn = turn_of<Shape>(work.key_block, walk.tile, tile_index, a);
+        turn = turn_of<Shape>(work.key_block, walk.tile, work.upwards, a);
       }
       const bool finish = turn.finishes();
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
   using Shape = RowsShape<kHeadDim>;
   constexpr int kLanes = Shape::kLanes, kSlots = Shape::kTokens / kLanes, kTokensUnderWay = 4;
   const uint32_t thread = blockIdx.x * kRowsThreads + threadIdx.x;
-  if (thread < a.counter_count) a.counters[thread] = 0;
+  for (uint32_t i = thread; i < a.counter_count; i += gridDim.x * kRowsThreads) a.counters[i] = 0;
 
   const uint32_t head_groups = (a.heads + Shape::kHeads - 1) / Shape::kHeads;
   const uint32_t token_groups = (a.query_tiles * kBlockQ) / Shape::kTokens;

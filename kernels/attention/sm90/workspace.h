@@ -1,6 +1,8 @@
 // The workspaces of the sm_90 kernels. Plain C++.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/attention/mask.h"
 #include "kernels/attention/sm90/shape.h"
 #include "kernels/attention/workspace.h"
@@ -45,6 +47,34 @@ struct BackwardWorkspace {
   // Each of one warpgroup, with its own counter
   static constexpr int kPartsPerTile = BackwardShape<64>::kGroups;
   static_assert(kPartsPerTile == BackwardShape<128>::kGroups);
+  static constexpr int kBlockK = BackwardShape<64>::kBlockK;
+  static_assert(kBlockK == BackwardShape<128>::kBlockK);
+
+  // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are fewer
+  // sums of dK and dV in memory, each of which takes as long as one or two steps; fewer heads are shorter
+  // works, so that CTAs end at about the same time and wait less for each other's dQ. Measured:
+  // docs/attention_results.md.
+  static int heads_per_work(const AttnProblem& p) {
+    // Of an H100 or H200: works that fill it; so many that the last ones matter little
+    constexpr int64_t kMultiprocessors = 132, kFew = kMultiprocessors * 2 / 3, kMany = 16 * kMultiprocessors;
+    const int64_t all = p.heads / p.kv_heads, works_of_all = p.batch * p.kv_heads * key_blocks_of(p);
+    int64_t heads = all;
+    if (p.mask.documents != nullptr) {
+      heads = 1;  // their lengths differ
+    } else if (mask_of(p).plain() && p.mask.causal && works_of_all < kMany) {
+      constexpr double kBestSteps = 13;
+      const int query_tile = p.head_dim <= 64 ? BackwardShape<64>::kBlockQ : BackwardShape<128>::kBlockQ;
+      const double steps_of_head = static_cast<double>(p.tokens + kBlockK) / (2 * query_tile);
+      const auto off = [&](int64_t n) {  // how many times too long or too short
+        const double steps = static_cast<double>(n) * steps_of_head;
+        return std::max(steps / kBestSteps, kBestSteps / steps);
+      };
+      for (int64_t n = all; n > 0; --n)
+        if (all % n == 0 && off(n) < off(heads)) heads = n;
+    }
+    while (heads > 1 && (all % heads != 0 || works_of_all * all < kFew * heads)) --heads;
+    return static_cast<int>(heads);
+  }
 
   BackwardWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
@@ -52,11 +82,17 @@ struct BackwardWorkspace {
     const auto rows = static_cast<size_t>(p.batch * p.heads * padded_tokens);
     row_statistics = carver.take<float>(rows * 2);
     dq = carver.take<float>(rows * static_cast<size_t>(tile_width(p.head_dim)));
-    counters = carver.take<uint32_t>(rows / kSmallestBlockQ * kPartsPerTile + 1);
+    const size_t part_counters = rows / kSmallestBlockQ * kPartsPerTile;
+    const int64_t blocks = key_blocks_of(p), all_blocks = p.batch * p.kv_heads * blocks;
+    const bool shared = heads_per_work(p) < p.heads / p.kv_heads;
+    const size_t shared_parts = shared ? static_cast<size_t>(all_blocks * BackwardShape<64>::kGroups) : 0;
+    counter_count = static_cast<uint32_t>(1 + part_counters + shared_parts);
+    counters = carver.take<uint32_t>(counter_count);
+    if (shared) {
+      key_counters = counters ? counters + 1 + part_counters : nullptr;
+      key_sums = carver.take<float>(shared_parts * 2 * kWarpgroupRows * tile_width(p.head_dim));
+    }
     if (!mask_of(p).plain()) {
-      constexpr int kBlockK = BackwardShape<64>::kBlockK;
-      static_assert(kBlockK == BackwardShape<128>::kBlockK);
-      const int64_t blocks = (p.kv_tokens + kBlockK - 1) / kBlockK;
       blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * (padded_tokens / kSmallestBlockQ)));
       tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * blocks));
     }
@@ -67,10 +103,18 @@ struct BackwardWorkspace {
                           // thus become 0; and delta = rowsum(dO o O), 0 past N
   float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
   uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
+  uint32_t counter_count;  // with key_counters, which lie behind
+  // Where a work has not all heads. [B, K, key block, warpgroup]: query heads that have added to dK and dV;
+  // [..., 2, D / 8, 128] of four floats: sums in the order of a warpgroup's registers
+  uint32_t* key_counters = nullptr;
+  float* key_sums = nullptr;
   // Of a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the
   // query tiles that it meets. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   size_t bytes;
+
+ private:
+  static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
 };
 
 }  // namespace tessera::attention::sm90
