@@ -189,7 +189,7 @@ struct BackwardConsumer {
     if constexpr (Shape::kAnyMask) {
       turn = adders.turn_of(b.first_k / kBlockK);
     } else {
-      turn = turn_of<Shape>(b.first_k / kBlockK, b.walk.tile, b.walk.upwards, a);
+      turn = turn_of<Shape>(b.walk.tile, b.walk.adds_as, a);
     }
     b.role = !turn.finishes() ? Role::kAdds : turn.last > 0 ? Role::kFinishes : Role::kAlone;
   }

@@ -81,7 +81,7 @@ __device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group)
       if constexpr (Shape::kAnyMask) {
         turn = next.turn_of(work.key_block);
       } else {
-        turn = turn_of<Shape>(work.key_block, walk.tile, work.upwards, a);
+        turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
       }
       const bool finish = turn.finishes();
       const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };

@@ -101,7 +101,7 @@ struct WalkOfPlainMask {
   int tile, head;  // of the batch
   int index;       // of the tile among those of all heads
   int left;        // steps, this one included
-  bool upwards;
+  int adds_as;     // to dQ: see turn_of()
 
   template <class Shape>
   __device__ __forceinline__ WalkOfPlainMask(const Work<Shape>& work, const BackwardArgs& a)
@@ -110,7 +110,7 @@ struct WalkOfPlainMask {
         head(work.first_head),
         index((work.batch * a.heads + head) * a.query_tiles + tile),
         left(work.steps),
-        upwards(work.upwards) {}
+        adds_as(work.upwards ? ~work.key_block : work.key_block) {}
   __device__ __forceinline__ void next(const BackwardArgs& a) {
     --left, ++index;
     if (++tile == a.query_tiles) tile = first_tile, ++head, index += first_tile;
@@ -170,12 +170,12 @@ __device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardA
   return {blocks.begin, blocks.end - 1};
 }
 
-// Of a plain mask
+// Of a plain mask. adds_as: the key block, or its complement if its tickets go upwards
 template <class Shape>
-__device__ __forceinline__ Turn turn_of(int key_block, int tile, bool upwards, const BackwardArgs& a) {
+__device__ __forceinline__ Turn turn_of(int tile, int adds_as, const BackwardArgs& a) {
   constexpr int kTilesPerBlock = Shape::kBlockK / Shape::kBlockQ;
   const int highest = a.causal ? tile / kTilesPerBlock : a.key_blocks - 1;
-  return {upwards ? key_block : highest - key_block, highest};
+  return {adds_as < 0 ? ~adds_as : highest - adds_as, highest};
 }
 
 }  // namespace tessera::attention::sm90
