@@ -4,22 +4,15 @@
 #include <vector>
 
 #include "kernels/attention/sm90/workspace.h"
+#include "tests/kernels/bf16_problem.h"
 
 namespace tessera::attention::sm90 {
 namespace {
 
 AttnProblem problem(int64_t batch, int64_t tokens, int64_t heads, int64_t kv_heads, int head_dim) {
-  return {.struct_size = sizeof(AttnProblem),
-          .dtype = ATTN_BF16,
-          .batch = batch,
-          .tokens = tokens,
-          .kv_tokens = tokens,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .mask = {.causal = 1, .offset = 0, .window = 0, .documents = nullptr},
-          .scale = 1,
-          .dropout = {}};
+  AttnProblem causal = testing::bf16_problem(batch, tokens, heads, kv_heads, head_dim);
+  causal.mask.causal = 1;
+  return causal;
 }
 
 int heads_per_work(const AttnProblem& p) { return BackwardWorkspace::heads_per_work(p); }

@@ -6,24 +6,14 @@
 #include <random>
 #include <vector>
 
+#include "tests/kernels/bf16_problem.h"
+
 namespace tessera::attention::sm90 {
 namespace {
 
-constexpr int kSliceRows = 64, kSlicesATile = 3, kCtas = 132;
+using testing::bf16_problem;
 
-AttnProblem problem(int64_t batch, int64_t tokens, int64_t heads, int64_t kv_heads, int head_dim) {
-  return {.struct_size = sizeof(AttnProblem),
-          .dtype = ATTN_BF16,
-          .batch = batch,
-          .tokens = tokens,
-          .kv_tokens = tokens,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .mask = {},
-          .scale = 1,
-          .dropout = {}};
-}
+constexpr int kSliceRows = 64, kSlicesATile = 3, kCtas = 132;
 
 // Counts what the CTAs do; returns the work of the busiest over the mean, a slice of keys of a tile being 1.
 template <bool kCausal>
@@ -59,7 +49,7 @@ TEST(ForwardSchedule, TakesEverySliceOnce) {
   for (int i = 0; i < 300; ++i) {
     const int kv_heads = up_to(8);
     const AttnProblem p =
-        problem(up_to(20), up_to(i % 3 ? 700 : 6000), kv_heads * up_to(4), kv_heads, kHeadDims[i % 5]);
+        bf16_problem(up_to(20), up_to(i % 3 ? 700 : 6000), kv_heads * up_to(4), kv_heads, kHeadDims[i % 5]);
     const int ctas = i % 4 ? kCtas : up_to(160);
     walk_all<false>(p, ctas, times);
     EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << p.tokens << " tokens, full";
@@ -70,11 +60,12 @@ TEST(ForwardSchedule, TakesEverySliceOnce) {
 
 TEST(ForwardSchedule, IsEven) {
   std::vector<int> times;
-  EXPECT_LT(walk_all<true>(problem(64, 1024, 12, 12, 64), kCtas, times), 1.05);
+  EXPECT_LT(walk_all<true>(bf16_problem(64, 1024, 12, 12, 64), kCtas, times), 1.05);
   for (int head_dim : {64, 128}) {
     for (int64_t tokens : {1024, 2048, 4096, 8192, 16384, 32768}) {
       const int64_t heads = 2048 / head_dim;
-      EXPECT_LT(walk_all<true>(problem(32768 / tokens, tokens, heads, heads, head_dim), kCtas, times), 1.10)
+      EXPECT_LT(walk_all<true>(bf16_problem(32768 / tokens, tokens, heads, heads, head_dim), kCtas, times),
+                1.10)
           << "head dim " << head_dim << ", " << tokens << " tokens";
     }
   }

@@ -79,10 +79,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardWorkspace workspace(f.workspace, p);
   static_assert(BackwardWorkspace::kRowPadding % Shape::kBlockQ == 0);
-  static_assert(BackwardWorkspace::kSmallestBlockQ <= Shape::kBlockQ);
   const auto tokens = static_cast<int>(p.tokens), kv_tokens = static_cast<int>(p.kv_tokens);
   const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
-            key_blocks = (kv_tokens + Shape::kBlockK - 1) / Shape::kBlockK;
+            key_blocks = static_cast<int>(BackwardWorkspace::key_blocks_of(p));
   const auto heads = static_cast<int>(p.batch * p.heads);
   const int heads_per_work = BackwardWorkspace::heads_per_work(p), groups = heads / heads_per_work;
 

@@ -42,13 +42,17 @@ struct ForwardWorkspace {
 // Rows are padded to whole query tiles: the copy engine brings row statistics without asking where N ends.
 struct BackwardWorkspace {
   static constexpr int kRowPadding = BackwardShape<64>::kBlockQ;  // the largest kBlockQ
-  static constexpr int kSmallestBlockQ = BackwardShape<128>::kBlockQ;
-  static_assert(kRowPadding % kSmallestBlockQ == 0);
+  static_assert(kRowPadding % BackwardShape<128>::kBlockQ == 0);
   // Each of one warpgroup, with its own counter
   static constexpr int kPartsPerTile = BackwardShape<64>::kGroups;
   static_assert(kPartsPerTile == BackwardShape<128>::kGroups);
   static constexpr int kBlockK = BackwardShape<64>::kBlockK;
   static_assert(kBlockK == BackwardShape<128>::kBlockK);
+
+  static int query_tile_of(const AttnProblem& p) {  // kBlockQ
+    return p.head_dim <= 64 ? BackwardShape<64>::kBlockQ : BackwardShape<128>::kBlockQ;
+  }
+  static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
 
   // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are fewer
   // sums of dK and dV in memory, each of which takes as long as one or two steps; fewer heads are shorter
@@ -63,8 +67,7 @@ struct BackwardWorkspace {
       heads = 1;  // their lengths differ
     } else if (mask_of(p).plain() && p.mask.causal && works_of_all < kMany) {
       constexpr double kBestSteps = 13;
-      const int query_tile = p.head_dim <= 64 ? BackwardShape<64>::kBlockQ : BackwardShape<128>::kBlockQ;
-      const double steps_of_head = static_cast<double>(p.tokens + kBlockK) / (2 * query_tile);
+      const double steps_of_head = static_cast<double>(p.tokens + kBlockK) / (2 * query_tile_of(p));
       const auto off = [&](int64_t n) {  // how many times too long or too short
         const double steps = static_cast<double>(n) * steps_of_head;
         return std::max(steps / kBestSteps, kBestSteps / steps);
@@ -80,12 +83,13 @@ struct BackwardWorkspace {
     Carver carver(memory);
     const int64_t padded_tokens = (p.tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
     const auto rows = static_cast<size_t>(p.batch * p.heads * padded_tokens);
+    const int64_t tiles = padded_tokens / query_tile_of(p), blocks = key_blocks_of(p);
     row_statistics = carver.take<float>(rows * 2);
     dq = carver.take<float>(rows * static_cast<size_t>(tile_width(p.head_dim)));
-    const size_t part_counters = rows / kSmallestBlockQ * kPartsPerTile;
-    const int64_t blocks = key_blocks_of(p), all_blocks = p.batch * p.kv_heads * blocks;
+    const auto part_counters = static_cast<size_t>(p.batch * p.heads * tiles * kPartsPerTile);
     const bool shared = heads_per_work(p) < p.heads / p.kv_heads;
-    const size_t shared_parts = shared ? static_cast<size_t>(all_blocks * BackwardShape<64>::kGroups) : 0;
+    const size_t shared_parts =
+        shared ? static_cast<size_t>(p.batch * p.kv_heads * blocks * BackwardShape<64>::kGroups) : 0;
     counter_count = static_cast<uint32_t>(1 + part_counters + shared_parts);
     counters = carver.take<uint32_t>(counter_count);
     if (shared) {
@@ -93,7 +97,7 @@ struct BackwardWorkspace {
       key_sums = carver.take<float>(shared_parts * 2 * kWarpgroupRows * tile_width(p.head_dim));
     }
     if (!mask_of(p).plain()) {
-      blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * (padded_tokens / kSmallestBlockQ)));
+      blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * tiles));
       tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * blocks));
     }
     bytes = carver.used();
@@ -112,9 +116,6 @@ struct BackwardWorkspace {
   // query tiles that it meets. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   size_t bytes;
-
- private:
-  static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
 };
 
 }  // namespace tessera::attention::sm90
