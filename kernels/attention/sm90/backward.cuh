@@ -382,7 +382,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) {
       if (warp == 0) load<Shape>(a);
-      if (warp >= 1 && warp <= Shape::kGroups) send_gradients<Shape>(a, warp - 1);
+      if (warp == 1) Sender<Shape>{a}.template run<0, 1>();
+      if (warp == 2) Sender<Shape>{a}.template run<1, 2>();
+      if (Sender<Shape>::kByStage && warp == 3) Sender<Shape>{a}.template run<0, 2>();
     }
   } else {
     ptx::take_registers<kMultiplierRegisters>();

@@ -107,7 +107,7 @@ struct BackwardMemory {
   __device__ __forceinline__ void init_barriers() const {
     if (base % kTileAlignment != 0) __trap();
     // Each warp, and for the work that comes with K those who send dQ
-    k_ring().init(Shape::kGroups * (kWarpsPerGroup + 1));
+    k_ring().init(Shape::kGroups * kWarpsPerGroup + Shape::kSenders);
     v_ring().init(Shape::kGroups * kWarpsPerGroup);
     q_ring().init(Shape::kGroups * kWarpsPerGroup);
     dout_ring().init(Shape::kGroups * kWarpsPerGroup);

@@ -53,68 +53,93 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
   }
 }
 
-// One thread a warpgroup of products: sends its parts of dQ out, when it is their turn.
+// One thread of a warp sends parts of dQ out, when it is their turn.
 //
 // The first adder stores, the others add: by the copy engine, in whose proxy they follow one another. When a
 // copy is complete (bulk_wait) its thread sees it, and by releasing the counter lets the next adder's thread
 // see it, which then orders it before its own copy by a proxy fence. For the last adder, the sum of the
 // others is brought into shared memory for the warpgroup to add, and what is sent is dQ in bf16.
+//
+// A warp sends the parts of one warpgroup. But from the wait for its turn to the release of its counter, a
+// part takes longer than a step at head dim 128: there these warps send what is in the first stage, and a
+// third one sends the second stage of both warpgroups.
 template <class Shape>
-__device__ __forceinline__ void send_gradients(const BackwardArgs& a, int group) {
-  const BackwardMemory<Shape> memory;
-  constexpr int kPartBytes = BackwardMemory<Shape>::kPartBytes;
-  RingPlace<1> keys_at;
-  RingPlace<Shape::kStages> at;
+struct Sender {
+  static constexpr int kPartBytes = BackwardMemory<Shape>::kPartBytes;
+  static constexpr bool kByStage = Shape::kSenders > Shape::kGroups;
 
-  for (;; keys_at.next()) {
-    memory.k_ring().wait_full(keys_at);
-    const auto work = Work<Shape>::published(memory.work(), a);
-    memory.k_ring().release(keys_at);
-    if (work.key_block < 0) break;
-    Adders next{};  // read a step ahead: it takes a while
-    if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
+  const BackwardArgs& a;
+  const BackwardMemory<Shape> memory{};
+  RingPlace<Shape::kStages> at{};
+
+  // The parts of warpgroups [kFirst, kEnd)
+  template <int kFirst, int kEnd>
+  __device__ __forceinline__ void run() {
+    for (RingPlace<1> keys_at;; keys_at.next()) {
+      memory.k_ring().wait_full(keys_at);
+      const auto work = Work<Shape>::published(memory.work(), a);
+      memory.k_ring().release(keys_at);
+      if (work.key_block < 0) break;
+      Adders next{};  // read a step ahead: it takes a while
+      if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
 #pragma unroll 1
-    for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
-      const int index = ((work.batch * a.heads + walk.head) * a.query_tiles + walk.tile) * Shape::kGroups +
-                        group;  // no register to keep it
-      Turn turn{};
-      if constexpr (Shape::kAnyMask) {
-        turn = next.turn_of(work.key_block);
-      } else {
-        turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
-      }
-      const bool finish = turn.finishes();
-      const auto sums = [&] { return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats; };
-      const uint32_t part = memory.part(group, at.stage), others_there = memory.others_there(group, at.stage);
-      if constexpr (Shape::kAnyMask)
-        if (walk.left > 1) next = adders_of(walk.next_tile(), work.batch, a);
-      if (turn.before > 0) {
-        while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turn.before)) {
+      for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
+        Turn turn{};
+        if constexpr (Shape::kAnyMask) {
+          turn = next.turn_of(work.key_block);
+          if (walk.left > 1) next = adders_of(walk.next_tile(), work.batch, a);
+        } else {
+          turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
         }
-        ptx::fence_global_for_async();
-      }
-      if (finish && turn.before > 0) {  // the place is free: what was there before has been read
-        ptx::mbarrier_arrive_expect(others_there, kPartBytes);
-        ptx::load_bytes(part, sums(), kPartBytes, others_there);
-      }
-      ptx::mbarrier_wait(memory.part_full(group, at.stage), at.turn);
-      if (finish) {
-        ptx::store_tile(a.dq[group * Shape::kPartsApartD / Shape::kPart], part,
-                        walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ, walk.head, work.batch);
-      } else if (turn.before == 0) {
-        ptx::store_bytes(sums(), part, kPartBytes);
-      } else {
-        ptx::add_floats(sums(), part, kPartBytes);
-      }
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
-      ptx::mbarrier_arrive(memory.part_empty(group, at.stage));
-      if (!finish) {
-        ptx::bulk_wait<0>();
-        ptx::red_add_release(a.counters + 1 + index, 1);
+        if (kByStage && at.stage != kEnd - kFirst - 1) continue;
+        // No register to keep it
+        const int index = ((work.batch * a.heads + walk.head) * a.query_tiles + walk.tile) * Shape::kGroups;
+        const int stage = kByStage ? kEnd - kFirst - 1 : at.stage;
+#pragma unroll
+        for (int group = kFirst; group < kEnd; ++group) prepare(group, stage, index + group, turn);
+#pragma unroll
+        for (int group = kFirst; group < kEnd; ++group) {
+          send(group, stage, index + group, turn, walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ,
+               walk.head, work.batch);
+        }
       }
     }
   }
-}
+
+ private:
+  __device__ __forceinline__ float* sums_of(int index) const {
+    return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats;
+  }
+  __device__ __forceinline__ void prepare(int group, int stage, int index, Turn turn) const {
+    if (turn.before == 0) return;
+    while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turn.before)) {
+    }
+    ptx::fence_global_for_async();
+    if (turn.finishes()) {  // the place is free: what was there before has been read
+      const uint32_t others_there = memory.others_there(group, stage);
+      ptx::mbarrier_arrive_expect(others_there, kPartBytes);
+      ptx::load_bytes(memory.part(group, stage), sums_of(index), kPartBytes, others_there);
+    }
+  }
+  __device__ __forceinline__ void send(int group, int stage, int index, Turn turn, int first_q, int head,
+                                       int batch) const {
+    const uint32_t part = memory.part(group, stage);
+    ptx::mbarrier_wait(memory.part_full(group, stage), at.turn);
+    if (turn.finishes()) {
+      ptx::store_tile(a.dq[group * Shape::kPartsApartD / Shape::kPart], part, first_q, head, batch);
+    } else if (turn.before == 0) {
+      ptx::store_bytes(sums_of(index), part, kPartBytes);
+    } else {
+      ptx::add_floats(sums_of(index), part, kPartBytes);
+    }
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(memory.part_empty(group, stage));
+    if (!turn.finishes()) {
+      ptx::bulk_wait<0>();
+      ptx::red_add_release(a.counters + 1 + index, 1);
+    }
+  }
+};
 
 }  // namespace tessera::attention::sm90

@@ -68,6 +68,7 @@ struct BackwardShape {
   static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
+  static constexpr int kSenders = kHeadDim == 64 ? 2 : 3;      // warps that send dQ: see Sender
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
   static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
   static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
