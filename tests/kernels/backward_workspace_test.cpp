@@ -27,8 +27,9 @@ TEST(BackwardWorkspace, AWorkOfACausalMaskHasAboutAsManyStepsAsAreBest) {
   EXPECT_EQ(heads_per_work(problem(32, 1024, 32, 8, 64)), 4);
   EXPECT_EQ(heads_per_work(problem(8, 2048, 32, 8, 64)), 2);
   EXPECT_EQ(heads_per_work(problem(4, 4096, 32, 8, 64)), 1);
-  EXPECT_EQ(heads_per_work(problem(16, 2048, 14, 2, 64)), 1);  // seven heads: one or all
-  EXPECT_EQ(heads_per_work(problem(32, 1024, 14, 2, 64)), 7);
+  // Seven heads: one or all. 2.5, 4.5 steps: too many cost more than too few
+  EXPECT_EQ(heads_per_work(problem(64, 512, 14, 2, 64)), 7);
+  EXPECT_EQ(heads_per_work(problem(32, 1024, 14, 2, 64)), 1);
   // So many works that no CTA has to wait long for the last
   EXPECT_EQ(heads_per_work(problem(16, 4096, 32, 8, 64)), 4);
 }
@@ -44,12 +45,28 @@ TEST(BackwardWorkspace, FewWorksAreCutUntilTheyFillTheGpu) {
   EXPECT_EQ(heads_per_work(full), 6);
 }
 
-TEST(BackwardWorkspace, OtherMasks) {
-  AttnProblem p = problem(4, 4096, 12, 2, 128);
+TEST(BackwardWorkspace, AWorkOfAWindowHasAllHeadsUnlessItIsLong) {
+  AttnProblem p = problem(4, 8192, 12, 2, 128);
   p.mask.window = 1024;
+  EXPECT_EQ(heads_per_work(p), 6);  // 16 steps a head
+  p.mask.window = 4096;
+  EXPECT_EQ(heads_per_work(p), 1);  // 49
+  p.head_dim = 64;
+  EXPECT_EQ(heads_per_work(p), 1);  // 25
+  p.mask.window = 2048;
   EXPECT_EQ(heads_per_work(p), 6);
+  p.mask.window = 1 << 20;  // longer than the sequence
+  EXPECT_EQ(heads_per_work(p), 1);
+}
+
+TEST(BackwardWorkspace, WithinDocumentsAWorkHasOneHeadOrTwo) {
+  AttnProblem p = problem(1, 32768, 12, 2, 128);
   const int32_t table = 0;
   p.mask.documents = &table;
+  EXPECT_EQ(heads_per_work(p), 1);
+  p.head_dim = 64;
+  EXPECT_EQ(heads_per_work(p), 2);
+  p.heads = 14;
   EXPECT_EQ(heads_per_work(p), 1);
 }
 

@@ -2,7 +2,7 @@
 //
 //   for a block of 128 keys of one batch and key/value head, 64 a warpgroup:    K, V [128, D]
 //     dK = dV = 0
-//     for each query head of the work, for every query tile i that sees a key of the block, upwards:
+//     for each query head of the work and every query tile i that sees a key of the block, upwards:
 //                                                                   Q_i, dO_i [Bq, D], L_i, delta_i [Bq]
 //       P^T  = 2^(c K Q_i^T - L_i), 0 where masked                                  [128, Bq]
 //       dS^T = P^T o (V dO_i^T - delta_i)                                           [128, Bq]
@@ -357,8 +357,8 @@ struct BackwardConsumer {
       Block b{.walk = {work, a}};
       begin_block(b, work);
       step<0>(b);
-      if (b.walk.left > 0) step<1>(b);
-      while (b.walk.left > 0) step<2>(b);
+      if (!b.walk.ended()) step<1>(b);
+      while (!b.walk.ended()) step<2>(b);
       if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
       const Work<Shape> done = catch_up(b);
       const bool writes = done.has_last_head(a);

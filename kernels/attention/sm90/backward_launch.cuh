@@ -112,6 +112,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   constexpr int kRowElements = 256;
   const int descending_groups =
       p.mask.causal && !Shape::kAnyMask ? descending_groups_of(groups, key_blocks, sms) : groups;
+  const auto all_kv_heads = static_cast<int>(p.batch * p.kv_heads);
+  const int groups_at_once = !p.mask.causal ? apart : Shape::kAnyMask ? kRowElements / Shape::kHeadDim : 1;
   BackwardArgs args = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
@@ -125,12 +127,11 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .heads_per_kv = static_cast<int>(p.heads / p.kv_heads),
       .query_tiles = query_tiles,
       .key_blocks = key_blocks,
-      .all_kv_heads = static_cast<int>(p.batch * p.kv_heads),
+      .all_kv_heads = all_kv_heads,
       .heads_per_work = heads_per_work,
       .works = static_cast<uint32_t>(groups) * key_blocks,
-      .groups_at_once = std::min(groups, !p.mask.causal    ? apart
-                                         : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
-                                                           : 1),
+      // Not two groups of the same keys, of which one would wait for the sums of the other
+      .groups_at_once = std::min(groups_at_once, all_kv_heads),
       .descending_groups = descending_groups,
       .causal = p.mask.causal,
       .scale = p.scale,

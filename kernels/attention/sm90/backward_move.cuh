@@ -1,4 +1,4 @@
-// The backward's warpgroup that moves data: one warp loads, one a warpgroup of products sends dQ.
+// The backward's warpgroup that moves data: one warp loads, the others send dQ.
 #pragma once
 
 #include "kernels/attention/common/ptx.cuh"
@@ -27,9 +27,8 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
     const int first_k = work.key_block * Shape::kBlockK;
     load_tile<Shape::kWhole>(memory.k(), a.k, memory.k_ring().announce(keys_at, Memory::Keys::kBytes),
                              first_k, work.kv_head, work.batch);
-    bool v_there = false;
 #pragma unroll 1  // few registers are left for this warp
-    for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a)) {
+    for (QueryWalk<Shape> walk(work, a); !walk.ended(); walk.next(a), at.next()) {
       const int first_q = walk.tile * Shape::kBlockQ;
       if constexpr (Shape::kAnyMask) {
         const Adders adders = adders_of(walk.tile, work.batch, a);
@@ -38,17 +37,16 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
       }
       const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
       load_tile<Shape::kWhole>(memory.q(at.stage), a.q, q_full, first_q, walk.head, work.batch);
-      ptx::load_bytes(memory.rows(at.stage),
-                      a.row_statistics + walk.index_of(work.batch, a) * (2 * Shape::kBlockQ),
+      const int64_t index = walk.index(work.batch, a);
+      ptx::load_bytes(memory.rows(at.stage), a.row_statistics + index * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
-      if (!v_there) {
+      if (walk.begins(a)) {
+        const auto again = Work<Shape>::published(memory.work(), a);  // registers are short
         load_tile<Shape::kWhole>(memory.v(), a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
-                                 first_k, work.kv_head, work.batch);
-        v_there = true;
+                                 again.key_block * Shape::kBlockK, again.kv_head, work.batch);
       }
       const uint32_t dout_full = memory.dout_ring().begin_fill(at, Memory::Queries::kBytes);
       load_tile<Shape::kWhole>(memory.dout(at.stage), a.dout, dout_full, first_q, walk.head, work.batch);
-      at.next();
     }
   }
 }
@@ -72,9 +70,11 @@ struct Sender {
   const BackwardMemory<Shape> memory{};
   RingPlace<Shape::kStages> at{};
 
-  // The parts of warpgroups [kFirst, kEnd)
+  // Sends the parts of warpgroups [kFirst, kEnd); by stage, those of one warpgroup in the first stage, of two
+  // in the second.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void run() {
+    constexpr int kStage = kEnd - kFirst - 1;
     for (RingPlace<1> keys_at;; keys_at.next()) {
       memory.k_ring().wait_full(keys_at);
       const auto work = Work<Shape>::published(memory.work(), a);
@@ -83,18 +83,19 @@ struct Sender {
       Adders next{};  // read a step ahead: it takes a while
       if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
 #pragma unroll 1
-      for (QueryWalk<Shape> walk(work, a); walk.left > 0; walk.next(a), at.next()) {
+      for (QueryWalk<Shape> walk(work, a); !walk.ended(); walk.next(a), at.next()) {
         Turn turn{};
         if constexpr (Shape::kAnyMask) {
           turn = next.turn_of(work.key_block);
-          if (walk.left > 1) next = adders_of(walk.next_tile(), work.batch, a);
+          auto after = walk;
+          after.next(a);
+          if (!after.ended()) next = adders_of(after.tile, work.batch, a);
         } else {
           turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
         }
-        if (kByStage && at.stage != kEnd - kFirst - 1) continue;
-        // No register to keep it
-        const int index = ((work.batch * a.heads + walk.head) * a.query_tiles + walk.tile) * Shape::kGroups;
-        const int stage = kByStage ? kEnd - kFirst - 1 : at.stage;
+        if (kByStage && at.stage != kStage) continue;
+        const int index = walk.index(work.batch, a) * Shape::kGroups;
+        const int stage = kByStage ? kStage : at.stage;
 #pragma unroll
         for (int group = kFirst; group < kEnd; ++group) prepare(group, stage, index + group, turn);
 #pragma unroll
@@ -110,6 +111,7 @@ struct Sender {
   __device__ __forceinline__ float* sums_of(int index) const {
     return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats;
   }
+  // Waits for the turn of a part, and asks for the sum of the others if it is the last one
   __device__ __forceinline__ void prepare(int group, int stage, int index, Turn turn) const {
     if (turn.before == 0) return;
     while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turn.before)) {

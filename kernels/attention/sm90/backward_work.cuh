@@ -22,8 +22,6 @@
 // it, and lags a step behind block j - 1.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/attention/sm90/backward_args.cuh"
 
 namespace tessera::attention::sm90 {
@@ -94,56 +92,43 @@ struct Work {
   }
 };
 
-// The steps of a key block: its query tiles, upwards from the first, for one query head after the other.
-// Everyone in the CTA walks so.
-struct WalkOfPlainMask {
-  int first_tile;
-  int tile, head;  // of the batch
-  int index;       // of the tile among those of all heads
-  int left;        // steps, this one included
-  int adds_as;     // to dQ: see turn_of()
+// The steps of a work. Everyone in the CTA walks so.
+//
+// All tiles of a query head, then those of the next one: then the tiles that all CTAs need at a time fit L2.
+// But within documents all heads of a tile, then those of the next one. For where documents meet, a block that
+// sees few tiles waits for one that sees many, and must not be at its second head while that is still at the
+// first.
+template <class Shape>
+struct QueryWalk {
+  int tile, first_tile, end_tile;
+  int head;        // of the batch
+  int heads_left;  // of the work, or within documents of the tile; this one included
+  int adds_as;     // to dQ of a plain mask: see turn_of()
 
-  template <class Shape>
-  __device__ __forceinline__ WalkOfPlainMask(const Work<Shape>& work, const BackwardArgs& a)
-      : first_tile(work.tiles.begin),
-        tile(work.tiles.begin),
-        head(work.first_head),
-        index((work.batch * a.heads + head) * a.query_tiles + tile),
-        left(work.steps),
-        adds_as(work.upwards ? ~work.key_block : work.key_block) {}
-  __device__ __forceinline__ void next(const BackwardArgs& a) {
-    --left, ++index;
-    if (++tile == a.query_tiles) tile = first_tile, ++head, index += first_tile;
-  }
-  __device__ __forceinline__ int64_t index_of(int /*batch*/, const BackwardArgs& /*a*/) const {
-    return index;
-  }
-};
-// Tiles end before the sequence does. The index is computed anew, for the warps that move data have no
-// register to keep it in.
-struct WalkOfAnyMask {
-  int first_tile, end_tile;
-  int tile, head;
-  int left;
-
-  template <class Shape>
-  __device__ __forceinline__ WalkOfAnyMask(const Work<Shape>& work, const BackwardArgs& a)
-      : first_tile(work.tiles.begin),
+  __device__ __forceinline__ QueryWalk(const Work<Shape>& work, const BackwardArgs& a)
+      : tile(work.tiles.begin),
+        first_tile(work.tiles.begin),
         end_tile(work.tiles.end),
-        tile(work.tiles.begin),
         head(work.first_head),
-        left(work.steps) {}
-  __device__ __forceinline__ void next(const BackwardArgs& /*a*/) {
-    --left;
-    if (++tile == end_tile) tile = first_tile, ++head;
+        heads_left(a.heads_per_work),
+        adds_as(work.upwards ? ~work.key_block : work.key_block) {}
+  __device__ __forceinline__ bool begins(const BackwardArgs& a) const {
+    return tile == first_tile && heads_left == a.heads_per_work;
   }
-  __device__ __forceinline__ int next_tile() const { return tile + 1 == end_tile ? first_tile : tile + 1; }
-  __device__ __forceinline__ int64_t index_of(int batch, const BackwardArgs& a) const {
+  __device__ __forceinline__ bool ended() const { return tile == end_tile; }
+  __device__ __forceinline__ void next(const BackwardArgs& a) {
+    if (Shape::kAnyMask && a.mask.documents != nullptr) {
+      ++head;
+      if (--heads_left == 0) ++tile, head -= a.heads_per_work, heads_left = a.heads_per_work;
+    } else {
+      if (++tile == end_tile && --heads_left > 0) tile = first_tile, ++head;
+    }
+  }
+  // Of the tile among those of all heads. Computed anew: the warps that move data have no register for it.
+  __device__ __forceinline__ int index(int batch, const BackwardArgs& a) const {
     return (batch * a.heads + head) * a.query_tiles + tile;
   }
 };
-template <class Shape>
-using QueryWalk = std::conditional_t<Shape::kAnyMask, WalkOfAnyMask, WalkOfPlainMask>;
 
 // A key block among those that add to the dQ of a query tile, one after another
 struct Turn {

@@ -54,6 +54,14 @@ struct BackwardWorkspace {
   }
   static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
 
+  // Query tiles that a block of keys meets in a head, of a causal mask without documents, on average
+  static double steps_of_head(const AttnProblem& p) {
+    const auto tokens = static_cast<double>(p.tokens),
+               window = p.mask.window > 0 ? std::min(static_cast<double>(p.mask.window), tokens) : tokens;
+    const double queries = window - window * window / (2 * tokens);  // that see a key
+    return (queries + kBlockK / 2) / query_tile_of(p);
+  }
+
   // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are fewer
   // sums of dK and dV in memory, each of which takes as long as one or two steps; fewer heads are shorter
   // works, so that CTAs end at about the same time and wait less for each other's dQ. Measured:
@@ -64,13 +72,15 @@ struct BackwardWorkspace {
     const int64_t all = p.heads / p.kv_heads, works_of_all = p.batch * p.kv_heads * key_blocks_of(p);
     int64_t heads = all;
     if (p.mask.documents != nullptr) {
-      heads = 1;  // their lengths differ
-    } else if (mask_of(p).plain() && p.mask.causal && works_of_all < kMany) {
-      constexpr double kBestSteps = 13;
-      const double steps_of_head = static_cast<double>(p.tokens + kBlockK) / (2 * query_tile_of(p));
-      const auto off = [&](int64_t n) {  // how many times too long or too short
-        const double steps = static_cast<double>(n) * steps_of_head;
-        return std::max(steps / kBestSteps, kBestSteps / steps);
+      heads = p.head_dim <= 64 && all % 2 == 0 ? 2 : 1;
+    } else if (!mask_of(p).plain()) {
+      constexpr double kMostSteps = 24;
+      if (steps_of_head(p) > kMostSteps) heads = 1;
+    } else if (p.mask.causal && works_of_all < kMany) {
+      constexpr double kBestSteps = 16;
+      const auto off = [&](int64_t n) {  // too long costs more than too short
+        const double ratio = static_cast<double>(n) * steps_of_head(p) / kBestSteps;
+        return ratio < 1 ? 1 / ratio : ratio * ratio;
       };
       for (int64_t n = all; n > 0; --n)
         if (all % n == 0 && off(n) < off(heads)) heads = n;
