@@ -57,6 +57,8 @@ struct Family {
   bool dropout;       // whether it serves dropout
   Masks masks;
   TileRows (*tile_rows)(int head_dim, int arch);
+  // Query heads of the backward that share the keys of a CTA; null: all that share a head of keys
+  int (*heads_per_work)(const AttnProblem& problem) = nullptr;
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
   size_t (*backward_workspace)(const AttnProblem& problem);  // bytes; the most that either mode needs
   // Null in a build without these kernels. Arguments have been checked.

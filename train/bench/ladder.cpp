@@ -10,7 +10,10 @@ namespace {
 
 Traffic fused_forward(const AttnProblem& p, TileRows rows) { return fused_forward_traffic(p, rows.queries); }
 Traffic tensor_core_backward(const AttnProblem& p, TileRows rows, bool deterministic) {
-  return tensor_core_backward_traffic(p, rows.keys, deterministic);
+  return tensor_core_backward_traffic(p, rows.keys, p.heads / p.kv_heads, deterministic);
+}
+Traffic hopper_backward(const AttnProblem& p, TileRows rows, bool deterministic) {
+  return tensor_core_backward_traffic(p, rows.keys, sm90::kFamily.heads_per_work(p), deterministic);
 }
 
 constexpr Rung kLadder[] = {
@@ -39,7 +42,7 @@ constexpr Rung kLadder[] = {
      .family = &sm90::kFamily,
      .least_flops = 3e13,
      .forward_formula = fused_forward,
-     .backward_formula = tensor_core_backward},
+     .backward_formula = hopper_backward},
 };
 
 TileRows rows_of(const Rung& rung, const AttnProblem& p, int arch) {

@@ -15,6 +15,7 @@ struct Sizes {
   double group;   // query heads that read a head of K and V
   double scalar;  // an fp32 number a query row: LSE, delta
   double sums;    // dQ in fp32
+  double k_sums;  // dK in fp32, and as large dV
   double matrix;  // the N x N matrices of all heads
   double seen;    // the share of a matrix that a mask lets through
 
@@ -27,6 +28,7 @@ struct Sizes {
     group = static_cast<double>(p.heads) / static_cast<double>(p.kv_heads);
     scalar = 4 * query_rows;
     sums = 4 * query_rows * p.head_dim;
+    k_sums = sums / group;
     matrix = query_rows * n * element;
     seen = visible_pairs(p) / (static_cast<double>(p.batch) * n * n);
   }
@@ -120,21 +122,27 @@ Traffic tiled_backward_traffic(const AttnProblem& p, int rows) {
           .stored = written};
 }
 
-Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, bool deterministic) {
+Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads, bool deterministic) {
   const Sizes s(p);
-  const double walked = rows_walked(p, key_rows);  // query rows, each of which adds once to its dQ
+  const double ctas = s.group / static_cast<double>(heads);  // that have the same keys
+  const double walked = rows_walked(p, key_rows);            // query rows, each of which adds once to its dQ
   const double sums_added = walked * 4 * p.head_dim;
   // The kernel for row statistics reads O, dO, LSE and writes L, delta.
   Traffic t{.read = (2 * s.q + s.scalar) + (2 * s.q + 2 * s.k + 2 * s.scalar),
             .written = 2 * s.scalar + 2 * s.k + s.q,
-            .loaded = (2 * s.q + s.scalar) + (2 * s.k + walked * (2 * s.row + 8)),
+            .loaded = (2 * s.q + s.scalar) + (ctas * 2 * s.k + walked * (2 * s.row + 8)),
             .stored = 2 * s.scalar + 2 * s.k + s.q};
+  // Each of these CTAs but the last stores its sums, each but the first loads those before.
+  const double key_sums = (ctas - 1) * 2 * s.k_sums;
+  t.loaded += key_sums;
+  t.stored += key_sums;
+  t.written += std::min(key_sums, 2 * s.k_sums);  // what L2 evicts in the end
   if (deterministic) {
     // The first turn writes its sum, later ones read it and write it again, the last writes dQ itself.
     const double passed_on = sums_added - s.sums;
     t.loaded += passed_on;
     t.stored += passed_on;
-    t.written += std::min(passed_on, s.sums);  // what L2 evicts in the end
+    t.written += std::min(passed_on, s.sums);
   } else {
     // Zeroed before the kernel, added to in L2, and read by the kernel that rounds them.
     t.read += 2 * s.sums;

@@ -37,8 +37,8 @@ Traffic decode_traffic(const AttnDecodeProblem& p, int64_t keys);
 Traffic row_backward_traffic(const AttnProblem& p);
 // The same by tiles of `rows`, after a kernel for delta.
 Traffic tiled_backward_traffic(const AttnProblem& p, int rows);
-// A CTA `key_rows` keys, whose parts of dQ are added in fp32 sums of the workspace. As if it took all query
-// heads that share them: sums of dK and dV that pass between CTAs (sm90/workspace.h) are not counted.
-Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, bool deterministic);
+// A CTA takes `key_rows` keys and `heads` of the query heads that share them. Its parts of dQ are added in
+// fp32 sums of the workspace; and so are its dK and dV, if other CTAs have the other heads.
+Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads, bool deterministic);
 
 }  // namespace tessera::attention

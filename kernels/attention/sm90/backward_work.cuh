@@ -94,10 +94,10 @@ struct Work {
 
 // The steps of a work. Everyone in the CTA walks so.
 //
-// All tiles of a query head, then those of the next one: then the tiles that all CTAs need at a time fit L2.
-// But within documents all heads of a tile, then those of the next one. For where documents meet, a block that
-// sees few tiles waits for one that sees many, and must not be at its second head while that is still at the
-// first.
+// All tiles of a query head, then those of the next one: so the tiles that all CTAs need at a time fit L2.
+// But within documents all heads of a tile, then those of the next one. For where documents meet, a block
+// that sees few tiles waits for one that sees many, and must not be at its second head while that is still
+// at the first.
 template <class Shape>
 struct QueryWalk {
   int tile, first_tile, end_tile;
@@ -124,7 +124,7 @@ struct QueryWalk {
       if (++tile == end_tile && --heads_left > 0) tile = first_tile, ++head;
     }
   }
-  // Of the tile among those of all heads. Computed anew: the warps that move data have no register for it.
+  // Of the tile, among those of all heads. Computed anew: warps that move data have no register for it.
   __device__ __forceinline__ int index(int batch, const BackwardArgs& a) const {
     return (batch * a.heads + head) * a.query_tiles + tile;
   }

@@ -78,8 +78,8 @@ TEST(AttentionResults, FlopsAndTrafficCountVisiblePairs) {
     EXPECT_DOUBLE_EQ(attention_flops(of_documents, backward), attention_flops(own, backward));
   EXPECT_DOUBLE_EQ(attention::fused_forward_traffic(of_documents, 128).loaded,
                    attention::fused_forward_traffic(own, 128).loaded);
-  EXPECT_DOUBLE_EQ(attention::tensor_core_backward_traffic(of_documents, 128, true).loaded,
-                   attention::tensor_core_backward_traffic(own, 128, true).loaded);
+  EXPECT_DOUBLE_EQ(attention::tensor_core_backward_traffic(of_documents, 128, 1, true).loaded,
+                   attention::tensor_core_backward_traffic(own, 128, 1, true).loaded);
   EXPECT_FALSE(same_problem(of_documents, masked(parse_mask("causal", 1, 2048), 1, 2048)));
 }
 

@@ -108,14 +108,29 @@ TEST(Traffic, OfNaiveReadsKeysOnceForEachQueryHead) {
 
 TEST(Traffic, OfAFixedOrderPassesSumsOn) {
   const AttnProblem p = problem(1024, false);
-  const Traffic fixed = tensor_core_backward_traffic(p, 128, true),
-                any = tensor_core_backward_traffic(p, 128, false);
+  const Traffic fixed = tensor_core_backward_traffic(p, 128, 1, true),
+                any = tensor_core_backward_traffic(p, 128, 1, false);
   const double sums = 1024 * kQ * 2;                      // dQ in fp32
   EXPECT_DOUBLE_EQ(any.stored - fixed.stored, 2 * sums);  // zeros, and the eighth of eight additions
   EXPECT_DOUBLE_EQ(fixed.loaded - any.loaded,
                    7 * sums - sums);                  // additions in L2 load nothing, the last kernel once
   const AttnProblem short_one = problem(100, false);  // one key block: nothing is passed on
-  EXPECT_DOUBLE_EQ(tensor_core_backward_traffic(short_one, 128, true).stored, 100 * kQ * 3 + 2 * 4 * 800);
+  EXPECT_DOUBLE_EQ(tensor_core_backward_traffic(short_one, 128, 1, true).stored, 100 * kQ * 3 + 2 * 4 * 800);
+}
+
+// Four query heads that share their keys, as works of all, of two and of one: dK and dV in fp32 pass from
+// each work to the next, and K and V are loaded for each.
+TEST(Traffic, OfFewerHeadsAWorkPassesSumsOfKeysOn) {
+  const AttnProblem p = problem(1024, true, ATTN_BF16, 1);
+  const Traffic all = tensor_core_backward_traffic(p, 128, 4, true);
+  const double dk = 1024 * kQ / 4, sums = 2 * 2 * dk;  // dK in bf16; dK and dV in fp32
+  for (const int works : {2, 4}) {
+    const Traffic t = tensor_core_backward_traffic(p, 128, 4 / works, true);
+    EXPECT_DOUBLE_EQ(t.stored - all.stored, (works - 1) * sums);
+    EXPECT_DOUBLE_EQ(t.loaded - all.loaded, (works - 1) * (sums + 2 * dk));
+    EXPECT_DOUBLE_EQ(t.written - all.written, sums);
+    EXPECT_DOUBLE_EQ(t.read, all.read);
+  }
 }
 
 }  // namespace
