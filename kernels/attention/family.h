@@ -19,10 +19,11 @@ inline constexpr int kLowestArch = 80;  // what every kernel here needs, and cuD
 inline constexpr int kHopper = 90;
 inline constexpr int kAnyLaterArch = std::numeric_limits<int>::max();
 
-// How many rows of a head share what a CTA reads of the others
+// How many rows of a head share what a CTA reads of the others, and how many heads what it reads of keys
 struct TileRows {
-  int queries;  // of the forward: they share keys and values
-  int keys;     // of the backward: they share queries and output gradients
+  int queries;    // of the forward: they share keys and values
+  int keys;       // of the backward: they share queries and output gradients
+  int64_t heads;  // query heads of the backward that share these keys
 };
 
 // The head dims of a family: the multiples of `step` up to `most`
@@ -56,9 +57,7 @@ struct Family {
   bool by_name_only;  // attn_forward() and attn_backward() never choose it
   bool dropout;       // whether it serves dropout
   Masks masks;
-  TileRows (*tile_rows)(int head_dim, int arch);
-  // Query heads of the backward that share the keys of a CTA; null: all that share a head of keys
-  int (*heads_per_work)(const AttnProblem& problem) = nullptr;
+  TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
   size_t (*backward_workspace)(const AttnProblem& problem);  // bytes; the most that either mode needs
   // Null in a build without these kernels. Arguments have been checked.

@@ -27,9 +27,10 @@ TEST(BackwardWorkspace, AWorkOfACausalMaskHasAboutAsManyStepsAsAreBest) {
   EXPECT_EQ(heads_per_work(problem(32, 1024, 32, 8, 64)), 4);
   EXPECT_EQ(heads_per_work(problem(8, 2048, 32, 8, 64)), 2);
   EXPECT_EQ(heads_per_work(problem(4, 4096, 32, 8, 64)), 1);
-  // Seven heads: one or all. 2.5, 4.5 steps: too many cost more than too few
+  // Seven heads: one or all. 2.5, 4.5, 8.5 steps: too many cost more than too few
   EXPECT_EQ(heads_per_work(problem(64, 512, 14, 2, 64)), 7);
   EXPECT_EQ(heads_per_work(problem(32, 1024, 14, 2, 64)), 1);
+  EXPECT_EQ(heads_per_work(problem(16, 2048, 14, 2, 64)), 1);
   // So many works that no CTA has to wait long for the last
   EXPECT_EQ(heads_per_work(problem(16, 4096, 32, 8, 64)), 4);
 }

@@ -10,10 +10,7 @@ namespace {
 
 Traffic fused_forward(const AttnProblem& p, TileRows rows) { return fused_forward_traffic(p, rows.queries); }
 Traffic tensor_core_backward(const AttnProblem& p, TileRows rows, bool deterministic) {
-  return tensor_core_backward_traffic(p, rows.keys, p.heads / p.kv_heads, deterministic);
-}
-Traffic hopper_backward(const AttnProblem& p, TileRows rows, bool deterministic) {
-  return tensor_core_backward_traffic(p, rows.keys, sm90::kFamily.heads_per_work(p), deterministic);
+  return tensor_core_backward_traffic(p, rows.keys, rows.heads, deterministic);
 }
 
 constexpr Rung kLadder[] = {
@@ -42,11 +39,11 @@ constexpr Rung kLadder[] = {
      .family = &sm90::kFamily,
      .least_flops = 3e13,
      .forward_formula = fused_forward,
-     .backward_formula = hopper_backward},
+     .backward_formula = tensor_core_backward},
 };
 
 TileRows rows_of(const Rung& rung, const AttnProblem& p, int arch) {
-  return rung.family ? rung.family->tile_rows(p.head_dim, arch) : TileRows{};
+  return rung.family ? rung.family->tile_rows(p, arch) : TileRows{};
 }
 
 std::string refusal(const Family& family, const AttnProblem& p, int arch) {

@@ -20,7 +20,11 @@ constinit const Family kFamily = {
     .by_name_only = false,
     .dropout = true,
     .masks = Masks::kAll,
-    .tile_rows = [](int head_dim, int) { return TileRows{tile_rows(head_dim), tile_rows(head_dim)}; },
+    .tile_rows =
+        [](const AttnProblem& p, int) {
+          const int rows = tile_rows(p.head_dim);
+          return TileRows{rows, rows, p.heads / p.kv_heads};
+        },
     .forward_workspace = nullptr,
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA

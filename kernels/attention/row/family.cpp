@@ -20,7 +20,10 @@ constinit const Family kFamily = {
     .by_name_only = true,
     .dropout = false,
     .masks = Masks::kPlain,
-    .tile_rows = [](int, int) { return TileRows{1, 1}; },
+    .tile_rows =
+        [](const AttnProblem& p, int) {
+          return TileRows{1, 1, p.heads / p.kv_heads};
+        },
     .forward_workspace = nullptr,
     .backward_workspace = workspace_bytes<DeltaWorkspace>,
 #ifdef TESSERA_ATTENTION_CUDA

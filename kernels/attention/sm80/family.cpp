@@ -52,13 +52,16 @@ AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
 #endif
 
-TileRows tile_rows(int head_dim, int arch) {
-  if (head_dim <= 64) return {ForwardTile<64>::kBlockQ, BackwardTile<64>::kBlockK};
+TileRows tile_rows(const AttnProblem& p, int arch) {
   const bool large = large_shared_memory(arch);
-  if (head_dim > 128) {
-    return {ForwardTile<256>::kBlockQ, large ? BackwardTile<256>::kBlockK : SmallBackwardTile256::kBlockK};
+  const int64_t heads = p.heads / p.kv_heads;
+  if (p.head_dim <= 64) return {ForwardTile<64>::kBlockQ, BackwardTile<64>::kBlockK, heads};
+  if (p.head_dim <= 128) {
+    return {ForwardTile<128>::kBlockQ, large ? BackwardTile<128>::kBlockK : SmallBackwardTile128::kBlockK,
+            heads};
   }
-  return {ForwardTile<128>::kBlockQ, large ? BackwardTile<128>::kBlockK : SmallBackwardTile128::kBlockK};
+  return {ForwardTile<256>::kBlockQ, large ? BackwardTile<256>::kBlockK : SmallBackwardTile256::kBlockK,
+          heads};
 }
 
 }  // namespace

@@ -230,7 +230,7 @@ struct BackwardConsumer {
     store_fragment(memory.ds(at.before().stage), row, 0, b.p);
     publish_ds();
     const auto done = Work<Shape>::published(memory.work(), a);
-    if (done.steps > 1) {
+    if (done.steps(a) > 1) {
       wait_ds(at.before().before());
       ptx::wgmma_fence();
       begin_dq(b, at.before().before());

@@ -65,6 +65,7 @@ template <class Shape>
 struct Sender {
   static constexpr int kPartBytes = BackwardMemory<Shape>::kPartBytes;
   static constexpr bool kByStage = Shape::kSenders > Shape::kGroups;
+  static_assert(Shape::kGroups == 2 && Shape::kStages == 2);  // three warps share the parts of these
 
   const BackwardArgs& a;
   const BackwardMemory<Shape> memory{};

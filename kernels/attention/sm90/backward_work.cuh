@@ -38,10 +38,9 @@ struct Work {
   int key_block, kv_head, batch;
   int first_head;  // of the query heads
   bool upwards;    // tickets of its group
-  int steps;       // query tiles that the block meets, times query heads
-  Span tiles;      // those
+  Span tiles;      // of queries, which the block meets
 
-  static __device__ __forceinline__ Work none() { return {-1, 0, 0, 0, false, 0, {0, 0}}; }
+  static __device__ __forceinline__ Work none() { return {-1, 0, 0, 0, false, {0, 0}}; }
   static __device__ __forceinline__ Work of(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks),
                at_once = static_cast<uint32_t>(a.groups_at_once),
@@ -55,13 +54,12 @@ struct Work {
     const auto all_kv_heads = static_cast<uint32_t>(a.all_kv_heads);
     const auto head = static_cast<int>(group % all_kv_heads), nth = static_cast<int>(group / all_kv_heads);
     const int batch = head / a.kv_heads, kv_head = head - batch * a.kv_heads;
-    return of(key_block, kv_head, batch, kv_head * a.heads_per_kv + nth * a.heads_per_work, upwards,
-              tiles_of<Shape>(key_block, batch, a), a);
+    const int first_head = kv_head * a.heads_per_kv + nth * a.heads_per_work;
+    return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, batch, a)};
   }
-  static __device__ __forceinline__ Work of(int key_block, int kv_head, int batch, int first_head,
-                                            bool upwards, Span tiles, const BackwardArgs& a) {
-    const int steps = a.heads_per_work * (tiles.end - tiles.begin);
-    return {key_block, kv_head, batch, first_head, upwards, steps, tiles};
+  // Each a query tile of a query head
+  __device__ __forceinline__ int steps(const BackwardArgs& a) const {
+    return a.heads_per_work * tiles.size();
   }
   // Query heads of these keys that add to dK and dV before this work's
   __device__ __forceinline__ int heads_before(const BackwardArgs& a) const {
@@ -88,7 +86,7 @@ struct Work {
     } else {
       tiles = tiles_of<Shape>(key_block, batch, a);
     }
-    return of(key_block, static_cast<int>(w.y), batch, static_cast<int>(w.w / 2), w.w % 2 != 0, tiles, a);
+    return {key_block, static_cast<int>(w.y), batch, static_cast<int>(w.w / 2), w.w % 2 != 0, tiles};
   }
 };
 

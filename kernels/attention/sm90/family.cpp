@@ -39,9 +39,9 @@ AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
 #endif
 
-TileRows tile_rows(int head_dim, int /*arch*/) {
-  return head_dim <= 64 ? TileRows{ForwardTile<64>::kBlockQ, BackwardShape<64>::kBlockK}
-                        : TileRows{ForwardTile<128>::kBlockQ, BackwardShape<128>::kBlockK};
+TileRows tile_rows(const AttnProblem& p, int /*arch*/) {
+  return {p.head_dim <= 64 ? ForwardTile<64>::kBlockQ : ForwardTile<128>::kBlockQ, BackwardWorkspace::kBlockK,
+          BackwardWorkspace::heads_per_work(p)};
 }
 
 }  // namespace
@@ -58,7 +58,6 @@ constinit const Family kFamily = {.name = "sm90",
                                   .dropout = true,
                                   .masks = Masks::kAllWithoutDropout,
                                   .tile_rows = tile_rows,
-                                  .heads_per_work = BackwardWorkspace::heads_per_work,
                                   .forward_workspace = workspace_bytes<ForwardWorkspace>,
                                   .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                   .forward = forward,

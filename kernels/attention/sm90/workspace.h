@@ -70,16 +70,17 @@ struct BackwardWorkspace {
     // Of an H100 or H200: works that fill it; so many that the last ones matter little
     constexpr int64_t kMultiprocessors = 132, kFew = kMultiprocessors * 2 / 3, kMany = 16 * kMultiprocessors;
     const int64_t all = p.heads / p.kv_heads, works_of_all = p.batch * p.kv_heads * key_blocks_of(p);
+    const double steps = steps_of_head(p);
     int64_t heads = all;
     if (p.mask.documents != nullptr) {
       heads = p.head_dim <= 64 && all % 2 == 0 ? 2 : 1;
     } else if (!mask_of(p).plain()) {
       constexpr double kMostSteps = 24;
-      if (steps_of_head(p) > kMostSteps) heads = 1;
+      if (steps > kMostSteps) heads = 1;
     } else if (p.mask.causal && works_of_all < kMany) {
       constexpr double kBestSteps = 16;
       const auto off = [&](int64_t n) {  // too long costs more than too short
-        const double ratio = static_cast<double>(n) * steps_of_head(p) / kBestSteps;
+        const double ratio = static_cast<double>(n) * steps / kBestSteps;
         return ratio < 1 ? 1 / ratio : ratio * ratio;
       };
       for (int64_t n = all; n > 0; --n)
