@@ -61,6 +61,20 @@ TEST_F(LoadTokenizer, NamesAreOfTheContent) {
     EXPECT_NE(load(small_tokenizer(fmt::format("[{}]", change)))->name(), name) << change;
 }
 
+// What transformers sets anew for each text
+TEST_F(LoadTokenizer, TruncationAndPaddingChangeNothing) {
+  const auto plain = load(small_tokenizer());
+  for (const char* value :
+       {R"({"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0})",
+        R"({"strategy": {"Fixed": 64}, "direction": "Left", "pad_id": 0, "pad_token": "a"})", "7", "[]"}) {
+    const auto tokenizer = load(small_tokenizer(fmt::format(
+        R"([{{"op": "replace", "path": "/truncation", "value": {0}}}, {{"op": "replace", "path": "/padding", "value": {0}}}])",
+        value)));
+    EXPECT_EQ(tokenizer->name(), plain->name());
+    EXPECT_EQ(tokenizer->encode("abcd abc"), plain->encode("abcd abc"));
+  }
+}
+
 TEST_F(LoadTokenizer, TheFileThatIsWrittenIsTheSameTokenizer) {
   // From a pair of files, whose tokenizer.json is written anew
   write("vocab.json", R"({"a": 0, "b": 1, "c": 2, "\u0120": 3, "ab": 4, "abc": 5, "<|endoftext|>": 6})");
@@ -129,7 +143,6 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
   };
   const Case cases[]{
       {R"("add", "path": "/extra", "value": 1)", {"extra is 1", "pre_tokenizer"}},
-      {R"("replace", "path": "/truncation", "value": {"max_length": 5})", {"truncation is {", "wanted null"}},
       {R"("replace", "path": "/normalizer", "value": {"type": "NFKC"})",
        {"normalizer.type is \"NFKC\"", "\"NFC\""}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Metaspace"})",
