@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/lfs_pointer.h"
 
 namespace tessera {
 namespace {
@@ -98,6 +99,8 @@ InputFile::InputFile(const fs::path& input)
 size_t InputFile::read_bytes(std::span<char> out) {
   const ssize_t count = ::read(file_.get(), out.data(), out.size());
   check(count >= 0, "cannot read {}: {}", name_, std::strerror(errno));
+  // One read gives all of so small a file.
+  if (bytes_read_ == 0) refuse_lfs_pointer({out.data(), static_cast<size_t>(count)}, name_);
   bytes_read_ += count;
   return static_cast<size_t>(count);
 }

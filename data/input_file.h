@@ -34,7 +34,7 @@ class InputFile {
   explicit InputFile(const std::filesystem::path& input);
 
   // Fills as much of `out` as there is at the moment; 0: the end.
-  // Error: it cannot be read, or its compressed bytes are damaged or cut.
+  // Error: it cannot be read, is a pointer of Git LFS, or its compressed bytes are damaged or cut.
   size_t read(std::span<char> out);
 
   int64_t bytes_read() const { return bytes_read_; }  // of the file, compressed as it is

@@ -28,6 +28,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/file.h"
+#include "kernels/base/lfs_pointer.h"
 #include "kernels/base/status_line.h"
 
 namespace tessera {
@@ -68,6 +69,7 @@ std::string read_all(const std::string& name) {
     text.resize(before + read);
   }
   check(std::ferror(file.get()) == 0, "cannot read {}: {}", name, std::strerror(errno));
+  refuse_lfs_pointer(text, name);
   return text;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/lfs_pointer.h"
 
 namespace tessera {
 
@@ -33,6 +34,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   check(data != MAP_FAILED, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   data_ = decltype(data_)(static_cast<const std::byte*>(data), Unmap{size});
+  refuse_lfs_pointer({reinterpret_cast<const char*>(bytes().data()), size}, path_);
 }
 
 OutputFile::OutputFile(std::filesystem::path path)

@@ -19,7 +19,7 @@ namespace tessera {
 // Replace a file in use by a rename (as OutputFile does), never by truncating it.
 class MappedFile {
  public:
-  // Error: missing, not readable, not a regular file.
+  // Error: missing, not readable, not a regular file, a pointer of Git LFS: no file of ours is one.
   explicit MappedFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }

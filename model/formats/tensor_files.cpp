@@ -1,6 +1,7 @@
 #include "model/formats/tensor_files.h"
 
 #include "kernels/base/check.h"
+#include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
 
 namespace tessera {
@@ -16,13 +17,15 @@ constexpr const char* kIndex = "model.safetensors.index.json";
   const std::string path = folder.string();
   for (const char* other :
        {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
-    if (fs::exists(folder / other))
+    if (fs::exists(folder / other)) {
+      const MappedFile file(folder / other);  // refuses a pointer of Git LFS, which could not be converted
       fail(
           "{0} has its weights in {1}, which is not supported; wanted {2}. Convert it with transformers: "
           "python3 -c \"from transformers import AutoModelForCausalLM as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
           "train.init_from={0}_safetensors",
           path, other, kWeights);
+    }
   fail("{} has no {} and no {}", path, kWeights, kIndex);
 }
 

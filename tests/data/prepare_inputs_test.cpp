@@ -43,6 +43,14 @@ const std::string kLines =
 const std::string kLinesAsText =
     "one|2+2=4|<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n|";
 
+TEST_F(Prepare, APointerOfGitLfsIsNoInput) {
+  for (const char* name : {"a.txt", "a.jsonl", "a.jsonl.gz", "a.txt.zst"}) {
+    write(name, kLfsPointer);
+    expect_refusal({name, "--output", "d"},
+                   {std::string(name) + " is a Git LFS pointer", "988097824 bytes", "lfs pull"});
+  }
+}
+
 TEST_F(Prepare, ReadsEveryFormatAndCompression) {
   write("a.jsonl", kLines);
   write("a.jsonl.gz", gzip(kLines));

@@ -74,6 +74,12 @@ inline std::string wide_shard_bytes(const std::vector<uint32_t>& tokens, uint32_
   return shard_of(tokens, 4, 20240801, version);
 }
 
+// What a clone without Git LFS has in the place of a file
+inline constexpr const char* kLfsPointer =
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    "size 988097824\n";
+
 template <class Call>
 void expect_error(Call&& call, std::initializer_list<std::string_view> words) {
   try {

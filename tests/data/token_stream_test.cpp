@@ -175,6 +175,11 @@ TEST_F(Stream, TellsWhatIsWrongWithAPath) {
   expect_error([&] { TokenStream::open(pipe); }, {"not a regular file"});  // and does not wait for a writer
 }
 
+TEST_F(Stream, APointerOfGitLfsIsNamed) {
+  for (const char* name : {"a_train_000000.bin", "book.txt"})
+    expect_error([&] { TokenStream::open(write(name, kLfsPointer)); }, {name, "Git LFS pointer", "lfs pull"});
+}
+
 TEST_F(Stream, UnreadablePaths) {
   const testing::WithoutRightsOverFiles nobody;
   const fs::path file = write("a.txt", "abc"), inner = folder_ / "inner";

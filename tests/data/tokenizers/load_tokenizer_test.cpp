@@ -236,6 +236,22 @@ TEST_F(LoadTokenizer, DamagedPairsAreRefusedWithTheirPlace) {
   refused("", {"vocab.json: the tokens", "the same id, 0"});
 }
 
+TEST_F(LoadTokenizer, APointerOfGitLfsIsNamed) {
+  const auto refused = [&](const std::string& name) {
+    const std::string path = (folder_ / name).string();
+    expect_error([&] { load_tokenizer(folder_.string()); }, {path + " is a Git LFS pointer", "lfs pull"});
+  };
+  write("vocab.json", R"({"a": 0, "b": 1, "ab": 2})");
+  write("merges.txt", kLfsPointer);
+  refused("merges.txt");
+  write("vocab.json", kLfsPointer);
+  refused("vocab.json");
+  write("tokenizer_config.json", kLfsPointer);
+  refused("tokenizer_config.json");
+  write("tokenizer.json", kLfsPointer);
+  refused("tokenizer.json");
+}
+
 TEST_F(LoadTokenizer, WhatHasNoTokenizerSaysWhatIsWanted) {
   expect_error(
       [&] { load_tokenizer(folder_.string()); },

@@ -169,6 +169,18 @@ TEST_F(GPT2Folder, SeveralFilesAreReadThroughTheirIndex) {
   refused({"index.json:1:65", "nested more than 64 deep"});
 }
 
+TEST_F(GPT2Folder, APointerOfGitLfsIsNamed) {
+  for (const char* name :
+       {"pytorch_model.bin", "model.safetensors.index.json", "model.safetensors", "config.json"}) {
+    fs::remove(file);
+    write(name,
+          "version https://git-lfs.github.com/spec/v1\n"
+          "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+          "size 988097824\n");
+    refused({name, "Git LFS pointer", "988097824 bytes", "lfs pull"});
+  }
+}
+
 TEST_F(GPT2Folder, OtherFormatsAreToldHowToConvert) {
   fs::remove(file);
   refused({"has no model.safetensors and no model.safetensors.index.json"});
