@@ -93,18 +93,30 @@ const Bpe::Slot* Bpe::merge_of(int32_t left, int32_t right) const {
   }
 }
 
-int32_t Bpe::byte_token(std::string_view piece, size_t at) const {
-  const auto byte = static_cast<unsigned char>(piece[at]);
-  const int32_t id = byte_tokens_[byte];
-  if (id >= 0) return id;
-  fail(
-      "the text has the byte 0x{:02x}, in {}, for which the tokenizer has no token; wanted a tokenizer with "
-      "all 256 bytes, or a text without this one",
-      byte, in_quotes(printable(piece.substr(at < 20 ? 0 : at - 20, 40))));
+Bpe::NoToken::NoToken(std::string_view piece, size_t at)
+    : Error(
+          fmt::format("the text has the byte 0x{:02x}, in {}, for which the tokenizer has no token; expected "
+                      "a tokenizer with all 256 bytes, or a text without this one",
+                      static_cast<unsigned char>(piece[at]),
+                      in_quotes(printable(piece.substr(at < 20 ? 0 : at - 20, 40))))),
+      place(piece.data() + at) {}
+
+template <class OnToken>
+void Bpe::for_each_byte_token(std::string_view piece, int64_t* left_out, const OnToken& on_token) const {
+  for (size_t at = 0; at < piece.size(); ++at) {
+    const int32_t id = byte_tokens_[static_cast<unsigned char>(piece[at])];
+    if (id >= 0) {
+      on_token(id);
+    } else if (left_out != nullptr) {
+      ++*left_out;
+    } else {
+      throw NoToken(piece, at);
+    }
+  }
 }
 
-void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids) const {
-  if (piece.size() > Cache::kBytes) return encode_anew(piece, ids);
+void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids, int64_t* left_out) const {
+  if (piece.size() > Cache::kBytes) return encode_anew(piece, ids, left_out);
   const std::array<uint64_t, 4> key = words_of(piece);
   const uint64_t hash = mix(mix(mix(key[0] ^ kSeed) ^ key[1]) ^ mix(key[2] ^ std::rotl(key[3], 32)));
   Cache::Slot* const pair = &cache.slots_[hash >> (64 - Cache::kSlotBits) & ~uint64_t{1}];
@@ -116,32 +128,34 @@ void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids
     return;
   }
   const size_t before = ids.size();
-  encode_anew(piece, ids);
+  const int64_t left_out_before = left_out ? *left_out : 0;
+  encode_anew(piece, ids, left_out);
   const size_t count = ids.size() - before;
-  if (count > Cache::kIds) return;
+  // A piece with a byte that was left out is not kept: it has to be counted, or refused, each time.
+  if (count > Cache::kIds || (left_out && *left_out != left_out_before)) return;
   pair[1] = pair[0];
   pair[0].key = key;
   pair[0].count = static_cast<int32_t>(count);
   std::copy_n(ids.begin() + static_cast<int64_t>(before), count, pair[0].ids.begin());
 }
 
-void Bpe::encode_anew(std::string_view piece, std::vector<int32_t>& ids) const {
+void Bpe::encode_anew(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const {
   if (ignore_merges_)
     if (const auto whole = whole_.find(std::string(piece)); whole != whole_.end())
       return ids.push_back(whole->second);
-  if (piece.size() <= kShort) return encode_short(piece, ids);
-  encode_long(piece, ids);
+  if (piece.size() <= kShort) return encode_short(piece, ids, left_out);
+  encode_long(piece, ids, left_out);
 }
 
-void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids) const {
+void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const {
   std::array<int32_t, kShort> token, rank, result;  // rank[i], result[i]: of the merge of i and i + 1
-  size_t count = piece.size();
+  size_t count = 0;
+  for_each_byte_token(piece, left_out, [&](int32_t id) { token[count++] = id; });
   const auto look = [&](size_t i) {
     const Slot* merge = i + 1 < count ? merge_of(token[i], token[i + 1]) : nullptr;
     rank[i] = merge ? merge->rank : kNoMerge;
     if (merge) result[i] = merge->result;
   };
-  for (size_t i = 0; i < count; ++i) token[i] = byte_token(piece, i);
   for (size_t i = 0; i < count; ++i) look(i);
   while (count > 1) {
     const size_t first = static_cast<size_t>(
@@ -161,19 +175,23 @@ void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids) const 
 }
 
 // A linked list of tokens, and a queue of the merges that were possible when they were put there.
-void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
+void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const {
   check(piece.size() < size_t{INT32_MAX},
         "a piece of {} bytes without a place to split is too long; at most {}", piece.size(), INT32_MAX - 1);
-  const auto count = static_cast<int32_t>(piece.size());
   struct Node {
     int32_t token, previous, next;  // token -1: merged into the one before; previous, next: -1 at the ends
   };
-  std::vector<Node> nodes(piece.size());
+  std::vector<Node> nodes;
+  nodes.reserve(piece.size());
+  for_each_byte_token(piece, left_out, [&](int32_t id) {
+    const auto place = static_cast<int32_t>(nodes.size());
+    nodes.push_back({id, place - 1, place + 1});
+  });
+  if (nodes.empty()) return;
+  nodes.back().next = -1;
+  const auto count = static_cast<int32_t>(nodes.size());
   using Candidate = std::tuple<int32_t, int32_t, int32_t, int32_t>;  // rank, place, left and right token
   std::vector<Candidate> candidates;
-  for (int32_t i = 0; i < count; ++i)
-    nodes[static_cast<size_t>(i)] = {byte_token(piece, static_cast<size_t>(i)), i - 1,
-                                     i + 1 < count ? i + 1 : -1};
   const auto node = [&](int32_t i) -> Node& { return nodes[static_cast<size_t>(i)]; };
   const auto candidate_at = [&](int32_t place, auto&& add) {
     if (place < 0 || node(place).next < 0) return;

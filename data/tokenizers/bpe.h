@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/tokenizers/definition.h"
+#include "kernels/base/check.h"
 
 namespace tessera {
 
@@ -18,12 +19,20 @@ class Bpe {
  public:
   // The last pieces that were encoded, for one thread at a time
   class Cache;
+  // A byte without a token
+  class NoToken : public Error {
+   public:
+    NoToken(std::string_view piece, size_t at);
+    const char* place;  // of the byte, in the memory of the piece
+  };
 
   // `where` begins the messages. Error: two merges of the same pair.
   Bpe(const TokenizerDefinition& definition, const std::string& where);
 
-  // Appends the ids of a piece. Time: n log n for n bytes. Error: a byte without a token.
-  void encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids) const;
+  // Appends the ids of a piece. Bytes without a token are left out, so that those beside them are neighbours,
+  // and are added to `left_out`; if that is null, the first one is an Error. Time: n log n for n bytes.
+  void encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids,
+              int64_t* left_out = nullptr) const;
 
   int32_t bytes_without_token() const;
 
@@ -35,10 +44,11 @@ class Bpe {
   static constexpr int32_t kNoMerge = INT32_MAX;
 
   const Slot* merge_of(int32_t left, int32_t right) const;  // null: none
-  void encode_anew(std::string_view piece, std::vector<int32_t>& ids) const;
-  void encode_short(std::string_view piece, std::vector<int32_t>& ids) const;
-  void encode_long(std::string_view piece, std::vector<int32_t>& ids) const;
-  int32_t byte_token(std::string_view piece, size_t at) const;
+  void encode_anew(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
+  void encode_short(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
+  void encode_long(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
+  template <class OnToken>
+  void for_each_byte_token(std::string_view piece, int64_t* left_out, const OnToken& on_token) const;
 
   std::array<int32_t, 256> byte_tokens_;  // -1: none
   std::vector<Slot> merges_;              // a hash table; its size is a power of two

@@ -120,15 +120,13 @@ class BpeTokenizer final : public Tokenizer {
   using Tokenizer::encode;
 
   void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const override {
-    Pool<Scratch>::Lease lease(pool_);
-    // More than most texts need; where texts are appended one by one, twice as much as before.
-    if (const size_t most = ids.size() + text.size() / 3; most > ids.capacity())
-      ids.reserve(std::max(most, 2 * ids.capacity()));
-    Work work{.scratch = *lease, .special = special, .ids = ids};
-    if (!added_.finds(special)) return encode_text(text, work);
-    added_.split(
-        text, special, [&](std::string_view part) { encode_text(part, work); },
-        [&](const AddedToken& token) { ids.push_back(token.id); });
+    encode(text, special, ids, nullptr);
+  }
+  int64_t encode_known(std::string_view text, SpecialTokens special,
+                       std::vector<int32_t>& ids) const override {
+    int64_t left_out = 0;
+    encode(text, special, ids, &left_out);
+    return left_out;
   }
 
   std::string decode(std::span<const int32_t> ids, bool show_special) const override {
@@ -177,7 +175,51 @@ class BpeTokenizer final : public Tokenizer {
     Scratch& scratch;
     SpecialTokens special;
     std::vector<int32_t>& ids;
+    int64_t* left_out;  // null: a byte without a token is an error
+    // What is being encoded: a part of the text, its normal form, and a part of that with a blank before it.
+    // The last two are empty where they would be the same.
+    std::string_view part = {};
+    std::string normalized = {}, with_blank = {};
+    std::string_view before_blank = {};  // what `with_blank` was made from
   };
+
+  void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+              int64_t* left_out) const {
+    Pool<Scratch>::Lease lease(pool_);
+    // More than most texts need; where texts are appended one by one, twice as much as before.
+    if (const size_t most = ids.size() + text.size() / 3; most > ids.capacity())
+      ids.reserve(std::max(most, 2 * ids.capacity()));
+    Work work{.scratch = *lease, .special = special, .ids = ids, .left_out = left_out};
+    try {
+      if (!added_.finds(special)) return encode_text(text, work);
+      added_.split(
+          text, special, [&](std::string_view part) { encode_text(part, work); },
+          [&](const AddedToken& token) { ids.push_back(token.id); });
+    } catch (const Bpe::NoToken& error) {
+      throw ByteWithoutToken(error.what(), line_of(error.place, text, work));
+    }
+  }
+
+  // The line of `text` that `place` belongs to, which may lie in one of the texts that were made from it. No
+  // normal form changes the number of lines.
+  static int64_t line_of(const char* place, std::string_view text, const Work& work) {
+    int64_t line = 1;
+    const auto is_in = [&](std::string_view buffer) {
+      return std::greater_equal<>()(place, buffer.data()) &&
+             std::less<>()(place, buffer.data() + buffer.size());
+    };
+    const auto count = [&](std::string_view buffer) { line += std::count(buffer.data(), place, '\n'); };
+    if (is_in(work.with_blank)) {
+      count(work.with_blank);
+      place = work.before_blank.data();
+    }
+    if (is_in(work.normalized)) {
+      count(work.normalized);
+      place = work.part.data();
+    }
+    count(text);
+    return line;
+  }
 
   std::string token_fact(int32_t id) const {
     return fmt::format("{} {}", id, in_quotes(token_bytes_[static_cast<size_t>(id)]));
@@ -193,12 +235,13 @@ class BpeTokenizer final : public Tokenizer {
     const char* const begin = text.data();
     for_each_utf8_run(
         text, [&](std::string_view run) { encode_utf8(run, run.data() == begin, work); },
-        [&](std::string_view run) { bpe_.encode(run, work.scratch.cache, work.ids); });
+        [&](std::string_view run) { bpe_.encode(run, work.scratch.cache, work.ids, work.left_out); });
   }
 
   void encode_utf8(std::string_view text, bool begins, Work& work) const {
-    std::string composed;
-    if (definition_.compose && !looks_composed(text)) text = composed = compose(text);
+    work.part = text;
+    work.normalized.clear();
+    if (definition_.compose && !looks_composed(text)) text = work.normalized = compose(text);
     if (!added_normalized_.finds(work.special)) return encode_normalized(text, begins, work);
     added_normalized_.split(
         text, work.special,
@@ -208,11 +251,14 @@ class BpeTokenizer final : public Tokenizer {
 
   // `begins`: the text is the first one, or follows an added token.
   void encode_normalized(std::string_view text, bool begins, Work& work) const {
-    std::string with_blank;
-    if (begins && definition_.prefix_blank && !text.starts_with(' '))
-      text = with_blank = " " + std::string(text);
-    pre_tokenizer_.split(text, work.scratch.regex,
-                         [&](std::string_view piece) { bpe_.encode(piece, work.scratch.cache, work.ids); });
+    work.with_blank.clear();
+    if (begins && definition_.prefix_blank && !text.starts_with(' ')) {
+      work.before_blank = text;
+      text = work.with_blank = " " + std::string(text);
+    }
+    pre_tokenizer_.split(text, work.scratch.regex, [&](std::string_view piece) {
+      bpe_.encode(piece, work.scratch.cache, work.ids, work.left_out);
+    });
   }
 
   TokenizerDefinition definition_;

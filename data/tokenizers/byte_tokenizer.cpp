@@ -21,6 +21,11 @@ class ByteTokenizer final : public Tokenizer {
     const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
     ids.insert(ids.end(), bytes, bytes + text.size());
   }
+  int64_t encode_known(std::string_view text, SpecialTokens special,
+                       std::vector<int32_t>& ids) const override {
+    encode(text, special, ids);
+    return 0;
+  }
 
   std::string decode(std::span<const int32_t> ids, bool) const override {
     std::string text;

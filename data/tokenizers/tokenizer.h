@@ -9,11 +9,20 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/check.h"
+
 namespace tessera {
 
 // What "<|endoftext|>" in a text is: eleven characters like others, or the token that ends texts. Where a
 // text may come from anyone it must be text: a document could else forge the end of itself.
 enum class SpecialTokens : uint8_t { kAsText, kMatched };
+
+// The vocabulary has no token for a byte of a text.
+class ByteWithoutToken : public Error {
+ public:
+  ByteWithoutToken(const std::string& message, int64_t line_of_text) : Error(message), line(line_of_text) {}
+  int64_t line;  // of the text, from 1
+};
 
 // Immutable: one Tokenizer may be used by several threads.
 class Tokenizer {
@@ -30,8 +39,11 @@ class Tokenizer {
   virtual std::span<const int32_t> after_text() const = 0;
 
   // Appends the ids of `text`, without those of the template. Bytes that are not UTF-8 are encoded, too.
-  // Error: a byte for which the vocabulary has no token.
+  // Error: ByteWithoutToken.
   virtual void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const = 0;
+  // The same, but leaves out the bytes without a token, as Hugging Face's library does. Returns their number.
+  virtual int64_t encode_known(std::string_view text, SpecialTokens special,
+                               std::vector<int32_t>& ids) const = 0;
   std::vector<int32_t> encode(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
   // The bytes of the tokens; special tokens are their names if `show_special`, else nothing.
   // Error: an id without a token.

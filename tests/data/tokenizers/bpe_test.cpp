@@ -107,5 +107,36 @@ TEST(Bpe, RefusesWhatItCannotMerge) {
     expect_error([&] { bpe.encode(text, cache, ids); }, {"the byte 0x78", "no token"});
 }
 
+// Those beside a byte that is left out are neighbours, and are merged; whether the piece was met before or not.
+TEST(Bpe, LeavesOutBytesWithoutAToken) {
+  for (const bool ignore : {false, true}) {
+    TokenizerDefinition made = random_merges(1);
+    made.ignore_merges = ignore;
+    const Bpe bpe(made, "a.json");
+    Bpe::Cache cache;
+    for (const std::string& text : {std::string("abc"), std::string("abcabcaacb"), std::string(60, 'a')}) {
+      std::vector<int32_t> wanted, found;
+      int64_t none = 0, left_out = 0;
+      bpe.encode(text, cache, wanted, &none);
+      EXPECT_EQ(none, 0);
+      for (const std::string& with : {"x" + text, text + "yy", text.substr(0, 2) + "\x04" + text.substr(2)})
+        for (int i = 0; i < 2; ++i) {
+          found.clear();
+          left_out = 0;
+          bpe.encode(with, cache, found, &left_out);
+          EXPECT_EQ(left_out, std::ssize(with) - std::ssize(text));
+          if (!ignore) EXPECT_EQ(found, wanted) << with;
+          expect_error([&] { bpe.encode(with, cache, found); }, {"no token"});
+        }
+    }
+    std::vector<int32_t> ids;
+    int64_t left_out = 0;
+    for (const std::string& text : {std::string("xyz"), std::string(50, 'x')})
+      bpe.encode(text, cache, ids, &left_out);
+    EXPECT_TRUE(ids.empty());
+    EXPECT_EQ(left_out, 53);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -61,6 +61,35 @@ TEST_F(LoadTokenizer, NamesAreOfTheContent) {
     EXPECT_NE(load(small_tokenizer(fmt::format("[{}]", change)))->name(), name) << change;
 }
 
+// The line, whatever was made of the text before
+TEST_F(LoadTokenizer, AByteWithoutATokenHasItsLine) {
+  const auto line_of = [&](const std::string& changes, std::string_view text) {
+    const std::string with_newline = R"([{"op": "add", "path": "/model/vocab/\u010a", "value": 8})";
+    const auto tokenizer = load(small_tokenizer(with_newline + changes + "]"));
+    std::vector<int32_t> ids;
+    EXPECT_EQ(tokenizer->encode_known(text, SpecialTokens::kAsText, ids), 1);
+    try {
+      tokenizer->encode(text);
+    } catch (const ByteWithoutToken& error) {
+      return error.line;
+    }
+    return int64_t{0};
+  };
+  const std::string blank =
+      R"(, {"op": "replace", "path": "/pre_tokenizer/add_prefix_space", "value": true})";
+  const std::string composed = R"(, {"op": "replace", "path": "/normalizer", "value": {"type": "NFC"}},
+    {"op": "add", "path": "/model/vocab/\u00c3", "value": 10}, {"op": "add", "path": "/model/vocab/\u00a9", "value": 11})";
+  for (const std::string& changes : {std::string(), blank, composed, blank + composed}) {
+    EXPECT_EQ(line_of(changes, "x"), 1);
+    EXPECT_EQ(line_of(changes, "a\n\nb\ncx\n\n"), 4);
+    EXPECT_EQ(line_of(changes, "a\n\xff\n"), 2);
+  }
+  for (const std::string& changes : {composed, blank + composed}) {
+    EXPECT_EQ(line_of(changes, "a\ne\u0301\n\nxa\n"), 4);
+    EXPECT_EQ(line_of(changes, "e\u0301\n\xff\n\n"), 2);
+  }
+}
+
 // What transformers sets anew for each text
 TEST_F(LoadTokenizer, TruncationAndPaddingChangeNothing) {
   const auto plain = load(small_tokenizer());
