@@ -40,6 +40,7 @@ void read_text(const fs::path& input, const PieceSink& sink) {
   std::string text;  // begins with what the last piece left
   size_t wanted = kPieceBytes;
   bool begins = true;
+  int64_t line = 1;
   while (true) {
     const size_t left = text.size();
     read_more(file, wanted, text, sink);
@@ -58,12 +59,15 @@ void read_text(const fs::path& input, const PieceSink& sink) {
     if (cut == 0) continue;
     std::string rest = text.substr(cut);
     text.resize(cut);
+    const int64_t lines = std::ranges::count(text, '\n');
     if (!sink.on_piece({.bytes = std::exchange(text, std::move(rest)),
                         .input = shown(input),
+                        .first_line = line,
                         .begins = std::exchange(begins, false),
                         .ends = ends}))
       return;
     if (ends) return;
+    line += lines;
   }
 }
 

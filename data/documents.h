@@ -24,7 +24,7 @@ struct Piece {
   std::string bytes;
   std::string input;  // its name, for messages
   bool is_lines = false;
-  int64_t first_line = 1;             // of JSON lines
+  int64_t first_line = 1;             // the line of the input that the piece begins in
   bool begins = false, ends = false;  // the document that is a text
 };
 

@@ -14,6 +14,7 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
   if (manifest.format == kManifestFormat) {
     json["counted_tokens"] = manifest.counted_tokens;
     json["dropped_samples"] = manifest.dropped_samples;
+    if (manifest.skipped_bytes > 0) json["skipped_bytes"] = manifest.skipped_bytes;
     if (!manifest.chat_template.empty()) json["chat_template"] = manifest.chat_template;
   }
   if (!manifest.tokenizer_from.empty()) {
@@ -45,6 +46,8 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
     if (has_documents) {
       manifest.counted_tokens = whole_number(json, "counted_tokens", kManifestName);
       manifest.dropped_samples = whole_number(json, "dropped_samples", kManifestName);
+      if (json.contains("skipped_bytes"))
+        manifest.skipped_bytes = whole_number(json, "skipped_bytes", kManifestName);
       if (json.contains("chat_template"))
         manifest.chat_template = text_value(json, "chat_template", kManifestName);
     }

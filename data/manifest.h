@@ -25,6 +25,7 @@ struct Manifest {
   int64_t documents = 0;
   int64_t counted_tokens = 0;      // that count as targets
   int64_t dropped_samples = 0;     // of which none would have counted
+  int64_t skipped_bytes = 0;       // for which the tokenizer has no token
   std::string chat_template = "";  // of the conversations; "" if there are none
   int64_t shards = 0;
   FileChecksums files = {};  // of every shard and its index of documents

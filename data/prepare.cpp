@@ -46,6 +46,7 @@ struct Options {
   std::optional<ChatTemplate> chat;
   CountedLoss loss = CountedLoss::kCompletions;
   bool strict = false;
+  BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
   int64_t show = 0;  // samples to print, instead of writing a folder
   bool force = false;
 };
@@ -114,6 +115,9 @@ void declare_options(CLI::App& app, Options& options) {
       ->default_str(name_of(options.loss));
   app.add_flag("--strict", options.strict,
                "Refuse a sample of which no token counts, instead of dropping it");
+  add_word_option(app, "--bytes-without-token", options.bytes_without_token,
+                  "Bytes for which the tokenizer has no token: stop at the first one, or skip and count them")
+      ->default_str(name_of(options.bytes_without_token));
   app.add_option("--show", options.show, "Print the first samples with the part that counts marked, and stop")
       ->check(CLI::PositiveNumber)
       ->type_name("COUNT");
@@ -197,6 +201,7 @@ class Pipeline {
   int64_t documents() const { return documents_; }
   int64_t conversations() const { return conversations_; }
   int64_t dropped() const { return dropped_; }
+  int64_t skipped_bytes() const { return skipped_bytes_; }
   const std::vector<std::string>& first_dropped() const { return first_dropped_; }
   int64_t tokens() const { return shards_.token_count(); }
   int64_t counted_tokens() const { return tokens() - index_.uncounted_tokens(); }
@@ -219,6 +224,7 @@ class Pipeline {
     documents_ += encoded.documents;
     conversations_ += encoded.conversations;
     dropped_ += std::ssize(encoded.dropped);
+    skipped_bytes_ += encoded.skipped_bytes;
     for (const std::string& place : encoded.dropped)
       if (first_dropped_.size() < kMostDroppedNamed) first_dropped_.push_back(place);
   }
@@ -226,7 +232,7 @@ class Pipeline {
   const SampleEncoder& encoder_;
   ShardWriter shards_;
   DocumentIndexWriter index_;
-  int64_t documents_ = 0, conversations_ = 0, dropped_ = 0;
+  int64_t documents_ = 0, conversations_ = 0, dropped_ = 0, skipped_bytes_ = 0;
   std::vector<std::string> first_dropped_;  // file:line
   size_t bytes_running_ = 0;
   std::deque<Running> running_;
@@ -258,6 +264,13 @@ void tell_dropped(const Pipeline& pipeline) {
       more > 0 ? fmt::format(" and {} more", more) : ""));
 }
 
+void tell_skipped(const Pipeline& pipeline) {
+  const int64_t bytes = pipeline.skipped_bytes();
+  if (bytes > 0)
+    print_stderr(fmt::format("prepare: notice: {} skipped, for which the tokenizer has no token\n",
+                             bytes == 1 ? "1 byte was" : fmt::format("{} bytes were", bytes)));
+}
+
 void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
              std::optional<ChatTemplate> chat) {
   const auto start = Clock::now();
@@ -279,6 +292,7 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
   const FileChecksums files = pipeline.finish();
   progress.clear();
   tell_dropped(pipeline);
+  tell_skipped(pipeline);
   check(pipeline.documents() > 0,
         "no sample is left: there is nothing to write. --loss all counts every token, and drops none");
   if (!tokenizer.json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer.json());
@@ -290,6 +304,7 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
                                  .documents = pipeline.documents(),
                                  .counted_tokens = pipeline.counted_tokens(),
                                  .dropped_samples = pipeline.dropped(),
+                                 .skipped_bytes = pipeline.skipped_bytes(),
                                  .chat_template = pipeline.conversations() > 0 ? name_of(*chat) : "",
                                  .shards = pipeline.shards(),
                                  .files = files});
@@ -320,7 +335,8 @@ void run(const Options& options) {
                                .text_field = options.text_field,
                                .chat = chat,
                                .loss = options.loss,
-                               .strict = options.strict});
+                               .strict = options.strict,
+                               .bytes_without_token = options.bytes_without_token});
   if (options.show > 0) {
     show(options, *tokenizer, encoder);
   } else {

@@ -12,6 +12,11 @@ bool has_counted_text(const std::vector<ChatPart>& parts) {
   return std::ranges::any_of(parts, [](const ChatPart& part) { return part.counts && !part.is_marker; });
 }
 
+[[noreturn]] void refuse_byte(const ByteWithoutToken& error, const Piece& piece, int64_t line) {
+  fail("{}:{}: {}. --bytes-without-token skip leaves such bytes out and counts them", piece.input, line,
+       error.what());
+}
+
 }  // namespace
 
 SampleEncoder::SampleEncoder(const SampleEncoderOptions& options) : options_(options) {
@@ -41,7 +46,10 @@ void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPi
 
 void SampleEncoder::add_text(std::string_view text, bool counts, EncodedPiece& out) const {
   const int64_t first = std::ssize(out.ids);
-  options_.tokenizer->encode(text, SpecialTokens::kAsText, out.ids);
+  if (options_.bytes_without_token == BytesWithoutToken::kSkip)
+    out.skipped_bytes += options_.tokenizer->encode_known(text, SpecialTokens::kAsText, out.ids);
+  else
+    options_.tokenizer->encode(text, SpecialTokens::kAsText, out.ids);
   note(first, counts, out);
 }
 
@@ -101,15 +109,24 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
 EncodedPiece SampleEncoder::encode(const Piece& piece) const {
   EncodedPiece out;
   if (piece.is_lines) {
-    for_each_line(piece,
-                  [&](std::string_view line, int64_t number) { add_line(line, piece.input, number, out); });
+    for_each_line(piece, [&](std::string_view line, int64_t number) {
+      try {
+        add_line(line, piece.input, number, out);
+      } catch (const ByteWithoutToken& error) {  // whose line is that of a text within the line
+        refuse_byte(error, piece, number);
+      }
+    });
     return out;
   }
   if (piece.begins) {
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
   }
-  add_text(piece.bytes, true, out);
+  try {
+    add_text(piece.bytes, true, out);
+  } catch (const ByteWithoutToken& error) {
+    refuse_byte(error, piece, piece.first_line + error.line - 1);
+  }
   if (piece.ends) end(true, true, out);
   return out;
 }

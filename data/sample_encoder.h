@@ -23,12 +23,19 @@ constexpr auto words_of(CountedLoss) {
   return std::array{Word{"completions", CountedLoss::kCompletions}, Word{"all", CountedLoss::kAll}};
 }
 
+// What is done with a byte for which the vocabulary has no token
+enum class BytesWithoutToken : uint8_t { kStop, kSkip };
+constexpr auto words_of(BytesWithoutToken) {
+  return std::array{Word{"stop", BytesWithoutToken::kStop}, Word{"skip", BytesWithoutToken::kSkip}};
+}
+
 struct SampleEncoderOptions {
   const Tokenizer* tokenizer = nullptr;  // outlives the encoder; it has an end of text
   std::string text_field = "text";
   std::optional<ChatTemplate> chat = {};  // none: a conversation is refused
   CountedLoss loss = CountedLoss::kCompletions;
   bool strict = false;  // refuse samples of which no token counts, instead of dropping them
+  BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
 };
 
 struct EncodedPiece {
@@ -37,6 +44,7 @@ struct EncodedPiece {
   int64_t documents = 0;             // that end in the piece
   int64_t conversations = 0;         // of these
   std::vector<std::string> dropped;  // file:line of samples of which no token would count
+  int64_t skipped_bytes = 0;         // for which the vocabulary has no token
 };
 
 // Writes a document as
@@ -51,7 +59,7 @@ class SampleEncoder {
   explicit SampleEncoder(const SampleEncoderOptions& options);
 
   // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
-  // template; with `strict` a sample of which no token counts.
+  // template; with `strict` a sample of which no token counts; a byte without a token, unless it is skipped.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

@@ -83,8 +83,13 @@ void TokenStream::encode_text(const Tokenizer& tokenizer) {
         tokenizer.name(), path_.string());
   Source& source = sources_[0];
   const std::span<const std::byte> bytes = source.file.bytes();
-  const std::vector<int32_t> ids =
-      tokenizer.encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  std::vector<int32_t> ids;
+  try {
+    ids = tokenizer.encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  } catch (const ByteWithoutToken& error) {
+    fail("{}:{}: {}. ./prepare {} --bytes-without-token skip leaves such bytes out and counts them",
+         path_.string(), error.line, error.what(), path_.string());
+  }
   const auto append = [&](std::span<const int32_t> more) {
     source.encoded.insert(source.encoded.end(), more.begin(), more.end());
   };

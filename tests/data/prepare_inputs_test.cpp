@@ -8,6 +8,7 @@
 #include "data/manifest.h"
 #include "data/samples.h"
 #include "tests/data/prepare_process.h"
+#include "tests/data/tokenizers/support.h"
 
 namespace tessera {
 namespace {
@@ -190,6 +191,45 @@ TEST_F(Prepare, DropsOrRefusesSamplesWithoutACountedToken) {
   EXPECT_EQ(names().count("e"), 0u);
   EXPECT_EQ(run({"b.jsonl", "--output", "e", "--loss", "all"}).status, 0);
   EXPECT_EQ(text_of("e"), "a|");
+}
+
+// "x" has no token.
+TEST_F(Prepare, BytesWithoutATokenStopOrAreCounted) {
+  write("t.json", small_tokenizer(R"([{"op": "add", "path": "/model/vocab/\u010a", "value": 8}])"));
+  write("a.jsonl",
+        "{\"text\":\"ab\"}\n\n{\"text\":\"ab\\ncxd\\nxx\"}\n{\"prompt\":\"a\",\"completion\":\"xb\"}\n");
+  std::string long_text;
+  while (long_text.size() < 3'000'000) long_text += "ab cd\nabcd ab ";
+  const auto line = std::ranges::count(long_text, '\n') + 2;
+  write("long.txt", long_text + "\ncxd\nab\n");
+  const auto stops = [&](const char* name, int64_t at) {
+    for (const bool named : {false, true}) {
+      std::vector<std::string> arguments{name, "--tokenizer", "t.json", "--output", "d"};
+      if (named) arguments.insert(arguments.end(), {"--bytes-without-token", "stop"});
+      expect_refusal(arguments,
+                     {fmt::format("{}:{}: ", name, at), "the byte 0x78", "--bytes-without-token skip"});
+    }
+  };
+  stops("a.jsonl", 3);
+  stops("long.txt", line);
+  EXPECT_EQ(
+      run({"a.jsonl", "long.txt", "--tokenizer", "t.json", "--output", "d", "--bytes-without-token", "skip"})
+          .error.find("prepare: notice: 5 bytes were skipped"),
+      0u);
+  EXPECT_EQ(read_manifest(folder_ / "d")->skipped_bytes, 5);
+  const auto stream = TokenStream::open(folder_ / "d");
+  std::vector<int32_t> ids(12);
+  stream.read(0, ids);
+  // "cxd" without "x" is "cd", which is one token; as Hugging Face's library has it.
+  EXPECT_EQ(ids, (std::vector<int32_t>{5, 9, 5, 8, 6, 8, 9, 0, 1, 9, 5, 4}));
+  write("whole.txt", "ab\nabcd");
+  ASSERT_EQ(
+      run({"whole.txt", "--tokenizer", "t.json", "--output", "e", "--bytes-without-token", "skip"}).status,
+      0);
+  EXPECT_EQ(read_file(folder_ / "e/dataset.json").find("skipped_bytes"), std::string::npos);
+  expect_error(
+      [&] { TokenStream::open(folder_ / "long.txt", *load_tokenizer((folder_ / "t.json").string())); },
+      {fmt::format("long.txt:{}: ", line), "the byte 0x78"});
 }
 
 TEST_F(Prepare, ShowsWhatCounts) {
