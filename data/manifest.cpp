@@ -15,7 +15,10 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
     json["counted_tokens"] = manifest.counted_tokens;
     json["dropped_samples"] = manifest.dropped_samples;
     if (manifest.skipped_bytes > 0) json["skipped_bytes"] = manifest.skipped_bytes;
-    if (!manifest.chat_template.empty()) json["chat_template"] = manifest.chat_template;
+    if (!manifest.chat_template.empty()) {
+      json["chat_template"] = manifest.chat_template;
+      if (manifest.turn_ends) json["turn_ends"] = *manifest.turn_ends;
+    }
   }
   if (!manifest.tokenizer_from.empty()) {
     json["tokenizer_from"] = manifest.tokenizer_from;
@@ -50,6 +53,14 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
         manifest.skipped_bytes = whole_number(json, "skipped_bytes", kManifestName);
       if (json.contains("chat_template"))
         manifest.chat_template = text_value(json, "chat_template", kManifestName);
+      if (json.contains("turn_ends")) {
+        check(json["turn_ends"].is_array(), "{}: \"turn_ends\" is {}; expected a list of ids", kManifestName,
+              brief(json["turn_ends"]));
+        manifest.turn_ends.emplace();
+        for (size_t i = 0; i < json["turn_ends"].size(); ++i)
+          manifest.turn_ends->push_back(static_cast<int32_t>(whole_number(
+              {{"id", json["turn_ends"][i]}}, "id", kManifestName, 0, std::numeric_limits<int32_t>::max())));
+      }
     }
     if (has_documents || manifest.format == kManifestWithoutDocuments) {
       check(json.contains("files"), "{} lacks the checksums of its \"files\"", kManifestName);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/file_checksums.h"
 
@@ -26,7 +27,9 @@ struct Manifest {
   int64_t counted_tokens = 0;      // that count as targets
   int64_t dropped_samples = 0;     // of which none would have counted
   int64_t skipped_bytes = 0;       // for which the tokenizer has no token
-  std::string chat_template = "";  // of the conversations; "" if there are none
+  std::string chat_template = "";  // of the conversations: chatml, llama3 or a file; "" if there are none
+  // The special tokens that have a loss where they end an assistant's turn; none: it is not known
+  std::optional<std::vector<int32_t>> turn_ends = {};
   int64_t shards = 0;
   FileChecksums files = {};  // of every shard and its index of documents
 };

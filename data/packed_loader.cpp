@@ -89,7 +89,8 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
     mark(filled, filled + count);
     filled += count;
   };
-  packing_.visit(sequence, [this](int64_t document) { return inputs(document); }, add);
+  packing_.visit(
+      sequence, [this](int64_t document) { return inputs(document); }, add);
   std::ranges::fill(row.tokens.subspan(filled), 0);
   std::ranges::fill(row.targets.subspan(filled), kNoTarget);
   mark(filled, row.tokens.size());

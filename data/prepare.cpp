@@ -10,12 +10,15 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "data/chat/chat_request.h"
 #include "data/document_index.h"
 #include "data/documents.h"
 #include "data/manifest.h"
@@ -26,6 +29,8 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 
@@ -43,7 +48,7 @@ struct Options {
   fs::path output;
   int64_t shard_tokens = ShardWriterOptions{}.tokens_per_shard;
   std::string text_field = "text";
-  std::optional<ChatTemplate> chat;
+  ChatRequest chat;
   CountedLoss loss = CountedLoss::kCompletions;
   bool strict = false;
   BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
@@ -65,6 +70,7 @@ void declare_texts(CLI::App& app) {
       "          -              standard input, with --format\n"
       "Output:   train_000000.bin, train_000000.documents, ..., dataset.json, and the tokenizer's "
       "tokenizer.json\n"
+      "          and chat_template.jinja\n"
       "\n"
       "The loss counts on texts, on completions and on what assistants say.\n"
       "\n"
@@ -104,12 +110,7 @@ void declare_options(CLI::App& app, Options& options) {
   app.add_option("--text-field", options.text_field, "Field of a JSON line that holds its text")
       ->capture_default_str()
       ->type_name("FIELD");
-  const auto set_chat = [&options](const std::string& word) { options.chat = from_word<ChatTemplate>(word); };
-  app.add_option_function<std::string>("--chat-template", set_chat,
-                                       "How conversations are written: chatml or llama3; by default the one "
-                                       "whose special tokens the tokenizer has")
-      ->check(CLI::IsMember(names_of<ChatTemplate>(values_with_words<ChatTemplate>())))
-      ->type_name("NAME");
+  add_chat_options(app, options.chat, "texts, prompts, completions and messages");
   add_word_option(app, "--loss", options.loss,
                   "Where the loss counts in prompts and conversations: completions (and assistants), or all")
       ->default_str(name_of(options.loss));
@@ -170,6 +171,46 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
+// Samples of one kind, of which the first ones are named
+struct Places {
+  int64_t count = 0;
+  std::vector<std::string> first;  // file:line
+
+  void add(const std::vector<std::string>& places) {
+    constexpr size_t kMostNamed = 3;
+    count += std::ssize(places);
+    for (const std::string& place : places)
+      if (first.size() < kMostNamed) first.push_back(place);
+  }
+  std::string names() const {
+    std::string names;
+    for (const std::string& place : first) names += (names.empty() ? "" : ", ") + place;
+    const int64_t more = count - std::ssize(first);
+    return names + (more > 0 ? fmt::format(" and {} more", more) : "");
+  }
+};
+
+// What the pieces had, added up
+struct Totals {
+  int64_t documents = 0, conversations = 0, skipped_bytes = 0, special_names = 0;
+  Places dropped, unfit, joined;
+  std::string why_unfit, first_special_name;
+  std::set<int32_t> turn_ends;
+
+  void add(const EncodedPiece& piece) {
+    documents += piece.documents;
+    conversations += piece.conversations;
+    skipped_bytes += piece.skipped_bytes;
+    if (special_names == 0) first_special_name = piece.first_special_name;
+    special_names += piece.special_names;
+    dropped.add(piece.dropped);
+    if (unfit.count == 0) why_unfit = piece.why_unfit;
+    unfit.add(piece.unfit);
+    joined.add(piece.joined);
+    turn_ends.insert(piece.turn_ends.begin(), piece.turn_ends.end());
+  }
+};
+
 // Encodes pieces on all cores, and writes their ids in the order of the pieces.
 class Pipeline {
  public:
@@ -198,18 +239,13 @@ class Pipeline {
     return files;
   }
 
-  int64_t documents() const { return documents_; }
-  int64_t conversations() const { return conversations_; }
-  int64_t dropped() const { return dropped_; }
-  int64_t skipped_bytes() const { return skipped_bytes_; }
-  const std::vector<std::string>& first_dropped() const { return first_dropped_; }
+  const Totals& totals() const { return totals_; }
   int64_t tokens() const { return shards_.token_count(); }
   int64_t counted_tokens() const { return tokens() - index_.uncounted_tokens(); }
   int64_t shards() const { return shards_.shard_count(); }
 
  private:
   static constexpr size_t kMostBytesRunning = size_t{256} << 20;  // unless one piece alone has more
-  static constexpr size_t kMostDroppedNamed = 3;
   struct Running {
     size_t bytes;
     std::future<EncodedPiece> encoded;  // waits for its thread when it is destroyed
@@ -221,25 +257,19 @@ class Pipeline {
     running_.pop_front();
     shards_.append(encoded.ids);
     index_.append(std::ssize(encoded.ids), encoded.marks);
-    documents_ += encoded.documents;
-    conversations_ += encoded.conversations;
-    dropped_ += std::ssize(encoded.dropped);
-    skipped_bytes_ += encoded.skipped_bytes;
-    for (const std::string& place : encoded.dropped)
-      if (first_dropped_.size() < kMostDroppedNamed) first_dropped_.push_back(place);
+    totals_.add(encoded);
   }
 
   const SampleEncoder& encoder_;
   ShardWriter shards_;
   DocumentIndexWriter index_;
-  int64_t documents_ = 0, conversations_ = 0, dropped_ = 0, skipped_bytes_ = 0;
-  std::vector<std::string> first_dropped_;  // file:line
+  Totals totals_;
   size_t bytes_running_ = 0;
   std::deque<Running> running_;
 };
 
 // Reads an input, piece by piece, until on_piece returns false.
-void read_input(const fs::path& input, InputFormat format, const Tokenizer& tokenizer,
+void read_input(const fs::path& input, InputFormat format, const Tokenizer& tokenizer, SpecialTokens special,
                 const std::function<bool(Piece)>& on_piece,
                 const std::function<void(int64_t)>& on_read = {}) {
   read_pieces(input, format,
@@ -249,30 +279,76 @@ void read_input(const fs::path& input, InputFormat format, const Tokenizer& toke
                      return on_piece(std::move(piece));
                    },
                .on_read = on_read,
-               .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
+               .cut = [&](std::string_view text) { return tokenizer.last_cut(text, special); }});
 }
 
-void tell_dropped(const Pipeline& pipeline) {
-  if (pipeline.dropped() == 0) return;
-  std::string places;
-  for (const std::string& place : pipeline.first_dropped()) places += (places.empty() ? "" : ", ") + place;
-  const int64_t more = pipeline.dropped() - std::ssize(pipeline.first_dropped());
-  print_stderr(fmt::format(
-      "prepare: notice: {} dropped, since no token of them counts (no assistant speaks, or "
-      "the completion is empty): {}{}; --strict refuses them\n",
-      pipeline.dropped() == 1 ? "1 sample was" : fmt::format("{} samples were", pipeline.dropped()), places,
-      more > 0 ? fmt::format(" and {} more", more) : ""));
+void notice(const std::string& text) { print_stderr("prepare: notice: " + text + "\n"); }
+
+std::string counted(int64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
 }
 
-void tell_skipped(const Pipeline& pipeline) {
-  const int64_t bytes = pipeline.skipped_bytes();
-  if (bytes > 0)
-    print_stderr(fmt::format("prepare: notice: {} skipped, for which the tokenizer has no token\n",
-                             bytes == 1 ? "1 byte was" : fmt::format("{} bytes were", bytes)));
+void tell_left_out(const Totals& totals) {
+  if (totals.dropped.count > 0)
+    notice(
+        fmt::format("{} dropped, since no token of them counts (no assistant speaks, or the completion is "
+                    "empty): {}; --strict refuses them",
+                    counted(totals.dropped.count, "sample was", "samples were"), totals.dropped.names()));
+  if (totals.unfit.count > 0)
+    notice(
+        fmt::format("{} dropped: {}: {}; --strict refuses them, --loss all keeps them, --chat-template names "
+                    "another template",
+                    counted(totals.unfit.count, "conversation was", "conversations were"), totals.why_unfit,
+                    totals.unfit.names()));
+  if (totals.joined.count > 0)
+    notice(fmt::format(
+        "{} an answer whose first characters would share a token with the end of its header: it is "
+        "encoded apart, as the model meets it when it answers, and transformers gives other ids: {}",
+        counted(totals.joined.count, "conversation has", "conversations have"), totals.joined.names()));
+  if (totals.skipped_bytes > 0)
+    notice(fmt::format("{} skipped, for which the tokenizer has no token",
+                       counted(totals.skipped_bytes, "byte was", "bytes were")));
+}
+
+void tell_special_names(const Totals& totals, SpecialTokens special) {
+  if (totals.special_names == 0) return;
+  const bool as_text = special == SpecialTokens::kAsText;
+  notice(fmt::format("the texts hold {}, the first at {}: read as {}; --special-tokens {} reads them as {}",
+                     counted(totals.special_names, "name of a special token", "names of special tokens"),
+                     totals.first_special_name, as_text ? "characters" : "the tokens",
+                     as_text ? "parse" : "text", as_text ? "the tokens" : "characters"));
+}
+
+// "<|im_end|> (151645)"
+std::string names_of_tokens(const std::set<int32_t>& ids, const Tokenizer& tokenizer) {
+  std::string names;
+  for (const int32_t id : ids)
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", tokenizer.decode({&id, 1}, true), id);
+  return names;
+}
+
+void tell_turn_ends(const Totals& totals, const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  if (totals.conversations == 0) return;
+  if (totals.turn_ends.empty())
+    notice(fmt::format(
+        "no special token that ends a turn has a loss with the chat template {}: other programs will "
+        "not know where an answer of the model ends",
+        chat.form().name));
+  else
+    fmt::print("prepare: conversations in the form of {}; these ends of turns have a loss: {}\n",
+               chat.form().name, names_of_tokens(totals.turn_ends, tokenizer));
+}
+
+// So that a model that is trained on the data is talked to in the same form, also by other programs
+void write_chat_template(const fs::path& folder, const ChatTemplate& chat) {
+  write_file(folder / kChatTemplateFile, chat.form().jinja);
+  nlohmann::ordered_json tokens = nlohmann::ordered_json::object();
+  for (const auto& [name, token] : chat.special_tokens()) tokens[name.bytes()] = token.text()->bytes();
+  if (!tokens.empty()) write_json(folder / kSpecialTokensFile, tokens);
 }
 
 void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
-             std::optional<ChatTemplate> chat) {
+             const ChatTemplate* chat) {
   const auto start = Clock::now();
   PendingFolder folder(options.output, options.force);
   Pipeline pipeline(encoder, {.folder = folder.path(),
@@ -285,34 +361,38 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
     return true;
   };
   for (const fs::path& input : options.inputs)
-    read_input(input, options.format, tokenizer, on_piece, [&](int64_t bytes) {
+    read_input(input, options.format, tokenizer, options.chat.special, on_piece, [&](int64_t bytes) {
       read_bytes += bytes;
-      progress.update(input, read_bytes, pipeline.documents());
+      progress.update(input, read_bytes, pipeline.totals().documents);
     });
   const FileChecksums files = pipeline.finish();
   progress.clear();
-  tell_dropped(pipeline);
-  tell_skipped(pipeline);
-  check(pipeline.documents() > 0,
+  const Totals& totals = pipeline.totals();
+  tell_left_out(totals);
+  tell_special_names(totals, options.chat.special);
+  check(totals.documents > 0,
         "no sample is left: there is nothing to write. --loss all counts every token, and drops none");
   if (!tokenizer.json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer.json());
+  if (totals.conversations > 0) write_chat_template(folder.path(), *chat);
   write_manifest(folder.path(), {.tokenizer = std::string(tokenizer.name()),
                                  .tokenizer_from = tokenizer.json().empty() ? "" : options.tokenizer,
                                  .end_of_text = tokenizer.end_of_text(),
                                  .vocab_size = tokenizer.vocab_size(),
                                  .tokens = pipeline.tokens(),
-                                 .documents = pipeline.documents(),
+                                 .documents = totals.documents,
                                  .counted_tokens = pipeline.counted_tokens(),
-                                 .dropped_samples = pipeline.dropped(),
-                                 .skipped_bytes = pipeline.skipped_bytes(),
-                                 .chat_template = pipeline.conversations() > 0 ? name_of(*chat) : "",
+                                 .dropped_samples = totals.dropped.count + totals.unfit.count,
+                                 .skipped_bytes = totals.skipped_bytes,
+                                 .chat_template = totals.conversations > 0 ? chat->form().name : "",
+                                 .turn_ends = std::vector(totals.turn_ends.begin(), totals.turn_ends.end()),
                                  .shards = pipeline.shards(),
                                  .files = files});
   check(!interrupted, "interrupted");
   folder.publish();
+  if (chat) tell_turn_ends(totals, tokenizer, *chat);
   const bool all_count = pipeline.counted_tokens() == pipeline.tokens();
   fmt::print("prepare: wrote {}: documents {}, tokens {}, {}shards {}, seconds {:.1f}\n",
-             options.output.string(), pipeline.documents(), pipeline.tokens(),
+             options.output.string(), totals.documents, pipeline.tokens(),
              all_count ? "" : fmt::format("counted {}, ", pipeline.counted_tokens()), pipeline.shards(),
              std::chrono::duration<double>(Clock::now() - start).count());
 }
@@ -321,7 +401,31 @@ void show(const Options& options, const Tokenizer& tokenizer, const SampleEncode
   SampleShow shown(encoder, tokenizer, options.show);
   for (const fs::path& input : options.inputs)
     if (shown.wants_more())
-      read_input(input, options.format, tokenizer, [&](const Piece& piece) { return shown.add(piece); });
+      read_input(input, options.format, tokenizer, options.chat.special,
+                 [&](const Piece& piece) { return shown.add(piece); });
+}
+
+struct ChosenTemplates {
+  std::unique_ptr<ChatTemplate> usual, with_tools;
+  std::string why_none;
+};
+
+// A template that cannot be read matters only where there is a conversation; the first one then says why.
+ChosenTemplates choose_templates(const Options& options, const Tokenizer& tokenizer) {
+  ChosenTemplates chosen;
+  const fs::path folder = folder_of_tokenizer(options.tokenizer);
+  try {
+    chosen.usual = choose_chat_template(options.chat, folder, tokenizer);
+    if (!chosen.usual) chosen.why_none = no_chat_template(tokenizer);
+    auto with_tools = choose_chat_template(options.chat, folder, tokenizer, /*tools=*/true);
+    if (chosen.usual && with_tools->form().jinja != chosen.usual->form().jinja)
+      chosen.with_tools = std::move(with_tools);
+  } catch (const Error& error) {
+    if (!options.chat.named.empty() || !options.chat.date.empty()) throw;
+    chosen.why_none =
+        fmt::format("{}. --chat-template chatml, or a file, names another template", error.what());
+  }
+  return chosen;
 }
 
 void run(const Options& options) {
@@ -330,17 +434,20 @@ void run(const Options& options) {
         "the tokenizer {} does not say which token ends a text: name one with --end-of-text TOKEN",
         options.tokenizer);
   for (const fs::path& input : options.inputs) check_input(input, options.format);
-  const auto chat = options.chat ? options.chat : find_chat_template(*tokenizer);
+  const ChosenTemplates chat = choose_templates(options, *tokenizer);
   const SampleEncoder encoder({.tokenizer = tokenizer.get(),
                                .text_field = options.text_field,
-                               .chat = chat,
+                               .chat = chat.usual.get(),
+                               .chat_with_tools = chat.with_tools.get(),
+                               .no_chat = chat.why_none,
+                               .special = options.chat.special,
                                .loss = options.loss,
                                .strict = options.strict,
                                .bytes_without_token = options.bytes_without_token});
   if (options.show > 0) {
     show(options, *tokenizer, encoder);
   } else {
-    prepare(options, *tokenizer, encoder, chat);
+    prepare(options, *tokenizer, encoder, chat.usual.get());
   }
 }
 

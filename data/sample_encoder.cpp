@@ -7,11 +7,6 @@
 namespace tessera {
 namespace {
 
-// Whether any text counts, so that there is something to learn
-bool has_counted_text(const std::vector<ChatPart>& parts) {
-  return std::ranges::any_of(parts, [](const ChatPart& part) { return part.counts && !part.is_marker; });
-}
-
 [[noreturn]] void refuse_byte(const ByteWithoutToken& error, const Piece& piece, int64_t line) {
   fail("{}:{}: {}. --bytes-without-token skip leaves such bytes out and counts them", piece.input, line,
        error.what());
@@ -19,12 +14,8 @@ bool has_counted_text(const std::vector<ChatPart>& parts) {
 
 }  // namespace
 
-SampleEncoder::SampleEncoder(const SampleEncoderOptions& options) : options_(options) {
-  if (!options_.chat) return;
-  check_chat_template(*options_.chat, *options_.tokenizer);
-  for (const std::string_view marker : markers_of(*options_.chat))
-    markers_.emplace(marker, options_.tokenizer->encode(marker, SpecialTokens::kMatched));
-}
+SampleEncoder::SampleEncoder(const SampleEncoderOptions& options)
+    : options_(options), specials_(*options.tokenizer) {}
 
 // The ids from `first` on are new.
 void SampleEncoder::note(int64_t first, bool counts, EncodedPiece& out) const {
@@ -44,65 +35,95 @@ void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPi
   note(first, counts, out);
 }
 
-void SampleEncoder::add_text(std::string_view text, bool counts, EncodedPiece& out) const {
-  const int64_t first = std::ssize(out.ids);
+void SampleEncoder::encode_text(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+                                EncodedPiece& out) const {
   if (options_.bytes_without_token == BytesWithoutToken::kSkip)
-    out.skipped_bytes += options_.tokenizer->encode_known(text, SpecialTokens::kAsText, out.ids);
+    out.skipped_bytes += options_.tokenizer->encode_known(text, special, ids);
   else
-    options_.tokenizer->encode(text, SpecialTokens::kAsText, out.ids);
+    options_.tokenizer->encode(text, special, ids);
+}
+
+void SampleEncoder::add_document_text(std::string_view text, const std::string& place, bool counts,
+                                      EncodedPiece& out) const {
+  const int64_t first = std::ssize(out.ids), names = specials_.count(text);
+  if (names > 0 && out.special_names == 0) out.first_special_name = place;
+  out.special_names += names;
+  encode_text(text, options_.special, out.ids, out);
   note(first, counts, out);
 }
 
-void SampleEncoder::add_part(const ChatPart& part, EncodedPiece& out) const {
-  if (!part.is_marker) return add_text(part.text, part.counts, out);
-  const auto known = markers_.find(part.text);
-  check(known != markers_.end(), "the chat template has no marker {}", part.text);
-  add_ids(known->second, part.counts, out);
-}
-
-void SampleEncoder::end(bool counts, bool after_text, EncodedPiece& out) const {
+// Of a text, or of a completion
+void SampleEncoder::end(EncodedPiece& out) const {
   const auto after = options_.tokenizer->after_text();
   const int32_t end_of_text = options_.tokenizer->end_of_text();
-  if (after_text) add_ids(after, counts, out);
-  if (!after_text || after.empty() || after.back() != end_of_text) add_ids({&end_of_text, 1}, counts, out);
+  add_ids(after, true, out);
+  if (after.empty() || after.back() != end_of_text) add_ids({&end_of_text, 1}, true, out);
   ++out.documents;
+}
+
+void SampleEncoder::drop(const std::string& place, const char* why, EncodedPiece& out) const {
+  check(!options_.strict, "{}: no token of this sample counts: {}; without --strict such samples are dropped",
+        place, why);
+  out.dropped.push_back(place);
+}
+
+void SampleEncoder::add_conversation(const Conversation& conversation, const std::string& place,
+                                     EncodedPiece& out) const {
+  check(options_.chat != nullptr, "{}: {}", place, options_.no_chat);
+  const bool all = options_.loss == CountedLoss::kAll;
+  const bool tools = !conversation.tools.is_none() && options_.chat_with_tools != nullptr;
+  EncodedChat chat;
+  try {
+    chat = (tools ? options_.chat_with_tools : options_.chat)
+               ->encode(conversation, all,
+                        [&](std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {
+                          encode_text(text, special, ids, out);
+                        });
+  } catch (const ByteWithoutToken&) {
+    throw;
+  } catch (const UnfitConversation& error) {
+    check(!options_.strict, "{}: {}", place, error.what());
+    if (out.unfit.empty()) out.why_unfit = error.what();
+    out.unfit.push_back(place);
+    return;
+  } catch (const Error& error) {
+    fail("{}: {}", place, error.what());
+  }
+  if (!all && !chat.has_targets) return drop(place, "no assistant says anything in it", out);
+  begin(out);
+  for (const ChatPart& part : chat.parts) add_ids(part.ids, part.counts, out);
+  const int32_t end_of_text = options_.tokenizer->end_of_text();
+  if (chat.parts.empty() || out.ids.back() != end_of_text) {
+    add_ids({&end_of_text, 1}, chat.ends_with_target, out);
+    if (chat.ends_with_target) out.turn_ends.insert(end_of_text);
+  }
+  if (chat.special_names > 0 && out.special_names == 0) out.first_special_name = place;
+  out.special_names += chat.special_names;
+  if (chat.joined > 0) out.joined.push_back(place);
+  out.turn_ends.insert(chat.turn_ends.begin(), chat.turn_ends.end());
+  ++out.documents;
+  ++out.conversations;
 }
 
 void SampleEncoder::add_line(std::string_view line, const std::string& input, int64_t number,
                              EncodedPiece& out) const {
   const Sample sample = parse_sample(line, input, number, options_.text_field);
-  const auto place = [&] { return fmt::format("{}:{}", input, number); };
-  const auto drop = [&](const char* why) {
-    check(!options_.strict,
-          "{}: no token of this sample counts: {}; without --strict such samples are dropped", place(), why);
-    out.dropped.push_back(place());
-  };
-  const bool all = options_.loss == CountedLoss::kAll;
+  const std::string place = fmt::format("{}:{}", input, number);
   if (const auto* text = std::get_if<std::string>(&sample)) {
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
-    add_text(*text, true, out);
-    end(true, true, out);
+    add_document_text(*text, place, true, out);
+    end(out);
   } else if (const auto* completion = std::get_if<Completion>(&sample)) {
-    if (completion->completion.empty() && !all) return drop("its completion is empty");
+    if (completion->completion.empty() && options_.loss != CountedLoss::kAll)
+      return drop(place, "its completion is empty", out);
     begin(out);
     add_ids(options_.tokenizer->before_text(), false, out);
-    add_text(completion->prompt, false, out);
-    add_text(completion->completion, true, out);
-    end(true, true, out);
+    add_document_text(completion->prompt, place, false, out);
+    add_document_text(completion->completion, place, true, out);
+    end(out);
   } else {
-    check(
-        options_.chat.has_value(),
-        "{}: a conversation needs a chat template, and the tokenizer {} does not tell which: chatml has the "
-        "special token <|im_start|>, llama3 <|start_header_id|>, and it has neither or both; name one with "
-        "--chat-template chatml or llama3",
-        place(), options_.tokenizer->name());
-    const std::vector<ChatPart> parts = render(*options_.chat, std::get<Conversation>(sample));
-    if (!all && !has_counted_text(parts)) return drop("no assistant says anything in it");
-    begin(out);
-    for (const ChatPart& part : parts) add_part(part, out);
-    end(false, false, out);
-    ++out.conversations;
+    add_conversation(std::get<Conversation>(sample), place, out);
   }
 }
 
@@ -123,11 +144,11 @@ EncodedPiece SampleEncoder::encode(const Piece& piece) const {
     add_ids(options_.tokenizer->before_text(), true, out);
   }
   try {
-    add_text(piece.bytes, true, out);
+    add_document_text(piece.bytes, piece.input, true, out);
   } catch (const ByteWithoutToken& error) {
     refuse_byte(error, piece, piece.first_line + error.line - 1);
   }
-  if (piece.ends) end(true, true, out);
+  if (piece.ends) end(out);
   return out;
 }
 

@@ -3,15 +3,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "data/chat_template.h"
+#include "data/chat/chat_template.h"
 #include "data/document_index.h"
 #include "data/documents.h"
 #include "data/samples.h"
+#include "data/tokenizers/special_token_finder.h"
 #include "data/tokenizers/tokenizer.h"
 
 namespace tessera {
@@ -32,7 +32,10 @@ constexpr auto words_of(BytesWithoutToken) {
 struct SampleEncoderOptions {
   const Tokenizer* tokenizer = nullptr;  // outlives the encoder; it has an end of text
   std::string text_field = "text";
-  std::optional<ChatTemplate> chat = {};  // none: a conversation is refused
+  const ChatTemplate* chat = nullptr;              // null: a conversation is refused
+  const ChatTemplate* chat_with_tools = nullptr;   // of conversations with tools, if that is another one
+  std::string no_chat = "";                        // why there is none
+  SpecialTokens special = SpecialTokens::kAsText;  // what names of special tokens in texts are
   CountedLoss loss = CountedLoss::kCompletions;
   bool strict = false;  // refuse samples of which no token counts, instead of dropping them
   BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
@@ -44,6 +47,12 @@ struct EncodedPiece {
   int64_t documents = 0;             // that end in the piece
   int64_t conversations = 0;         // of these
   std::vector<std::string> dropped;  // file:line of samples of which no token would count
+  std::vector<std::string> unfit;    // of conversations that their template does not fit
+  std::string why_unfit;             // the first of them
+  int64_t special_names = 0;         // of special tokens, in texts
+  std::string first_special_name;    // file:line
+  std::vector<std::string> joined;   // file:line of conversations with EncodedChat::joined
+  std::set<int32_t> turn_ends;       // special tokens that end what counts in conversations
   int64_t skipped_bytes = 0;         // for which the vocabulary has no token
 };
 
@@ -51,28 +60,33 @@ struct EncodedPiece {
 //   text          what the tokenizer's template puts before and after a text around it, end of text
 //   completion    the same around prompt and completion, which are encoded one by one; the completion counts,
 //                 and what follows it
-//   conversation  the parts of its template, end of text
-// Special tokens come from the templates alone: their names in a document are text.
+//   conversation  as ChatTemplate does; end of text, unless the template ends with it. It counts where it ends an
+//                 assistant's turn and no other special token does
+// Special tokens come from the templates alone, unless `special` says otherwise.
 class SampleEncoder {
  public:
-  // Error: what check_chat_template throws.
   explicit SampleEncoder(const SampleEncoderOptions& options);
 
   // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
-  // template; with `strict` a sample of which no token counts; a byte without a token, unless it is skipped.
+  // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or that its
+  // template does not fit; a byte without a token, unless it is skipped.
   EncodedPiece encode(const Piece& piece) const;
 
  private:
   void add_line(std::string_view line, const std::string& input, int64_t number, EncodedPiece& out) const;
   void add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const;
-  void add_text(std::string_view text, bool counts, EncodedPiece& out) const;
-  void add_part(const ChatPart& part, EncodedPiece& out) const;
+  void encode_text(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+                   EncodedPiece& out) const;
+  void add_document_text(std::string_view text, const std::string& place, bool counts,
+                         EncodedPiece& out) const;
+  void add_conversation(const Conversation& conversation, const std::string& place, EncodedPiece& out) const;
+  void drop(const std::string& place, const char* why, EncodedPiece& out) const;
   void note(int64_t first, bool counts, EncodedPiece& out) const;
   void begin(EncodedPiece& out) const { out.marks.starts.push_back(std::ssize(out.ids)); }
-  void end(bool counts, bool after_text, EncodedPiece& out) const;
+  void end(EncodedPiece& out) const;
 
   SampleEncoderOptions options_;
-  std::map<std::string, std::vector<int32_t>, std::less<>> markers_;  // of the chat template: their ids
+  SpecialTokenFinder specials_;
 };
 
 }  // namespace tessera

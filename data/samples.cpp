@@ -1,7 +1,6 @@
 #include "data/samples.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -32,39 +31,55 @@ std::string take_text(json& object, const std::string& field, const std::string&
   return std::move(found->get_ref<std::string&>());
 }
 
-// Fields that change what a conversation says, or what counts in it.
-void refuse_fields(const json& object, std::initializer_list<const char*> fields, const std::string& where) {
-  for (const char* field : fields) {
-    const auto found = object.find(field);
-    check(found == object.end() || found->is_null(),
-          "{}: '{}' is not supported: a conversation is a list of texts by system, user and assistant", where,
-          field);
-  }
-}
-
-ChatMessage take_message(json& message, const std::string& where) {
-  check(message.is_object(), "{}: wanted an object with 'role' and 'content', found a JSON {}", where,
-        message.type_name());
-  const std::string role = take_text(message, "role", where);
-  const auto known = from_word<Role>(role);
-  check(known.has_value(), "{}: the role {} is unknown; known are system, user and assistant", where,
-        in_quotes(printable(role)));
-  refuse_fields(message,
-                {"tool_calls", "tool_call_id", "function_call", "weight", "reasoning_content", "thinking"},
-                where);
-  return {.role = *known, .content = take_text(message, "content", where)};
-}
-
-Conversation take_conversation(json& object, const std::string& where) {
-  refuse_fields(object, {"tools", "functions"}, where);
-  json& messages = object.at(kMessages);
-  check(messages.is_array(), "{}: wanted a list in the field '{}', found a JSON {}", where, kMessages,
+// Of a line that parse_json() has read. Here the fields of an object keep their order, which a template may write.
+Conversation take_conversation(std::string_view line, const std::string& where) {
+  const auto object = nlohmann::ordered_json::parse(line);
+  const auto& messages = object.at(kMessages);
+  check(messages.is_array(), "{}: expected a list in the field '{}', found a JSON {}", where, kMessages,
         messages.type_name());
   Conversation conversation;
-  for (json& message : messages)
-    conversation.push_back(
-        take_message(message, fmt::format("{}: message {}", where, conversation.size() + 1)));
+  for (const auto& message : messages) {
+    const std::string place = fmt::format("{}: message {}", where, conversation.messages.size() + 1);
+    check(message.is_object(), "{}: expected an object with 'role' and 'content', found a JSON {}", place,
+          message.type_name());
+    const bool has_content = message.contains("content"), calls = message.contains("tool_calls");
+    check(message.contains("role") && message["role"].is_string(), "{}: expected a text in the field 'role'",
+          place);
+    check(has_content || calls, "{}: expected the field 'content'", place);
+    check(!has_content || !message["content"].is_null() || calls,
+          "{}: expected a text in the field 'content', found null", place);
+    const auto number = static_cast<jinja::Origin>(conversation.messages.size());
+    jinja::Dict fields;
+    for (const auto& [name, value] : message.items())
+      fields.emplace_back(jinja::Text(name),
+                          jinja::value_of(value, name == "role" ? jinja::kOtherData : number));
+    conversation.messages.emplace_back(std::move(fields));
+  }
+  for (const char* name : {"functions", "function_call"})
+    check(!object.contains(name) || object[name].is_null(),
+          "{}: '{}' is not read; transformers' name is 'tools'", where, name);
+  if (object.contains("tools") && !object["tools"].is_null()) {
+    check(object["tools"].is_array(), "{}: expected a list in the field 'tools', found a JSON {}", where,
+          object["tools"].type_name());
+    if (!object["tools"].empty()) conversation.tools = jinja::value_of(object["tools"], jinja::kOtherData);
+  }
+  if (object.contains("chat_template_kwargs") && !object["chat_template_kwargs"].is_null()) {
+    const auto& values = object["chat_template_kwargs"];
+    check(values.is_object(), "{}: expected an object in the field 'chat_template_kwargs', found a JSON {}",
+          where, values.type_name());
+    conversation.values = *jinja::value_of(values, jinja::kOtherData).dict();
+  }
   return conversation;
+}
+
+// Calls on_text for each text that a message says.
+void for_each_said(const jinja::Value& value, const std::function<void(std::string_view)>& on_text) {
+  if (value.text() && !value.text()->empty()) on_text(value.text()->bytes());
+  if (value.list())
+    for (const jinja::Value& one : *value.list()) for_each_said(one, on_text);
+  if (value.dict())
+    for (const auto& [name, one] : *value.dict())
+      if (name.bytes() != "role") for_each_said(one, on_text);
 }
 
 }  // namespace
@@ -89,7 +104,7 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
         "{}: found the fields '{}' and '{}', so the line may be two kinds of document; keep one of them",
         where, kinds[0], kinds.back());
   if (kinds[0] == text_field) return take_text(object, text_field, where);
-  if (kinds[0] == kMessages) return take_conversation(object, where);
+  if (kinds[0] == kMessages) return take_conversation(line, where);
   return Completion{take_text(object, kPrompt, where), take_text(object, kCompletion, where)};
 }
 
@@ -104,7 +119,7 @@ void for_each_text(const Piece& piece, const std::string& text_field,
       on_text(completion->completion);
     }
     if (const auto* conversation = std::get_if<Conversation>(&sample))
-      for (const ChatMessage& message : *conversation) on_text(message.content);
+      for (const jinja::Value& message : conversation->messages) for_each_said(message, on_text);
   });
 }
 

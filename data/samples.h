@@ -8,32 +8,21 @@
 #include <variant>
 #include <vector>
 
+#include "data/chat/conversation.h"
 #include "data/documents.h"
-#include "kernels/base/words.h"
 
 namespace tessera {
 
-enum class Role : uint8_t { kSystem, kUser, kAssistant };
-constexpr auto words_of(Role) {
-  return std::array{Word{"system", Role::kSystem}, Word{"user", Role::kUser},
-                    Word{"assistant", Role::kAssistant}};
-}
-
-struct ChatMessage {
-  Role role;
-  std::string content;
-  bool operator==(const ChatMessage&) const = default;
-};
 struct Completion {
   std::string prompt, completion;
 };
-using Conversation = std::vector<ChatMessage>;
 using Sample = std::variant<std::string, Completion, Conversation>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
-// "messages" of {"role", "content"}. Other fields are metadata. `place` is file:line, for messages.
+// "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there. Other fields
+// are metadata. `place` is file:line, for messages.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
-// another type; in messages an unknown role, and tool calls or what else would be lost, such as "weight".
+// another type.
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
                     const std::string& text_field);
 
@@ -41,7 +30,7 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
 // so that a fault there is on this line.
 void for_each_line(const Piece& piece, const std::function<void(std::string_view, int64_t)>& on_line);
 
-// Calls on_text for each text of a piece: prompts, completions and contents of messages too, each by itself.
+// Calls on_text for each text of a piece: prompts, completions and texts of messages too, each by itself.
 void for_each_text(const Piece& piece, const std::string& text_field,
                    const std::function<void(std::string_view)>& on_text);
 

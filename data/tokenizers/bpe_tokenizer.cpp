@@ -1,6 +1,7 @@
 #include "data/tokenizers/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <utility>
 
@@ -98,17 +99,20 @@ class BpeTokenizer final : public Tokenizer {
       if (token.special) special_.push_back(token.id);
     }
     // The tokens that are searched for in documents must not cross a cut.
-    cuts_between_words_ =
-        pre_tokenizer_.splits_between_words() && !definition_.prefix_blank &&
-        std::ranges::none_of(definition_.added, [](const AddedToken& token) {
-          return !token.special && (token.content.find(' ') != std::string::npos || token.strip_left ||
-                                    token.strip_right || token.single_word);
-        });
+    for (const SpecialTokens special : {SpecialTokens::kAsText, SpecialTokens::kMatched})
+      cuts_between_words_[static_cast<size_t>(special)] =
+          pre_tokenizer_.splits_between_words() && !definition_.prefix_blank &&
+          std::ranges::none_of(definition_.added, [&](const AddedToken& token) {
+            return (!token.special || special == SpecialTokens::kMatched) &&
+                   (token.content.find(' ') != std::string::npos || token.strip_left || token.strip_right ||
+                    token.single_word);
+          });
   }
 
   std::string_view name() const override { return name_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(token_bytes_.size()); }
   int32_t end_of_text() const override { return end_of_text_; }
+  std::span<const AddedToken> added_tokens() const override { return definition_.added; }
   int32_t special_token(std::string_view content) const override {
     for (const AddedToken& token : definition_.added)
       if (token.special && token.content == content) return token.id;
@@ -140,8 +144,8 @@ class BpeTokenizer final : public Tokenizer {
     return text;
   }
 
-  size_t last_cut(std::string_view text) const override {
-    return cuts_between_words_ ? last_blank_between_words(text) : 0;
+  size_t last_cut(std::string_view text, SpecialTokens special) const override {
+    return cuts_between_words_[static_cast<size_t>(special)] ? last_blank_between_words(text) : 0;
   }
 
   std::vector<std::array<std::string, 2>> facts() const override {
@@ -269,7 +273,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string name_, json_;
   std::vector<std::string> token_bytes_;  // by id, for decode(); "": no token
   std::vector<int32_t> special_;          // ids, ascending
-  bool cuts_between_words_ = false;
+  std::array<bool, 2> cuts_between_words_{};  // by SpecialTokens
   mutable Pool<Scratch> pool_;
 };
 

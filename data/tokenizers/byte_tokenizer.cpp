@@ -1,5 +1,6 @@
 #include "data/tokenizers/byte_tokenizer.h"
 
+#include "data/tokenizers/definition.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -10,6 +11,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string_view name() const override { return kBytesTokenizer; }
   int32_t vocab_size() const override { return kEndOfText + 1; }
   int32_t end_of_text() const override { return kEndOfText; }
+  std::span<const AddedToken> added_tokens() const override { return {}; }
   int32_t special_token(std::string_view) const override { return -1; }
   std::span<const int32_t> before_text() const override { return {}; }
   std::span<const int32_t> after_text() const override { return {}; }
@@ -38,7 +40,7 @@ class ByteTokenizer final : public Tokenizer {
     return text;
   }
 
-  size_t last_cut(std::string_view text) const override { return text.size(); }
+  size_t last_cut(std::string_view text, SpecialTokens) const override { return text.size(); }
   const std::string& json() const override {
     static const std::string none;
     return none;

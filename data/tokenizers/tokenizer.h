@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/special_tokens.h"
 
 namespace tessera {
 
-// What "<|endoftext|>" in a text is: eleven characters like others, or the token that ends texts. Where a
-// text may come from anyone it must be text: a document could else forge the end of itself.
-enum class SpecialTokens : uint8_t { kAsText, kMatched };
+struct AddedToken;
 
 // The vocabulary has no token for a byte of a text.
 class ByteWithoutToken : public Error {
@@ -51,12 +50,13 @@ class Tokenizer {
 
   // The last place in `text` before which it may be cut: what comes before is encoded to the same ids
   // whatever follows, and so is the rest. 0: none is known.
-  virtual size_t last_cut(std::string_view text) const = 0;
+  virtual size_t last_cut(std::string_view text, SpecialTokens special) const = 0;
 
   // The tokenizer.json that makes this tokenizer; "" for bytes.
   virtual const std::string& json() const = 0;
   // Names and values for people: "merges", "50000".
   virtual std::vector<std::array<std::string, 2>> facts() const = 0;
+  virtual std::span<const AddedToken> added_tokens() const = 0;  // by ascending id
   // The id of the special token with this content; -1: there is none.
   virtual int32_t special_token(std::string_view content) const = 0;
 };

@@ -245,7 +245,9 @@ Target documents() {
     const size_t choice = bytes.empty() || bytes[0] < '1' || bytes[0] > '3' ? 0 : bytes[0] - '0';
     const fs::path input = write(folder / kNames[choice], choice == 0 ? bytes : bytes.substr(1));
     for (const auto& tokenizer : tokenizers) {
-      const SampleEncoder encoder({.tokenizer = tokenizer.get(), .chat = ChatTemplate::kChatMl});
+      static const ChatRequest chatml{.named = "chatml"};
+      const auto chat = choose_chat_template(chatml, {}, *tokenizer);
+      const SampleEncoder encoder({.tokenizer = tokenizer.get(), .chat = chat.get()});
       int64_t samples = 0;
       const auto on_piece = [&](const Piece& piece) {
         const EncodedPiece encoded = encoder.encode(piece);

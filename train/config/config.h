@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/special_tokens.h"
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/tensor.h"
@@ -163,6 +164,7 @@ struct Config {
   struct Sampling {
     int64_t every = 500;  // steps, and at the end; 0: never
     std::string prompt = "\n";
+    SpecialTokens special_tokens = SpecialTokens::kAsText;
     int64_t tokens = 200;
     double temperature = 0.8;
     int64_t top_k = 40;  // 0: all tokens

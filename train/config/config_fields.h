@@ -242,6 +242,8 @@ template <class Section, class Visit>
 void visit_sampling(Section& sampling, Visit& visit) {
   visit("sampling.every", sampling.every, Whole{}, "Steps between samples, and one at the end; 0: never");
   visit("sampling.prompt", sampling.prompt, Text{}, "The text that a sample continues");
+  visit("sampling.special_tokens", sampling.special_tokens, OneOf<SpecialTokens>{},
+        "What names of special tokens in the prompt are: text, or parse: the tokens");
   visit("sampling.tokens", sampling.tokens, Whole{.at_least = 1}, "Tokens of a sample, at most");
   visit("sampling.temperature", sampling.temperature, Number{.at_least = 0},
         "1: the model's probabilities; lower: more probable tokens; 0: always the most probable");

@@ -211,7 +211,7 @@ void Export::write_gguf() {
   check_llama_cpp(source_.model, source_.folder.string());
   check_file();
   GgufTokenizer tokenizer = gguf_tokenizer(definition_of(source_), source_.model.vocab_size,
-                                           source_.token_ids, chat_template_of(source_));
+                                           token_ids_with_ends(source_), chat_template_of(source_));
   source_.notices.insert(source_.notices.end(), tokenizer.notices.begin(), tokenizer.notices.end());
   const LlamaCppLayout layout(source_.model, numbers_);
   std::vector<FileTensor> tensors = layout.tensors();

@@ -69,14 +69,16 @@ std::vector<std::string> merges_of(const TokenizerDefinition& definition) {
   return merges;
 }
 
-// The first, where there are several: llama.cpp finds the ends of turns by their names.
-std::optional<uint32_t> id_of(const json& token_ids, const char* field, int64_t vocab_size) {
+// That with this number, where there are several
+std::optional<uint32_t> id_of(const json& token_ids, const char* field, int64_t vocab_size,
+                              size_t number = 0) {
   const auto found = token_ids.find(field);
-  if (found == token_ids.end()) return std::nullopt;
-  const json& id = found->is_array() && !found->empty() ? found->front() : *found;
+  if (found == token_ids.end() || (number > 0 && !found->is_array())) return std::nullopt;
+  if (found->is_array() && found->size() <= number) return std::nullopt;
+  const json& id = found->is_array() ? (*found)[number] : *found;
   if (!id.is_number_integer()) return std::nullopt;
-  const auto number = id.get<int64_t>();
-  return number >= 0 && number < vocab_size ? std::optional(static_cast<uint32_t>(number)) : std::nullopt;
+  const auto value = id.get<int64_t>();
+  return value >= 0 && value < vocab_size ? std::optional(static_cast<uint32_t>(value)) : std::nullopt;
 }
 
 // Whether the template adds a token on one side of a text. Error: it adds another one, or several
@@ -141,6 +143,8 @@ GgufTokenizer gguf_tokenizer(const TokenizerDefinition& definition, int64_t voca
              pad = id_of(token_ids, "pad_token_id", vocab_size);
   if (bos) add("ggml.bos_token_id", *bos);
   if (eos) add("ggml.eos_token_id", *eos);
+  // llama.cpp has one end of turns beside the end of texts; others it finds by their names.
+  if (const auto eot = id_of(token_ids, "eos_token_id", vocab_size, 1)) add("ggml.eot_token_id", *eot);
   if (pad) add("ggml.padding_token_id", *pad);
   add("ggml.add_bos_token", adds(definition.before, bos, "before", "bos_token_id"));
   if (adds(definition.after, eos, "after", "eos_token_id")) add("ggml.add_eos_token", true);

@@ -1,6 +1,8 @@
 #include "train/export/source.h"
 
-#include "data/chat_template.h"
+#include <algorithm>
+
+#include "data/chat/chat_form.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "data/tokenizers/tokenizer_json.h"
 #include "kernels/base/check.h"
@@ -16,8 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kChatTemplate = "chat_template.jinja",
-                     *kGenerationConfig = "generation_config.json";
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 std::string name_of_model(const ModelFolder& found) {
   const fs::path named = found.run.empty() ? found.path : found.run;
@@ -112,18 +113,34 @@ ExportSource open_source(const std::string& folder, const std::string& tokenizer
 }
 
 std::string chat_template_of(const ExportSource& source) {
-  if (const auto file = source.files.find(kChatTemplate); file != source.files.end()) return file->second;
-  if (const auto file = source.files.find(kTokenizerConfig); file != source.files.end()) {
-    const json config = parse_json(file->second, (source.folder / kTokenizerConfig).string());
+  if (const auto file = source.files.find(kChatTemplateFile); file != source.files.end()) return file->second;
+  if (const auto file = source.files.find(kTokenizerConfigFile); file != source.files.end()) {
+    const json config = parse_json(file->second, (source.folder / kTokenizerConfigFile).string());
     const auto found = config.is_object() ? config.find("chat_template") : config.end();
     if (found != config.end() && found->is_string()) return *found;
     if (found != config.end() && found->is_array())  // several, of which one is the default
       for (const json& one : *found)
         if (one.is_object() && one.value("name", json()) == "default" && one.contains("template"))
-          return text_value(one, "template", kTokenizerConfig);
+          return text_value(one, "template", kTokenizerConfigFile);
   }
-  const auto known = source.tokenizer ? find_chat_template(*source.tokenizer) : std::nullopt;
-  return known ? std::string(jinja_of(*known)) : "";
+  const auto known = source.tokenizer ? guess_chat_form(*source.tokenizer) : std::nullopt;
+  return known ? known->jinja : "";
+}
+
+json token_ids_with_ends(const ExportSource& source) {
+  json ids = source.token_ids;
+  const auto file = source.files.find(kGenerationConfig);
+  if (file == source.files.end()) return ids;
+  const json generation = parse_json(file->second, (source.folder / kGenerationConfig).string());
+  const auto list_of = [](const json& object) {
+    const json found = object.is_object() ? object.value("eos_token_id", json()) : json();
+    return found.is_array() ? found : found.is_null() ? json::array() : json::array({found});
+  };
+  json ends = list_of(ids);
+  for (const json& id : list_of(generation))
+    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  if (!ends.empty()) ids["eos_token_id"] = ends;
+  return ids;
 }
 
 TokenizerDefinition definition_of(const ExportSource& source) {

@@ -38,6 +38,9 @@ ExportSource open_source(const std::string& folder, const std::string& tokenizer
 // The chat template in Jinja: that of the folder, else the one whose markers the tokenizer has; "": none
 std::string chat_template_of(const ExportSource& source);
 
+// token_ids, with the further ends of texts that generation_config.json names after that of config.json
+nlohmann::json token_ids_with_ends(const ExportSource& source);
+
 // The tokenizer's definition. Error: there is none, with what to do
 TokenizerDefinition definition_of(const ExportSource& source);
 

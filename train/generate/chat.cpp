@@ -1,63 +1,29 @@
 #include "train/generate/chat.h"
 
-#include <algorithm>
-
-#include "kernels/base/check.h"
+#include <utility>
 
 namespace tessera {
-namespace {
 
-using Parts = std::vector<ChatPart>;
+ChatTurns::ChatTurns(const ChatTemplate& chat, const Tokenizer& tokenizer, std::string system)
+    : chat_(chat), tokenizer_(tokenizer), system_(std::move(system)), end_(chat.turn_end()) {}
 
-bool counts(const ChatPart& part) { return part.counts; }
-
-// Of a conversation that ends with an empty answer: up to the beginning of that answer. In it the marker that
-// ends the answer is the last part that counts in the loss.
-Parts without_last_end(Parts parts) {
-  const auto end = std::find_if(parts.rbegin(), parts.rend(), counts);
-  parts.erase(end.base() - 1, parts.end());
-  return parts;
+ChatTurns::Message ChatTurns::ask(const std::string& user) {
+  if (talk_.messages.empty() && !system_.empty()) talk_.add("system", system_);
+  talk_.add("user", user);
+  asked_ = chat_.prompt_text(talk_);
+  const bool follows = !read_.empty() && asked_.starts_with(read_);
+  return {.ids = chat_.prompt(talk_, follows ? read_.size() : 0), .whole = !follows};
 }
 
-}  // namespace
-
-ChatTemplate choose_chat_template(std::optional<ChatTemplate> named, const Tokenizer& tokenizer) {
-  if (!named) named = find_chat_template(tokenizer);
-  check(named.has_value(),
-        "--chat: the tokenizer {} has not the special tokens of exactly one chat template (<|im_start|> of "
-        "chatml, <|start_header_id|> of llama3). Name the template that the model was trained with: "
-        "--chat-template chatml",
-        tokenizer.name());
-  return *named;
+void ChatTurns::answer(const std::string& text, bool ended) {
+  talk_.add(kAssistantRole, text);
+  read_ = asked_ + text;
+  if (ended) read_ += end_.token >= 0 ? tokenizer_.decode({&end_.token, 1}, true) : end_.marker;
 }
 
-ChatTurns::ChatTurns(ChatTemplate chat, const Tokenizer& tokenizer) : chat_(chat), tokenizer_(tokenizer) {
-  check_chat_template(chat, tokenizer);
-  const Parts answer = render(chat, {{Role::kAssistant, ""}});
-  end_marker_ = std::find_if(answer.rbegin(), answer.rend(), counts)->text;
-}
-
-std::vector<int32_t> ChatTurns::encode(const Parts& parts) const {
-  std::vector<int32_t> ids;
-  for (const ChatPart& part : parts)
-    tokenizer_.encode(part.text, part.is_marker ? SpecialTokens::kMatched : SpecialTokens::kAsText, ids);
-  return ids;
-}
-
-std::vector<int32_t> ChatTurns::opening(const std::string& system, const std::string& user) const {
-  Conversation conversation;
-  if (!system.empty()) conversation.push_back({Role::kSystem, system});
-  conversation.push_back({Role::kUser, user});
-  conversation.push_back({Role::kAssistant, ""});
-  return encode(without_last_end(render(chat_, conversation)));
-}
-
-std::vector<int32_t> ChatTurns::next(const std::string& user, bool has_end_marker) const {
-  Parts parts =
-      without_last_end(render(chat_, {{Role::kAssistant, ""}, {Role::kUser, user}, {Role::kAssistant, ""}}));
-  const auto end_of_answer = std::ranges::find_if(parts, counts);
-  parts.erase(parts.begin(), end_of_answer + (has_end_marker ? 1 : 0));
-  return encode(parts);
+void ChatTurns::forget() {
+  talk_ = {};
+  read_.clear();
 }
 
 }  // namespace tessera

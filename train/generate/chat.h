@@ -1,41 +1,40 @@
-// ChatTurns: the tokens of a conversation up to where the model is to write.
+// ChatTurns: the tokens of a conversation, message by message, up to where the model is to write.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "data/chat_template.h"
-#include "data/tokenizers/tokenizer.h"
+#include "data/chat/chat_template.h"
 
 namespace tessera {
 
 class ChatTurns {
  public:
-  // Error: as check_chat_template()
-  ChatTurns(ChatTemplate chat, const Tokenizer& tokenizer);
+  // `chat` and `tokenizer` outlive it. `system`: a message before the first one; empty: none.
+  ChatTurns(const ChatTemplate& chat, const Tokenizer& tokenizer, std::string system);
 
-  // A conversation with one message of a user, up to the beginning of the answer. `system`: a message
-  // before it; empty: none.
-  std::vector<int32_t> opening(const std::string& system, const std::string& user) const;
-  // What follows an answer: the marker of its end, unless the model has written it, a message of the user,
-  // and up to the beginning of the next answer
-  std::vector<int32_t> next(const std::string& user, bool has_end_marker) const;
+  struct Message {
+    std::vector<int32_t> ids;
+    bool whole;  // they are the whole conversation's, not what follows the tokens that were given before
+  };
+  // A message of the user, up to the beginning of its answer. Templates may write earlier turns in another form, such
+  // as without their thoughts; then the conversation has to be read again.
+  Message ask(const std::string& user);
+  // The answer to it; `ended`: the model has written the end of its turn, too.
+  void answer(const std::string& text, bool ended);
+  // The next message begins a conversation.
+  void forget();
 
-  // The marker that ends an answer: a token, or -1 where the tokenizer has none and it is a text
-  int32_t end_token() const { return tokenizer_.special_token(end_marker_); }
-  const std::string& end_marker() const { return end_marker_; }
+  const ChatTemplate::TurnEnd& turn_end() const { return end_; }
 
  private:
-  std::vector<int32_t> encode(const std::vector<ChatPart>& parts) const;
-
-  ChatTemplate chat_;
+  const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
-  std::string end_marker_;
+  std::string system_;
+  ChatTemplate::TurnEnd end_;
+  Conversation talk_;
+  std::string asked_, read_;  // the text up to the last answer, and with it; empty: none
 };
-
-// The template that `named` says, or that whose special tokens the tokenizer has. Error: none is named, and
-// it has those of none.
-ChatTemplate choose_chat_template(std::optional<ChatTemplate> named, const Tokenizer& tokenizer);
 
 }  // namespace tessera

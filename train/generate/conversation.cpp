@@ -24,70 +24,69 @@ std::optional<std::string> read_line() {
   return text;
 }
 
-struct Turns {
-  Session& session;
-  Decoder& decoder;
-  const ChatTurns& chat;
-  const std::string& system;
-  bool has_end_marker = false;
-
-  // Reads a message into the cache. False: it is too long for it.
-  bool read(const std::string& message, Throughput& total) {
-    const int64_t capacity = decoder.settings().capacity;
-    const Clock::time_point start = Clock::now();
-    const bool goes_on = !decoder.is_idle(0);
-    std::vector<int32_t> ids = goes_on ? chat.next(message, has_end_marker) : chat.opening(system, message);
-    if (goes_on && decoder.length(0) + std::ssize(ids) < capacity) {
-      decoder.append(0, ids);
-    } else {
-      if (goes_on) {
-        ids = chat.opening(system, message);
-        print_stderr(fmt::format("notice   the context of {} tokens is full: the conversation begins anew\n",
-                                 capacity));
-      }
-      if (std::ssize(ids) >= capacity) {
-        print_stderr(
-            fmt::format("notice   a message of {} tokens leaves no room for an answer in a context of {}\n",
-                        ids.size(), capacity));
-        decoder.stop(0);
-        return false;
-      }
-      decoder.start(0, ids, /*sequence=*/0);
-    }
-    session.stream().synchronize();
-    total.prompt_tokens += std::ssize(ids);
-    total.prompt_seconds += seconds_since(start);
-    return true;
+// Reads a message into the cache. False: it is too long for it.
+bool read(const std::string& message, ChatTurns& chat, Session& session, Decoder& decoder,
+          Throughput& total) {
+  const int64_t capacity = decoder.settings().capacity;
+  const Clock::time_point start = Clock::now();
+  const bool goes_on = !decoder.is_idle(0);
+  if (!goes_on) chat.forget();
+  ChatTurns::Message next = chat.ask(message);
+  const int64_t before = next.whole ? 0 : decoder.length(0);
+  if (goes_on && before + std::ssize(next.ids) >= capacity) {
+    print_stderr(
+        fmt::format("notice   the context of {} tokens is full: the conversation begins anew\n", capacity));
+    chat.forget();
+    next = chat.ask(message);
   }
-};
+  if (next.whole && std::ssize(next.ids) >= capacity) {
+    print_stderr(
+        fmt::format("notice   a message of {} tokens leaves no room for an answer in a context of {}\n",
+                    next.ids.size(), capacity));
+    decoder.stop(0);
+    return false;
+  }
+  if (next.whole)
+    decoder.start(0, next.ids, /*sequence=*/0);
+  else
+    decoder.append(0, next.ids);
+  session.stream().synchronize();
+  total.prompt_tokens += std::ssize(next.ids);
+  total.prompt_seconds += seconds_since(start);
+  return true;
+}
 
 }  // namespace
 
-Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokenizer, const ChatTurns& chat,
-                    const GenerationRule& rule, const std::string& system, TextOutput& out) {
+Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokenizer, ChatTurns& chat,
+                    const GenerationRule& rule, TextOutput& out) {
   Throughput total;
-  Turns turns{session, decoder, chat, system};
   while (!out.reader_is_gone()) {
     out.write("> ");
     const std::optional<std::string> message = read_line();
     if (!message) break;
-    if (message->empty() || !turns.read(*message, total)) continue;
+    if (message->empty() || !read(*message, chat, session, decoder, total)) continue;
     Continuation answer(tokenizer, rule);
+    std::string text;
+    const auto write = [&](const std::string& more) {
+      text += more;
+      out.write(more);
+    };
     const Clock::time_point start = Clock::now();
     while (!answer.ended() && !out.reader_is_gone()) {
       if (is_interrupted()) {
-        out.write(answer.interrupt());
+        write(answer.interrupt());
         break;
       }
       const int32_t token = decoder.next(rule.sampling, rule.seed)[0];
-      out.write(answer.add(token, decoder.is_idle(0)));
+      write(answer.add(token, decoder.is_idle(0)));
       ++total.tokens;
     }
     forget_interrupt();
     out.write("\n");
     total.seconds += seconds_since(start);
-    turns.has_end_marker = chat.end_token() >= 0 ? answer.last_token() == chat.end_token()
-                                                 : answer.ended() == Ended::kStopString;
+    const int32_t end = chat.turn_end().token;
+    chat.answer(text, end >= 0 ? answer.last_token() == end : answer.ended() == Ended::kStopString);
   }
   out.write("\n");
   return total;

@@ -29,10 +29,10 @@ void on_signal(int number) {
 }  // namespace
 
 void catch_interrupts() {
-  struct sigaction action{};  // without SA_RESTART: a read that waits for a person must end
+  struct sigaction action {};  // without SA_RESTART: a read that waits for a person must end
   action.sa_handler = on_signal;
   for (const int number : kStopSignals) {
-    struct sigaction before{};
+    struct sigaction before {};
     sigaction(number, nullptr, &before);
     if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
   }

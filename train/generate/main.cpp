@@ -30,7 +30,7 @@ struct Request {
   ModelFolder folder;
   ModelConfig model;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<ChatTurns> chat;
+  std::unique_ptr<ChatTemplate> chat;
   std::vector<Prompt> prompts;
   std::vector<std::vector<int32_t>> ids;  // of the prompts
   GenerationRule rule;
@@ -55,17 +55,28 @@ int64_t context_of(const GenerateOptions& o, const Request& r) {
   return std::min(most, longest + o.tokens.value_or(kDefaultTokens));
 }
 
+void tell_special_names(const GenerateOptions& o, const Request& r) {
+  if (o.chat_request.special != SpecialTokens::kAsText) return;
+  const SpecialTokenFinder specials(*r.tokenizer);
+  int64_t count = 0;
+  for (const Prompt& prompt : r.prompts) count += specials.count(prompt.text);
+  if (count > 0)
+    print_stderr(labelled("notice", fmt::format("{} of special tokens in the prompts: read as characters; "
+                                                "--special-tokens parse reads them as the tokens",
+                                                count == 1 ? "1 name" : fmt::format("{} names", count))) +
+                 "\n");
+}
+
 void add_prompts(const GenerateOptions& o, Request& r) {
   r.prompts = read_prompts(o.prompts);
   check(std::ssize(r.prompts) <= (kMostSamples - o.first_sample) / o.samples,
         "--samples {}: samples have numbers of 0 to {}, --first-sample is {}, and the prompts are {}. Use "
         "fewer",
         o.samples, kMostSamples - 1, o.first_sample, r.prompts.size());
+  tell_special_names(o, r);
   for (const Prompt& prompt : r.prompts) {
-    r.ids.push_back(r.chat
-                        ? r.chat->opening(o.system, prompt.text)
-                        : encode_prompt(*r.tokenizer, prompt,
-                                        o.prompt_as_text ? SpecialTokens::kAsText : SpecialTokens::kMatched));
+    r.ids.push_back(r.chat ? ChatTurns(*r.chat, *r.tokenizer, o.system).ask(prompt.text).ids
+                           : encode_prompt(*r.tokenizer, prompt, o.chat_request.special));
     const int32_t largest = std::ranges::max(r.ids.back());
     check(largest < r.model.vocab_size,
           "{}: the tokenizer {} makes the token {} of it, and the model of {} has a vocabulary of {}: it is "
@@ -105,11 +116,13 @@ Request read_folder(const GenerateOptions& o, const ModelFolder& folder) {
 Request read_request(const GenerateOptions& o) {
   Request r = read_model_folder(o.model, [&](const ModelFolder& folder) { return read_folder(o, folder); });
   if (o.chat && !o.plan) {
-    r.chat.emplace(choose_chat_template(o.chat_template, *r.tokenizer), *r.tokenizer);
-    if (r.chat->end_token() >= 0)
-      r.rule.ends.push_back(r.chat->end_token());
-    else
-      r.rule.text.stops.push_back(r.chat->end_marker());
+    // A tokenizer of another place comes with its own template.
+    const fs::path folder = o.tokenizer.empty() ? r.folder.path : folder_of_tokenizer(o.tokenizer);
+    r.chat = choose_chat_template(o.chat_request, folder, *r.tokenizer);
+    check(r.chat != nullptr, "--chat: {}", no_chat_template(*r.tokenizer));
+    const ChatTemplate::TurnEnd end = r.chat->turn_end();
+    if (end.token >= 0) r.rule.ends.push_back(end.token);
+    if (!end.marker.empty()) r.rule.text.stops.push_back(end.marker);
   }
   if (!o.plan) add_prompts(o, r);
   if (r.converses() && !o.tokens) r.rule.tokens = std::numeric_limits<int64_t>::max();
@@ -192,9 +205,11 @@ int run(const GenerateOptions& o) {
   print_header(o, r, device, plan);
   catch_interrupts();
   TextOutput out;
-  const Throughput total = r.converses()
-                               ? converse(session, decoder, *r.tokenizer, *r.chat, r.rule, o.system, out)
-                               : print_samples(o, r, session, decoder, out);
+  const auto talk = [&] {
+    ChatTurns turns(*r.chat, *r.tokenizer, o.system);
+    return converse(session, decoder, *r.tokenizer, turns, r.rule, out);
+  };
+  const Throughput total = r.converses() ? talk() : print_samples(o, r, session, decoder, out);
   total.print();
   return 0;
 }

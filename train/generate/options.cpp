@@ -25,19 +25,15 @@ void add_prompt_options(CLI::App& app, GenerateOptions& o) {
   add_word_option(app, "--prompts-format", o.prompts.format,
                   "Format of --prompts: text, jsonl, or name, by the name of the file")
       ->default_str(name_of(o.prompts.format));
-  app.add_flag("--prompt-as-text", o.prompt_as_text,
-               "Names of special tokens in prompts, such as <|endoftext|>, are text; else they are these "
-               "tokens");
   app.add_flag(
       "--chat", o.chat,
       "Prompts are messages of a user, in the model's chat template. Without a prompt: a conversation "
       "on the terminal");
-  const auto set_chat = [&o](const std::string& word) { o.chat_template = from_word<ChatTemplate>(word); };
-  app.add_option_function<std::string>("--chat-template", set_chat,
-                                       "chatml or llama3; by default the one whose special tokens the "
-                                       "tokenizer has")
-      ->check(CLI::IsMember(names_of<ChatTemplate>(values_with_words<ChatTemplate>())))
-      ->type_name("NAME");
+  add_chat_options(app, o.chat_request, "prompts and messages");
+  app.add_flag_function(
+         "--prompt-as-text", [&o](int64_t) { o.chat_request.special = SpecialTokens::kAsText; },
+         "The same as --special-tokens text")
+      ->group("");
   app.add_option("--system", o.system, "With --chat: a system message before the user's")->type_name("TEXT");
 }
 
@@ -149,8 +145,9 @@ void check_options(const GenerateOptions& o) {
   check(!o.json || o.has_prompts(),
         "--json prints samples of prompts, not a conversation: give --prompt TEXT");
   check(o.chat || o.system.empty(), "--system is a message of a conversation: add --chat");
-  check(o.chat || !o.chat_template, "--chat-template names the template of a conversation: add --chat");
-  check(!o.chat || !o.prompt_as_text, "--prompt-as-text: messages of --chat are always text; remove it");
+  const ChatRequest& chat = o.chat_request;
+  check(o.chat || (chat.named.empty() && chat.values.empty() && chat.date.empty()),
+        "--chat-template, --template-value and --date are about the template of a conversation: add --chat");
   check(o.has_prompts() || o.chat || o.plan,
         "there is nothing to continue: give --prompt TEXT, --prompts FILE or, for a conversation, --chat");
   check(o.prompts.format == InputFormat::kByName || !o.prompts.file.empty(),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/chat_template.h"
+#include "data/chat/chat_request.h"
 #include "kernels/base/command_line.h"
 #include "train/config/config.h"
 #include "train/generate/prompts.h"
@@ -15,9 +15,8 @@ namespace tessera {
 struct GenerateOptions {
   std::string model, tokenizer;
   PromptSources prompts;
-  bool prompt_as_text = false;
   bool chat = false;
-  std::optional<ChatTemplate> chat_template;
+  ChatRequest chat_request;
   std::string system;
   SamplingRule sampling;
   int64_t seed = 1337;

@@ -11,10 +11,6 @@ namespace tessera {
 namespace {
 
 void add(std::vector<Prompt>& prompts, std::string text, const std::string& place) {
-  check(
-      !text.empty(),
-      "{} is empty: there is nothing to continue. Name the beginning of a text; a blank or a newline will do",
-      place);
   prompts.push_back({std::move(text), place});
 }
 
@@ -71,6 +67,8 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const Prompt& pro
   const auto before = tokenizer.before_text();
   std::vector<int32_t> ids(before.begin(), before.end());
   tokenizer.encode(prompt.text, special, ids);
+  if (ids.empty() && tokenizer.end_of_text() >= 0)
+    ids.push_back(tokenizer.end_of_text());  // which texts follow
   check(!ids.empty(), "{}: the tokenizer {} makes no token of it", prompt.place, tokenizer.name());
   return ids;
 }

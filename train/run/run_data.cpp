@@ -110,6 +110,12 @@ RunData::RunData(const Config& config, bool shift) {
     validation_ = load(config, held_out, {0, held_out.size()});
 }
 
+std::vector<fs::path> RunData::paths() const {
+  std::vector<fs::path> paths;
+  for (const Source& source : sources_) paths.push_back(source.stream.path());
+  return paths;
+}
+
 DataFingerprint RunData::fingerprint() const {
   DataFingerprint found;
   for (const Source& source : sources_)

@@ -43,6 +43,7 @@ class RunData {
   const SequenceSource& train() const { return *train_; }
   bool evaluates() const { return validation_ != nullptr; }
   const SequenceSource& validation() const { return *validation_; }  // where it evaluates
+  std::vector<std::filesystem::path> paths() const;  // of the data to train on
   DataFingerprint fingerprint() const;                               // reads some hundred kilobytes
   // Verifies shards that have checksums, unless they are too large. Returns notices. Error: a damaged shard.
   std::vector<std::string> verify() const;

@@ -10,6 +10,7 @@
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
+#include "train/run/chat_files.h"
 #include "train/run/checkpoint.h"
 #include "train/run/epochs.h"
 #include "train/run/gemm_choices.h"
@@ -311,6 +312,8 @@ void Trainer::run() {
   if (const Tokenizer* tokenizer = data_->tokenizer(); tokenizer && !tokenizer->json().empty())
     if (!copied_.contains(kTokenizerFile) && !copied_.contains("vocab.json"))
       copied_[kTokenizerFile] = tokenizer->json();
+  if (data_->tokenizer() && ranks_.is_rank_0())
+    add_notices(keep_chat(read_chat_data(data_->paths()), *data_->tokenizer(), token_ids_, copied_));
   TrainLoop({.config = config_,
              .ranks = ranks_,
              .device = device_,

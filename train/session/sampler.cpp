@@ -9,7 +9,7 @@ namespace tessera {
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sampling& config) {
   const auto before = tokenizer.before_text();
   std::vector<int32_t> tokens(before.begin(), before.end());
-  tokenizer.encode(config.prompt, SpecialTokens::kMatched, tokens);
+  tokenizer.encode(config.prompt, config.special_tokens, tokens);
   return tokens;
 }
 

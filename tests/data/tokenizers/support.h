@@ -13,6 +13,13 @@ inline std::filesystem::path tokenizer_fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/tokenizers" / name;
 }
 
+// A fixture whose added tokens take no blanks beside them, as those of chat models do not
+inline std::string plain_tokenizer(const std::string& kind) {
+  auto definition = nlohmann::json::parse(read_file(tokenizer_fixture(kind + ".json")));
+  for (auto& token : definition["added_tokens"]) token["lstrip"] = token["rstrip"] = false;
+  return definition.dump();
+}
+
 // The fixture llama3.json with Llama 3's special tokens, 700 to 703, instead of ChatML's
 inline std::string llama3_chat_tokenizer() {
   auto definition = nlohmann::json::parse(read_file(tokenizer_fixture("llama3.json")));
@@ -22,6 +29,7 @@ inline std::string llama3_chat_tokenizer() {
     added.push_back(added[0]);
     added.back()["id"] = 700 + std::ssize(added) - 2;
     added.back()["content"] = content;
+    added.back()["lstrip"] = added.back()["rstrip"] = false;
   }
   definition["added_tokens"] = added;
   definition["post_processor"] = nullptr;

@@ -3,70 +3,80 @@
 
 #include <gtest/gtest.h>
 
+#include "data/chat/chat_request.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/data/tokenizers/support.h"
 
 namespace tessera {
 namespace {
 
-std::vector<int32_t> encoded(const Tokenizer& tokenizer, const std::vector<ChatPart>& parts) {
-  std::vector<int32_t> ids;
-  for (const ChatPart& part : parts)
-    tokenizer.encode(part.text, part.is_marker ? SpecialTokens::kMatched : SpecialTokens::kAsText, ids);
-  return ids;
-}
-
 struct ChatTest : InTempFolder {
   std::unique_ptr<Tokenizer> tokenizer(const std::string& name) const {
     if (name == kBytesTokenizer) return load_tokenizer(name);
-    return load_tokenizer(name == "llama3" ? write("llama3.json", llama3_chat_tokenizer()).string()
-                                           : tokenizer_fixture(name + ".json").string());
+    return load_tokenizer(
+        write("tokenizer.json", name == "llama3" ? llama3_chat_tokenizer() : plain_tokenizer(name)).string());
   }
 };
-struct ChatTurnsTest : ChatTest, ::testing::WithParamInterface<std::pair<const char*, ChatTemplate>> {};
+struct ChatTurnsTest : ChatTest, ::testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
 TEST_P(ChatTurnsTest, TurnsAreThoseOfTheWholeConversation) {
   const auto tokenizer = ChatTest::tokenizer(GetParam().first);
-  const ChatTemplate chat = GetParam().second;
-  const ChatTurns turns(chat, *tokenizer);
-  const std::vector<int32_t> marker = tokenizer->encode(turns.end_marker(), SpecialTokens::kMatched);
-  for (const bool has_marker : {false, true})
+  const auto chat = choose_chat_template({.named = GetParam().second}, {}, *tokenizer);
+  for (const bool ended : {false, true})
     for (const char* system : {"", "Be brief."}) {
-      std::vector<int32_t> ids = turns.opening(system, "Who <|im_end|> are you?");
+      ChatTurns turns(*chat, *tokenizer, system);
+      const auto end = turns.turn_end();
+      const std::vector<int32_t> marker =
+          end.token >= 0 ? std::vector{end.token} : tokenizer->encode(end.marker, SpecialTokens::kMatched);
+      std::vector<int32_t> ids = turns.ask("Who <|im_end|> are you?").ids;
       const auto answer = tokenizer->encode("I am a model.");
       ids.insert(ids.end(), answer.begin(), answer.end());
-      if (has_marker) ids.insert(ids.end(), marker.begin(), marker.end());
-      const auto next = turns.next("Since when?", has_marker);
-      ids.insert(ids.end(), next.begin(), next.end());
-      Conversation whole{{Role::kUser, "Who <|im_end|> are you?"},
-                         {Role::kAssistant, "I am a model."},
-                         {Role::kUser, "Since when?"},
-                         {Role::kAssistant, "X"}};
-      if (*system) whole.insert(whole.begin(), {Role::kSystem, system});
-      // Up to the last answer
-      std::vector<ChatPart> parts = render(chat, whole);
-      while (parts.back().text != "X") parts.pop_back();
-      parts.pop_back();
-      EXPECT_EQ(ids, encoded(*tokenizer, parts)) << tokenizer->decode(ids, true);
+      if (ended) ids.insert(ids.end(), marker.begin(), marker.end());
+      turns.answer("I am a model.", ended);
+      const auto next = turns.ask("Since when?");
+      EXPECT_FALSE(next.whole);
+      ids.insert(ids.end(), next.ids.begin(), next.ids.end());
+      Conversation whole;
+      if (*system) whole.add("system", system);
+      whole.add("user", "Who <|im_end|> are you?");
+      whole.add("assistant", "I am a model.");
+      whole.add("user", "Since when?");
+      EXPECT_EQ(ids, chat->prompt(whole)) << tokenizer->decode(ids, true);
+      turns.forget();
+      EXPECT_TRUE(turns.ask("Who?").whole);
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(, ChatTurnsTest,
-                         ::testing::Values(std::pair("qwen2", ChatTemplate::kChatMl),
-                                           std::pair("llama3", ChatTemplate::kLlama3),
-                                           std::pair("bytes", ChatTemplate::kChatMl)),
+                         ::testing::Values(std::pair("qwen2", "chatml"), std::pair("llama3", "llama3"),
+                                           std::pair("bytes", "chatml")),
                          [](const auto& info) { return std::string(info.param.first); });
 
-TEST_F(ChatTest, ATemplateIsTheNamedOneOrThatOfTheTokenizer) {
+TEST_F(ChatTest, ATemplateThatRewritesEarlierTurnsIsReadAgain) {
+  const auto tokenizer = ChatTest::tokenizer("qwen2");
+  const auto file =
+      write("t.jinja",
+            "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content.split('</t>')[-1] }}<|im_end|>"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}");
+  const auto chat = choose_chat_template({.named = file.string()}, {}, *tokenizer);
+  ChatTurns turns(*chat, *tokenizer, "");
+  turns.ask("a");
+  turns.answer("<t>thoughts</t>b", true);
+  const auto next = turns.ask("c");
+  EXPECT_TRUE(next.whole);
+  EXPECT_EQ(tokenizer->decode(next.ids, true),
+            "<|im_start|>user a<|im_end|><|im_start|>assistant b<|im_end|><|im_start|>user c<|im_end|>"
+            "<|im_start|>assistant ");
+}
+
+TEST_F(ChatTest, ATurnEndsWithTheTokenOrTheTextOfItsTemplate) {
   const auto qwen = tokenizer("qwen2"), llama = tokenizer("llama3"), bytes = tokenizer("bytes");
-  EXPECT_EQ(choose_chat_template({}, *qwen), ChatTemplate::kChatMl);
-  EXPECT_EQ(choose_chat_template({}, *llama), ChatTemplate::kLlama3);
-  EXPECT_EQ(choose_chat_template(ChatTemplate::kChatMl, *bytes), ChatTemplate::kChatMl);
-  EXPECT_THROW(choose_chat_template({}, *bytes), Error);
-  EXPECT_EQ(ChatTurns(ChatTemplate::kChatMl, *qwen).end_token(), qwen->special_token("<|im_end|>"));
-  EXPECT_EQ(ChatTurns(ChatTemplate::kLlama3, *llama).end_token(), llama->special_token("<|eot_id|>"));
-  EXPECT_EQ(ChatTurns(ChatTemplate::kChatMl, *bytes).end_token(), -1);
-  EXPECT_EQ(ChatTurns(ChatTemplate::kChatMl, *bytes).end_marker(), "<|im_end|>");
+  EXPECT_EQ(choose_chat_template({}, {}, *qwen)->turn_end().token, qwen->special_token("<|im_end|>"));
+  EXPECT_EQ(choose_chat_template({}, {}, *llama)->turn_end().token, llama->special_token("<|eot_id|>"));
+  EXPECT_EQ(choose_chat_template({}, {}, *bytes), nullptr);
+  const auto chat = choose_chat_template({.named = "chatml"}, {}, *bytes);
+  EXPECT_EQ(chat->turn_end().token, -1);
+  EXPECT_EQ(chat->turn_end().marker, "<|im_end|>");
 }
 
 }  // namespace

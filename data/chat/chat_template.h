@@ -1,0 +1,104 @@
+// A conversation as token ids, written by a chat template, and which of them an assistant writes.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/chat/chat_form.h"
+#include "data/chat/conversation.h"
+#include "data/chat/jinja.h"
+#include "data/tokenizers/special_token_finder.h"
+#include "data/tokenizers/tokenizer.h"
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+struct ChatOptions {
+  jinja::Dict values = {};  // variables of the template: special tokens, and what the user sets
+  std::tm now = {};         // what strftime_now() says
+  SpecialTokens special = SpecialTokens::kAsText;  // what names of special tokens in messages are
+};
+
+struct ChatPart {
+  std::vector<int32_t> ids;
+  bool counts;  // an assistant writes it, and the end of its turn
+};
+struct EncodedChat {
+  std::vector<ChatPart> parts;     // encoded one by one; no two that count alike follow each other
+  bool has_targets = false;        // an assistant says something
+  std::vector<int32_t> turn_ends;  // special tokens that end what counts, each once
+  bool ends_with_target = false;   // the text ends with what counts, and no special token ends that
+  int64_t special_names = 0;       // of special tokens, within messages
+  int64_t joined =
+      0;  // turns whose first token would hold the end of their header, were the text encoded whole
+};
+
+// A conversation that cannot be trained on in the form that the template gives it
+class UnfitConversation : public Error {
+  using Error::Error;
+};
+
+// Turns a text into ids: appends them.
+using EncodeText = std::function<void(std::string_view, SpecialTokens, std::vector<int32_t>&)>;
+
+// Special tokens come from the template alone, unless the options say otherwise: in messages their names are
+// text. What counts is what {% generation %} marks in the template. Without such marks an assistant's turn counts from
+// where the messages before it end, with the beginning of an answer (add_generation_prompt), up to the last
+// special token that the template writes after its content. A turn is encoded apart from what is before it,
+// since a model that answers continues that.
+class ChatTemplate {
+ public:
+  // `tokenizer` outlives it. Error: as jinja::Template and check_markers().
+  ChatTemplate(ChatForm form, const Tokenizer& tokenizer, ChatOptions options);
+
+  const ChatForm& form() const { return form_; }
+  jinja::Dict special_tokens() const;  // bos_token and others that the template can write
+
+  // Any number of threads may call it. `all`: everything counts, and the text is encoded whole.
+  // Error: what the template raises; a message with fields that it does not read. UnfitConversation, unless all
+  // counts: a message of which it writes nothing; messages that it writes in another form once an assistant's
+  // turn follows them.
+  EncodedChat encode(const Conversation& conversation, bool all, const EncodeText& encode_text) const;
+
+  // The text up to where the model is to write
+  std::string prompt_text(const Conversation& conversation) const;
+  // Its ids from the byte `from` on, as encode() makes them for an answer that follows
+  std::vector<int32_t> prompt(const Conversation& conversation, size_t from = 0) const;
+  // What ends an answer: a special token's id, or, where that is text, its marker; neither: the template ends turns by none
+  struct TurnEnd {
+    int32_t token = -1;
+    std::string marker;
+  };
+  TurnEnd turn_end() const;
+
+ private:
+  struct Turn {
+    size_t first, last;  // bytes of the rendered text
+  };
+  jinja::Rendered render(const Conversation& conversation, size_t messages, bool begin_answer) const;
+  void check_read(const Conversation& conversation) const;
+  void check_written(const Conversation& conversation, const jinja::Text& text) const;
+  std::vector<Turn> turns(const Conversation& conversation, const jinja::Rendered& whole, size_t count) const;
+  size_t begin_of_turn(const Conversation& conversation, size_t message, const jinja::Text& whole) const;
+  size_t end_of_turn(const Conversation& conversation, size_t message, const jinja::Text& whole,
+                     size_t begin) const;
+  size_t end_of_last_token(std::string_view text) const;
+  bool joins(const jinja::Text& text, size_t at) const;
+  // `strips`: the token before takes the blanks after it.
+  void encode_part(const jinja::Text& text, Turn part, const EncodeText& encode_text, bool& strips,
+                   std::vector<int32_t>& ids) const;
+  void encode_around_markers(std::string_view bytes, std::string_view own, const EncodeText& encode_text,
+                             std::vector<int32_t>& ids) const;
+
+  ChatForm form_;
+  jinja::Template template_;
+  const Tokenizer& tokenizer_;
+  SpecialTokenFinder specials_;
+  ChatOptions options_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// A conversation, as a chat template reads it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "data/chat/value.h"
+
+namespace tessera {
+
+struct Conversation {
+  jinja::List messages;  // dictionaries, with at least "role"; the texts of message i have the origin i
+  jinja::Value tools;    // a list, or none
+  jinja::Dict values;    // further variables of the template, such as enable_thinking
+
+  void add(std::string_view role, std::string content);
+};
+
+// "" where a message has no text of this name
+std::string_view text_field(const jinja::Value& message, std::string_view field);
+inline std::string_view role_of(const jinja::Value& message) { return text_field(message, "role"); }
+
+inline constexpr std::string_view kAssistantRole = "assistant";
+
+}  // namespace tessera

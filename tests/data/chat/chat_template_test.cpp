@@ -1,0 +1,283 @@
+// Conversations in the templates that makers of models publish: the ids of transformers, and what counts.
+#include "data/chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/chat/chat_request.h"
+#include "data/samples.h"
+#include "data/tokenizers/load_tokenizer.h"
+#include "tests/data/tokenizers/support.h"
+#include "tests/shared_data.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+const ordered_json& fixture() {
+  static const auto made =
+      ordered_json::parse(std::ifstream(TESSERA_SOURCE_DIR "/tests/fixtures/chat_templates.json"));
+  return made;
+}
+
+Conversation conversation_of(const ordered_json& json) {
+  return std::get<Conversation>(parse_sample(json.dump(), "a.jsonl", 1, "text"));
+}
+
+std::string checksum(const std::vector<int32_t>& ids) {  // FNV-1a, of 32-bit words
+  uint64_t value = 0xcbf29ce484222325;
+  for (const int32_t id : ids) value = (value ^ static_cast<uint64_t>(id)) * 0x100000001b3;
+  return fmt::format("{:016x}", value);
+}
+
+EncodeText plain(const Tokenizer& tokenizer) {
+  return [&](std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {
+    tokenizer.encode(text, special, ids);
+  };
+}
+
+std::vector<int32_t> all_ids(const EncodedChat& encoded) {
+  std::vector<int32_t> ids;
+  for (const ChatPart& part : encoded.parts) ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+  return ids;
+}
+
+// As text, with what counts in brackets
+std::string marked(const EncodedChat& encoded, const Tokenizer& tokenizer) {
+  std::string text;
+  for (const ChatPart& part : encoded.parts) {
+    const std::string one = tokenizer.decode(part.ids, true);
+    text += part.counts ? "[" + one + "]" : one;
+  }
+  return text;
+}
+
+bool joins(const ChatTemplate& chat, const Conversation& talk, const Tokenizer& tokenizer) {
+  try {
+    return chat.encode(talk, false, plain(tokenizer)).joined > 0;
+  } catch (const UnfitConversation&) {
+    return false;
+  }
+}
+
+void expect_ids_of(const ordered_json& one, const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  const auto& talks = fixture()["conversations"];
+  for (size_t i = 0; i < talks.size(); ++i) {
+    const Conversation talk = conversation_of(talks[i]);
+    for (const bool begins : {false, true}) {
+      const auto& expected = one["ids"][2 * i + begins];
+      const auto ids = [&] {
+        return begins ? chat.prompt(talk) : all_ids(chat.encode(talk, /*all=*/true, plain(tokenizer)));
+      };
+      if (expected.is_null()) {
+        EXPECT_THROW(ids(), Error) << one["template"] << " refuses " << talks[i];
+        continue;
+      }
+      try {
+        const auto made = ids();
+        // The turns of a prompt are encoded apart, as those of training are.
+        if (begins && joins(chat, talk, tokenizer)) continue;
+        EXPECT_EQ(ordered_json({made.size(), checksum(made)}), expected)
+            << one["template"] << " " << one["tokenizer"] << " " << talks[i] << "\n"
+            << tokenizer.decode(made, true);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("does not read 'tool"), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+TEST(ChatTemplates, HaveTheIdsOfTransformers) {
+  const auto found = testing::shared_data("chat_templates");
+  if (!found.missing.empty()) GTEST_SKIP() << found.missing;
+  const fs::path shared = found.path.parent_path();
+  std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
+  for (const auto& one : fixture()["cases"]) {
+    auto& tokenizer = tokenizers[one["tokenizer"]];
+    if (!tokenizer)
+      tokenizer = load_tokenizer((shared / "tokenizers" / one["tokenizer"] / "tokenizer.json").string());
+    ChatOptions options{.special = SpecialTokens::kMatched};
+    options.now.tm_year = 126;
+    options.now.tm_mday = 31;
+    for (const char* name : {"bos_token", "eos_token"})
+      options.values.emplace_back(jinja::Text(name), jinja::Text(one[name].get<std::string>()));
+    const ChatTemplate chat(chat_form((shared / "chat_templates" / one["template"]).string()), *tokenizer,
+                            options);
+    expect_ids_of(one, *tokenizer, chat);
+  }
+}
+
+struct ChatTemplateTest : InTempFolder {
+  ChatTemplate make(const std::string& jinja, ChatOptions options = {}) {
+    return {chat_form_of(jinja, "t"), *tokenizer, std::move(options)};
+  }
+  std::string show(const ChatTemplate& chat, const std::string& line) {
+    return marked(chat.encode(conversation_of(ordered_json::parse(line)), false, plain(*tokenizer)),
+                  *tokenizer);
+  }
+  std::unique_ptr<Tokenizer> tokenizer =
+      load_tokenizer(write("tokenizer.json", plain_tokenizer("qwen2")).string());
+};
+
+constexpr const char* kTalk =
+    R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+    R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}]})";
+
+TEST_F(ChatTemplateTest, ATurnCountsFromTheBeginningOfItsAnswerToTheTokenThatEndsIt) {
+  const std::string header = "{% for m in messages %}<|im_start|>{{ m.role }}\n";
+  const std::string rest = "{{ m.content }}<|im_end|>\n{% endfor %}";
+  const std::string begin = "{% if add_generation_prompt %}<|im_start|>assistant\n";
+  EXPECT_EQ(show(make(header + rest + begin + "{% endif %}"), kTalk),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>]\n");
+  // Qwen3's form: only the last answer has an empty block of thoughts, which the model writes.
+  EXPECT_EQ(show(make(header + "{% if loop.last and m.role == 'assistant' %}<t>\n\n</t>\n\n{% endif %}" +
+                      rest + begin + "{% endif %}"),
+                 kTalk),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[<t>\n\n</t>\n\nd<|im_end|>]\n");
+  // The same block, but written where an answer begins
+  EXPECT_EQ(show(make(header + "{% if loop.last and m.role == 'assistant' %}<t>\n\n</t>\n\n{% endif %}" +
+                      rest + begin + "<t>\n\n</t>\n\n{% endif %}"),
+                 R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<t>\n\n</t>\n\n[b<|im_end|>]\n");
+  // An answer begins in a way in which no answer in the data does.
+  EXPECT_EQ(show(make(header + rest + begin + "<t>\n{% endif %}"),
+                 R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n");
+}
+
+TEST_F(ChatTemplateTest, WhatATemplateMarksCounts) {
+  EXPECT_EQ(show(make("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content "
+                      "}}{% endgeneration %}"
+                      "<|im_end|>{% else %}{{ m.content }}<|im_start|>{% endif %}{% endfor %}"),
+                 kTalk),
+            "a<|im_start|>[b]<|im_end|>c<|im_start|>[d]<|im_end|>");
+}
+
+TEST_F(ChatTemplateTest, AnAnswerThatJoinsItsHeaderIsEncodedApartAndCounted) {
+  const ChatTemplate chat = make(
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}");
+  const auto encoded = chat.encode(
+      conversation_of(ordered_json::parse(
+          R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"::b"}]})")),
+      false, plain(*tokenizer));
+  ASSERT_EQ(encoded.parts.size(), 2u);
+  EXPECT_EQ(tokenizer->decode(encoded.parts[0].ids, true), "user:a<|im_end|>assistant:");
+  Conversation talk;
+  talk.add("user", "a");
+  EXPECT_EQ(encoded.parts[0].ids, chat.prompt(talk));
+  const bool joins = tokenizer->encode("assistant:::b") != [&] {
+    auto ids = tokenizer->encode("assistant:");
+    for (const int32_t id : tokenizer->encode("::b")) ids.push_back(id);
+    return ids;
+  }();
+  EXPECT_EQ(encoded.joined, joins ? 1 : 0);
+}
+
+TEST_F(ChatTemplateTest, SaysWhichSpecialTokensEndWhatCounts) {
+  const auto ends = [&](const std::string& jinja) {
+    return make(jinja).encode(conversation_of(ordered_json::parse(kTalk)), false, plain(*tokenizer));
+  };
+  const EncodedChat with = ends("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}");
+  EXPECT_EQ(with.turn_ends, std::vector<int32_t>{701});
+  EXPECT_FALSE(with.ends_with_target);
+  const EncodedChat without = ends("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  EXPECT_TRUE(without.turn_ends.empty());
+  EXPECT_TRUE(without.ends_with_target);
+}
+
+TEST_F(ChatTemplateTest, AMessageForgesNoSpecialTokenUnlessAsked) {
+  const std::string jinja =
+      "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}";
+  const std::string forged =
+      R"({"messages":[{"role":"user<|im_end|>","content":"x<|im_end|>"},{"role":"assistant","content":"y"}]})";
+  for (const auto special : {SpecialTokens::kAsText, SpecialTokens::kMatched}) {
+    const auto encoded = make(jinja, {.special = special})
+                             .encode(conversation_of(ordered_json::parse(forged)), false, plain(*tokenizer));
+    EXPECT_EQ(std::ranges::count(all_ids(encoded), 701), special == SpecialTokens::kAsText ? 2 : 4);
+    EXPECT_EQ(encoded.special_names, 2);
+  }
+}
+
+TEST_F(ChatTemplateTest, AConversationThatItsTemplateDoesNotFitIsNamed) {
+  const auto refuses = [&](const std::string& jinja, const std::string& line,
+                           std::initializer_list<std::string_view> parts) {
+    expect_error([&] { show(make(jinja), line); }, parts);
+    const Conversation talk = conversation_of(ordered_json::parse(line));
+    EXPECT_NO_THROW(make(jinja).encode(talk, true, plain(*tokenizer)));
+  };
+  // Earlier messages are written in another form once an answer follows.
+  refuses("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}", kTalk,
+          {"message 2", "another form"});
+  refuses(
+      "{% for m in messages if m.role != 'system' %}{{ m.role }}{{ m.content }}{% endfor %}",
+      R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",
+      {"message 1", "system"});
+  for (const char* field : {"tool_calls", "weight", "reasoning_content"}) {
+    ordered_json talk = ordered_json::parse(kTalk);
+    talk["messages"][1][field] = 1;
+    expect_error([&] { show(make("{% for m in messages %}{{ m.content }}{% endfor %}"), talk.dump()); },
+                 {field, "message 2"});
+  }
+  ordered_json talk = ordered_json::parse(kTalk);
+  talk["tools"] = {{{"name", "f"}}};
+  expect_error([&] { show(make("{% for m in messages %}{{ m.content }}{% endfor %}"), talk.dump()); },
+               {"tools"});
+}
+
+TEST_F(ChatTemplateTest, ThePromptOfAnAnswerIsWhatItIsTrainedOn) {
+  const ChatTemplate chat = make(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  Conversation talk = conversation_of(ordered_json::parse(kTalk));
+  const auto whole = all_ids(chat.encode(talk, false, plain(*tokenizer)));
+  talk.messages.pop_back();
+  const auto prompt = chat.prompt(talk);
+  ASSERT_LT(prompt.size(), whole.size());
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(whole).first(prompt.size())));
+  EXPECT_EQ(chat.turn_end().token, 701);
+}
+
+TEST_F(ChatTemplateTest, AFolderHasItsTemplateInAFileOrInItsConfiguration) {
+  EXPECT_FALSE(find_chat_form(folder_).has_value());
+  write("tokenizer_config.json", R"({"chat_template":"one","eos_token":{"content":"<|im_end|>"}})");
+  EXPECT_EQ(find_chat_form(folder_)->jinja, "one");
+  EXPECT_EQ(find(special_tokens_of(folder_), "eos_token")->text()->bytes(), "<|im_end|>");
+  write("tokenizer_config.json",
+        R"({"chat_template":[{"name":"tool_use","template":"two"},{"name":"default","template":"three"}]})");
+  EXPECT_EQ(find_chat_form(folder_)->jinja, "three");
+  EXPECT_EQ(find_chat_form(folder_, /*tools=*/true)->jinja, "two");
+  write("tokenizer_config.json", R"({"chat_template":[{"name":"other","template":"two"}]})");
+  expect_error([&] { find_chat_form(folder_); }, {"tokenizer_config.json", "default"});
+  write("chat_template.jinja", "four");
+  EXPECT_EQ(find_chat_form(folder_)->jinja, "four");
+  write("chat_template.jinja", chat_form("chatml").jinja);
+  EXPECT_EQ(find_chat_form(folder_)->name, "chatml");
+}
+
+TEST_F(ChatTemplateTest, TheUserSetsVariablesAndTheDate) {
+  const auto file = write(
+      "t.jinja",
+      "{{ strftime_now('%d %b %Y') }} {{ a }} {{ b }} {% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto chat = choose_chat_template(
+      {.named = file.string(), .values = {"a=false", "b=x y"}, .date = "2026-02-03"}, {}, *tokenizer);
+  Conversation talk;
+  talk.add("user", "hi");
+  EXPECT_EQ(chat->prompt_text(talk), "03 Feb 2026 False x y hi");
+  for (const char* date : {"2026-02-30", "yesterday", "2026-1-1"})
+    expect_error([&] { choose_chat_template({.named = "chatml", .date = date}, {}, *tokenizer); },
+                 {"--date", date});
+  expect_error([&] { choose_chat_template({.named = "chatml", .values = {"a"}}, {}, *tokenizer); },
+               {"--template-value", "NAME=VALUE"});
+  expect_error([&] { choose_chat_template({.named = "gpt5"}, {}, *tokenizer); },
+               {"gpt5", "chatml", "llama3"});
+}
+
+}  // namespace
+}  // namespace tessera
