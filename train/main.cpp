@@ -13,8 +13,9 @@
 #include "train/config/print_config.h"
 #include "train/launch/process_group.h"
 #include "train/memory/plan_command.h"
-#include "train/run/epochs.h"
+#include "train/memory/plan_target.h"
 #include "train/run/rank_options.h"
+#include "train/run/run_checks.h"
 #include "train/run/start_ranks.h"
 #include "train/run/threads.h"
 #include "train/run/trainer.h"
@@ -120,7 +121,7 @@ int plan(Config config, Command& c) {
   config.ranks = c.asked.count() > 0 ? c.asked.count() : default_ranks(config.device);
   c.plan_options.config_name = c.config_name;
   c.plan_options.overrides = c.overrides;
-  c.plan_options.steps_of_epochs = planned_steps;
+  c.plan_options.planned_run = planned_run;
   return plan_command(config, c.plan_options);
 }
 

@@ -1,6 +1,7 @@
 #include "train/config/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera {
 namespace {
@@ -22,6 +23,10 @@ Config::Model::Model(const ModelConfig& model) : ModelConfig(model) {
   if (kv_heads == derived.kv_heads) kv_heads = 0;
   if (head_dim == derived.head_dim) head_dim = 0;
   if (mlp_width == derived.mlp_width) mlp_width = 0;
+}
+
+int64_t WarmUp::of(int64_t all_steps) const {
+  return percent > 0 ? std::llround(percent * static_cast<double>(all_steps) / 100) : steps;
 }
 
 int64_t Config::sequence_length() const {

@@ -68,6 +68,14 @@ constexpr auto words_of(Documents) {  // of data.documents
   return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
 }
 
+// Of optimizer.warmup: steps, or a share of the run
+struct WarmUp {
+  int64_t steps = 0;   // where `percent` is 0
+  double percent = 0;  // of all steps, to the nearest step
+  bool operator==(const WarmUp&) const = default;
+  int64_t of(int64_t all_steps) const;
+};
+
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 
@@ -140,7 +148,7 @@ struct Config {
     double learning_rate = 6e-4;
     double min_learning_rate = 6e-5;
     Schedule schedule = Schedule::kCosine;
-    int64_t warmup_steps = 100;
+    WarmUp warmup = {.steps = 100};
     double decay_fraction = 0.2;  // wsd: the fraction of the steps, at the end, in which the rate falls
     double beta1 = 0.9;
     double beta2 = 0.95;

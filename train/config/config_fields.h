@@ -204,8 +204,8 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "The learning rate at the end of the schedule; at most optimizer.learning_rate");
   visit("optimizer.schedule", optimizer.schedule, OneOf<Schedule>{},
         "How the learning rate falls after the warm-up; wsd: constant, then linear at the end");
-  visit("optimizer.warmup_steps", optimizer.warmup_steps, Whole{},
-        "Steps in which the learning rate rises linearly");
+  visit("optimizer.warmup", optimizer.warmup, WarmUpLength{},
+        "Steps in which the learning rate rises linearly, or their share of the run");
   visit("optimizer.decay_fraction", optimizer.decay_fraction, Number{.at_least = 0, .at_most = 1},
         "wsd: the fraction of the steps, at the end, in which the learning rate falls");
   visit("optimizer.beta1", optimizer.beta1, Number{.at_least = 0, .below = 1},

@@ -17,6 +17,18 @@ std::vector<std::string_view> all_keys() {
   return keys;
 }
 
+struct Renamed {
+  std::string_view before, now;
+};
+constexpr Renamed kRenamed[] = {{"optimizer.warmup_steps", "optimizer.warmup"}};
+
+// With the earlier names of keys, which are taken, too
+std::vector<std::string_view> all_names() {
+  std::vector<std::string_view> names = all_keys();
+  for (const Renamed& key : kRenamed) names.push_back(key.before);
+  return names;
+}
+
 // A section comes after the one that it is in.
 std::vector<std::string_view> all_sections() {
   std::vector<std::string_view> sections;
@@ -44,8 +56,14 @@ SplitKey split_key(std::string_view key) {
 }
 
 bool is_key(std::string_view key) {
-  const auto keys = all_keys();
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+  const auto names = all_names();
+  return std::find(names.begin(), names.end(), key) != names.end();
+}
+
+std::string_view present_name(std::string_view key) {
+  for (const Renamed& renamed : kRenamed)
+    if (key == renamed.before) return renamed.now;
+  return key;
 }
 
 bool is_section(std::string_view name) {
@@ -82,7 +100,7 @@ std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known = keys_in(is_section(wanted.section) ? wanted.section : "");
   if (!is_section(wanted.section))
     for (const std::string_view section : all_sections()) known.push_back(section);
-  std::vector<std::string_view> candidates = all_keys();
+  std::vector<std::string_view> candidates = all_names();
   for (const std::string_view section : all_sections())
     if (takes_one_value(section)) candidates.push_back(section);
   return unknown_word("key", key, nearest(candidates, wanted.leaf.size(), distance_to), known);
@@ -101,7 +119,7 @@ std::string option_is_a_key(std::string_view option) {
   word.resize(std::min(equals, word.size()));
   std::replace(word.begin(), word.end(), '-', '_');
   std::vector<std::string> switches;
-  for (const std::string_view key : all_keys())
+  for (const std::string_view key : all_names())
     if (key == word || key.ends_with("." + word)) switches.push_back(fmt::format("--set {}={}", key, value));
   if (switches.empty()) return "";
   return fmt::format("a key of the configuration is set with {}", fmt::join(switches, " or "));

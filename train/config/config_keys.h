@@ -12,8 +12,11 @@ struct SplitKey {
 };
 SplitKey split_key(std::string_view key);
 
-bool is_key(std::string_view key);       // dotted: "model.layers"
+bool is_key(std::string_view key);       // dotted: "model.layers"; also by an earlier name
 bool is_section(std::string_view name);  // "model", "model.rope"
+
+// The key that is now so called: "optimizer.warmup" for "optimizer.warmup_steps"
+std::string_view present_name(std::string_view key);
 
 // Whether one value may stand for the section, and be that of each of its keys
 bool takes_one_value(std::string_view section);

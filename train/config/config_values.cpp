@@ -272,6 +272,28 @@ std::string Stages::write(const std::vector<ContextStage>& value) const {
   return text + "}";
 }
 
+std::string WarmUpLength::wants() const {
+  return Whole{}.wants() + ", or a share of the steps from 0% to 100%, such as 3%";
+}
+
+WarmUp WarmUpLength::read(const Written& value) const {
+  if (value.kind != Written::Kind::kPlain) refuse(value, wants());
+  Written number = value;
+  if (number.text.ends_with('%')) {
+    number.text.pop_back();
+    double percent = 0;
+    if (parse(number.text, percent) != std::errc{} || percent < 0 || percent > 100) refuse(value, wants());
+    return {.percent = percent};
+  }
+  int64_t steps = 0;
+  if (parse(number.text, steps) == std::errc::invalid_argument || steps < 0) refuse(value, wants());
+  return {.steps = Whole{}.read(number)};
+}
+
+std::string WarmUpLength::write(const WarmUp& value) const {
+  return value.percent > 0 ? shortest(value.percent) + "%" : Whole{}.write(value.steps);
+}
+
 std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
     fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,

@@ -113,6 +113,13 @@ struct Stages {
   std::string write(const std::vector<ContextStage>& value) const;
 };
 
+// A whole number of steps, or a share of the run: 3%
+struct WarmUpLength {
+  std::string wants() const;
+  WarmUp read(const Written& value) const;
+  std::string write(const WarmUp& value) const;
+};
+
 struct Text {
   std::string wants() const { return "text"; }
   std::string read(const Written& value) const;

@@ -54,21 +54,36 @@ class Reader {
   void read_map(const std::string& section, const YAML::Node& map, const YamlSource& source);
   void apply_override(const std::string& text);
   void set(const Written& value, Origin origin);
+  void set_key(const Written& value, Origin origin);
   void take_epochs();
   void take_preset();
   void take_model_of(const fs::path& weights, bool resume);
   void keep_original_context(const ModelConfig& found, const std::string& file);
 
   SourcedConfig sourced_;
+  std::map<std::string, std::string, std::less<>> names_;  // of the keys that were set, as they were written
 };
+
+// Of a key, which may have its earlier name: two names of one key are refused, as neither wins.
+void Reader::set_key(const Written& value, Origin origin) {
+  Written named = value;
+  named.key = present_name(value.key);
+  const Place before = sourced_.place(named.key);
+  std::string& name = names_[named.key];
+  check(before.origin != origin || name == value.key,
+        "{}: {} is given, and {} is the same key ({}): remove one of them", value.where, value.key, name,
+        before.where);
+  name = value.key;
+  sourced_.set(named, origin);
+}
 
 // Of a key, or of all keys of a section that takes one value
 void Reader::set(const Written& value, Origin origin) {
-  if (is_key(value.key)) return sourced_.set(value, origin);
+  if (is_key(value.key)) return set_key(value, origin);
   for (const std::string_view key : keys_in(value.key)) {
     Written own = value;
     own.key = key;
-    sourced_.set(own, origin);
+    set_key(own, origin);
   }
 }
 

@@ -22,15 +22,12 @@ using Json = nlohmann::ordered_json;
 
 std::string with_bytes(int64_t bytes) { return fmt::format("{:>12} {:>18}", format_bytes(bytes), bytes); }
 
-// The steps of train.epochs need the data, which a plan may be made without.
-std::string epochs_line(const Config& config, const PlanOptions& options) {
-  if (config.train.epochs == 0 || !options.steps_of_epochs) return "";
-  try {
-    return fmt::format("epochs   {} = {} steps\n", config.train.epochs, options.steps_of_epochs(config));
-  } catch (const Error& error) {
-    return fmt::format("notice   the steps of train.epochs={} are not known: {}\n", config.train.epochs,
-                       error.what());
-  }
+std::string lines_of(const Config& config, const PlannedRun& run) {
+  std::string lines;
+  if (config.train.epochs > 0 && run.steps)
+    lines = fmt::format("epochs   {} = {} steps\n", config.train.epochs, *run.steps);
+  for (const std::string& notice : run.notices) lines += fmt::format("notice   {}\n", notice);
+  return lines;
 }
 
 // What train.freeze or train.lora saves: gradients, moments and masters, and with them a part of the peak
@@ -53,8 +50,7 @@ std::string fp8_line(const RunPlan& plan) {
                      format_bytes(plan.peak() - plan_memory(without, plan.device).peak_bytes()));
 }
 
-void print_plan(const Config& config, const PlanOptions& options, const RunPlan& plan,
-                const std::string& notice) {
+void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan, const std::string& notice) {
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
   fmt::print("model    {} parameters, context {}, {}, {} attention\n",
@@ -64,7 +60,7 @@ void print_plan(const Config& config, const PlanOptions& options, const RunPlan&
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
-  fmt::print("{}", epochs_line(config, options));
+  fmt::print("{}", lines_of(config, run));
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
@@ -161,7 +157,8 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 namespace {
 
 // One plan for every stage of train.context_schedule
-int plan_each_stage(const Config& config, const PlanOptions& options, const PlanTarget& target) {
+int plan_each_stage(const Config& config, const PlanOptions& options, const PlanTarget& target,
+                    const PlannedRun& run) {
   if (options.fit != FitSearch::kNone)
     fail(
         "--fit {} searches for one length, and train.context_schedule has {}: set "
@@ -176,7 +173,7 @@ int plan_each_stage(const Config& config, const PlanOptions& options, const Plan
     const int64_t from_step = config.train.context_schedule[i].from_step;
     fmt::print("{}stage    {} of {}: sequences of {} tokens, from step {} on\n", i > 0 ? "\n" : "", i + 1,
                config.stages(), stage.sequence_length(), from_step + 1);
-    print_plan(stage, options, plan, i == 0 ? target.notice : "");
+    print_plan(stage, i == 0 ? run : PlannedRun(), plan, i == 0 ? target.notice : "");
     if (!plan.fits()) fmt::print("{}", advice_text(changes));
     Json one = to_json(plan, changes);
     one["from_step"] = from_step;
@@ -193,7 +190,8 @@ int plan_command(const Config& config, const PlanOptions& options) {
   check_writable(options.json);
   const PlanTarget target =
       choose_plan_target(config.device, config.ranks, options.device_memory, options.arch);
-  if (config.stages() > 1) return plan_each_stage(config, options, target);
+  const PlannedRun run = options.planned_run ? options.planned_run(config) : PlannedRun();
+  if (config.stages() > 1) return plan_each_stage(config, options, target, run);
   std::optional<Fit> fit;
   if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit);
   if (options.fit == FitSearch::kBatch) fit = fit_batch(config, target.device, target.limit);
@@ -211,7 +209,7 @@ int plan_command(const Config& config, const PlanOptions& options) {
   write_output(options.json, json.dump(2) + "\n");
 
   if (fit) print_fit(*fit, options);
-  print_plan(planned, options, plan, target.notice);
+  print_plan(planned, run, plan, target.notice);
   if (!plan.fits()) fmt::print("{}", advice_text(changes));
   return plan.fits() ? 0 : kExitDoesNotFit;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,15 +15,20 @@ constexpr auto words_of(FitSearch) {  // of --fit
   return std::array{Word{"context", FitSearch::kContext}, Word{"batch", FitSearch::kBatch}};
 }
 
+// What a run would know at its start beside its memory
+struct PlannedRun {
+  std::optional<int64_t> steps;      // of train.epochs they are known once the data can be read
+  std::vector<std::string> notices;  // that the run would print
+};
+
 struct PlanOptions {
   std::string config_name;  // these two as the user wrote them, for the printed commands
   std::vector<std::string> overrides;
   std::string device_memory;  // "80GiB"; empty: what is free on this machine's device
   int arch = 0;               // compute capability times ten, of any GPU; 0: as choose_target() decides
   FitSearch fit = FitSearch::kNone;
-  // Of a configuration with train.epochs. Error: data that cannot be read
-  std::function<int64_t(const Config&)> steps_of_epochs = {};
-  std::string json;  // file to write; empty: none
+  std::function<PlannedRun(const Config&)> planned_run = {};  // Error: the run would be refused
+  std::string json;                                           // file to write; empty: none
 };
 
 inline constexpr int kExitDoesNotFit = 2;

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "train/run/run_data.h"
 
 namespace tessera {
 
@@ -18,10 +17,6 @@ int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState&
         config.train.epochs, wanted, in_step, kMostSteps);
   const int64_t left = std::max<int64_t>(static_cast<int64_t>(wanted) - now.data_position, 0);
   return now.step + (left + in_step - 1) / in_step;
-}
-
-int64_t planned_steps(const Config& config) {
-  return steps_of_epochs(config, RunData(config, config.data.shifts()).train().sequences_per_epoch());
 }
 
 std::string length_of(const Config& config) {

@@ -14,9 +14,6 @@ namespace tessera {
 // Error: more steps than a run may have.
 int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState& now = {});
 
-// As steps_of_epochs() before the first step, from the data that the configuration names. Error: as RunData.
-int64_t planned_steps(const Config& config);
-
 std::string length_of(const Config& config);         // "1000 steps", "3 epochs = 1234 steps"
 std::string advice_on_length(const Config& config);  // "train.steps is 1000. To continue, ..."
 

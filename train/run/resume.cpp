@@ -53,7 +53,7 @@ constexpr Meaning kMeanings[] = {
     {"optimizer.learning_rate", ""},
     {"optimizer.min_learning_rate", ""},
     {"optimizer.schedule", ""},
-    {"optimizer.warmup_steps", ""},
+    {"optimizer.warmup", ""},
     {"optimizer.decay_fraction", ""},
     {"optimizer.moments", "the moments are rounded differently from here on"},
     {"optimizer.", "from the next step on"},

@@ -5,6 +5,9 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
+#include "train/run/epochs.h"
+#include "train/run/schedule.h"
+#include "train/session/from_config.h"
 #include "train/session/sampler.h"
 
 namespace tessera {
@@ -135,6 +138,31 @@ std::vector<std::string> check_run(const RunParts& run) {
   check_vocabulary(run, notices);
   check_prompt(run, notices);
   return notices;
+}
+
+PlannedRun planned_run(const Config& config) {
+  PlannedRun found;
+  const bool by_epochs = config.train.epochs > 0;
+  // The built-in corpus stands for data that is not there yet.
+  const bool has_data = config.data.train != Config().data.train;
+  std::optional<RunData> data;
+  try {
+    if (by_epochs || has_data) data.emplace(config.of_stage(0), config.data.shifts());
+    if (by_epochs) found.steps = steps_of_epochs(config, data->train().sequences_per_epoch());
+  } catch (const Error& error) {
+    found.notices.push_back(by_epochs ? fmt::format("the steps of train.epochs={} are not known: {}",
+                                                    config.train.epochs, error.what())
+                                      : fmt::format("the data is not checked: {}", error.what()));
+  }
+  if (!by_epochs) found.steps = config.steps();
+  if (data && has_data) {
+    const ModelConfig model = model_config(config);
+    const std::vector<std::string> notices = check_run({.config = config, .model = model, .data = *data});
+    found.notices.insert(found.notices.end(), notices.begin(), notices.end());
+  }
+  if (found.steps) found.notices.push_back(warm_up_notice(*found.steps, config.optimizer));
+  std::erase(found.notices, "");
+  return found;
 }
 
 }  // namespace tessera

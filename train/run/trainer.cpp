@@ -20,6 +20,7 @@
 #include "train/run/run_data.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_log.h"
+#include "train/run/schedule.h"
 #include "train/run/train_loop.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -186,6 +187,8 @@ void Trainer::take_data(const fs::path* checkpoint) {
   check_later_data();
   if (config_.train.epochs > 0)
     config_.epoch_steps = steps_of_epochs(config_, data_->train().sequences_per_epoch(), run_);
+  if (const std::string notice = warm_up_notice(config_.steps(), config_.optimizer); !notice.empty())
+    add_notices({notice});
   check(run_.step <= config_.steps(), "{} is at step {}, and nothing is left to do: {}", resumed_.string(),
         run_.step, advice_on_length(config_));
   run_.fingerprint = data_->fingerprint();

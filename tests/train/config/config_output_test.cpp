@@ -62,6 +62,10 @@ void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
   member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
 }
+void randomize(Random& random, WarmUp& member, const WarmUpLength&) {
+  member = {.steps = random_whole(random, 0, 1000)};
+  if (random() % 2 == 0) member = {.percent = std::uniform_real_distribution<double>(1e-9, 100)(random)};
+}
 void randomize(Random& random, bool& member, const Flag&) { member = random() % 2 == 0; }
 void randomize(Random& random, std::string& member, const Text&) {
   static const std::vector<std::string> pieces = {
@@ -166,7 +170,6 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.train.steps = 0;
     else
       config.train.steps = std::max<int64_t>(1, config.train.steps);
-    config.optimizer.warmup_steps = random_whole(random, 0, 1000);
     config.optimizer.min_learning_rate =
         std::min(config.optimizer.min_learning_rate, config.optimizer.learning_rate);
     config.evaluation.every = std::max<int64_t>(1, config.evaluation.every);

@@ -49,6 +49,31 @@ TEST_F(ConfigFile, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.sampling.prompt, "it's");
 }
 
+TEST_F(ConfigFile, AWarmUpIsStepsOrAShareAndHasTwoNames) {
+  const auto warmup = [&](const std::string& yaml, std::vector<std::string> overrides = {}) {
+    return load(yaml, overrides).optimizer.warmup;
+  };
+  const std::string share = "optimizer:\n  warmup: 2.5%\n";
+  EXPECT_EQ(warmup(share), WarmUp{.percent = 2.5});
+  EXPECT_EQ(warmup("optimizer: {warmup: 0%}\n"), WarmUp{});
+  EXPECT_EQ(warmup("optimizer:\n  warmup_steps: 7\n"), WarmUp{.steps = 7});
+  EXPECT_EQ(warmup(share, {"optimizer.warmup_steps=7"}), WarmUp{.steps = 7});  // an override wins
+  EXPECT_EQ(warmup("optimizer:\n  warmup_steps: 7\n", {"optimizer.warmup=3%"}), WarmUp{.percent = 3});
+  EXPECT_EQ(warmup("", {"optimizer.warmup_steps=7", "optimizer.warmup_steps=8"}), WarmUp{.steps = 8});
+  EXPECT_EQ(refusal("optimizer:\n  warmup: 3%\n  warmup_steps: 50\n"),
+            "run.yaml:3:17: optimizer.warmup_steps is given, and optimizer.warmup is the same key "
+            "(run.yaml:2:11): remove one of them");
+  EXPECT_EQ(
+      refusal("", {"optimizer.warmup_steps=50", "optimizer.warmup=3%"}),
+      "--set optimizer.warmup=3%: optimizer.warmup is given, and optimizer.warmup_steps is the same key "
+      "(--set optimizer.warmup_steps=50): remove one of them");
+  for (const char* wrong : {"101%", "-1%", "-1", "3 %%", "%", "0.5", "three", "\"3%\"", "1e3"})
+    EXPECT_NE(refusal(std::string("optimizer: {warmup: ") + wrong + "}\n").find("such as 3%"),
+              std::string::npos)
+        << wrong;
+  EXPECT_NE(refused_override("optimizer.warmup=2000000000").find("at most 1000000000"), std::string::npos);
+}
+
 TEST_F(ConfigFile, OverridesWinAndTheLastWins) {
   const std::vector<std::string> overrides = {"model.layers=4",
                                               "train.sequence_length=512",
@@ -312,7 +337,7 @@ TEST_F(ConfigFile, SeveralKeys) {
       refused_override("train.micro_batch=3"),
       "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is not a multiple of 1024 tokens x "
       "train.micro_batch 3; the nearest are 522240 and 525312");
-  EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup_steps, 100);  // a short run only warms up
+  EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup.steps, 100);  // a short run only warms up
   EXPECT_EQ(refusal("data:\n  documents: mask\n  shift: true\n"),
             "run.yaml:3:10: data.shift true cuts documents that follow one another, but data.documents mask "
             "(run.yaml:2:14); set data.shift=auto, or data.documents=join");

@@ -17,6 +17,7 @@ struct RunChecks : TrainProgram {
             "model:\n  vocab_size: 257\n  context: 32\n  layers: 1\n  heads: 2\n  channels: 16\n"
             "data:\n  train: text.txt\n"
             "train:\n  folder: out\n  steps: 1\n  tokens_per_step: 64\n"
+            "optimizer:\n  warmup: 0\n"
             "evaluation:\n  sequences: 2\nsampling:\n  tokens: 2\n") {}
 
   std::string notices(std::vector<std::string> arguments) const {
@@ -43,6 +44,22 @@ TEST_F(RunChecks, AVocabularyThatIsNotTheTokenizersIsNoticed) {
             {"a token above 199 in the data ends the run", "--set model.vocab_size=257"});
 }
 
+TEST_F(RunChecks, AWarmUpAsLongAsTheRunIsNoticed) {
+  const std::vector<std::string> longer{"--set", "optimizer.warmup=50", "--set", "train.steps=2"};
+  expect_in(notices(longer), {"optimizer.warmup is 50 steps, and the run has 2", "is 2.4e-05", "0.0006"});
+  std::vector<std::string> planned = longer;
+  planned.push_back("--plan");
+  expect_in(notices(planned), {"optimizer.warmup is 50 steps, and the run has 2"});
+  planned[1] = "optimizer.warmup=3%";
+  EXPECT_EQ(notices(planned), "");
+}
+
+// The only step of a run without warm-up has the full rate.
+TEST_F(RunChecks, WithoutAWarmUpTheFirstStepHasTheFullRate) {
+  const ProcessResult result = train({});
+  EXPECT_NE(result.out.find("| lr 6.00e-04 |"), std::string::npos) << result.out;
+}
+
 TEST_F(RunChecks, WeightsOfAnotherTokenizerAreRefused) {
   ASSERT_EQ(train({"--set", "model.vocab_size=512", "--set", "train.folder=wide"}).status, 0);
   const std::vector<std::string> from_wide{"--set", "model.vocab_size=512", "--set",
@@ -50,6 +67,9 @@ TEST_F(RunChecks, WeightsOfAnotherTokenizerAreRefused) {
   refused(from_wide, {"text.txt", "the tokenizer `bytes` (257 ids)", "train.init_from",
                       "has a vocabulary of 512", "_train_*.bin", "--set model.vocab_size=257"});
   EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
+  std::vector<std::string> planned = from_wide;
+  planned.push_back("--plan");
+  refused(planned, {"text.txt", "the tokenizer `bytes` (257 ids)", "has a vocabulary of 512"});
   // A checkpoint of a run that did so before goes on.
   std::vector<std::string> resumed = from_wide;
   resumed.insert(resumed.end(), {"--resume", "--set", "train.folder=wide", "--set", "train.steps=2"});

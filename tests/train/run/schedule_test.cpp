@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numbers>
+
 namespace tessera {
 namespace {
 
@@ -10,7 +13,7 @@ Config::Optimizer optimizer(Schedule schedule) {
   o.schedule = schedule;
   o.learning_rate = 1.0;
   o.min_learning_rate = 0.1;
-  o.warmup_steps = 10;
+  o.warmup.steps = 10;
   o.decay_fraction = 0.2;
   return o;
 }
@@ -49,9 +52,51 @@ TEST(Schedule, NeverRisesAfterTheWarmUp) {
 }
 
 TEST(Schedule, NoWarmUpStartsAtTheFullRate) {
-  Config::Optimizer o = optimizer(Schedule::kConstant);
-  o.warmup_steps = 0;
-  EXPECT_DOUBLE_EQ(learning_rate_at(0, 1, o), 1.0);
+  for (const Schedule schedule : values_with_words<Schedule>())
+    for (const double decay_fraction : {0.2, 1.0})
+      for (const int64_t steps : {1, 2, 3, 100}) {
+        Config::Optimizer none = optimizer(schedule), one = none;
+        none.decay_fraction = one.decay_fraction = decay_fraction;
+        none.warmup.steps = 0, one.warmup.steps = 1;
+        EXPECT_EQ(learning_rate_at(0, steps, none), 1.0) << name_of(schedule) << " " << steps;
+        for (int64_t step = 0; step < steps; ++step)  // its only step has the full rate, too
+          EXPECT_EQ(learning_rate_at(step, steps, none), learning_rate_at(step, steps, one));
+        if (steps > 1 && schedule != Schedule::kConstant)
+          EXPECT_NEAR(learning_rate_at(steps - 1, steps, none), steps * decay_fraction < 1 ? 1.0 : 0.1, 1e-12)
+              << name_of(schedule) << " " << steps;
+      }
+}
+
+// The formula of a warm-up of at least one step, as runs have used it
+TEST(Schedule, KeepsItsBits) {
+  const Config::Optimizer o = optimizer(Schedule::kCosine);
+  for (int64_t step = 10; step < 110; ++step) {
+    const double p = static_cast<double>(step - 10 + 1) / 100.0;
+    EXPECT_EQ(learning_rate_at(step, 110, o),
+              1.0 + (0.1 - 1.0) * (0.5 * (1 - std::cos(std::numbers::pi * p))));
+  }
+}
+
+TEST(Schedule, AWarmUpMayBeAShareOfTheRun) {
+  Config::Optimizer o = optimizer(Schedule::kLinear), ten = o;
+  o.warmup = {.percent = 2.5};
+  for (int64_t step = 0; step < 400; ++step)
+    EXPECT_EQ(learning_rate_at(step, 400, o), learning_rate_at(step, 400, ten)) << step;
+  for (int64_t steps = 1; steps < 3000; ++steps)  // exact where the share is whole, else to the nearest
+    EXPECT_EQ((WarmUp{.percent = 7}).of(steps), (14 * steps + 100) / 200) << steps;
+  EXPECT_EQ((WarmUp{.percent = 100}).of(77), 77);
+}
+
+TEST(Schedule, AWarmUpAsLongAsTheRunIsNoticed) {
+  Config::Optimizer o = optimizer(Schedule::kCosine);
+  EXPECT_EQ(warm_up_notice(11, o), "");
+  EXPECT_NE(warm_up_notice(10, o).find("rises to 1 at the last step"), std::string::npos);
+  EXPECT_NE(warm_up_notice(4, o).find("is 0.4"), std::string::npos) << warm_up_notice(4, o);
+  o.warmup = {.percent = 100};
+  EXPECT_NE(warm_up_notice(4, o).find("100%, 4 steps"), std::string::npos) << warm_up_notice(4, o);
+  EXPECT_EQ(warm_up_notice(1, o), "");
+  o.warmup = {};
+  EXPECT_EQ(warm_up_notice(1, o), "");
 }
 
 }  // namespace
