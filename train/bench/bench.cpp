@@ -10,6 +10,7 @@
 #include "kernels/base/process.h"
 #include "kernels/base/text.h"
 #include "train/bench/sequence_lengths.h"
+#include "train/config/check_config.h"
 #include "train/config/config_keys.h"
 #include "train/config/find_config.h"
 #include "train/config/load_config.h"
@@ -295,6 +296,13 @@ CLI::App* add_needle(CLI::App& app, Command& c) {
   return needle;
 }
 
+// A configuration that finetunes has no model of its own to measure.
+Config config_of(const Command& c) {
+  Config config = load_config(find_config(c.config_name), c.overrides);
+  check_init_from(config);
+  return config;
+}
+
 void run_attention(Command& c) {
   if (c.attention_seq_lens) c.attention.seq_lens = parse_sequence_lengths(*c.attention_seq_lens);
   c.attention.decode ? bench_decode_attention(c.attention) : bench_attention(c.attention);
@@ -304,12 +312,11 @@ void run_memory(Command& c) {
   c.memory.sequence_lengths = parse_sequence_lengths(c.memory_seq_lens);
   for (const std::string& word : c.memory_attention)
     c.memory.attention.push_back(parse_word<AttentionKind>("attention", word));
-  bench_memory(load_config(find_config(c.config_name), c.overrides), c.memory);
+  bench_memory(config_of(c), c.memory);
 }
 
 void run_decode(Command& c) {
-  if (c.decode_model.empty())
-    return bench_decode(load_config(find_config(c.config_name), c.overrides), c.decode);
+  if (c.decode_model.empty()) return bench_decode(config_of(c), c.decode);
   // An empty configuration, whose steps of one token suit every context: the folder says what the model is.
   c.overrides.insert(c.overrides.begin(), {"train.sequence_length=1", "train.tokens_per_step=1"});
   c.overrides.push_back("train.init_from=" + in_quotes(find_model_folder(c.decode_model).path.string()));
@@ -317,7 +324,7 @@ void run_decode(Command& c) {
 }
 
 void run_step(Command& c, char** argv) {
-  Config config = load_config(find_config(c.config_name), c.overrides);
+  Config config = config_of(c);
   const World world = start_ranks(config.device, c.asked, argv);
   config.ranks = world.size;
   bench_step(config, c.step, world);
@@ -355,7 +362,7 @@ int main(int argc, char** argv) {
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
     if (*step) run_step(command, argv);
-    if (*gemm) bench_gemm(load_config(find_config(command.config_name), command.overrides), command.gemm);
+    if (*gemm) bench_gemm(config_of(command), command.gemm);
     if (*memory) run_memory(command);
     if (*attention) run_attention(command);
     if (*decode) run_decode(command);

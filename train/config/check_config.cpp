@@ -219,6 +219,13 @@ void check_data(const SourcedConfig& sourced) {
 
 }  // namespace
 
+void check_init_from(const Config& config) {
+  check(config.train.init_from != kRequired,
+        "train.init_from is \"{}\": this configuration trains a model that exists, and none is named. Name "
+        "its folder with --set train.init_from=FOLDER",
+        kRequired);
+}
+
 void check_across(const SourcedConfig& sourced) {
   const bool by_epochs = sourced.config.train.epochs > 0, by_steps = sourced.config.train.steps > 0;
   sourced.require(!by_epochs || !by_steps, "train.epochs", "is given together with", "train.steps",

@@ -78,6 +78,7 @@ struct WarmUp {
 
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
+inline constexpr const char* kRequired = "required";    // train.init_from: one has to be named
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
@@ -116,7 +117,7 @@ struct Config {
 
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
-    std::string init_from = "";  // a folder with weights and their model; empty: random
+    std::string init_from = "";  // a folder with weights and their model; empty: random; or kRequired
     int64_t steps = 1000;        // 0: those of epochs (written "auto")
     double epochs = 0;           // in place of steps; 0: steps decides (written "none")
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do

@@ -116,7 +116,7 @@ void visit_train(Section& train, Visit& visit) {
   visit(
       "train.init_from", train.init_from, Text{},
       "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
-      "\"\": random weights");
+      "\"\": random weights; required: refuse to start until one is named");
   visit("train.steps", train.steps, Whole{.zero = "auto"}, "Optimizer steps; auto: those of train.epochs");
   visit(
       "train.epochs", train.epochs, Number{.above = 0, .at_most = 1e6, .zero = "none"},

@@ -42,7 +42,8 @@ class Reader {
     // A resumed run is compared with its checkpoint; the folder that it started from may no longer exist, but
     // for adapters, where a run whose configuration leaves the model to that folder needs it.
     const bool needed = sourced_.config.train.lora && !sourced_.is_set("model.layers");
-    if (!weights.empty() && (!resume || needed || fs::is_directory(weights))) take_model_of(weights, resume);
+    const bool named = !weights.empty() && weights != kRequired;
+    if (named && (!resume || needed || fs::is_directory(weights))) take_model_of(weights, resume);
     check_across(sourced_);
     Config config = sourced_.config;
     if (config.train.folder.empty()) config.train.folder = "runs/" + file.stem().string();

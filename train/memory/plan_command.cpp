@@ -10,6 +10,7 @@
 #include "kernels/base/text.h"
 #include "model/fp8.h"
 #include "model/params.h"
+#include "train/config/check_config.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
@@ -188,6 +189,7 @@ int plan_each_stage(const Config& config, const PlanOptions& options, const Plan
 
 int plan_command(const Config& config, const PlanOptions& options) {
   check_writable(options.json);
+  check_init_from(config);
   const PlanTarget target =
       choose_plan_target(config.device, config.ranks, options.device_memory, options.arch);
   const PlannedRun run = options.planned_run ? options.planned_run(config) : PlannedRun();

@@ -7,6 +7,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
 #include "model/formats/weights.h"
+#include "train/config/check_config.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
@@ -100,13 +101,16 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
 
   if (checkpoint) resumed_ = *checkpoint;
-  check(!config.train.lora || !config.train.init_from.empty(),
+  if (!checkpoint) check_init_from(config_);
+  std::string& init_from = config_.train.init_from;
+  if (init_from == kRequired) init_from.clear();  // the weights are the checkpoint's
+  check(!config.train.lora || !init_from.empty(),
         "train.lora.rank is {}, and adapters belong to a trained model: name its folder with --set "
         "train.init_from=FOLDER",
         config.train.lora.rank);
   const bool reads_base = !checkpoint || config.train.lora;
-  if (reads_base && !config.train.init_from.empty())  // before anything slow
-    notices_ = check_weights(config.train.init_from, model_config(config), config.model.position_extension);
+  if (reads_base && !init_from.empty())  // before anything slow
+    notices_ = check_weights(init_from, model_config(config), config.model.position_extension);
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();

@@ -60,6 +60,25 @@ TEST_F(RunChecks, WithoutAWarmUpTheFirstStepHasTheFullRate) {
   EXPECT_NE(result.out.find("| lr 6.00e-04 |"), std::string::npos) << result.out;
 }
 
+TEST_F(RunChecks, AConfigurationThatFinetunesNeedsWeights) {
+  for (const char* shipped : {"finetune", "finetune_long", "finetune_quickstart", "lora_finetune"})
+    for (const char* plan : {"", "--plan"}) {
+      std::vector<std::string> words{shipped, "--set", "train.folder=out"};
+      if (*plan) words.push_back(plan);
+      const ProcessResult result = run_process(TRAIN_BINARY, words, {.folder = folder});
+      EXPECT_EQ(result.status, 1) << shipped << plan;
+      expect_in(result.error, {"train.init_from is \"required\"", "--set train.init_from=FOLDER"});
+    }
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  const std::vector<std::string> required{"--set", "train.init_from=required"};
+  refused(required, {"train.init_from is \"required\""});
+  // A run that resumes has its weights.
+  ASSERT_EQ(train({}).status, 0);
+  std::vector<std::string> resumed = required;
+  resumed.insert(resumed.end(), {"--resume", "--set", "train.steps=2"});
+  EXPECT_EQ(train(resumed).status, 0);
+}
+
 TEST_F(RunChecks, WeightsOfAnotherTokenizerAreRefused) {
   ASSERT_EQ(train({"--set", "model.vocab_size=512", "--set", "train.folder=wide"}).status, 0);
   const std::vector<std::string> from_wide{"--set", "model.vocab_size=512", "--set",
