@@ -24,6 +24,12 @@ inline double of_operation(DType dtype) {
 // of a thousand elements lies four deviations out, and most sums are shorter; a result has a few more.
 inline constexpr double kCpuOperation = 128 * kRoundingF32;  // 8e-6
 
+// The log of a sum of exponentials on the CPU, absolute: an exponential is within 2 units in the last place,
+// 4 roundings; of 256 that are added in fp32 the roundings are a random walk, 16 of them; and the difference
+// that is exponentiated is rounded, too. The number of exponentials does not count: such sums are added in
+// fp64.
+inline constexpr double kCpuLogSumExp = 24 * kRoundingF32;  // 1.4e-6
+
 // The mean of `count` elements in bf16 that have been rounded at random so many times, relative. One rounding
 // is off by up to a unit in the last place, 2^-7, with a mean of 0 and so a deviation of at most half of
 // that. Roundings add up like a random walk, other elements average them out; five deviations.

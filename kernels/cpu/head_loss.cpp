@@ -24,16 +24,17 @@ void run(const HeadLoss& a, const Launch& on) {
     float* e = a.e.as<float>() + n * padded;
     const bool has_target = targets[n] != kNoTarget;
     const float reference = has_target ? e[targets[n]] : 0;
-    float sum = 0;
+    double sum = 0;  // fp32 would lose the small terms of a large vocabulary
     for (int64_t v = 0; v < padded; ++v) {
       const float x = e[v] - reference;
       e[v] = v >= V || v == targets[n] ? 0 : std::exp(x > kMostExponent ? kMostExponent : x);
       sum += e[v];
     }
-    const float factor = has_target ? gradient_scale / (1 + sum) : 0;
-    a.losses.as<float>()[n] = has_target ? std::log1p(sum) : 0;
+    const double share = gradient_scale / (1 + sum);
+    const float factor = has_target ? static_cast<float>(share) : 0;
+    a.losses.as<float>()[n] = has_target ? static_cast<float>(std::log1p(sum)) : 0;
     a.factors.as<float>()[n] = factor;
-    a.factors.as<float>()[N + n] = has_target ? -factor * sum : 0;
+    a.factors.as<float>()[N + n] = has_target ? static_cast<float>(-share * sum) : 0;
     const float* x = a.x.as<float>() + n * C;
     float* scaled = a.scaled_x.as<float>() + n * C;
     for (int64_t c = 0; c < C; ++c) scaled[c] = factor * x[c];

@@ -96,6 +96,37 @@ TEST_F(HeadLossTest, IsTheSeparateOperations) {
   EXPECT_EQ(floats(fused({}, true).losses)[9], 0);
 }
 
+// With one channel a logit is one product, here exact: a power of two times a weight.
+TEST_F(HeadLossTest, OfLargeVocabulariesIsThatOfItsFormula) {
+  for (const int64_t V : {49'152, 151'936}) {
+    const int64_t N = 3;
+    const Tensor one = make.normal({N, 1}), table = make.normal({V, 1}),
+                 ids = make.tokens({N}, static_cast<int32_t>(V)), e = make.poisoned({N, V}),
+                 losses = make.poisoned({N}), factors = make.poisoned({2, N}), scaled = make.poisoned({N, 1}),
+                 sums = make.poisoned({(V + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns, N});
+    for (int64_t n = 0; n < N; ++n) floats(one)[n] = std::ldexp(1.0f, static_cast<int>(n) - 1);
+    cpu.run(HeadLoss{.x = one,
+                     .weight = table,
+                     .targets = ids,
+                     .vocab_size = V,
+                     .e = e,
+                     .losses = losses,
+                     .scaled_x = scaled,
+                     .factors = factors,
+                     .sums = sums});
+    for (int64_t n = 0; n < N; ++n) {
+      double sum = 0;
+      const double target = static_cast<double>(floats(one)[n]) * floats(table)[ids.as<int32_t>()[n]];
+      for (int64_t v = 0; v < V; ++v)
+        sum += std::exp(static_cast<double>(floats(one)[n]) * floats(table)[v] - target);
+      EXPECT_NEAR(floats(losses)[n], std::log(sum),
+                  tolerance::kCpuLogSumExp + tolerance::kRoundingF32 * std::log(sum));
+      EXPECT_NEAR(floats(factors)[n] * sum, 1, 2 * tolerance::kCpuLogSumExp);
+      EXPECT_NEAR(floats(factors)[N + n], 1 / sum - 1, 2 * tolerance::kCpuLogSumExp);
+    }
+  }
+}
+
 TEST_F(HeadLossTest, HugeLogitsStayFinite) {
   for (int64_t i = 0; i < x.numel(); ++i) floats(x)[i] *= 1e4f;
   const Results r = fused(make.scalar(1e-5f), false);
