@@ -226,6 +226,8 @@ void Evaluation::describe() {
                                      shape_.sequence_length, shape_.batch)),
         kLabelColumns);
   for (const Task& task : tasks_)
+    if (const std::string notice = notice_of_items_apart(task); !notice.empty()) line_.notice(notice);
+  for (const Task& task : tasks_)
     if (const int64_t cut = cut_contexts(task, shape_.sequence_length); cut > 0)
       line_.notice(
           fmt::format("{}: {} choices with their contexts are longer than {} tokens: the beginning of "

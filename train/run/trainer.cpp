@@ -27,6 +27,7 @@
 #include "train/session/from_config.h"
 #include "train/session/train_state.h"
 #include "train/tasks/read_task.h"
+#include "train/tasks/score.h"
 
 namespace tessera {
 namespace {
@@ -220,6 +221,8 @@ void Trainer::take_tasks() {
                                          .sequence_length = shortest,
                                          .most_items = evaluation.task_items});
   std::string items;
+  for (const Task& task : tasks_)
+    if (const std::string notice = notice_of_items_apart(task); !notice.empty()) add_notices({notice});
   for (const Task& task : tasks_) items += fmt::format("{}: {} items; ", task.name, task.items.size());
   ranks_.check_same(items, "the files of evaluation.tasks: all ranks have to read the same");
 }

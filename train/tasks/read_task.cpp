@@ -50,11 +50,18 @@ bool is_eval_file(const fs::path& path) {
   return begins_as_eval_file(MappedFile(path).bytes());
 }
 
+// Without the blanks before it, unless it is blanks alone
+int64_t bytes_of(std::string_view choice) {
+  return std::ssize(choice) -
+         static_cast<int64_t>(std::min(choice.find_first_not_of(kBlanks), choice.size()) % choice.size());
+}
+
+// Names of special tokens in the texts are these tokens, as in lm-evaluation-harness.
 TaskItem encode(const Tokenizer& tokenizer, const QuestionText& question, const std::string& where) {
   const std::string_view whole = question.context;
   const size_t end = whole.find_last_not_of(kBlanks) + 1;  // npos + 1 is 0
   const std::string_view context = whole.substr(0, end), blanks = whole.substr(end);
-  const std::vector<int32_t> own = tokenizer.encode(context);
+  const std::vector<int32_t> own = tokenizer.encode(context, SpecialTokens::kMatched);
   TaskItem item{.context = {}, .choices = {}, .answer = question.answer};
   const auto before = tokenizer.before_text();
   item.context.assign(before.begin(), before.end());
@@ -64,12 +71,14 @@ TaskItem encode(const Tokenizer& tokenizer, const QuestionText& question, const 
         "{}: the context is empty, and the tokenizer has no token that ends texts to put in its place",
         where);
   for (const std::string& choice : question.choices) {
-    const std::vector<int32_t> ids =
-        tokenizer.encode(std::string(context) + std::string(blanks) + question.joint + choice);
-    check(ids.size() > own.size(), "{}: the choice {} adds no token to the context", where,
-          item.choices.size());
-    item.choices.push_back(
-        {.tokens = {ids.begin() + std::ssize(own), ids.end()}, .bytes = std::ssize(choice)});
+    const std::string text = std::string(blanks) + question.joint + choice;
+    std::vector<int32_t> ids = tokenizer.encode(std::string(context) + text, SpecialTokens::kMatched);
+    const bool adds_tokens = ids.size() > own.size();
+    if (adds_tokens) ids.erase(ids.begin(), ids.begin() + std::ssize(own));
+    // Together they are no more tokens than the context alone, as where the first merge spans both.
+    if (!adds_tokens) ids = tokenizer.encode(text, SpecialTokens::kMatched), item.apart = true;
+    check(!ids.empty(), "{}: the choice {} has no tokens", where, item.choices.size());
+    item.choices.push_back({.tokens = std::move(ids), .bytes = bytes_of(choice)});
   }
   return item;
 }

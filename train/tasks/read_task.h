@@ -18,8 +18,9 @@ namespace tessera {
 // A label is counted from 0. JSON lines may be compressed (.gz, .zst), and need a tokenizer.
 //
 // A choice's tokens are those that context and choice together have beyond the tokens of the context; blanks
-// at the end of the context belong to the choice. What the tokenizer's template puts before a text begins a
-// context; where that leaves it empty, the end-of-text token is it.
+// at the end of the context belong to the choice. Where together they have none beyond, the choice is encoded
+// by itself. Names of special tokens are these tokens. What the tokenizer's template puts before a text
+// begins a context; where that leaves it empty, the end-of-text token is it.
 //
 // `most_items`: the first ones; 0: all.
 // Error: a file that cannot be read; a line, field or value that is none of these, with file:line.

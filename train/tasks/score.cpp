@@ -97,6 +97,16 @@ int64_t cut_contexts(const Task& task, int64_t sequence_length) {
   return cut;
 }
 
+std::string notice_of_items_apart(const Task& task) {
+  const auto apart = std::ranges::find(task.items, true, &TaskItem::apart);
+  if (apart == task.items.end()) return "";
+  return fmt::format(
+      "{}: in {} of {} items, the first at {}, a choice adds no token to its context: it is encoded by "
+      "itself",
+      task.name, std::ranges::count(task.items, true, &TaskItem::apart), task.items.size(),
+      task.place_of(*apart));
+}
+
 double Accuracy::center() const {
   const double n = static_cast<double>(items), z2 = kNormal95 * kNormal95;
   return (share() + z2 / (2 * n)) / (1 + z2 / n);
@@ -129,6 +139,7 @@ TaskResult task_result(const Task& task, const std::vector<double>& scores) {
     result.by_token.right += is_right([](const Choice& choice) { return choice.tokens.size(); });
     if (result.by_byte) result.by_byte->right += is_right([](const Choice& choice) { return choice.bytes; });
     result.choices += std::ssize(item.choices);
+    result.apart += item.apart;
     result.chance += 1 / static_cast<double>(item.choices.size());
     score += item.choices.size();
   }
@@ -180,11 +191,9 @@ nlohmann::ordered_json accuracies_json(const TaskResult& result) {
 }
 
 nlohmann::ordered_json to_json(const TaskResult& result) {
-  nlohmann::ordered_json json{{"name", result.name},
-                              {"file", result.path},
-                              {"format", name_of(result.format)},
-                              {"choices", result.choices},
-                              {"chance", result.chance}};
+  nlohmann::ordered_json json{
+      {"name", result.name},       {"file", result.path},         {"format", name_of(result.format)},
+      {"choices", result.choices}, {"items_apart", result.apart}, {"chance", result.chance}};
   json.update(accuracies_json(result));
   return json;
 }

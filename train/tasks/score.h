@@ -29,6 +29,9 @@ std::vector<double> score_choices(Session& session, const Task& task, const Task
 // How many choices have a context whose beginning was left out: with the choice it is longer than a sequence
 int64_t cut_contexts(const Task& task, int64_t sequence_length);
 
+// Of the items with a choice that is encoded by itself; "": there is none.
+std::string notice_of_items_apart(const Task& task);
+
 // How many items were answered right
 struct Accuracy {
   int64_t right = 0, items = 0;
@@ -48,6 +51,7 @@ struct TaskResult {
   std::string name, path;
   TaskFormat format = TaskFormat::kChoices;
   int64_t items = 0, choices = 0;  // of all items
+  int64_t apart = 0;               // items with a choice that is encoded by itself
   double chance = 0;               // the accuracy of guessing
   // The answer is the choice with the largest log-probability; with the largest log-probability by token of
   // the choice (llm.c's acc_norm); by byte of its text (lm-evaluation-harness's), where texts are known. The

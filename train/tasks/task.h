@@ -21,7 +21,7 @@ constexpr auto words_of(TaskFormat) {  // of --task
 
 struct Choice {
   std::vector<int32_t> tokens;  // at least one
-  int64_t bytes = 0;            // of its text; 0: not known
+  int64_t bytes = 0;            // of its text, without the blanks before it; 0: not known
 };
 
 struct TaskItem {
@@ -29,6 +29,7 @@ struct TaskItem {
   std::vector<Choice> choices;   // at least two
   int64_t answer = 0;            // the right one, from 0
   int64_t place = 0;             // in the file: its line, or its number in llm.c's format; from 1
+  bool apart = false;            // a choice adds no token to the context, and is encoded by itself
 };
 
 struct Task {

@@ -1,8 +1,11 @@
 // Reading multiple-choice tasks: the formats, how choices are encoded, and what is refused.
 #include "train/tasks/read_task.h"
 
+#include "data/tokenizers/bpe_tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/data/support.h"
+#include "train/tasks/score.h"
 
 namespace tessera::testing {
 namespace {
@@ -84,7 +87,45 @@ TEST_F(ReadTask, OfContextsAndChoicesAsTheyAre) {
   EXPECT_EQ(text(task.items[0].choices[0].tokens), " c");
   EXPECT_EQ(text(task.items[0].choices[1].tokens), "  d");
   EXPECT_EQ(task.items[0].choices[0].bytes, 1);
+  EXPECT_EQ(task.items[0].choices[1].bytes, 1);  // without the blank before it
+  const Task blanks = read(R"({"context": "a", "choices": [" \n b c", "  "], "label": 0})");
+  EXPECT_EQ(blanks.items[0].choices[0].bytes, 3);
+  EXPECT_EQ(blanks.items[0].choices[1].bytes, 2);
   EXPECT_EQ(task.items[1].context, Ids{bytes->end_of_text()});
+}
+
+// A merge that spans the end of the context
+TEST_F(ReadTask, AChoiceThatAddsNoTokenIsEncodedByItself) {
+  TokenizerDefinition definition = bytes_as_bpe();
+  definition.tokens.resize(257);
+  definition.tokens.push_back("ab");
+  definition.merges = {{.left = 'a', .right = 'b', .result = 257}};
+  const auto bpe = make_bpe_tokenizer(std::move(definition), 256, "", "test");
+  const std::string path = write("task.jsonl", R"({"context": "a", "choices": ["b", "bc", "d"], "label": 0})"
+                                               "\n"
+                                               R"({"context": "x", "choices": ["b", "c"], "label": 0})")
+                               .string();
+  const Task task = read_task(path, bpe.get());
+  EXPECT_EQ(task.items[0].context, Ids{'a'});
+  EXPECT_EQ(task.items[0].choices[0].tokens, Ids{'b'});  // ab is one token, as a is
+  EXPECT_EQ(task.items[0].choices[1].tokens, Ids{'c'});  // beyond the one token of the context: ab, c
+  EXPECT_EQ(task.items[0].choices[2].tokens, Ids{'d'});
+  EXPECT_TRUE(task.items[0].apart);
+  EXPECT_FALSE(task.items[1].apart);
+  const std::string notice = notice_of_items_apart(task);
+  EXPECT_NE(notice.find("in 1 of 2 items, the first at " + path + ":1,"), std::string::npos) << notice;
+  EXPECT_EQ(to_json(task_result(task, {-1, -2, -3, -1, -2}))["items_apart"], 1);
+}
+
+// As in lm-evaluation-harness
+TEST_F(ReadTask, NamesOfSpecialTokensAreTheTokens) {
+  const auto bpe = make_bpe_tokenizer(bytes_as_bpe(), 256, "", "test");
+  const std::string path =
+      write("task.jsonl", R"({"context": "a<|endoftext|>b", "choices": ["<|endoftext|>", "c"], "label": 0})")
+          .string();
+  const Task task = read_task(path, bpe.get());
+  EXPECT_EQ(task.items[0].context, (Ids{'a', 256, 'b'}));
+  EXPECT_EQ(task.items[0].choices[0].tokens, Ids{256});
 }
 
 TEST_F(ReadTask, AtMostSoManyItemsOfACompressedFileToo) {
