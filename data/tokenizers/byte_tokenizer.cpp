@@ -6,6 +6,8 @@
 namespace tessera {
 namespace {
 
+constexpr int32_t kByteValues = 256;
+
 class ByteTokenizer final : public Tokenizer {
  public:
   std::string_view name() const override { return kBytesTokenizer; }
@@ -50,7 +52,7 @@ class ByteTokenizer final : public Tokenizer {
   }
 
  private:
-  static constexpr int32_t kEndOfText = 256;
+  static constexpr int32_t kEndOfText = kByteValues;
 };
 
 }  // namespace
@@ -59,6 +61,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens spec
   std::vector<int32_t> ids;
   encode(text, special, ids);
   return ids;
+}
+
+TokenizerDefinition bytes_as_bpe() {
+  // Without merges it does not matter how texts are split; every program knows how GPT-2 does.
+  TokenizerDefinition made = definition_of(PreTokenizerKind::kGpt2);
+  for (int32_t byte = 0; byte < kByteValues; ++byte) made.tokens.emplace_back(1, static_cast<char>(byte));
+  made.added = {{.id = kByteValues, .content = "<|endoftext|>", .special = true}};
+  return made;
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }

@@ -1,5 +1,8 @@
-#include "data/tokenizers/load_tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 
+#include "data/tokenizers/bpe_tokenizer.h"
+#include "data/tokenizers/load_tokenizer.h"
+#include "data/tokenizers/tokenizer_json.h"
 #include "tests/data/support.h"
 
 namespace tessera {
@@ -23,6 +26,21 @@ TEST(ByteTokenizer, EveryByteIsItsOwnId) {
   EXPECT_EQ(bytes->encode(all), ids);
   EXPECT_EQ(bytes->decode(ids), all);
   EXPECT_TRUE(bytes->encode("").empty());
+}
+
+// As other programs read it: with the same ids, through a tokenizer.json as well
+TEST(ByteTokenizer, IsAlsoByteLevelBpe) {
+  std::string all;
+  for (int round = 0; round < 3; ++round)
+    for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte * (2 * round + 1));
+  all += "two words, \r\n\t 1234 caf\u00e9 \u4e16 isn't";
+  const auto bytes = load_tokenizer("bytes");
+  const auto bpe =
+      make_bpe_tokenizer(read_tokenizer_json(tokenizer_json(bytes_as_bpe()), "made"), 256, "", "");
+  EXPECT_EQ(bpe->encode(all), bytes->encode(all));
+  EXPECT_EQ(bpe->decode(bpe->encode(all)), all);
+  EXPECT_EQ(bpe->vocab_size(), bytes->vocab_size());
+  EXPECT_EQ(bpe->special_token("<|endoftext|>"), bytes->end_of_text());
 }
 
 TEST(ByteTokenizer, EndOfTextIsInvisible) {

@@ -177,8 +177,6 @@ void Export::check_file() const {
 }
 
 void Export::write_hugging_face() {
-  check(numbers_ != NumberFormat::kQ8, "--format hf writes fp32, fp16 or bf16, found --dtype {}",
-        name_of(numbers_));
   check_apart(source_.folder, options_.output);
   const HuggingFaceLayout layout(source_.model, numbers_);
   const std::vector<FileTensor> tensors = layout.tensors();
@@ -258,10 +256,6 @@ void Export::write_llm_c() {
 // The adapter of a checkpoint is in PEFT's format: its files are copied.
 void Export::write_peft() {
   const std::string name = source_.folder.string();
-  check(!options_.numbers || numbers_ == NumberFormat::kF32,
-        "--format peft writes the adapter in fp32, as {} has it, found --dtype {}", name, name_of(numbers_));
-  check(options_.tokenizer.empty(), "--format peft writes no tokenizer, found --tokenizer {}",
-        options_.tokenizer);
   const FileChecksums wanted = written_checksums(source_.folder);
   const std::string adapter = std::string(kAdapterFolder) + "/";
   check(wanted.contains(adapter + kAdapterFile) && wanted.contains(adapter + kAdapterConfigFile),
@@ -319,9 +313,35 @@ void Export::run() {
              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
+std::vector<NumberFormat> numbers_of(ExportFormat format) {
+  switch (format) {
+    case ExportFormat::kHuggingFace:
+      return {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16};
+    case ExportFormat::kLlmC:
+      return {NumberFormat::kF32, NumberFormat::kBF16};
+    case ExportFormat::kPeft:
+      return {NumberFormat::kF32};
+    case ExportFormat::kGguf:
+      break;
+  }
+  constexpr auto all = values_with_words<NumberFormat>();
+  return {all.begin(), all.end()};
+}
+
+// Before the folder is read
+void check_options(const ExportOptions& options) {
+  const std::vector<NumberFormat> numbers = numbers_of(options.format);
+  check(!options.numbers || std::ranges::find(numbers, *options.numbers) != numbers.end(),
+        "--format {} writes {}, found --dtype {}", name_of(options.format),
+        join_words(names_of<NumberFormat>(numbers)), options.numbers ? name_of(*options.numbers) : "");
+  check(options.format != ExportFormat::kPeft || options.tokenizer.empty(),
+        "--format peft writes no tokenizer, found --tokenizer {}", options.tokenizer);
+}
+
 }  // namespace
 
 void export_folder(const ExportOptions& options) {
+  check_options(options);
   ExportProgress progress;
   Export(options, progress).run();
 }

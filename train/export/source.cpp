@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "data/chat/chat_form.h"
+#include "data/tokenizers/bpe_tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "data/tokenizers/tokenizer_json.h"
 #include "kernels/base/check.h"
@@ -28,13 +30,19 @@ std::string name_of_model(const ModelFolder& found) {
 
 bool is_of_tokenizer(const std::string& file) { return file != kGenerationConfig; }
 
+// The tokenizer `bytes` has no files: other programs read it as byte-level BPE.
+void take_bytes(ExportSource& source) {
+  TokenizerDefinition definition = bytes_as_bpe();
+  const int32_t end = definition.added[0].id;
+  source.tokenizer = make_bpe_tokenizer(std::move(definition), end, "", std::string(kBytesTokenizer));
+  source.notices.emplace_back(
+      "the tokenizer `bytes` is written as byte-level BPE without merges, which gives the same ids");
+}
+
 void load_tokenizer_of(ExportSource& source, const std::string& named) {
   if (!named.empty()) {
     std::erase_if(source.files, [](const auto& file) { return is_of_tokenizer(file.first); });
-    if (named == kBytesTokenizer) {
-      source.no_tokenizer = "the tokenizer `bytes` has no files";
-      return;
-    }
+    if (named == kBytesTokenizer) return take_bytes(source);
     source.tokenizer = load_tokenizer(named);
     const fs::path path(named);
     for (auto& [file, bytes] : read_copied_files(fs::is_directory(path) ? path : path.parent_path()))
@@ -43,6 +51,7 @@ void load_tokenizer_of(ExportSource& source, const std::string& named) {
     return;
   }
   if (!has_tokenizer(source.folder)) {
+    if (source.model.vocab_size == make_byte_tokenizer()->vocab_size()) return take_bytes(source);
     source.no_tokenizer = fmt::format(
         "{} holds no tokenizer (its text was bytes, or token ids from elsewhere)", source.folder.string());
     return;

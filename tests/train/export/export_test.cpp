@@ -132,6 +132,29 @@ TEST_F(Exporting, AnExportOfAnExportIsTheSame) {
   EXPECT_EQ(read_file(folder / "a.gguf"), read_file(folder / "b.gguf"));
 }
 
+// A model of bytes, as the quickstart's, has no tokenizer in its folder.
+TEST_F(Exporting, AModelOfBytes) {
+  ModelConfig model = small_gpt2();
+  model.vocab_size = 257;
+  make_model("bytes", model, "");
+  const ProcessResult result = exported("bytes", "hf", "out");
+  EXPECT_NE(result.error.find("byte-level BPE without merges"), std::string::npos) << result.error;
+  EXPECT_EQ(load_tokenizer((folder / "out").string())->encode("a\r\n\u00e9"),
+            (std::vector<int32_t>{'a', '\r', '\n', 0xC3, 0xA9}));
+  EXPECT_EQ(json::parse(read_file(folder / "out/config.json"))["eos_token_id"], 256);
+  EXPECT_EQ(json::parse(read_file(folder / "out/tokenizer_config.json"))["eos_token"], "<|endoftext|>");
+  exported("bytes", "gguf", "out.gguf");
+  exported("out", "gguf", "again.gguf");
+  const GgufReader file(folder / "out.gguf"), again(folder / "again.gguf");
+  const auto tokens = std::get<std::vector<std::string>>(file.fields().at("tokenizer.ggml.tokens"));
+  EXPECT_EQ(tokens.size(), 257u);
+  EXPECT_EQ(tokens['a'], "a");
+  EXPECT_EQ(tokens[256], "<|endoftext|>");
+  EXPECT_TRUE(std::get<std::vector<std::string>>(file.fields().at("tokenizer.ggml.merges")).empty());
+  EXPECT_EQ(std::get<uint32_t>(file.fields().at("tokenizer.ggml.eos_token_id")), 256u);
+  EXPECT_EQ(again.fields().at("tokenizer.ggml.tokens"), file.fields().at("tokenizer.ggml.tokens"));
+}
+
 TEST_F(Exporting, SeveralFiles) {
   const fs::path source = make_model("source", small_gpt2(), "gpt2");
   exported("source", "hf", "out", {"--shard-size", "100KB"});
@@ -254,7 +277,11 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("gpt2", "hf", "out", {"--shard-size"}, {"--shard-size", "0"});
   wrong("gpt2", "gguf", "out", {"--shard-size is of --format hf"}, {"--shard-size", "5GB"});
   wrong("bare", "gguf", "out", {"a GGUF file holds the tokenizer", "--tokenizer PATH"});
-  wrong("gpt2", "gguf", "out", {"`bytes` has no files", "--tokenizer PATH"}, {"--tokenizer", "bytes"});
+  small.vocab_size = 200;
+  make_model("letters", small, "");
+  wrong("letters", "gguf", "out", {"the tokenizer has 257 ids", "only 200"}, {"--tokenizer", "bytes"});
+  wrong("absent", "hf", "out", {"fp32, fp16 or bf16, found --dtype q8_0"}, {"--dtype", "q8_0"});
+  wrong("absent", "peft", "out", {"writes no tokenizer"}, {"--tokenizer", "bytes"});
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
   wrong("relu", "llm.c", "out", {"relu has model.mlp=relu"});
   wrong("llama", "llm.c", "out", {"llama is a Llama", "GPT-2 alone"});
