@@ -10,6 +10,7 @@
 #include "data/tokenizers/tokenizer_json.h"
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/text.h"
 
@@ -160,8 +161,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
   const fs::path path(source);
   const bool is_folder = fs::is_directory(path, error);
   check(is_folder || fs::exists(path, error),
-        "the tokenizer '{}' does not exist: wanted '{}', a tokenizer.json, or a folder that holds one",
-        source, kBytesTokenizer);
+        "the tokenizer '{}' does not exist: wanted '{}', a tokenizer.json, or a folder that holds one{}",
+        source, kBytesTokenizer, hub_advice(source, HubFiles::kTokenizer));
   const fs::path folder = is_folder ? path : path.parent_path().empty() ? fs::path(".") : path.parent_path();
   const std::string name = path.filename().string();
   const auto named = std::ranges::find_if(

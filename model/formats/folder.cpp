@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/json_text.h"
 #include "model/formats/family.h"
 #include "model/formats/field_values.h"
@@ -193,8 +194,8 @@ FoundModel read_model_config(const fs::path& folder) {
   check(
       fs::is_directory(folder),
       "{} is not a folder; wanted one with config.json and model.safetensors: a checkpoint, or a folder from "
-      "transformers' save_pretrained()",
-      path);
+      "transformers' save_pretrained(){}",
+      path, fs::exists(folder) ? "" : hub_advice(path, HubFiles::kModel));
   if (!fs::exists(folder / "config.json")) {
     check(
         !fs::exists(folder / "adapter_config.json"),

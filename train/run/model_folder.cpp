@@ -4,6 +4,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/json_text.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
@@ -20,7 +21,8 @@ constexpr const char *kGenerationFile = "generation_config.json",  // of transfo
 
 ModelFolder find_model_folder(const std::string& name) {
   std::error_code error;
-  check(fs::exists(name, error), "there is no folder {}. Wanted: {}", name, kModelSources);
+  check(fs::exists(name, error), "there is no folder {}. Wanted: {}{}", name, kModelSources,
+        hub_advice(name, HubFiles::kModel));
   check(fs::is_directory(name, error), "{} is a file, wanted a folder: {}", name, kModelSources);
   const fs::path normal = fs::path(name).lexically_normal();
   const fs::path folder =
