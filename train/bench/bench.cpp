@@ -324,6 +324,7 @@ void run_decode(Command& c) {
 }
 
 void run_step(Command& c, char** argv) {
+  check(c.step.markdown.empty() || c.step.roofline, "--markdown writes the table of --roofline: add it");
   Config config = config_of(c);
   const World world = start_ranks(config.device, c.asked, argv);
   config.ranks = world.size;

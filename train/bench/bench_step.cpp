@@ -4,7 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/output.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
@@ -14,6 +14,7 @@
 #include "train/bench/op_times.h"
 #include "train/bench/time_steps.h"
 #include "train/run/gemm_choices.h"
+#include "train/run/progress.h"
 #include "train/run/rank_group.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -22,7 +23,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kQuietSeconds = 60;  // see StatusLine
+constexpr double kQuietSeconds = 60;      // see StatusLine
+constexpr int64_t kTimedByOperation = 3;  // steps, at most
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
@@ -75,25 +77,56 @@ std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model,
   return recorder.rows(steps);
 }
 
+// Of all steps that are made, whatever is measured of them
+class Progress {
+ public:
+  Progress(StatusLine& line, double expected_seconds, int64_t steps) : line_(line), steps_(steps) {
+    const std::string step =
+        expected_seconds < 1 ? fmt::format("{:.2g} s", expected_seconds) : format_about(expected_seconds);
+    line.print(fmt::format("  estimate      {:>10}       a step, {} for the {} steps that are made", step,
+                           format_about(expected_seconds * static_cast<double>(steps)), steps));
+  }
+  void begin_step() {
+    if (begun_++ == 0) start_ = Clock::now();
+    const int64_t done = begun_ - 1;
+    if (done > 0 && line_.due())
+      line_.show({{fmt::format("{} of {} steps", done, steps_), 1},
+                  {fmt::format("{:.2f} s each", seconds_since(start_) / static_cast<double>(done)), 2}});
+  }
+
+ private:
+  StatusLine& line_;
+  int64_t steps_, begun_ = 0;
+  Clock::time_point start_;
+};
+
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
-  check(options.markdown.empty() || options.roofline, "--markdown writes the table of --roofline: add it");
   if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
   RunShape shape = run_shape(config, device, 0, ranks.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.ranks = 1;
+  StatusLine line(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0());
+  line.print(fmt::format("{}, deterministic {}, on {}", text_of(shape), shape.deterministic, device.name));
   const std::unique_ptr<Backend> be = make_backend(device);
   const double peak = gemm_peak(*be);
-  StatusLine line(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0());
+  const int64_t timed_steps = std::min<int64_t>(options.steps, kTimedByOperation);
+  Progress progress(line, expected_step_seconds(shape, peak),
+                    (options.warmup + options.steps) * (shape.ranks > 1 ? 2 : 1) +
+                        (1 + timed_steps) * (options.roofline ? 2 : 1));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const int64_t planned = plan_memory(shape, device).peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
-  const auto measure = [&](const RunShape& of, const TimedSteps& steps) {
+  const auto measure = [&](const RunShape& of, TimedSteps steps) {
     Arena arena = make_arena(device);
     arena.reserve(plan_memory(of, device).peak_bytes());
+    steps.before_step = [&, before = steps.before_step](int64_t step) {
+      progress.begin_step();
+      if (before) before(step);
+    };
     return time_steps(*be, arena, of, optimizer, steps);
   };
   const auto measure_one = [&](const TimedSteps& steps) { return measure(alone, steps); };
@@ -102,7 +135,6 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const StepTimes all =
       comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
-  const int64_t timed_steps = std::min<int64_t>(options.steps, 3);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
   Roofline roofline{
       .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
@@ -112,6 +144,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_one);
     sort_by_time(roofline);
   }
+  line.clear();
   ranks.finish();
   if (!ranks.is_rank_0()) return;
 
@@ -121,7 +154,6 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
   const double flops = tokens_per_second * shape.flops_per_token();
   const double peak_of_all = peak * static_cast<double>(shape.ranks);
-  fmt::print("{}, deterministic {}, on {}\n", text_of(shape), shape.deterministic, device.name);
   fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * median,
              all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
   fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
