@@ -66,12 +66,12 @@ Json driver_json(const MemoryProfile& profile) {
       {"what", drivers_figure(profile.device.device)},
       {"bytes", used},
       {"obtained", profile.reserved_bytes},
-      {"unattributed", used - profile.reserved_bytes},
+      {"unattributed", std::max<int64_t>(0, used - profile.reserved_bytes)},
       {"about", cuda ? "Not in the ledger: the CUDA context, the loaded kernels, libraries' own memory, and "
                        "other programs on the same device."
                      : "Not in the ledger: the program, its libraries, the training data, and copies on "
-                       "their way to or from a file. Memory counts as resident once it is touched, so this "
-                       "may be below zero."}};
+                       "their way to or from a file. Memory counts as resident once it is used, and parts of "
+                       "the arena may never be, so this is a lower bound."}};
 }
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }

@@ -26,9 +26,15 @@ std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, con
   row("obtained by the arena", reserved_bytes);
   const DeviceMemory memory = device_memory(device.device);
   row(drivers_figure(device.device), memory.used_by_process);
-  // On a GPU this is the CUDA context, the loaded kernels and other processes. On the CPU it may be negative:
-  // pages count only after they were first touched.
-  row("not in the ledger", memory.used_by_process - reserved_bytes);
+  // On a GPU this is the CUDA context, the loaded kernels and other processes. On the CPU pages count only
+  // after they were first touched, so that it is a lower bound, and so is what was never touched.
+  const int64_t others = memory.used_by_process - reserved_bytes;
+  if (device.device == Device::kCuda)
+    row("not in the ledger", others);
+  else if (others >= 0)
+    row("not in the ledger, at least", others);
+  else
+    row("of the arena never used, at least", -others);
   return text;
 }
 
