@@ -60,7 +60,8 @@ std::string printable(std::string_view text) {
     const bool shown = next && (next->code >= 0x20 || next->code == '\n' || next->code == '\t') &&
                        (next->code < 0x7F || next->code >= 0xA0);
     const size_t bytes = next ? next->bytes : 1;
-    out += shown ? text.substr(0, bytes) : "\uFFFD";
+    const bool is_return = next && next->code == '\r';  // which would go back to the begin of the line
+    out += shown ? text.substr(0, bytes) : is_return ? "\u240D" : "\uFFFD";
     text.remove_prefix(bytes);
   }
   return out;

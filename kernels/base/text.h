@@ -24,8 +24,8 @@ size_t utf8_prefix(std::string_view text);
 // Appends the UTF-8 of a code point.
 void append_utf8(std::string& out, uint32_t code);
 
-// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD; newlines and tabs
-// stay.
+// For terminals and logs: control characters and bytes that are not UTF-8 become U+FFFD, a carriage return
+// its symbol, U+240D; newlines and tabs stay.
 std::string printable(std::string_view text);
 
 // `text` in double quotes, on one line, with control characters escaped: also a YAML scalar.

@@ -43,6 +43,7 @@ TEST(Text, FirstCodePoint) {
 TEST(Text, PrintableKeepsTextAndReplacesWhatTerminalsWouldObey) {
   EXPECT_EQ(printable("a\tb\n"), "a\tb\n");
   EXPECT_EQ(printable("h\u00e9 \u4e16"), "h\u00e9 \u4e16");
+  EXPECT_EQ(printable("a\r\nb"), "a\u240D\nb");
   EXPECT_EQ(printable("\x1b[2J"), "\uFFFD[2J");
   EXPECT_EQ(printable("\u009b2J"), "\uFFFD2J");
   EXPECT_EQ(printable(std::string("\xff\xc3", 2)), "\uFFFD\uFFFD");
