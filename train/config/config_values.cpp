@@ -149,6 +149,9 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
   if (value.text == "none") return places;
   std::vector<std::string_view> known = words;
   known.insert(known.begin(), "none");
+  if (value.kind == Written::Kind::kList || value.text.find_first_of(", ") != value.text.npos)
+    refuse(value, join_words(known),
+           fmt::format("; several have a plus between them: {}+{}", words[0], words[1]));
   Written one = value;
   for (size_t first = 0; first <= value.text.size();) {
     const size_t plus = std::min(value.text.find('+', first), value.text.size());
