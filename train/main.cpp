@@ -6,6 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/text.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/config/find_config.h"
@@ -23,6 +24,8 @@
 
 namespace tessera {
 namespace {
+
+namespace fs = std::filesystem;
 
 // `--resume auto` becomes `--resume=auto`: for the parser --resume is a flag, which takes no value, so that
 // another argument may follow it.
@@ -50,8 +53,10 @@ struct Command {
 };
 
 void add_run_options(CLI::App& app, Command& c) {
-  app.add_option("config,--config", c.config_name,
-                 "YAML file; a bare name is looked up in the current folder, then in configs/")
+  app.add_option(
+         "config,--config", c.config_name,
+         "YAML file; a bare name is looked up in the current folder, then in configs/. The folder of a "
+         "run: its config.yaml")
       ->type_name("FILE");
   app.add_option("--set", c.overrides,
                  "Override a key, as in --set model.attention=naive; may be given many times")
@@ -107,6 +112,7 @@ constexpr const char* kFooter =
     "  ./train quickstart.yaml\n"
     "  ./train gpt2_small.yaml --set data.train=data/mine --set train.steps=50\n"
     "  ./train gpt2_small.yaml --resume --gpus 4\n"
+    "  ./train runs/quickstart --resume\n"
     "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
     "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step. A long step is dropped after the "
     "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
@@ -125,11 +131,21 @@ int plan(Config config, Command& c) {
   return plan_command(config, c.plan_options);
 }
 
+std::string folder_of(const fs::path& file) {
+  const std::string folder = file.lexically_normal().parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
 int run(Command& c, char** argv) {
   if (!c.verify.empty()) return verify_command(c.verify);
+  check_plan_options(c.plan_options.device_memory, c.plan_options.arch);
   c.options.resume = !c.resume.empty();
   c.options.or_start = c.resume == "auto";
-  Config config = load_config(find_config(c.config_name), c.overrides, c.options.resume);
+  const fs::path file = find_config(c.config_name);
+  // A run that was moved, or that is named from another folder, is where its configuration is.
+  if (file == fs::path(c.config_name) / kRunConfig)
+    c.overrides.insert(c.overrides.begin(), "train.folder=" + in_quotes(folder_of(file)));
+  Config config = load_config(file, c.overrides, c.options.resume);
   if (c.print_config) {
     std::cout << print_config(config);
     return 0;
@@ -158,7 +174,12 @@ int main(int argc, char** argv) {
   add_run_options(app, command);
   add_plan_options(app, command);
   app.footer(kFooter);
-  if (const auto exit_code = parse_command_line({app, argc, argv, option_is_a_key})) return *exit_code;
+  const auto advice = [](std::string_view word) {
+    const std::string_view name = word.substr(0, word.find('='));
+    return name == "-o" || name == "--output" ? "the folder of a run is set with --set train.folder=FOLDER"
+                                              : option_is_a_key(word);
+  };
+  if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
     return run(command, argv);
   } catch (const PeerFailed&) {

@@ -18,6 +18,10 @@ namespace {
 constexpr size_t kColumns = 100;    // of --help
 constexpr size_t kHelpColumn = 30;  // at which the description of an option begins
 
+// What other programs abbreviate
+constexpr std::pair<std::string_view, std::string_view> kLetters[] = {
+    {"-o", "--output"}, {"-c", "--config"}, {"-m", "--model"}, {"-p", "--prompt"}, {"-i", "--input"}};
+
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -71,6 +75,9 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
                        elsewhere.front());
   const std::string advice = line.advice ? line.advice(word) : "";
   if (!advice.empty()) return fmt::format("{}; {}", text, advice);
+  for (const auto& [letter, usual] : kLetters)
+    if (name == letter && std::find(known.begin(), known.end(), usual) != known.end())
+      return fmt::format("{}; did you mean {}?", text, usual);
   const std::vector<std::string_view> candidates(known.begin(), known.end());
   const auto distance = [&](std::string_view candidate) {
     // One dash instead of two, or another case, is not another name.

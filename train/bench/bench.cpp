@@ -15,6 +15,7 @@
 #include "train/config/find_config.h"
 #include "train/config/load_config.h"
 #include "train/launch/process_group.h"
+#include "train/memory/plan_target.h"
 #include "train/run/model_folder.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"
@@ -312,6 +313,7 @@ void run_memory(Command& c) {
   c.memory.sequence_lengths = parse_sequence_lengths(c.memory_seq_lens);
   for (const std::string& word : c.memory_attention)
     c.memory.attention.push_back(parse_word<AttentionKind>("attention", word));
+  check_plan_options(c.memory.device_memory, 0);
   bench_memory(config_of(c), c.memory);
 }
 

@@ -11,6 +11,7 @@
 #include "train/bench/memory_results.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/bench/time_steps.h"
+#include "train/memory/plan_target.h"
 #include "train/memory/run_plan.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -29,7 +30,7 @@ class Bench {
         device_(choose_device(config.device).traits),
         given_(options.device_memory.empty()
                    ? MemoryLimit{}
-                   : given_memory(device_.device, parse_bytes(options.device_memory))),
+                   : given_memory(device_.device, parse_device_memory(options.device_memory))),
         backend_(make_backend(device_)) {}
 
   MemoryResults run() {

@@ -61,6 +61,15 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
+  if (const fs::path file = fs::path(name) / kRunConfig; found(file)) {
+    const fs::path folder = fs::weakly_canonical(name).parent_path();
+    check(folder.filename() != "checkpoints",
+          "{0} is a checkpoint, not a configuration. To resume its run from the newest one: ./train {1} "
+          "--resume; to train from these weights: ./train finetune.yaml --set train.init_from={0} --set "
+          "data.train=PATH",
+          name, fs::path(name).lexically_normal().parent_path().parent_path().string());
+    return file;
+  }
   const std::string stem = !bare ? "" : name.ends_with(".yaml") ? fs::path(name).stem().string() : name;
   const auto near = nearest(std::vector<std::string_view>(shipped.begin(), shipped.end()), stem);
   std::string advice = option_is_a_key(name);

@@ -158,12 +158,6 @@ void Evaluation::open_data() {
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
   else if (!data.empty())
     data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences);
-  check(data_ || (!options_.by_position && options_.sequences == 0),
-        "{} is of the loss on data, and there are only tasks: add --data PATH, or --data run for the data of "
-        "the run",
-        options_.by_position ? "--by-position" : "--sequences");
-  check(!options_.tasks.empty() || options_.task_items == 0,
-        "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),
@@ -347,9 +341,22 @@ EvaluatedModel read_evaluated(const ModelFolder& folder) {
   return model;
 }
 
+// Before the folder is read
+void check_options(const EvaluateOptions& options) {
+  const bool has_data = options.data ? !options.data->empty() : options.tasks.empty();
+  check(has_data || (!options.by_position && options.sequences == 0),
+        "{} is of the loss on data, and there are only tasks: add --data PATH, or --data run for the data of "
+        "the run",
+        options.by_position ? "--by-position" : "--sequences");
+  check(!options.tasks.empty() || options.task_items == 0,
+        "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
+  for (const std::string& task : options.tasks) check_task_source(task);
+}
+
 }  // namespace
 
 EvaluatedModel open_evaluated(const EvaluateOptions& options) {
+  check_options(options);
   EvaluatedModel model = read_model_folder(options.model, read_evaluated);
   Config& config = model.config;
   const int64_t context = config.model.context;

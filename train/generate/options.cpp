@@ -2,6 +2,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "train/memory/plan_target.h"
 #include "train/run/model_folder.h"
 
 namespace tessera {
@@ -141,6 +142,7 @@ void check_options(const GenerateOptions& o) {
   wants(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
         "a number above 0", rule.repetition_penalty);
   for (const std::string& stop : o.stops) wants(!stop.empty(), "--stop", "a text", "an empty one");
+  check_plan_options(o.device_memory, o.arch);
   check(!o.plan || !o.json, "--plan prints the memory, and --json samples: remove one of them");
   check(!o.json || o.has_prompts(),
         "--json prints samples of prompts, not a conversation: give --prompt TEXT");

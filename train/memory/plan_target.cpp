@@ -18,12 +18,25 @@ PlanTarget absent_gpu(int arch, const std::string& assumed) {
 
 }  // namespace
 
-PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std::string& device_memory,
-                              int arch) {
-  const bool has_memory = !device_memory.empty();
+int64_t parse_device_memory(const std::string& size) {
+  try {
+    return parse_bytes(size);
+  } catch (const Error& error) {
+    fail("--device-memory: {}", error.what());
+  }
+}
+
+void check_plan_options(const std::string& device_memory, int arch) {
+  if (!device_memory.empty()) parse_device_memory(device_memory);
   check(arch == 0 || (kOldestArch <= arch && arch <= kNewestArch),
         "--arch {}: wanted the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
         arch, kOldestArch);
+}
+
+PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std::string& device_memory,
+                              int arch) {
+  const bool has_memory = !device_memory.empty();
+  check_plan_options(device_memory, arch);
   check(arch == 0 || requested != DeviceRequest::kCpu,
         "--arch {} plans for a GPU, but device is cpu: remove one of them", arch);
   PlanTarget target;
@@ -43,7 +56,8 @@ PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std:
       target.notice =
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }
-  if (has_memory) target.limit = given_memory(target.device.device, parse_bytes(device_memory), ranks);
+  if (has_memory)
+    target.limit = given_memory(target.device.device, parse_device_memory(device_memory), ranks);
   target.limit = target.limit.shared_by(target.device.device, ranks);
   return target;
 }

@@ -10,7 +10,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kLargestSize = 1 << 20;  // TiB; far beyond any device, and well within int64_t in bytes
+constexpr double kLeastWithoutUnit = 1 << 20;  // bytes: a smaller number is one whose unit was left out
+constexpr double kLargestSize = 1 << 20;       // TiB; far beyond any device, and well within int64_t in bytes
 
 // Bytes of a unit in lower case; 0: unknown.
 double unit_bytes(std::string_view unit) {
@@ -61,6 +62,8 @@ int64_t parse_bytes(std::string_view text) {
   check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is not a size: wanted {}", text,
         kWants);
   const double bytes = std::floor(number * one);
+  check(!unit.empty() || bytes >= kLeastWithoutUnit || bytes < 1,
+        "\"{0}\" without a unit is {0} bytes: write {0}GiB, or {0}B for bytes; wanted {1}", text, kWants);
   check(bytes >= 1, "\"{}\" is less than a byte: wanted {}", text, kWants);
   check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: wanted {}", text,
         kWants);

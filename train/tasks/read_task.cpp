@@ -148,6 +148,12 @@ void check_task(const Task& task, const TaskReader& reader) {
 
 }  // namespace
 
+void check_task_source(const std::string& source) {
+  const fs::path path = named(source).path;
+  std::error_code error;
+  check(fs::exists(path, error), "the file of a task {} does not exist", path.string());
+}
+
 std::vector<Task> read_tasks(const std::vector<std::string>& sources, const TaskReader& reader) {
   std::vector<Task> tasks;
   for (const std::string& source : sources) {

@@ -26,6 +26,9 @@ namespace tessera {
 // Error: a file that cannot be read; a line, field or value that is none of these, with file:line.
 Task read_task(const std::string& source, const Tokenizer* tokenizer, int64_t most_items = 0);
 
+// What is wrong with a source before it is read. Error: FORMAT is none, or FILE does not exist.
+void check_task_source(const std::string& source);
+
 struct TaskReader {
   const Tokenizer* tokenizer = nullptr;  // of the model; null: none is known
   int64_t vocab_size = 0;                // of the model

@@ -25,15 +25,15 @@ int64_t tag_bytes(const RunPlan& plan, MemoryTag tag) {
 
 TEST(Sizes, AreReadInTheUnitsPeopleWrite) {
   const std::pair<const char*, int64_t> sizes[] = {
-      {"80GiB", 80 * kGiB},       {"80G", 80 * kGiB}, {"80 gib", 80 * kGiB}, {"80Gi", 80 * kGiB},
-      {"141GB", 141'000'000'000}, {"1.5K", 1536},     {"2MiB", 2 << 20},     {"2MB", 2'000'000},
-      {"1T", 1024 * kGiB},        {"4096", 4096},     {"4096B", 4096}};
+      {"80GiB", 80 * kGiB},       {"80G", 80 * kGiB},   {"80 gib", 80 * kGiB}, {"80Gi", 80 * kGiB},
+      {"141GB", 141'000'000'000}, {"1.5K", 1536},       {"2MiB", 2 << 20},     {"2MB", 2'000'000},
+      {"1T", 1024 * kGiB},        {"1048576", 1 << 20}, {"4096B", 4096}};
   for (const auto& [text, bytes] : sizes) EXPECT_EQ(parse_bytes(text), bytes) << text;
 }
 
 TEST(Sizes, WhatIsNoSizeIsRefusedWithExamples) {
-  for (const char* text : {"", "GiB", "eighty", "80GiBs", "80PB", "-5G", "0", "0.2", "1e3G", "8,5G", "inf",
-                           "nan", "0x10", " 80G", "80  G", "99999999999T"}) {
+  for (const char* text : {"", "GiB", "80", "4096", "1048575", "eighty", "80GiBs", "80PB", "-5G", "0", "0.2",
+                           "1e3G", "8,5G", "inf", "nan", "0x10", " 80G", "80  G", "99999999999T"}) {
     try {
       parse_bytes(text);
       ADD_FAILURE() << "\"" << text << "\" was taken for a size";

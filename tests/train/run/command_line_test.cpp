@@ -38,7 +38,8 @@ struct CommandLine : TrainProgram {
 };
 
 constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare = PREPARE_BINARY,
-                     *kReport = REPORT_BINARY, *kGenerate = GENERATE_BINARY;
+                     *kReport = REPORT_BINARY, *kGenerate = GENERATE_BINARY, *kExport = EXPORT_BINARY,
+                     *kEvaluate = EVALUATE_BINARY, *kTokenize = TOKENIZE_BINARY;
 
 TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
   expect_error(kTrain, {"--confg", "small.yaml"},
@@ -52,6 +53,68 @@ TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
                {"it follows the name of a benchmark, as in ./bench step --config"});
   expect_error(kReport, {"out", "--outptu", "a.html"}, {"did you mean --output?"});
   expect_error(kPrepare, {"--inputs", "text.txt", "--output", "data"}, {"did you mean --input?"});
+}
+
+TEST_F(CommandLine, LettersOfOtherProgramsGiveTheOption) {
+  expect_error(kPrepare, {"text.txt", "-o", "data"}, {"there is no option -o; did you mean --output?"});
+  expect_error(kExport, {"out", "--format", "hf", "-o", "x"}, {"did you mean --output?"});
+  expect_error(kReport, {"out", "-o", "a.html"}, {"did you mean --output?"});
+  expect_error(kTokenize, {"train", "text.txt", "-o", "x"}, {"did you mean --output?"});
+  expect_error(kGenerate, {"-m", "out"}, {"did you mean --model?"});
+  expect_error(kTrain, {"-c", "small.yaml"}, {"did you mean --config?"});
+  expect_error(kTrain, {"small.yaml", "-o", "x"}, {"--set train.folder=FOLDER"});
+  expect_error(kTrain, {"small.yaml", "--warmup_steps=50"}, {"--set optimizer.warmup_steps=50"});
+}
+
+// What the command line says is wrong before any folder is.
+TEST_F(CommandLine, ItsErrorsComeFirst) {
+  const Words from_nowhere{"small.yaml", "--set", "train.init_from=nowhere", "--plan"};
+  const auto plan = [&](Words more) {
+    more.insert(more.begin(), from_nowhere.begin(), from_nowhere.end());
+    return more;
+  };
+  expect_error(kTrain, plan({"--device-memory", "80"}), {"--device-memory: \"80\"", "80 bytes", "80GiB"});
+  expect_error(kTrain, plan({"--arch", "7"}), {"--arch 7"});
+  expect_error(kTrain, {"nowhere.yaml", "--device-memory", "80", "--plan"}, {"80 bytes"});
+  expect_error(kGenerate, {"nowhere", "--plan", "--device-memory", "80"}, {"80 bytes"});
+  expect_error(kGenerate, {"nowhere", "--prompt", "x", "--temperature", "-1"}, {"--temperature"});
+  expect_error(kBench, {"memory", "nowhere.yaml", "--device-memory", "80"}, {"80 bytes"});
+  expect_error(kBench, {"step", "nowhere.yaml", "--markdown", "a.md"}, {"add it"});
+  expect_error(kExport, {"nowhere", "--format", "hf", "--output", "x", "--shard-size", "5"}, {"5 bytes"});
+  expect_error(kExport, {"nowhere", "--format", "llm.c", "--output", "x", "--dtype", "q8_0"},
+               {"fp32 or bf16, found --dtype q8_0"});
+  expect_error(kEvaluate, {"nowhere", "--items", "5"}, {"--items is of tasks"});
+  expect_error(kEvaluate, {"nowhere", "--task", "arcs:x.jsonl"}, {"\"arcs\" is no format"});
+  expect_error(kEvaluate, {"nowhere", "--task", "text.txt", "--by-position"},
+               {"--by-position is of the loss"});
+}
+
+TEST_F(CommandLine, ANameOfTheHubGivesTheDownload) {
+  const std::string model = "hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B";
+  expect_error(kGenerate, {"Qwen/Qwen3-0.6B", "--prompt", "x"}, {model});
+  expect_error(kEvaluate, {"Qwen/Qwen3-0.6B"}, {model});
+  expect_error(kTrain, {"small.yaml", "--set", "train.init_from=Qwen/Qwen3-0.6B"}, {model});
+  expect_error(kPrepare, {"text.txt", "--tokenizer", "gpt2", "--output", "data"},
+               {"hf download openai-community/gpt2 tokenizer.json"});
+}
+
+// ./train FOLDER --resume, wherever the folder is now
+TEST_F(CommandLine, TheFolderOfARunIsItsConfiguration) {
+  ASSERT_EQ(run(kTrain, {"small.yaml", "--set", "device=cpu", "--set", "evaluation.every=0"}).status, 0);
+  for (const Words& words :
+       {Words{"out", "--resume"}, Words{"--resume", "out/"}, Words{"--resume", "auto", "./out"}}) {
+    const ProcessResult same = run(kTrain, words);
+    EXPECT_EQ(same.status, 0) << same.error;
+    EXPECT_NE(same.out.find("nothing is left to do"), std::string::npos) << same.out;
+    EXPECT_EQ(same.out.find("changed:"), std::string::npos) << same.out;
+  }
+  fs::rename(folder / "out", folder / "moved");
+  const ProcessResult longer = run(kTrain, {"moved", "--resume", "--set", "train.steps=2"});
+  EXPECT_EQ(longer.status, 0) << longer.error;
+  EXPECT_TRUE(fs::exists(folder / "moved/checkpoints/step_00000002"));
+  expect_error(kTrain, {"moved", "--set", "train.steps=3"}, {"--resume"});
+  expect_error(kTrain, {"moved/checkpoints/step_00000002", "--resume"},
+               {"is a checkpoint", "./train moved --resume", "--set train.init_from=moved/checkpoints"});
 }
 
 TEST_F(CommandLine, AKeyIsSetWithSet) {
@@ -107,6 +170,9 @@ TEST_F(CommandLine, ABareNameIsTheConfiguration) {
   EXPECT_TRUE(fs::exists(folder / "out/checkpoints"));
   const ProcessResult step = run(kBench, {"step", "small.yaml", "--set", "device=cpu", "--steps", "1"});
   EXPECT_EQ(step.status, 0) << step.error;
+  const std::regex begins(
+      "[0-9,]+ parameters, .* on CPU\n  estimate  .* a step, .* for the \\d+ steps [\\s\\S]*");
+  EXPECT_TRUE(std::regex_match(step.out, begins)) << step.out;
   EXPECT_EQ(run(kPrepare, {"text.txt", "--output", "data"}).status, 0);
   EXPECT_TRUE(fs::exists(folder / "data/dataset.json"));
 }
