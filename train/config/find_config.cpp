@@ -61,7 +61,8 @@ fs::path find_config(const std::string& name, const std::vector<fs::path>& folde
   for (const fs::path& folder : folders)
     for (const std::string& file : names)
       if (bare && found(folder / file)) return folder / file;
-  if (const fs::path file = fs::path(name) / kRunConfig; found(file)) {
+  std::error_code error;
+  if (const fs::path file = fs::path(name) / kRunConfig; fs::is_regular_file(file, error)) {
     const fs::path folder = fs::weakly_canonical(name).parent_path();
     check(folder.filename() != "checkpoints",
           "{0} is a checkpoint, not a configuration. To resume its run from the newest one: ./train {1} "

@@ -332,7 +332,8 @@ std::vector<NumberFormat> numbers_of(ExportFormat format) {
 void check_options(const ExportOptions& options) {
   const std::vector<NumberFormat> numbers = numbers_of(options.format);
   check(!options.numbers || std::ranges::find(numbers, *options.numbers) != numbers.end(),
-        "--format {} writes {}, found --dtype {}", name_of(options.format),
+        "--format {} writes {}{}, found --dtype {}", name_of(options.format),
+        options.format == ExportFormat::kPeft ? "the adapter in " : "",
         join_words(names_of<NumberFormat>(numbers)), options.numbers ? name_of(*options.numbers) : "");
   check(options.format != ExportFormat::kPeft || options.tokenizer.empty(),
         "--format peft writes no tokenizer, found --tokenizer {}", options.tokenizer);

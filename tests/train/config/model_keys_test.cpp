@@ -264,6 +264,10 @@ TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
             "\"norms+none\"");
   EXPECT_EQ(refused("norms+mlp+norms"),
             "norms+mlp+norms: train.recompute names norms twice, found \"norms+mlp+norms\"");
+  for (const char* list : {"norms,mlp", "[norms, mlp]", "norms mlp"})
+    EXPECT_NE(refused(list).find("several have a plus between them: norms+attention"), std::string::npos)
+        << refused(list);
+  EXPECT_NE(refused_override("train.lora.parts=q_proj,v_proj").find("attention+mlp"), std::string::npos);
   for (const char* bad : {"norms+", "+norms", "norms++mlp", "\"\"", "[norms]", "norms, mlp"})
     EXPECT_NE(refused(bad), "accepted") << bad;
 }
