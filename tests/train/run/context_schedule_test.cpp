@@ -145,7 +145,7 @@ TEST_F(ContextScheduleRun, PlansEveryStage) {
   const auto peak = [&](size_t stage) { return json["stages"][stage]["peak_bytes"].get<int64_t>(); };
   ASSERT_NE(peak(0), peak(1));
   const ProcessResult too_much =
-      plan({"--device-memory", std::to_string((peak(0) + peak(1)) / 2), "--set", "device=cpu"});
+      plan({"--device-memory", fmt::format("{}B", (peak(0) + peak(1)) / 2), "--set", "device=cpu"});
   EXPECT_EQ(too_much.status, 2) << too_much.out << too_much.error;
   const ProcessResult fit = plan({"--fit", "batch", "--device-memory", "1GiB"});
   EXPECT_EQ(fit.status, 1);
