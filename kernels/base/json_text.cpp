@@ -1,7 +1,7 @@
 #include "kernels/base/json_text.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -47,6 +47,155 @@ std::string reason_of(const json::exception& error) {
   return reason.size() > kLongest ? out + " ..." : out;
 }
 
+// Names places in a text.
+class Place {
+ public:
+  Place(std::string_view text, const std::string& name, int64_t first_line)
+      : text_(text), name_(name), first_line_(first_line) {}
+
+  // Of the byte before `at`. Reads all of the text before it, so it is for messages.
+  std::string of(const char* at) const {
+    const std::string_view before(text_.data(),
+                                  static_cast<size_t>(std::max(at - 1, text_.data()) - text_.data()));
+    const size_t line_end = before.rfind('\n');
+    return fmt::format("{}:{}:{}", name_, first_line_ + std::count(before.begin(), before.end(), '\n'),
+                       before.size() - (line_end == std::string_view::npos ? 0 : line_end + 1) + 1);
+  }
+  std::string of_byte(size_t number) const { return of(text_.data() + std::min(number, text_.size() + 1)); }
+
+ private:
+  std::string_view text_;
+  const std::string& name_;
+  int64_t first_line_;
+};
+
+// Takes what the parser finds, and makes the value of it.
+class Builder {
+ public:
+  Builder(const Place& place, const char* const& furthest, const JsonLimits& limits,
+          std::span<const JsonPart> parts)
+      : place_(place), furthest_(furthest), limits_(limits), parts_(parts) {}
+  json& root() { return root_; }
+
+  // The parser calls these; true: go on.
+  bool null() { return scalar(nullptr); }
+  bool boolean(bool value) { return scalar(value); }
+  bool number_integer(int64_t value) { return scalar(value); }
+  bool number_unsigned(uint64_t value) { return scalar(value); }
+  bool number_float(double value, const std::string&) { return scalar(value); }
+  bool binary(json::binary_t&) { return false; }  // JSON has none
+  bool string(const std::string& text) {
+    json& value = slot();
+    if (value.is_string())
+      value.get_ref<std::string&>() = text;  // in the memory of the item before
+    else
+      value = text;
+    return ended();
+  }
+  bool key(const std::string& text) {
+    if (in_part()) {
+      key_ = text;
+      after_key_ = furthest_;
+      return true;
+    }
+    const auto [member, is_new] = open_.back()->get_ref<json::object_t&>().try_emplace(text);
+    if (!is_new && !limits_.repeated_keys) refuse_repeated(text, furthest_);
+    member_ = &member->second;
+    if (!parts_.empty() && part_ == nullptr) key_ = text;
+    return true;
+  }
+  bool start_object(size_t) { return begin(json::value_t::object); }
+  bool start_array(size_t) { return begin(json::value_t::array); }
+  bool end_object() { return end(); }
+  bool end_array() { return end(); }
+  bool parse_error(size_t byte, const std::string&, const json::exception& error) {
+    // Other errors than of the grammar are of a number too large for a double.
+    const bool is_grammar = dynamic_cast<const json::parse_error*>(&error) != nullptr;
+    fail("{}: not JSON: {}", is_grammar ? place_.of_byte(byte) : place_.of(furthest_), reason_of(error));
+  }
+
+ private:
+  bool in_part() const { return part_ != nullptr && open_.size() == part_depth_; }
+
+  [[noreturn]] void refuse_repeated(const std::string& key, const char* after) const {
+    fail("{}: the key {} is given twice in one object", place_.of(after), brief(json(key)));
+  }
+
+  // Where the next value belongs. In an item of a part it may hold a value of the item before.
+  json& slot() {
+    if (open_.empty()) return root_;
+    if (in_part()) return item_;
+    json& parent = *open_.back();
+    if (parent.is_object()) return *member_;
+    if (&parent == &item_ && used_ < item_.size()) return item_[used_++];
+    if (&parent == &item_) ++used_;
+    parent.push_back(nullptr);
+    return parent.back();
+  }
+  template <class T>
+  bool scalar(T value) {
+    slot() = value;
+    return ended();
+  }
+
+  bool begin(json::value_t kind) {
+    if (std::ssize(open_) + 1 > limits_.depth)
+      fail("{}: lists and objects are nested more than {} deep", place_.of(furthest_), limits_.depth);
+    const bool is_item = in_part();
+    if (!parts_.empty() && part_ == nullptr) enter(kind == json::value_t::array);
+    json& value = slot();
+    used_ = is_item ? 0 : used_;
+    // The strings of a list that is an item are written over those of the item before.
+    if (!is_item || kind != json::value_t::array || !value.is_array()) value = kind;
+    open_.push_back(&value);
+    return true;
+  }
+  bool end() {
+    json& value = *open_.back();
+    if (&value == &item_ && item_.is_array())
+      item_.erase(item_.begin() + static_cast<ptrdiff_t>(used_), item_.end());
+    if (in_part()) part_ = nullptr;
+    open_.pop_back();
+    if (paths_.size() > open_.size()) paths_.pop_back();
+    return ended();
+  }
+
+  // After a value: hands it over if it is an item.
+  bool ended() {
+    if (in_part() && !part_->on_item(key_, item_)) refuse_repeated(key_, after_key_);
+    return true;
+  }
+
+  // A list or an object that is not within a part begins.
+  void enter(bool is_list) {
+    const bool is_member = !open_.empty() && open_.back()->is_object();
+    std::string path = open_.empty() ? "" : is_member ? paths_.back() + key_ : paths_.back() + "[]";
+    for (const JsonPart& part : parts_)
+      if (part.path == path && part.is_list == is_list) {
+        part_ = &part;
+        key_.clear();  // which a list's items have none of
+        part_depth_ = open_.size() + 1;
+      }
+    paths_.push_back(path.empty() ? "" : path + ".");
+  }
+
+  const Place& place_;
+  const char* const& furthest_;  // how far the parser has read
+  const JsonLimits& limits_;
+  std::span<const JsonPart> parts_;
+  json root_;
+  std::vector<json*> open_;  // the lists and objects that have begun and not ended
+  std::vector<std::string>
+      paths_;               // where there are parts: of the open ones outside of them, with a last dot
+  json* member_ = nullptr;  // the value of the last key
+  const JsonPart* part_ = nullptr;  // the open one
+  size_t part_depth_ = 0;           // of open_, where its items are the next values
+  json item_;
+  size_t used_ = 0;  // items of item_, where that is a list, that belong to this one
+  std::string key_;  // the last one, but for those within items
+  const char* after_key_ = nullptr;
+};
+
 const json& member(const json& object, const std::string& key, const std::string& name, const char* wanted) {
   check(object.is_object(), "{}: wanted a JSON object, found {}", name, brief(object));
   const auto found = object.find(key);
@@ -56,49 +205,19 @@ const json& member(const json& object, const std::string& key, const std::string
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits) {
+json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits,
+                std::span<const JsonPart> parts) {
   check(text.size() <= limits.bytes, "{}: {} bytes of JSON; the limit is {}", name, text.size(),
         limits.bytes);
-  const char* const begin = text.data();
-  const char* const end = begin + text.size();
-  const char* furthest = begin;
-  const auto place = [&](const char* at) {  // of the byte before `at`
-    const std::string_view before(begin, static_cast<size_t>(std::max(at - 1, begin) - begin));
-    const size_t line_end = before.rfind('\n');
-    return fmt::format("{}:{}:{}", name, limits.first_line + std::count(before.begin(), before.end(), '\n'),
-                       before.size() - (line_end == std::string_view::npos ? 0 : line_end + 1) + 1);
-  };
-
+  const Place place(text, name, limits.first_line);
   // The parser would take a zero byte for the end of the text and ignore the rest.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    fail("{}: not JSON: a zero byte", place(begin + zero + 1));
-
-  int64_t depth = 0;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-    using Event = json::parse_event_t;
-    // place() reads all of the text before it, so it is only called for a message.
-    if (event == Event::object_start || event == Event::array_start) {
-      if (++depth > limits.depth)
-        fail("{}: lists and objects are nested more than {} deep", place(furthest), limits.depth);
-      if (event == Event::object_start) keys.emplace_back();
-    } else if (event == Event::object_end || event == Event::array_end) {
-      --depth;
-      if (event == Event::object_end) keys.pop_back();
-    } else if (event == Event::key && !limits.repeated_keys) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second)
-        fail("{}: the key {} is given twice in one object", place(furthest), brief(parsed));
-    }
-    return true;
-  };
-  try {
-    return json::parse(Cursor{begin, &furthest}, Cursor{end, &furthest}, watch);
-  } catch (const json::parse_error& error) {
-    fail("{}: not JSON: {}", place(begin + std::min(error.byte, text.size() + 1)), reason_of(error));
-  } catch (const json::exception& error) {  // a number too large for a double
-    fail("{}: not JSON: {}", place(furthest), reason_of(error));
-  }
+    fail("{}: not JSON: a zero byte", place.of(text.data() + zero + 1));
+  const char* const end = text.data() + text.size();
+  const char* furthest = text.data();
+  Builder builder(place, furthest, limits, parts);
+  json::sax_parse(Cursor{text.data(), &furthest}, Cursor{end, &furthest}, &builder);
+  return std::move(builder.root());
 }
 
 json read_json(const std::filesystem::path& path, const JsonLimits& limits) {

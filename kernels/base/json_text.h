@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,9 +22,19 @@ struct JsonLimits {
   int64_t first_line = 1;      // of `text` within the file that it is a part of
 };
 
+// A list or an object with so many items that it is handed over one by one, instead of being kept: the value
+// that parse_json returns has an empty one in its place. A value of the other kind is kept, as any other.
+struct JsonPart {
+  std::string path;  // the keys that lead to it, with dots between them; "": the whole text
+  bool is_list = false;
+  // `key` is "" in a list. In an object false says that the key was there before, which is an error.
+  std::function<bool(const std::string& key, const nlohmann::json& item)> on_item = {};
+};
+
 // Error: text that is not JSON, or that goes beyond the limits; the message begins with `name`:line:column
 // (both from 1, the column in bytes).
-nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
+nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {},
+                          std::span<const JsonPart> parts = {});
 
 // A whole file. Error: as parse_json, and a file that cannot be read.
 nlohmann::json read_json(const std::filesystem::path& path, const JsonLimits& limits = {});

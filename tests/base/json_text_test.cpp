@@ -66,6 +66,41 @@ TEST(JsonText, FaultsHaveAPlace) {
             500u);  // the token is not printed whole
 }
 
+// What was handed over, item by item, and what was kept
+std::string parts_of(const std::string& text, std::vector<JsonPart> parts) {
+  std::string items;
+  for (JsonPart& part : parts)
+    part.on_item = [&items, path = part.path](const std::string& key, const nlohmann::json& item) {
+      items += fmt::format("{}[{}]={} ", path, key, item.dump());
+      return key != "twice";
+    };
+  const std::string kept = parse_json(text, "f.json", {}, parts).dump();
+  return items + kept;
+}
+
+TEST(JsonText, LargePartsAreHandedOver) {
+  const std::string text =
+      R"({"v": [1], "m": {"v": {"a": 1, "b": [2, ["x"]], "c": {"v": {"a": 2}}}, "l": [["p", "q"], ["r"], "s", ["t", "u", 3], [], {"l": [4]}]}, "z": 5})";
+  EXPECT_EQ(parts_of(text, {{.path = "m.v"}, {.path = "m.l", .is_list = true}}),
+            "m.v[a]=1 m.v[b]=[2,[\"x\"]] m.v[c]={\"v\":{\"a\":2}} "
+            "m.l[]=[\"p\",\"q\"] m.l[]=[\"r\"] m.l[]=\"s\" m.l[]=[\"t\",\"u\",3] m.l[]=[] m.l[]={\"l\":[4]} "
+            R"({"m":{"l":[],"v":{}},"v":[1],"z":5})");
+  // Of the other kind, or elsewhere: kept
+  const std::string whole = nlohmann::json::parse(text).dump();
+  EXPECT_EQ(parts_of(text, {{.path = "m.v", .is_list = true}, {.path = "m.l"}, {.path = "z"}, {.path = "a"}}),
+            whole);
+  EXPECT_EQ(parts_of("[[1, 2], [3]]", {{.path = "", .is_list = true}}), "[]=[1,2] []=[3] []");
+  EXPECT_EQ(parts_of(R"({"": {"": 1}})", {{.path = ""}}), R"([]={"":1} {})");
+  for (const std::string broken :
+       {"{\"m\": {\"v\": {\"a\": 1,\n\"twice\": 2}}}", "{\"m\": {\"v\": {\"a\":\nnope}}}"})
+    EXPECT_THROW(parts_of(broken, {{.path = "m.v"}}), Error);
+  try {
+    parts_of("{\"m\": {\"v\": {\"a\": 1,\n \"twice\":\n 2}}}", {{.path = "m.v"}});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), std::string("f.json:2:8: the key \"twice\" is given twice in one object"));
+  }
+}
+
 TEST(JsonText, AKeyIsGivenOnce) {
   EXPECT_EQ(error_of("{\"a\": {\"a\": 1},\n\"\\u0061\": 2}"),
             "f.json:2:8: the key \"a\" is given twice in one object");
