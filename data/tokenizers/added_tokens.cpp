@@ -71,25 +71,49 @@ std::string_view without_outer_blanks(std::string_view text) {
 
 AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized,
                                    const std::function<std::string(std::string_view)>& normalize) {
-  for (const AddedToken& token : tokens) {
-    if (token.normalized != normalized) continue;
-    const std::string content = normalized ? normalize(token.content) : token.content;
-    if (!by_content_.emplace(content, &token).second) continue;  // the first of the same counts
-    has_others_ = has_others_ || !token.special;
-    std::vector<size_t>& lengths = lengths_[static_cast<unsigned char>(content[0])];
-    const auto at = std::ranges::lower_bound(lengths, content.size(), std::greater<>());
-    if (at == lengths.end() || *at != content.size()) lengths.insert(at, content.size());
-  }
+  first_.fill(kNone);
+  for (const AddedToken& token : tokens)
+    if (token.normalized == normalized) add(normalized ? normalize(token.content) : token.content, token);
 }
 
-const AddedToken* AddedTokenFinder::token_at(std::string_view text, size_t at, size_t& bytes) const {
-  for (const size_t length : lengths_[static_cast<unsigned char>(text[at])]) {
-    const auto found = by_content_.find(text.substr(at, length));
-    if (found == by_content_.end()) continue;
-    bytes = found->first.size();
-    return found->second;
+void AddedTokenFinder::add(std::string_view content, const AddedToken& token) {
+  int32_t node = kNone;
+  for (const char character : content) {
+    const auto byte = static_cast<unsigned char>(character);
+    const int32_t first = node == kNone ? first_[byte] : nodes_[static_cast<size_t>(node)].child;
+    int32_t next = first;
+    while (next != kNone && nodes_[static_cast<size_t>(next)].byte != byte)
+      next = nodes_[static_cast<size_t>(next)].sibling;
+    if (next == kNone) {
+      next = static_cast<int32_t>(nodes_.size());
+      nodes_.push_back({.byte = byte, .sibling = first});
+      (node == kNone ? first_[byte] : nodes_[static_cast<size_t>(node)].child) = next;
+    }
+    node = next;
   }
-  return nullptr;
+  Node& last = nodes_[static_cast<size_t>(node)];
+  if (last.token != nullptr) return;  // the first of the same counts
+  last.token = &token;
+  has_others_ = has_others_ || !token.special;
+}
+
+// The longest content that begins at `at`; null: none does.
+const AddedToken* AddedTokenFinder::token_at(std::string_view text, size_t at, size_t& bytes) const {
+  const AddedToken* longest = nullptr;
+  size_t end = at;
+  for (int32_t node = first_[static_cast<unsigned char>(text[at])]; node != kNone;) {
+    const Node& n = nodes_[static_cast<size_t>(node)];
+    ++end;
+    if (n.token != nullptr) {
+      longest = n.token;
+      bytes = end - at;
+    }
+    if (end == text.size()) break;
+    node = n.child;
+    while (node != kNone && nodes_[static_cast<size_t>(node)].byte != static_cast<unsigned char>(text[end]))
+      node = nodes_[static_cast<size_t>(node)].sibling;
+  }
+  return longest;
 }
 
 void AddedTokenFinder::split(std::string_view text, SpecialTokens special,
@@ -101,6 +125,10 @@ void AddedTokenFinder::split(std::string_view text, SpecialTokens special,
     done = end;
   };
   for (size_t at = 0; at < text.size();) {
+    if (first_[static_cast<unsigned char>(text[at])] == kNone) {
+      ++at;
+      continue;
+    }
     size_t bytes = 0;
     const AddedToken* token = token_at(text, at, bytes);
     if (token == nullptr) {

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +24,7 @@ class AddedTokenFinder {
 
   // Whether split() finds tokens at all.
   bool finds(SpecialTokens special) const {
-    return has_others_ || (special == SpecialTokens::kMatched && !by_content_.empty());
+    return has_others_ || (special == SpecialTokens::kMatched && !nodes_.empty());
   }
 
   // Cuts `text` into texts and tokens, in their order. No text is empty.
@@ -34,11 +33,21 @@ class AddedTokenFinder {
              const std::function<void(const AddedToken&)>& on_token) const;
 
  private:
+  // The contents as a tree: a node stands for the bytes on the way to it.
+  static constexpr int32_t kNone = -1;
+  struct Node {
+    unsigned char byte;                 // the last one
+    int32_t child = kNone;              // the first node with one more byte
+    int32_t sibling = kNone;            // the next one with another last byte
+    const AddedToken* token = nullptr;  // whose content ends here
+  };
+
+  void add(std::string_view content, const AddedToken& token);
   const AddedToken* token_at(std::string_view text, size_t at, size_t& bytes) const;
 
-  std::map<std::string, const AddedToken*, std::less<>> by_content_;
-  bool has_others_ = false;                       // that are not special
-  std::array<std::vector<size_t>, 256> lengths_;  // of contents by their first byte; descending
+  std::vector<Node> nodes_;
+  std::array<int32_t, 256> first_;  // the node of a single byte; kNone: no content begins so
+  bool has_others_ = false;         // that are not special
 };
 
 }  // namespace tessera
