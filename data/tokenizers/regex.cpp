@@ -51,8 +51,11 @@ class Translation {
       if (c == ']') in_class_ = false;
       return take(1);
     }
-    if (c == '^' || c == '$') refuse(1);
-    if (c == '[') {
+    if (c == '^' || c == '$') {  // of lines, which is what they are in Oniguruma
+      out_ += "(?m:";
+      take(1);
+      out_ += ')';
+    } else if (c == '[') {
       take(next_is("[^") ? 2 : 1);
       if (next_is("]")) refuse(1);
       in_class_ = true;
@@ -106,9 +109,17 @@ class Translation {
     while (end < rest_.size() && (is_digit(rest_[end]) || rest_[end] == ',')) ++end;
     const std::string_view inner = rest_.substr(1, end - 1);
     const size_t commas = static_cast<size_t>(std::ranges::count(inner, ','));
-    if (end == rest_.size() || rest_[end] != '}' || inner.empty() || inner[0] == ',' || commas > 1 ||
-        (end + 1 < rest_.size() && rest_[end + 1] == '+'))  // not possessive in Oniguruma
+    if (end == rest_.size() || rest_[end] != '}' || inner.empty() || inner[0] == ',' || commas > 1)
       refuse(end + 2);
+    if (end + 1 < rest_.size() && rest_[end + 1] == '+')
+      fail(
+          "{}: the regular expression has {}, which is read in two ways: Oniguruma, and so Hugging Face's "
+          "library, "
+          "repeats {} once or more; to tiktoken it is possessive, and never gives back what it took. "
+          "Expected one "
+          "that says which: (?:...{})+ or (?>...{})",
+          where_, in_quotes(rest_.substr(0, end + 2)), rest_.substr(0, end + 1), rest_.substr(0, end + 1),
+          rest_.substr(0, end + 1));
     take(end + 1);
   }
 
