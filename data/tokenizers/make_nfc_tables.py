@@ -41,6 +41,14 @@ def main():
         else:
             classes.append([code, code, number])
 
+    pool, compatible = [], []  # code points; [code, the first of them, their number]
+    for code in CODES:
+        text = unicodedata.normalize("NFKD", chr(code))
+        if text == unicodedata.normalize("NFD", chr(code)):
+            continue
+        compatible.append((code, len(pool), len(text)))
+        pool += map(ord, text)
+
     def entries(table):
         return rows("{" + ", ".join(hex(n) if i < 2 or n > 255 else str(n) for i, n in enumerate(e)) + "}" for e in table)
 
@@ -65,6 +73,18 @@ inline constexpr Decomposition kComposites[] = {{
 // Those that never are
 inline constexpr Decomposition kNeverComposed[] = {{
 {entries(others)}
+}};
+
+// A character that form KC replaces: `count` of kCompatibleCodes from `first` on, which are decomposed
+struct Compatible {{
+  uint32_t code;
+  uint16_t first, count;
+}};
+inline constexpr uint32_t kCompatibleCodes[] = {{
+{rows(map(hex, pool))}
+}};
+inline constexpr Compatible kCompatible[] = {{
+{rows(f"{{{hex(code)}, {first}, {count}}}" for code, first, count in compatible)}
 }};
 
 // Canonical combining classes that are not 0

@@ -29,12 +29,24 @@ class Tables {
     return tables;
   }
 
-  // May change in form C, or change with its neighbours.
-  bool is_unsafe(uint32_t code) const { return unsafe_[code]; }
+  // May change in the form, or change with its neighbours.
+  bool is_unsafe(uint32_t code, NormalForm form) const {
+    return unsafe_[code] || (form == NormalForm::kNfkc && compatible_.contains(code));
+  }
 
   uint8_t combining_class(uint32_t code) const {
     const auto found = classes_.find(code);
     return found == classes_.end() ? 0 : found->second;
+  }
+
+  void decompose(uint32_t code, NormalForm form, std::vector<uint32_t>& out) const {
+    if (form == NormalForm::kNfkc)
+      if (const auto found = compatible_.find(code); found != compatible_.end()) {
+        const uint32_t* const first = kCompatibleCodes + found->second->first;
+        out.insert(out.end(), first, first + found->second->count);
+        return;
+      }
+    decompose(code, out);
   }
 
   void decompose(uint32_t code, std::vector<uint32_t>& out) const {
@@ -73,6 +85,7 @@ class Tables {
       decompositions_[d.code] = &d;
       unsafe_[d.code] = true;
     }
+    for (const Compatible& c : kCompatible) compatible_[c.code] = &c;
     for (const CombiningClass& range : kCombiningClasses)
       for (uint32_t code = range.first; code <= range.last; ++code) {
         classes_[code] = range.number;
@@ -83,6 +96,7 @@ class Tables {
   }
 
   std::unordered_map<uint32_t, const Decomposition*> decompositions_;
+  std::unordered_map<uint32_t, const Compatible*> compatible_;
   std::unordered_map<uint64_t, uint32_t> composites_;
   std::unordered_map<uint32_t, uint8_t> classes_;
   std::bitset<0x110000> unsafe_;
@@ -129,29 +143,31 @@ void join(std::vector<uint32_t>& codes) {
 
 }  // namespace
 
-bool looks_composed(std::string_view text) {
-  constexpr unsigned char kFirstUnsafe = 0xCC;  // the first byte of U+0300
+bool looks_composed(std::string_view text, NormalForm form) {
+  if (form == NormalForm::kNone) return true;
+  // The first byte of U+0300, and of U+00A0
+  const unsigned char first_unsafe = form == NormalForm::kNfc ? 0xCC : 0xC2;
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   const Tables& tables = Tables::get();
   for (size_t at = 0; at < text.size();) {
-    if (bytes[at] < kFirstUnsafe) {
+    if (bytes[at] < first_unsafe) {
       ++at;
       continue;
     }
     const CodePoint next = *first_code_point(text.substr(at));
-    if (tables.is_unsafe(next.code)) return false;
+    if (tables.is_unsafe(next.code, form)) return false;
     at += next.bytes;
   }
   return true;
 }
 
-std::string compose(std::string_view text) {
+std::string compose(std::string_view text, NormalForm form) {
   std::vector<uint32_t> codes;
   codes.reserve(text.size());
   const Tables& tables = Tables::get();
   for (size_t at = 0; at < text.size();) {
     const CodePoint next = *first_code_point(text.substr(at));
-    tables.decompose(next.code, codes);
+    tables.decompose(next.code, form, codes);
     at += next.bytes;
   }
   sort_marks(codes);
