@@ -269,7 +269,7 @@ class Pipeline {
 };
 
 // Reads an input, piece by piece, until on_piece returns false.
-void read_input(const fs::path& input, InputFormat format, const Tokenizer& tokenizer, SpecialTokens special,
+void read_input(const fs::path& input, InputFormat format, const Tokenizer& tokenizer,
                 const std::function<bool(Piece)>& on_piece,
                 const std::function<void(int64_t)>& on_read = {}) {
   read_pieces(input, format,
@@ -279,7 +279,7 @@ void read_input(const fs::path& input, InputFormat format, const Tokenizer& toke
                      return on_piece(std::move(piece));
                    },
                .on_read = on_read,
-               .cut = [&](std::string_view text) { return tokenizer.last_cut(text, special); }});
+               .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
 }
 
 void notice(const std::string& text) { print_stderr("prepare: notice: " + text + "\n"); }
@@ -361,7 +361,7 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
     return true;
   };
   for (const fs::path& input : options.inputs)
-    read_input(input, options.format, tokenizer, options.chat.special, on_piece, [&](int64_t bytes) {
+    read_input(input, options.format, tokenizer, on_piece, [&](int64_t bytes) {
       read_bytes += bytes;
       progress.update(input, read_bytes, pipeline.totals().documents);
     });
@@ -401,7 +401,7 @@ void show(const Options& options, const Tokenizer& tokenizer, const SampleEncode
   SampleShow shown(encoder, tokenizer, options.show);
   for (const fs::path& input : options.inputs)
     if (shown.wants_more())
-      read_input(input, options.format, tokenizer, options.chat.special,
+      read_input(input, options.format, tokenizer,
                  [&](const Piece& piece) { return shown.add(piece); });
 }
 

@@ -63,7 +63,7 @@ Bpe::Bpe(const TokenizerDefinition& definition, const std::string& where)
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     const std::string& token = definition.tokens[id];
     if (token.size() == 1) byte_tokens_[static_cast<unsigned char>(token[0])] = static_cast<int32_t>(id);
-    if (ignore_merges_ && !token.empty()) whole_.emplace(token, static_cast<int32_t>(id));
+    if (ignore_merges_ && !token.empty()) whole_.add(token, static_cast<int32_t>(id));
   }
   const size_t size = std::bit_ceil(2 * definition.merges.size() + 2);
   merges_.resize(size);
@@ -141,8 +141,7 @@ void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids
 
 void Bpe::encode_anew(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const {
   if (ignore_merges_)
-    if (const auto whole = whole_.find(std::string(piece)); whole != whole_.end())
-      return ids.push_back(whole->second);
+    if (const int32_t whole = whole_.find(piece); whole >= 0) return ids.push_back(whole);
   if (piece.size() <= kShort) return encode_short(piece, ids, left_out);
   encode_long(piece, ids, left_out);
 }

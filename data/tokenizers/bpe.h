@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "data/tokenizers/definition.h"
+#include "data/tokenizers/token_ids.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -54,7 +54,7 @@ class Bpe {
   std::vector<Slot> merges_;              // a hash table; its size is a power of two
   int shift_ = 0;                         // from a hash of 64 bits to an index
   bool ignore_merges_;
-  std::unordered_map<std::string, int32_t> whole_;  // with ignore_merges: the tokens
+  TokenIds whole_;  // with ignore_merges: the tokens
 };
 
 class Bpe::Cache {

@@ -28,20 +28,33 @@ std::string name_of_content(const TokenizerDefinition& d) {
   const auto add_numbers = [&](std::initializer_list<int64_t> numbers) {
     checksum.update(std::as_bytes(std::span(numbers.begin(), numbers.size())));
   };
-  add_numbers({d.compose, d.prefix_blank, d.ignore_merges, std::ssize(d.splits), std::ssize(d.added),
-               std::ssize(d.tokens), std::ssize(d.merges)});
-  for (const SplitRule& rule : d.splits) {
-    add_numbers({static_cast<int64_t>(rule.behavior), rule.literal, rule.invert});
-    add_text(rule.pattern);
-  }
+  add_numbers({static_cast<int64_t>(d.form), d.prefix_blank, d.ignore_merges, std::ssize(d.splits),
+               std::ssize(d.added), std::ssize(d.tokens), std::ssize(d.merges)});
+  const auto add_rules = [&](const std::vector<SplitRule>& rules) {
+    for (const SplitRule& rule : rules) {
+      add_numbers({static_cast<int64_t>(rule.behavior), rule.literal, rule.invert});
+      add_text(rule.pattern);
+    }
+  };
+  add_rules(d.splits);
   for (const AddedToken& token : d.added) {
     // Whether the text is normalised first matters only where it is.
-    add_numbers({token.id, token.special, token.normalized && d.compose, token.single_word, token.strip_left,
-                 token.strip_right});
+    add_numbers({token.id, token.special, token.normalized && d.form != NormalForm::kNone, token.single_word,
+                 token.strip_left, token.strip_right});
     add_text(token.content);
   }
   for (const std::string& token : d.tokens) add_text(token);
   for (const Merge& merge : d.merges) add_numbers({merge.left, merge.right});
+  // What few tokenizers have is named where it is, so that the others keep their checksums.
+  if (!d.byte_splits.empty()) {
+    add_text("byte_splits");
+    add_rules(d.byte_splits);
+  }
+  if (!d.unreachable.empty()) add_text("unreachable");
+  for (const UnreachableToken& token : d.unreachable) {
+    add_numbers({token.id});
+    add_text(token.content);
+  }
   return "bpe-" + checksum.digits();
 }
 
@@ -84,7 +97,7 @@ class BpeTokenizer final : public Tokenizer {
                const std::string& where)
       : definition_(std::move(definition)),
         bpe_(definition_, where),
-        pre_tokenizer_(definition_.splits, where),
+        pre_tokenizer_(definition_.splits, where, definition_.byte_splits),
         added_(definition_.added, false, {}),
         added_normalized_(definition_.added, true,
                           [this](std::string_view text) { return normalized(text); }),
@@ -92,21 +105,19 @@ class BpeTokenizer final : public Tokenizer {
         name_(name_of_content(definition_)),
         json_(json.empty() ? tokenizer_json(definition_) : std::move(json)) {
     token_bytes_ = definition_.tokens;
+    for (const UnreachableToken& token : definition_.unreachable)
+      token_bytes_[static_cast<size_t>(token.id)] = token.content;
     for (const AddedToken& token : definition_.added) {
       const auto id = static_cast<size_t>(token.id);
       if (id >= token_bytes_.size()) token_bytes_.resize(id + 1);
       token_bytes_[id] = token.content;
       if (token.special) special_.push_back(token.id);
     }
-    // The tokens that are searched for in documents must not cross a cut.
-    for (const SpecialTokens special : {SpecialTokens::kAsText, SpecialTokens::kMatched})
-      cuts_between_words_[static_cast<size_t>(special)] =
-          pre_tokenizer_.splits_between_words() && !definition_.prefix_blank &&
-          std::ranges::none_of(definition_.added, [&](const AddedToken& token) {
-            return (!token.special || special == SpecialTokens::kMatched) &&
-                   (token.content.find(' ') != std::string::npos || token.strip_left || token.strip_right ||
-                    token.single_word);
-          });
+    cuts_between_words_ =
+        pre_tokenizer_.splits_between_words() && !definition_.prefix_blank &&
+        std::ranges::none_of(definition_.added, [this](const AddedToken& token) {
+          return may_cross_cut(token, token.normalized ? normalized(token.content) : token.content);
+        });
   }
 
   std::string_view name() const override { return name_; }
@@ -136,7 +147,8 @@ class BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids, bool show_special) const override {
     std::string text;
     for (const int32_t id : ids) {
-      check(id >= 0 && id < vocab_size() && !token_bytes_[static_cast<size_t>(id)].empty(),
+      check(id >= 0 && id < vocab_size() &&
+                (!token_bytes_[static_cast<size_t>(id)].empty() || has_token(definition_, id)),
             "the id {} has no token in the tokenizer {}, whose ids are 0 to {}", id, name_, vocab_size() - 1);
       if (show_special || !std::ranges::binary_search(special_, id))
         text += token_bytes_[static_cast<size_t>(id)];
@@ -144,24 +156,31 @@ class BpeTokenizer final : public Tokenizer {
     return text;
   }
 
-  size_t last_cut(std::string_view text, SpecialTokens special) const override {
-    return cuts_between_words_[static_cast<size_t>(special)] ? last_blank_between_words(text) : 0;
+  size_t last_cut(std::string_view text) const override {
+    return cuts_between_words_ ? last_blank_between_words(text) : 0;
   }
 
   std::vector<std::array<std::string, 2>> facts() const override {
     std::vector<std::array<std::string, 2>> facts;
-    const auto tokens = std::ranges::count_if(token_bytes_, [](const auto& token) { return !token.empty(); });
+    const auto tokens =
+        std::ranges::count_if(token_bytes_, [](const auto& token) { return !token.empty(); }) +
+        std::ranges::count(definition_.unreachable, "", &UnreachableToken::content);
     facts.push_back({"tokens", fmt::format("{}", tokens)});
+    if (!definition_.unreachable.empty())
+      facts.push_back({"tokens of no text", fmt::format("{}", definition_.unreachable.size())});
     facts.push_back(
         {"merges", fmt::format("{}{}", definition_.merges.size(),
                                definition_.ignore_merges ? ", not for pieces that are tokens" : "")});
     if (const int32_t missing = bpe_.bytes_without_token())
       facts.push_back({"bytes without a token", fmt::format("{}", missing)});
-    facts.push_back({"normal form", definition_.compose ? "NFC" : "none: text is taken as it is"});
+    facts.push_back({"normal form", definition_.form == NormalForm::kNone ? "none: text is taken as it is"
+                                                                          : name_of(definition_.form)});
     if (definition_.prefix_blank) facts.push_back({"before a text", "a blank, if it begins with none"});
-    for (const SplitRule& rule : definition_.splits)
-      facts.push_back({"splits", fmt::format("{} ({}{})", printable(rule.pattern), name_of(rule.behavior),
-                                             rule.invert ? ", inverted" : "")});
+    for (const auto& [what, rules] :
+         {std::pair("splits", definition_.splits), std::pair("splits of bytes", definition_.byte_splits)})
+      for (const SplitRule& rule : rules)
+        facts.push_back({what, fmt::format("{} ({}{})", printable(rule.pattern), name_of(rule.behavior),
+                                           rule.invert ? ", inverted" : "")});
     for (const auto& [what, ids] :
          {std::pair("template before", definition_.before), std::pair("template after", definition_.after)})
       for (const int32_t id : ids) facts.push_back({what, token_fact(id)});
@@ -225,12 +244,21 @@ class BpeTokenizer final : public Tokenizer {
     return line;
   }
 
+  // Whether the token may be found otherwise if a text is cut between an ASCII letter and a blank: it is on both
+  // sides, takes the blank, or looks at the letter.
+  static bool may_cross_cut(const AddedToken& token, std::string_view content) {
+    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+    for (size_t i = 0; i + 1 < content.size(); ++i)
+      if (is_letter(content[i]) && content[i + 1] == ' ') return true;
+    return (token.strip_right && is_letter(content.back())) || (token.single_word && content.front() == ' ');
+  }
+
   std::string token_fact(int32_t id) const {
     return fmt::format("{} {}", id, in_quotes(token_bytes_[static_cast<size_t>(id)]));
   }
 
   std::string normalized(std::string_view text) const {
-    return definition_.compose && !looks_composed(text) ? compose(text) : std::string(text);
+    return looks_composed(text, definition_.form) ? std::string(text) : compose(text, definition_.form);
   }
 
   // A text without tokens that are searched for as they are. Bytes that are not UTF-8 are pieces of their
@@ -245,7 +273,7 @@ class BpeTokenizer final : public Tokenizer {
   void encode_utf8(std::string_view text, bool begins, Work& work) const {
     work.part = text;
     work.normalized.clear();
-    if (definition_.compose && !looks_composed(text)) text = work.normalized = compose(text);
+    if (!looks_composed(text, definition_.form)) text = work.normalized = compose(text, definition_.form);
     if (!added_normalized_.finds(work.special)) return encode_normalized(text, begins, work);
     added_normalized_.split(
         text, work.special,
@@ -273,7 +301,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string name_, json_;
   std::vector<std::string> token_bytes_;  // by id, for decode(); "": no token
   std::vector<int32_t> special_;          // ids, ascending
-  std::array<bool, 2> cuts_between_words_{};  // by SpecialTokens
+  bool cuts_between_words_ = false;
   mutable Pool<Scratch> pool_;
 };
 
@@ -286,6 +314,8 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(TokenizerDefinition definition, in
 
 int32_t token_id(const TokenizerDefinition& definition, std::string_view content) {
   for (const AddedToken& token : definition.added)
+    if (token.content == content) return token.id;
+  for (const UnreachableToken& token : definition.unreachable)
     if (token.content == content) return token.id;
   const auto found = std::ranges::find(definition.tokens, content);
   return content.empty() || found == definition.tokens.end()

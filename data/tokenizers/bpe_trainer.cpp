@@ -180,15 +180,15 @@ class Trainer {
 }  // namespace
 
 PieceCounts::PieceCounts(PreTokenizerKind kind)
-    : compose_(definition_of(kind).compose), pre_tokenizer_(definition_of(kind).splits, name_of(kind)) {}
+    : form_(definition_of(kind).form), pre_tokenizer_(definition_of(kind).splits, name_of(kind)) {}
 
 void PieceCounts::add(std::string_view text) {
   const auto count = [&](std::string_view piece) { ++counts_[std::string(piece)]; };
   for_each_utf8_run(
       text,
       [&](std::string_view run) {
-        const bool is_composed = !compose_ || looks_composed(run);
-        const std::string composed = is_composed ? "" : compose(run);
+        const bool is_composed = looks_composed(run, form_);
+        const std::string composed = is_composed ? "" : compose(run, form_);
         pre_tokenizer_.split(is_composed ? run : composed, scratch_, count);
       },
       count);

@@ -22,7 +22,7 @@ class PieceCounts {
   const std::unordered_map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  bool compose_;
+  NormalForm form_;
   PreTokenizer pre_tokenizer_;
   Regex::Scratch scratch_;
   std::unordered_map<std::string, int64_t> counts_;

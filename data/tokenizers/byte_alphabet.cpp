@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kOthers = 0x100;  // where the characters of bytes that are not printable begin
 constexpr uint32_t kOtherCount = 68;
+constexpr uint32_t kEnd = kOthers + kOtherCount;
 
 constexpr bool is_printable(uint32_t byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
@@ -23,13 +24,14 @@ constexpr std::array<uint32_t, 256> characters() {
 }
 constexpr std::array<uint32_t, 256> kCharacters = characters();
 
-constexpr std::array<unsigned char, kOtherCount> others() {
-  std::array<unsigned char, kOtherCount> out{};
-  for (uint32_t byte = 0; byte < 256; ++byte)
-    if (!is_printable(byte)) out[kCharacters[byte] - kOthers] = static_cast<unsigned char>(byte);
+// The byte of each character below kEnd; -1: it stands for none.
+constexpr std::array<int16_t, kEnd> bytes() {
+  std::array<int16_t, kEnd> out{};
+  out.fill(-1);
+  for (uint32_t byte = 0; byte < 256; ++byte) out[kCharacters[byte]] = static_cast<int16_t>(byte);
   return out;
 }
-constexpr std::array<unsigned char, kOtherCount> kOtherBytes = others();
+constexpr std::array<int16_t, kEnd> kBytes = bytes();
 
 }  // namespace
 
@@ -43,17 +45,17 @@ std::string to_byte_alphabet(std::string_view bytes) {
 std::optional<std::string> from_byte_alphabet(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  while (!text.empty()) {
-    const std::optional<CodePoint> next = first_code_point(text);
-    if (!next) return {};
-    if (next->code >= kOthers && next->code < kOthers + kOtherCount) {
-      out += static_cast<char>(kOtherBytes[next->code - kOthers]);
-    } else if (next->code < kOthers && is_printable(next->code)) {
-      out += static_cast<char>(next->code);
-    } else {
-      return {};
+  for (size_t at = 0; at < text.size(); ++at) {
+    // All of them have one or two bytes in UTF-8; in two the first is 0b110 and five bits, the second 0b10 and six.
+    uint32_t code = static_cast<unsigned char>(text[at]);
+    if (code >= 0x80) {
+      const uint32_t second = at + 1 < text.size() ? static_cast<unsigned char>(text[at + 1]) : 0;
+      if (code < 0xC2 || code > 0xDF || second >> 6 != 0b10) return {};
+      code = (code & 0x1F) << 6 | (second & 0x3F);
+      ++at;
     }
-    text.remove_prefix(next->bytes);
+    if (code >= kEnd || kBytes[code] < 0) return {};
+    out += static_cast<char>(kBytes[code]);
   }
   return out;
 }

@@ -42,7 +42,7 @@ class ByteTokenizer final : public Tokenizer {
     return text;
   }
 
-  size_t last_cut(std::string_view text, SpecialTokens) const override { return text.size(); }
+  size_t last_cut(std::string_view text) const override { return text.size(); }
   const std::string& json() const override {
     static const std::string none;
     return none;

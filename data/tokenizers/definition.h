@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizers/nfc.h"
 #include "kernels/base/words.h"
 
 namespace tessera {
@@ -42,23 +43,34 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
+// A token of the vocabulary that no text has: it is empty, or has a character that stands for no byte.
+struct UnreachableToken {
+  int32_t id = 0;
+  std::string content;  // which it decodes to
+  bool operator==(const UnreachableToken&) const = default;
+};
+
 struct Merge {
   int32_t left, right, result;  // ids
 };
 
 struct TokenizerDefinition {
-  std::vector<std::string> tokens;     // their bytes, by id; "": no such token
-  std::vector<Merge> merges;           // the first is done first
-  std::vector<AddedToken> added;       // by ascending id; one may have an id of `tokens`
-  bool compose = false;                // texts are brought into Unicode's form C
-  bool prefix_blank = false;           // a text that does not begin with a blank gets one
-  std::vector<SplitRule> splits;       // each splits the pieces of the one before
+  std::vector<std::string> tokens;            // their bytes, by id; "": no such token
+  std::vector<Merge> merges;                  // the first is done first
+  std::vector<AddedToken> added;              // by ascending id; one may have an id of `tokens`
+  std::vector<UnreachableToken> unreachable;  // by ascending id
+  NormalForm form = NormalForm::kNone;        // that texts are brought into
+  bool prefix_blank = false;                  // a text that does not begin with a blank gets one
+  std::vector<SplitRule> splits;              // each splits the pieces of the one before
+  std::vector<SplitRule> byte_splits;  // then these, which see the pieces as written in the byte alphabet
   bool ignore_merges = false;          // a piece that is a token is that token, whatever the merges say
   std::vector<int32_t> before, after;  // what the template puts around a text
 };
 
 inline bool has_token(const TokenizerDefinition& d, int64_t id) {
   for (const AddedToken& token : d.added)
+    if (token.id == id) return true;
+  for (const UnreachableToken& token : d.unreachable)
     if (token.id == id) return true;
   return id >= 0 && id < std::ssize(d.tokens) && !d.tokens[static_cast<size_t>(id)].empty();
 }
@@ -79,11 +91,12 @@ inline constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
     R"(\s+(?!\S)|\s+)";
 inline constexpr const char* kDigitPattern = R"(\p{N})";
+inline constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";  // ASCII's symbols, too
 
-// `compose` and `splits` of a kind, the rest empty.
+// `form` and `splits` of a kind, the rest empty.
 inline TokenizerDefinition definition_of(PreTokenizerKind kind) {
   TokenizerDefinition made;
-  made.compose = kind == PreTokenizerKind::kQwen2;
+  if (kind == PreTokenizerKind::kQwen2) made.form = NormalForm::kNfc;
   if (kind == PreTokenizerKind::kSmolLm2) made.splits.push_back({.pattern = kDigitPattern});
   const char* pattern = kind == PreTokenizerKind::kLlama3  ? kLlama3Pattern
                         : kind == PreTokenizerKind::kQwen2 ? kQwen2Pattern

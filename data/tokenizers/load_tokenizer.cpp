@@ -1,6 +1,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -56,15 +57,16 @@ std::vector<Merge> read_merges(const fs::path& path, const TokenIds& ids) {
   check(rest.size() <= kMostBytes, "{} has {} bytes; the limit is {}", path.string(), rest.size(),
         kMostBytes);
   std::vector<Merge> merges;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const std::string where = fmt::format("{}:{}", path.string(), number);
+  int64_t number = 1;
+  const std::function<std::string()> where = [&] { return fmt::format("{}:{}", path.string(), number); };
+  for (; !rest.empty(); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (line.starts_with("#version")) continue;
     if (line.empty() && rest.empty()) break;
     const size_t blank = line.find(' ');
     if (blank == line.npos || line.find(' ', blank + 1) != line.npos)
-      fail("{}: wanted two tokens with one blank between them, found {}", where,
+      fail("{}: wanted two tokens with one blank between them, found {}", where(),
            in_quotes(printable(line.substr(0, 100))));
     merges.push_back(merge_of(ids, line.substr(0, blank), line.substr(blank + 1), where));
   }
@@ -102,8 +104,8 @@ std::vector<AddedToken> added_tokens_of(const std::optional<json>& config, const
           "{} does not say what is done with its tokens; wanted a tokenizer.json, or "
           "\"added_tokens_decoder\" in {}",
           (folder / "added_tokens.json").string(), kConfigFile);
-    if (const auto end = ids.find("<|endoftext|>"); end != ids.end())
-      added.push_back({.id = end->second, .content = end->first, .special = true});
+    constexpr const char* kEnd = "<|endoftext|>";
+    if (ids.contains(kEnd)) added.push_back({.id = ids.find(kEnd), .content = kEnd, .special = true});
   }
   std::ranges::sort(added, {}, &AddedToken::id);
   return added;
@@ -113,9 +115,16 @@ TokenizerDefinition read_pair(const fs::path& folder, const FilePair& pair) {
   const std::optional<json> config = read_tokenizer_config(folder);
   TokenizerDefinition definition = definition_of(kind_of(config, (folder / kConfigFile).string()));
   const fs::path path = folder / pair.vocabulary;
-  const TokenIds ids = read_vocabulary(read_json(path), path.string());
+  const MappedFile vocabulary(path);
+  const TokenIds ids = read_vocabulary(text_of(vocabulary), path.string());
   definition.added = added_tokens_of(config, ids, folder);
   set_tokens(definition, ids, path.string());
+  // Only a tokenizer.json says that its tokens are written in the byte alphabet.
+  if (!definition.unreachable.empty())
+    fail(
+        "{}: the token {} (id {}) is not written in the byte alphabet, and is not among the added tokens; "
+        "expected byte-level BPE, or a tokenizer.json",
+        path.string(), in_quotes(definition.unreachable[0].content), definition.unreachable[0].id);
   definition.merges = read_merges(folder / pair.merges, ids);
   return definition;
 }
@@ -169,10 +178,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
       kPairs, [&](const FilePair& pair) { return name == pair.vocabulary || name == pair.merges; });
   if (!is_folder && named == std::end(kPairs)) {
     const MappedFile file(path);
-    const std::string text(text_of(file));
-    TokenizerDefinition definition = read_tokenizer_json(text, source);
+    TokenizerDefinition definition = read_tokenizer_json(text_of(file), source);
     const int32_t end = find_end_of_text(definition, folder, end_of_text, source);
-    return make_bpe_tokenizer(std::move(definition), end, text, source);
+    return make_bpe_tokenizer(std::move(definition), end, std::string(text_of(file)), source);
   }
   if (is_folder && is_file(folder / kTokenizerFile))
     return load_tokenizer((folder / kTokenizerFile).string(), end_of_text);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/tokenizers/byte_alphabet.h"
+
 namespace tessera {
 namespace {
 
@@ -20,7 +22,9 @@ size_t last_blank_between_words(std::string_view text) {
   return 0;
 }
 
-PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where) {
+PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where,
+                           const std::vector<SplitRule>& byte_rules) {
+  if (!byte_rules.empty()) in_alphabet_ = std::make_unique<PreTokenizer>(byte_rules, where);
   for (const SplitRule& rule : rules)
     steps_.push_back({rule.literal ? Regex::literal(rule.pattern, where) : Regex(rule.pattern, where),
                       rule.behavior, rule.invert});
@@ -28,9 +32,32 @@ PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules, const std::strin
   // blank. Single digits before them do not matter there.
   const auto is_digits = [](const SplitRule& rule) { return rule.pattern == kDigitPattern; };
   const auto first = std::ranges::find_if_not(rules, is_digits);
+  const auto keeps_matches = [](const SplitRule& rule) {
+    return rule.behavior == SplitBehavior::kIsolated ||
+           (rule.behavior == SplitBehavior::kRemoved && rule.invert);
+  };
   splits_between_words_ =
-      first != rules.end() && !first->literal && first->behavior == SplitBehavior::kIsolated &&
+      first != rules.end() && !first->literal && keeps_matches(*first) &&
       (first->pattern == kGpt2Pattern || first->pattern == kLlama3Pattern || first->pattern == kQwen2Pattern);
+}
+
+// Gives parts of `bytes` itself: a character of the alphabet is a byte.
+void PreTokenizer::split_bytes(std::string_view bytes, Regex::Scratch& scratch,
+                               const std::function<void(std::string_view)>& on_piece) const {
+  const std::string written = to_byte_alphabet(bytes);
+  const auto characters = [](std::string_view text) {
+    return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+  };
+  const char* done = written.data();  // what was looked at
+  size_t at = 0;                      // its bytes
+  const std::function<void(std::string_view)> on_written = [&](std::string_view piece) {
+    at += characters({done, static_cast<size_t>(piece.data() - done)});
+    const size_t count = characters(piece);
+    on_piece(bytes.substr(at, count));
+    at += count;
+    done = piece.data() + piece.size();
+  };
+  in_alphabet_->split(written, scratch, on_written);
 }
 
 std::vector<std::string_view> PreTokenizer::parts_of(const Step& step, std::string_view text,
@@ -57,9 +84,7 @@ std::vector<std::string_view> PreTokenizer::parts_of(const Step& step, std::stri
     const bool joins =
         step.behavior == SplitBehavior::kContiguous ? is_match == after_match : is_match && !after_match;
     after_match = is_match;
-    if (step.behavior == SplitBehavior::kRemoved) {
-      if (!is_match) pieces.push_back(part);
-    } else if (!joins || pieces.empty()) {
+    if (!joins || pieces.empty()) {
       pieces.push_back(part);
     } else if (backwards) {
       pieces.back() = {part.data(), part.size() + pieces.back().size()};

@@ -1,6 +1,9 @@
 // Splits a text into the pieces that BPE works on, which no token crosses.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,8 +32,10 @@ size_t last_blank_between_words(std::string_view text);
 
 class PreTokenizer {
  public:
-  // `where` begins the messages. Error: an expression that is not known.
-  PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where);
+  // `byte_rules` split the pieces that `rules` give as they are written in the byte alphabet. `where` begins the
+  // messages. Error: an expression that is not known.
+  PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where,
+               const std::vector<SplitRule>& byte_rules = {});
 
   // Calls `on_piece` for each piece of `text`, well-formed UTF-8, in their order. None is empty.
   template <class OnPiece>
@@ -56,26 +61,34 @@ class PreTokenizer {
   template <class OnPiece>
   void split_from(size_t step, std::string_view text, Regex::Scratch& scratch, OnPiece& on_piece) const {
     if (text.empty()) return;
-    if (step == steps_.size()) return on_piece(text);
+    if (step == steps_.size()) {
+      if (in_alphabet_) return split_bytes(text, scratch, on_piece);
+      return on_piece(text);
+    }
     const auto next = [&](std::string_view part) { split_from(step + 1, part, scratch, on_piece); };
     const Step& s = steps_[step];
-    if (s.behavior != SplitBehavior::kIsolated) {
+    if (s.behavior != SplitBehavior::kIsolated && s.behavior != SplitBehavior::kRemoved) {
       for (const std::string_view part : parts_of(s, text, scratch)) next(part);
       return;
     }
+    const bool gives_all = s.behavior == SplitBehavior::kIsolated;
+    const bool gives_matches = gives_all || s.invert, gives_others = gives_all || !s.invert;
     size_t end = 0;
     while (const auto match = s.regex.find(text, end, scratch)) {
-      next(text.substr(end, match->first - end));
-      next(text.substr(match->first, match->last - match->first));
+      if (gives_others) next(text.substr(end, match->first - end));
+      if (gives_matches) next(text.substr(match->first, match->last - match->first));
       end = match->last;
       if (end == text.size()) return;
     }
-    next(text.substr(end));
+    if (gives_others) next(text.substr(end));
   }
+  void split_bytes(std::string_view bytes, Regex::Scratch& scratch,
+                   const std::function<void(std::string_view)>& on_piece) const;
   static std::vector<std::string_view> parts_of(const Step& step, std::string_view text,
                                                 Regex::Scratch& scratch);
 
   std::vector<Step> steps_;
+  std::unique_ptr<PreTokenizer> in_alphabet_;  // of the byte rules; null: there are none
   bool splits_between_words_ = false;
 };
 

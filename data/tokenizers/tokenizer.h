@@ -50,7 +50,7 @@ class Tokenizer {
 
   // The last place in `text` before which it may be cut: what comes before is encoded to the same ids
   // whatever follows, and so is the rest. 0: none is known.
-  virtual size_t last_cut(std::string_view text, SpecialTokens special) const = 0;
+  virtual size_t last_cut(std::string_view text) const = 0;
 
   // The tokenizer.json that makes this tokenizer; "" for bytes.
   virtual const std::string& json() const = 0;

@@ -1,8 +1,12 @@
 #include "data/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "data/tokenizers/byte_alphabet.h"
 #include "kernels/base/check.h"
@@ -99,9 +103,17 @@ void for_each_part(const Node& node, const char* list, const Read& read) {
 void read_normalizer(const Node& node, TokenizerDefinition& definition) {
   for_each_part(node, "normalizers", [&](const std::string& type, const Node& part) {
     part.with_keys({"type"});
-    if (type != "NFC") part.at("type").refuse("\"NFC\" or \"Sequence\"");
-    definition.compose = true;
+    if (type != "NFC" && type != "NFKC") part.at("type").refuse("\"NFC\", \"NFKC\" or \"Sequence\"");
+    // A text in NFKC is in NFC as well, and NFC before it changes nothing.
+    if (definition.form != NormalForm::kNfkc)
+      definition.form = type == "NFC" ? NormalForm::kNfc : NormalForm::kNfkc;
   });
+}
+
+SplitBehavior read_behavior(const Node& node) {
+  const auto behavior = from_word<SplitBehavior>(node.text());
+  if (!behavior) node.refuse(join_words(names_of<SplitBehavior>(values_with_words<SplitBehavior>())));
+  return *behavior;
 }
 
 SplitRule read_split(const Node& part) {
@@ -111,37 +123,42 @@ SplitRule read_split(const Node& part) {
   rule.pattern = pattern.at(rule.literal ? "String" : "Regex").text();
   if (rule.pattern.empty() || pattern.value().size() != 1)
     pattern.refuse("one \"Regex\" or \"String\" with a text");
-  const auto behavior = from_word<SplitBehavior>(part.at("behavior").text());
-  if (!behavior)
-    part.at("behavior").refuse(join_words(names_of<SplitBehavior>(values_with_words<SplitBehavior>())));
-  rule.behavior = *behavior;
+  rule.behavior = read_behavior(part.at("behavior"));
   return rule;
 }
 
+// Of a part other than ByteLevel
+SplitRule read_rule(const std::string& type, const Node& part) {
+  if (type == "Split") return read_split(part);
+  if (type == "Digits") {
+    part.with_keys({"type", "individual_digits"});
+    const bool individual = part.flag("individual_digits", false);
+    return {.pattern = kDigitPattern,
+            .behavior = individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous};
+  }
+  if (type == "Punctuation") {
+    part.with_keys({"type", "behavior"});
+    return {.pattern = kPunctuationPattern,
+            .behavior = part.has("behavior") ? read_behavior(part.at("behavior")) : SplitBehavior::kIsolated};
+  }
+  part.at("type").refuse("\"Split\", \"Digits\", \"Punctuation\", \"ByteLevel\" or \"Sequence\"");
+}
+
 void read_pre_tokenizer(const Node& node, TokenizerDefinition& definition) {
-  bool ended = false;  // ByteLevel makes characters of bytes, so it is last
+  bool has_bytes = false;  // ByteLevel makes characters of bytes, which is what the parts after it split
   for_each_part(node, "pretokenizers", [&](const std::string& type, const Node& part) {
-    if (ended) part.refuse("nothing after ByteLevel");
-    if (type == "Split") {
-      definition.splits.push_back(read_split(part));
-    } else if (type == "Digits") {
-      part.with_keys({"type", "individual_digits"});
-      const bool individual = part.flag("individual_digits", false);
-      definition.splits.push_back(
-          {.pattern = kDigitPattern,
-           .behavior = individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
-    } else if (type == "ByteLevel") {
-      part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      ended = true;
-      definition.prefix_blank = part.flag("add_prefix_space", true);
-      if (definition.prefix_blank && !definition.splits.empty())
-        part.at("add_prefix_space").refuse("false after other parts");
-      if (part.flag("use_regex", true)) definition.splits.push_back({.pattern = kGpt2Pattern});
-    } else {
-      part.at("type").refuse("\"Split\", \"Digits\", \"ByteLevel\" or \"Sequence\"");
+    if (type != "ByteLevel") {
+      (has_bytes ? definition.byte_splits : definition.splits).push_back(read_rule(type, part));
+      return;
     }
+    if (std::exchange(has_bytes, true)) part.refuse("one ByteLevel");
+    part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    definition.prefix_blank = part.flag("add_prefix_space", true);
+    if (definition.prefix_blank && !definition.splits.empty())
+      part.at("add_prefix_space").refuse("false after other parts");
+    if (part.flag("use_regex", true)) definition.splits.push_back({.pattern = kGpt2Pattern});
   });
-  if (!ended) node.refuse("a ByteLevel: this program reads byte-level BPE");
+  if (!has_bytes) node.refuse("a ByteLevel: this program reads byte-level BPE");
 }
 
 std::vector<int32_t> template_ids(const Node& post_processor, const std::string& token) {
@@ -184,23 +201,100 @@ void read_decoder(const Node& node) {
   });
 }
 
-void read_merges(const Node& list, const TokenIds& ids, TokenizerDefinition& definition) {
-  for (const Node& merge : list.items()) {
-    const json& value = merge.value();
-    if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
-      definition.merges.push_back(merge_of(ids, value[0].get_ref<const std::string&>(),
-                                           value[1].get_ref<const std::string&>(), merge.where()));
-      continue;
-    }
-    const std::string_view text = value.is_string() ? std::string_view(merge.text()) : "";
-    const size_t blank = text.find(' ');
-    if (blank == text.npos || text.find(' ', blank + 1) != text.npos)
-      merge.refuse("a pair of tokens: [\"a\", \"b\"] or \"a b\"");
-    definition.merges.push_back(merge_of(ids, text.substr(0, blank), text.substr(blank + 1), merge.where()));
+// The vocabulary and the merges are most of a file. They are taken as the parser reads them, and examined after
+// all that is smaller: a file of another kind is refused for its kind.
+class VocabularyReader {
+ public:
+  JsonPart part(std::string path) {
+    return {.path = std::move(path), .on_item = [this](const std::string& token, const json& id) {
+              const bool known = is_id(id);
+              if (!known && !refused_) refused_ = {token, id};
+              return ids_.add(token, known ? id.get<int32_t>() : 0);
+            }};
   }
-}
 
-void read_model(const Node& model, TokenizerDefinition& definition) {
+  // `node`: what parse_json left of it
+  TokenIds finish(const Node& node) {
+    const std::string& where = node.where();
+    if (!node.value().is_object()) node.refuse("an object of tokens and their ids");
+    check(!ids_.empty(), "{} is empty", where);
+    if (refused_)
+      Node(refused_->second, fmt::format("{}[{}]", where, in_quotes(refused_->first))).id();  // fails
+    std::vector<int64_t> owner;  // number of the token, by id; -1: none
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      const auto [token, id] = ids_[i];
+      if (static_cast<size_t>(id) >= owner.size())
+        owner.resize(std::max(static_cast<size_t>(id) + 1, 2 * owner.size()), -1);
+      int64_t& of_id = owner[static_cast<size_t>(id)];
+      if (of_id >= 0)
+        fail("{}: the tokens {} and {} have the same id, {}", where,
+             in_quotes(ids_[static_cast<size_t>(of_id)].token), in_quotes(token), id);
+      of_id = static_cast<int64_t>(i);
+    }
+    return std::move(ids_);
+  }
+
+ private:
+  TokenIds ids_;
+  std::optional<std::pair<std::string, json>> refused_;  // the first member that is no id
+};
+
+class MergesReader {
+ public:
+  JsonPart part(std::string path) {
+    return {
+        .path = std::move(path), .is_list = true, .on_item = [this](const std::string&, const json& item) {
+          if (!add(item) && !refused_) refused_ = {merges_.size(), item};
+          return true;
+        }};
+  }
+
+  // `node`: what parse_json left of them
+  std::vector<Merge> finish(const Node& node, const TokenIds& ids) const {
+    if (!node.value().is_array()) node.refuse("a list");
+    size_t i = 0;
+    const std::function<std::string()> where = [&] { return fmt::format("{}[{}]", node.where(), i); };
+    std::vector<Merge> merges;
+    merges.reserve(merges_.size());
+    const std::string_view texts(texts_);
+    for (; i < merges_.size() && (!refused_ || i < refused_->first); ++i) {
+      const auto [first, left, right] = merges_[i];
+      merges.push_back(merge_of(ids, texts.substr(first, left), texts.substr(first + left, right), where));
+    }
+    if (refused_) Node(refused_->second, where()).refuse("a pair of tokens: [\"a\", \"b\"] or \"a b\"");
+    return merges;
+  }
+
+ private:
+  struct Stored {
+    size_t first;        // byte of texts_
+    size_t left, right;  // bytes
+  };
+
+  bool add(const json& item) {
+    if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
+      add(item[0].get_ref<const std::string&>(), item[1].get_ref<const std::string&>());
+      return true;
+    }
+    const std::string_view text = item.is_string() ? item.get_ref<const std::string&>() : std::string_view();
+    const size_t blank = text.find(' ');
+    if (blank == text.npos || text.find(' ', blank + 1) != text.npos) return false;
+    add(text.substr(0, blank), text.substr(blank + 1));
+    return true;
+  }
+  void add(std::string_view left, std::string_view right) {
+    merges_.push_back({texts_.size(), left.size(), right.size()});
+    texts_ += left;
+    texts_ += right;
+  }
+
+  std::string texts_;  // of the tokens, one after another
+  std::vector<Stored> merges_;
+  std::optional<std::pair<size_t, json>> refused_;  // the first item that is no merge, and its number
+};
+
+void read_model(const Node& model, VocabularyReader& vocabulary, const MergesReader& merges,
+                TokenizerDefinition& definition) {
   model.with_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                    "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (model.has("type") && model.at("type").value() != "BPE") model.at("type").refuse("\"BPE\"");
@@ -208,10 +302,10 @@ void read_model(const Node& model, TokenizerDefinition& definition) {
   model.must_be("continuing_subword_prefix", {""});
   model.must_be("end_of_word_suffix", {""});
   definition.ignore_merges = model.flag("ignore_merges", false);
-  const Node vocabulary = model.at("vocab");
-  const TokenIds ids = read_vocabulary(vocabulary.value(), vocabulary.where());
-  set_tokens(definition, ids, vocabulary.where());
-  read_merges(model.at("merges"), ids, definition);
+  const Node tokens = model.at("vocab");
+  const TokenIds ids = vocabulary.finish(tokens);
+  set_tokens(definition, ids, tokens.where());
+  definition.merges = merges.finish(model.at("merges"), ids);
   // What is done with characters without a token does not matter where every byte has one.
   int bytes = 0;
   for (const std::string& token : definition.tokens) bytes += token.size() == 1;
@@ -250,67 +344,62 @@ AddedToken read_added_token(const json& token, int32_t id, const std::string& wh
   return added;
 }
 
-TokenIds read_vocabulary(const json& vocabulary, const std::string& where) {
-  if (!vocabulary.is_object()) Node(vocabulary, where).refuse("an object of tokens and their ids");
-  check(!vocabulary.empty(), "{} is empty", where);
-  TokenIds ids;
-  std::map<int32_t, std::string_view> tokens;
-  for (const auto& [token, id] : vocabulary.items()) {
-    check(!token.empty(), "{} has the token \"\", which no text has", where);
-    if (!is_id(id)) Node(id, fmt::format("{}[{}]", where, in_quotes(token))).id();  // fails
-    const auto number = id.get<int32_t>();
-    const auto at = ids.emplace(token, number).first;
-    const auto [other, is_new] = tokens.emplace(number, at->first);
-    if (!is_new)
-      fail("{}: the tokens {} and {} have the same id, {}", where, in_quotes(other->second), in_quotes(token),
-           number);
-  }
-  return ids;
+TokenIds read_vocabulary(std::string_view text, const std::string& name) {
+  VocabularyReader reader;
+  const JsonPart part = reader.part("");
+  return reader.finish({parse_json(text, name, {}, {&part, 1}), name});
 }
 
 void set_tokens(TokenizerDefinition& definition, const TokenIds& ids, const std::string& where) {
-  std::map<std::string_view, int32_t> added;
+  std::set<std::string_view> added;
   for (const AddedToken& token : definition.added) {
-    added[token.content] = token.id;
-    const auto found = ids.find(token.content);
-    check(found == ids.end() || found->second == token.id,
-          "{} gives {} the id {}, and the list of added tokens the id {}", where, in_quotes(token.content),
-          found == ids.end() ? 0 : found->second, token.id);
+    added.insert(token.content);
+    const int32_t id = ids.find(token.content);
+    check(id < 0 || id == token.id, "{} gives {} the id {}, and the list of added tokens the id {}", where,
+          in_quotes(token.content), id, token.id);
   }
   int32_t largest = 0;
-  for (const auto& [token, id] : ids) largest = std::max(largest, id);
+  for (size_t i = 0; i < ids.size(); ++i) largest = std::max(largest, ids[i].id);
   definition.tokens.resize(static_cast<size_t>(largest) + 1);
-  for (const auto& [token, id] : ids) {
-    const auto bytes = from_byte_alphabet(token);
-    if (!bytes && !added.contains(token))
-      fail(
-          "{}: the token {} (id {}) has a character that is not in the byte alphabet, and is not among "
-          "the added tokens; wanted byte-level BPE",
-          where, in_quotes(token), id);
-    if (bytes) definition.tokens[static_cast<size_t>(id)] = *bytes;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto [token, id] = ids[i];
+    auto bytes = from_byte_alphabet(token);
+    if (bytes && !bytes->empty())
+      definition.tokens[static_cast<size_t>(id)] = std::move(*bytes);
+    else if (!added.contains(token))
+      definition.unreachable.push_back({id, std::string(token)});
   }
+  std::ranges::sort(definition.unreachable, {}, &UnreachableToken::id);
   for (const AddedToken& token : definition.added) {
     const auto id = static_cast<size_t>(token.id);
-    check(ids.contains(token.content) || id >= definition.tokens.size() || definition.tokens[id].empty(),
+    const bool is_taken =
+        (id < definition.tokens.size() && !definition.tokens[id].empty()) ||
+        std::ranges::binary_search(definition.unreachable, token.id, {}, &UnreachableToken::id);
+    check(ids.contains(token.content) || !is_taken,
           "{} has another token with the id {} of the added token {}", where, token.id,
           in_quotes(token.content));
   }
 }
 
-Merge merge_of(const TokenIds& ids, std::string_view left, std::string_view right, const std::string& where) {
+Merge merge_of(const TokenIds& ids, std::string_view left, std::string_view right,
+               const std::function<std::string()>& where) {
   const auto id_of = [&](std::string_view token) {
-    const auto found = ids.find(token);
-    if (found == ids.end())
-      fail("{} merges {} and {}, and {} is not in the vocabulary", where, in_quotes(left), in_quotes(right),
+    const int32_t id = ids.find(token);
+    if (id < 0)
+      fail("{} merges {} and {}, and {} is not in the vocabulary", where(), in_quotes(left), in_quotes(right),
            in_quotes(token));
-    return found->second;
+    return id;
   };
-  return {
-      .left = id_of(left), .right = id_of(right), .result = id_of(std::string(left) + std::string(right))};
+  std::string both(left);
+  both += right;
+  return {.left = id_of(left), .right = id_of(right), .result = id_of(both)};
 }
 
 TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string& name) {
-  const json parsed = parse_json(text, name);
+  VocabularyReader vocabulary;
+  MergesReader merges;
+  const JsonPart large[]{vocabulary.part("model.vocab"), merges.part("model.merges")};
+  const json parsed = parse_json(text, name, {}, large);
   const Node file = Node::file(parsed, name);
   file.with_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});
@@ -330,7 +419,7 @@ TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string
   read_pre_tokenizer(part("pre_tokenizer"), definition);
   read_post_processor(part("post_processor"), definition);
   read_decoder(part("decoder"));
-  read_model(file.at("model"), definition);
+  read_model(file.at("model"), vocabulary, merges, definition);
   check_ids(definition, name);
   return definition;
 }
@@ -346,21 +435,27 @@ ordered_json byte_level(bool prefix_blank, bool use_regex) {
 
 ordered_json pre_tokenizer_json(const TokenizerDefinition& definition) {
   ordered_json parts = ordered_json::array();
+  const auto add = [&](const std::vector<SplitRule>& rules) {
+    for (const SplitRule& rule : rules)
+      parts.push_back({{"type", "Split"},
+                       {"pattern", {{rule.literal ? "String" : "Regex", rule.pattern}}},
+                       {"behavior", name_of(rule.behavior)},
+                       {"invert", rule.invert}});
+  };
   std::vector<SplitRule> splits = definition.splits;
   const bool use_regex = !splits.empty() && splits.back() == SplitRule{.pattern = kGpt2Pattern};
   if (use_regex) splits.pop_back();
-  for (const SplitRule& rule : splits)
-    parts.push_back({{"type", "Split"},
-                     {"pattern", {{rule.literal ? "String" : "Regex", rule.pattern}}},
-                     {"behavior", name_of(rule.behavior)},
-                     {"invert", rule.invert}});
+  add(splits);
   parts.push_back(byte_level(definition.prefix_blank, use_regex));
+  add(definition.byte_splits);
   if (parts.size() == 1) return parts[0];
   return {{"type", "Sequence"}, {"pretokenizers", parts}};
 }
 
 const std::string& content_of(const TokenizerDefinition& definition, int32_t id, std::string& scratch) {
   for (const AddedToken& token : definition.added)
+    if (token.id == id) return token.content;
+  for (const UnreachableToken& token : definition.unreachable)
     if (token.id == id) return token.content;
   return scratch = to_byte_alphabet(definition.tokens[static_cast<size_t>(id)]);
 }
@@ -407,7 +502,9 @@ std::string tokenizer_json(const TokenizerDefinition& definition) {
     text += fmt::format(",\n  \"{}\": {}", key, value.dump());
   };
   member("added_tokens", added);
-  member("normalizer", definition.compose ? ordered_json{{"type", "NFC"}} : ordered_json());
+  member("normalizer", definition.form == NormalForm::kNone
+                           ? ordered_json()
+                           : ordered_json{{"type", name_of(definition.form)}});
   member("pre_tokenizer", pre_tokenizer_json(definition));
   member("post_processor", post_processor_json(definition));
   member("decoder", byte_level(true, true));
@@ -420,7 +517,9 @@ std::string tokenizer_json(const TokenizerDefinition& definition) {
   text += fmt::format("    \"ignore_merges\": {},\n    \"vocab\": {{", definition.ignore_merges);
   std::vector<std::string> names(definition.tokens.size());
   bool first = true;
-  std::map<size_t, std::string_view> contents;  // of added tokens
+  std::map<size_t, std::string_view> contents;  // that are not written in the byte alphabet
+  for (const UnreachableToken& token : definition.unreachable)
+    contents[static_cast<size_t>(token.id)] = token.content;
   for (const AddedToken& token : definition.added) contents[static_cast<size_t>(token.id)] = token.content;
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     const auto content = contents.find(id);

@@ -56,6 +56,8 @@ TokenList tokens_of(const TokenizerDefinition& definition, int64_t vocab_size) {
     else
       set(id, fmt::format("[PAD{}]", id), TokenType::kUnused);
   }
+  for (const UnreachableToken& token : definition.unreachable)
+    if (!token.content.empty()) set(static_cast<size_t>(token.id), token.content, TokenType::kUnused);
   for (const AddedToken& token : definition.added)
     set(static_cast<size_t>(token.id), token.content,
         token.special ? TokenType::kControl : TokenType::kUserDefined);
@@ -65,7 +67,11 @@ TokenList tokens_of(const TokenizerDefinition& definition, int64_t vocab_size) {
 std::vector<std::string> merges_of(const TokenizerDefinition& definition) {
   std::vector<std::string> merges;
   const auto text = [&](int32_t id) { return to_byte_alphabet(definition.tokens[static_cast<size_t>(id)]); };
-  for (const Merge& merge : definition.merges) merges.push_back(text(merge.left) + " " + text(merge.right));
+  for (const Merge& merge : definition.merges) {
+    const std::string left = text(merge.left), right = text(merge.right);
+    if (!left.empty() && !right.empty())
+      merges.push_back(left + " " + right);  // else of a token that no text has
+  }
   return merges;
 }
 
@@ -94,10 +100,11 @@ bool adds(const std::vector<int32_t>& side, std::optional<uint32_t> id, const ch
 
 std::vector<std::string> notices_of(const TokenizerDefinition& definition) {
   std::vector<std::string> notices;
-  if (definition.compose)
-    notices.emplace_back(
-        "the tokenizer brings texts into Unicode's form NFC, and llama.cpp does not: texts in another form "
-        "get other ids there");
+  if (definition.form != NormalForm::kNone)
+    notices.push_back(fmt::format(
+        "the tokenizer brings texts into Unicode's form {}, and llama.cpp does not: texts in another "
+        "form get other ids there",
+        name_of(definition.form)));
   std::string stripping;
   for (const AddedToken& token : definition.added)
     if (token.strip_left || token.strip_right || token.single_word)

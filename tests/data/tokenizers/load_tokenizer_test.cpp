@@ -1,6 +1,8 @@
 // Files of tokenizers: what is read, and what is refused by name.
 #include "data/tokenizers/load_tokenizer.h"
 
+#include "data/tokenizers/bpe_tokenizer.h"
+#include "data/tokenizers/tokenizer_json.h"
 #include "tests/data/tokenizers/support.h"
 
 namespace tessera {
@@ -61,6 +63,25 @@ TEST_F(LoadTokenizer, NamesAreOfTheContent) {
     EXPECT_NE(load(small_tokenizer(fmt::format("[{}]", change)))->name(), name) << change;
 }
 
+// As Hugging Face's library takes and decodes them: a character that stands for no byte, and nothing at all
+TEST_F(LoadTokenizer, TokensThatNoTextHasAreOnlyDecoded) {
+  const auto plain = load(small_tokenizer());
+  const auto tokenizer = load(small_tokenizer(R"([{"op": "add", "path": "/model/vocab/\u6f22", "value": 10},
+    {"op": "add", "path": "/model/vocab/", "value": 11}, {"op": "add", "path": "/model/vocab/ ", "value": 12},
+    {"op": "add", "path": "/model/vocab/\u0120\u6f22", "value": 13}, {"op": "add", "path": "/model/vocab/\u6f22a", "value": 14},
+    {"op": "add", "path": "/model/merges/0", "value": "\u6f22 a"}])"));
+  EXPECT_NE(tokenizer->name(), plain->name());
+  EXPECT_EQ(tokenizer->vocab_size(), 15);
+  EXPECT_EQ(tokenizer->encode("abcd a"), plain->encode("abcd a"));  // the raw blank is not the blank
+  EXPECT_EQ(tokenizer->decode(Ids{10}), "\u6f22");
+  EXPECT_EQ(tokenizer->decode(Ids{0, 11, 12, 13, 1}), "a \u0120\u6f22b");
+  expect_error([&] { tokenizer->encode("\u6f22"); }, {"the byte 0xe6"});
+  EXPECT_EQ(load_tokenizer((folder_ / "tokenizer.json").string(), {.id = 11})->end_of_text(), 11);
+  const auto written = make_bpe_tokenizer(read_tokenizer_json(tokenizer->json(), "a"), -1, "", "a");
+  EXPECT_EQ(written->name(), tokenizer->name());
+  EXPECT_EQ(load(written->json())->name(), tokenizer->name());
+}
+
 // The line, whatever was made of the text before
 TEST_F(LoadTokenizer, AByteWithoutATokenHasItsLine) {
   const auto line_of = [&](const std::string& changes, std::string_view text) {
@@ -101,6 +122,29 @@ TEST_F(LoadTokenizer, TruncationAndPaddingChangeNothing) {
         value)));
     EXPECT_EQ(tokenizer->name(), plain->name());
     EXPECT_EQ(tokenizer->encode("abcd abc"), plain->encode("abcd abc"));
+  }
+}
+
+TEST_F(LoadTokenizer, PartsAfterByteLevelSeeTheByteAlphabet) {
+  // U+00C2 U+00B2: the second byte of a superscript two is written as a superscript two, which is a digit.
+  const auto change = [](const char* after) {
+    return fmt::format(
+        R"([{{"op": "replace", "path": "/pre_tokenizer", "value": {{"type": "Sequence", "pretokenizers": [
+          {{"type": "Punctuation", "behavior": "Contiguous"}},
+          {{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}{}]}}}},
+          {{"op": "add", "path": "/model/vocab/\u00c2", "value": 10}}, {{"op": "add", "path": "/model/vocab/\u00b2", "value": 11}},
+          {{"op": "add", "path": "/model/vocab/\u00c2\u00b2", "value": 12}}, {{"op": "add", "path": "/model/merges/0", "value": "\u00c2 \u00b2"}}])",
+        after);
+  };
+  const auto before = load(small_tokenizer(change("")));
+  const auto after = load(small_tokenizer(change(R"(, {"type": "Digits", "individual_digits": false})")));
+  EXPECT_EQ(before->encode("a\u00b2b"), (Ids{0, 12, 1}));
+  EXPECT_EQ(after->encode("a\u00b2b"), (Ids{0, 10, 11, 1}));
+  EXPECT_NE(before->name(), after->name());
+  for (const Tokenizer* one : {before.get(), after.get()}) {
+    const auto written = make_bpe_tokenizer(read_tokenizer_json(one->json(), "a"), -1, "", "a");
+    EXPECT_EQ(written->name(), one->name());
+    EXPECT_EQ(load(written->json())->name(), one->name());
   }
 }
 
@@ -172,8 +216,8 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
   };
   const Case cases[]{
       {R"("add", "path": "/extra", "value": 1)", {"extra is 1", "pre_tokenizer"}},
-      {R"("replace", "path": "/normalizer", "value": {"type": "NFKC"})",
-       {"normalizer.type is \"NFKC\"", "\"NFC\""}},
+      {R"("replace", "path": "/normalizer", "value": {"type": "NFKD"})",
+       {"normalizer.type is \"NFKD\"", "\"NFC\"", "\"NFKC\""}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Metaspace"})",
        {"pre_tokenizer.type is \"Metaspace\"", "\"ByteLevel\""}},
       {R"("replace", "path": "/pre_tokenizer", "value": null)", {"pre_tokenizer is null", "ByteLevel"}},
@@ -183,8 +227,10 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Any"})",
        {"pre_tokenizer.behavior is \"Any\"", "MergedWithNext"}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Sequence", "pretokenizers": [
-           {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]})",
-       {"pre_tokenizer.pretokenizers[1] is", "nothing after ByteLevel"}},
+           {"type": "ByteLevel", "add_prefix_space": false}, {"type": "ByteLevel"}]})",
+       {"pre_tokenizer.pretokenizers[1] is", "one ByteLevel"}},
+      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Punctuation", "behavior": "any"})",
+       {"pre_tokenizer.behavior is \"any\"", "Contiguous"}},
       {R"("replace", "path": "/post_processor", "value": {"type": "BertProcessing"})",
        {"post_processor.type", "BertProcessing"}},
       {R"("replace", "path": "/decoder", "value": {"type": "Metaspace"})", {"decoder.type is \"Metaspace\""}},
@@ -201,9 +247,7 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
        {"model.vocab[\"ab\"] is 4194304", "0 to 4194303"}},
       {R"("replace", "path": "/model/vocab/ab", "value": 9)",
        {"another token with the id 9", "<|endoftext|>"}},
-      {R"("add", "path": "/model/vocab/", "value": 8)", {"the token \"\""}},
-      {R"("add", "path": "/model/vocab/x y", "value": 8)", {"\"x y\" (id 8)", "byte alphabet"}},
-      {R"("add", "path": "/model/vocab/\u0000", "value": 8)", {"\"\\x00\" (id 8)", "byte alphabet"}},
+      {R"("add", "path": "/model/vocab/x y", "value": 9)", {"another token with the id 9", "<|endoftext|>"}},
       {R"("replace", "path": "/model/vocab", "value": {})", {"model.vocab is empty"}},
       {R"("remove", "path": "/model/vocab/abcd")",
        {"model.merges[2] merges \"ab\" and \"cd\"", "\"abcd\" is not in"}},
@@ -263,6 +307,16 @@ TEST_F(LoadTokenizer, DamagedPairsAreRefusedWithTheirPlace) {
   refused("a  b", {"merges.txt:1"});
   write("vocab.json", R"({"a": 0, "b": 1, "ab": 0})");
   refused("", {"vocab.json: the tokens", "the same id, 0"});
+  write("vocab.json", R"({"a": 0, "x y": 1})");
+  refused("", {"vocab.json: the token \"x y\" (id 1)", "byte alphabet"});
+  write("vocab.json", R"({"a": 0, "\u0000": 1})");
+  refused("", {"vocab.json: the token \"\\x00\" (id 1)", "byte alphabet"});
+  write("vocab.json", R"({"a": 0, "b": [1]})");
+  refused("", {"vocab.json[\"b\"] is [1]", "an id"});
+  write("vocab.json", "{\"a\": 0,\n \"a\": 1}");
+  refused("", {"vocab.json:2:4: the key \"a\" is given twice"});
+  write("vocab.json", "[1]");
+  refused("", {"vocab.json is [1]", "an object"});
 }
 
 TEST_F(LoadTokenizer, APointerOfGitLfsIsNamed) {

@@ -36,7 +36,28 @@ TEST(NormalForm, ComposesAsTheStandardSays) {
   EXPECT_EQ(compose(""), "");
 }
 
+TEST(NormalForm, ReplacesWhatIsCompatible) {
+  const auto kc = [](std::string_view text) { return compose(text, NormalForm::kNfkc); };
+  EXPECT_EQ(kc("\ufb01x\u00b2\u2460\u3000\u00a0"), "fix21  ");
+  EXPECT_EQ(kc("\u1e9b\u0323"), "\u1e69");  // the long s becomes s, which takes both marks
+  EXPECT_EQ(kc("\u1fc1"), " \u0308\u0342");
+  EXPECT_EQ(kc("\uff76\uff9e"), "\u30ac");  // halfwidth, with a mark of its own
+  EXPECT_EQ(kc("\uffa1\uffc2"), "\uac00");  // so are parts of syllables
+  EXPECT_EQ(kc("e\u0301 \uac01"), "\u00e9 \uac01");
+  EXPECT_FALSE(looks_composed("a\u00a0", NormalForm::kNfkc));
+  EXPECT_TRUE(looks_composed("a\u00a0"));
+  EXPECT_TRUE(looks_composed("a\u00e9\u4e2d", NormalForm::kNfkc));
+}
+
 TEST(NormalForm, EveryCharacterOfTheTables) {
+  for (const Compatible& c : kCompatible) {
+    std::string text;
+    append_utf8(text, c.code);
+    const std::string composed = compose(text, NormalForm::kNfkc);
+    EXPECT_FALSE(looks_composed(text, NormalForm::kNfkc));
+    EXPECT_NE(composed, text);
+    EXPECT_EQ(compose(composed, NormalForm::kNfkc), composed);
+  }
   for (const Decomposition& d : kComposites) {
     std::string whole, parts;
     append_utf8(whole, d.code);
@@ -98,27 +119,42 @@ TEST(Regex, BlanksAreThoseOfUnicode) {
             (Strings{"a\u180e", ".", "b", " \u3000", "c"}));
 }
 
+// As in Ruby, whose syntax Hugging Face's library has
+TEST(Regex, AnchorsAreOfLines) {
+  EXPECT_EQ(pieces_of({{.pattern = "\\s+$"}}, "a  \n\nb \n"), (Strings{"a", "  \n\n", "b", " \n"}));
+  EXPECT_EQ(pieces_of({{.pattern = "[ab]+$"}}, "ab\nab ab\r\nab"), (Strings{"ab", "\nab ab\r\n", "ab"}));
+  EXPECT_EQ(pieces_of({{.pattern = "^a"}}, "aa\na\n"), (Strings{"a", "a\n", "a", "\n"}));
+  // Each piece has lines of its own.
+  EXPECT_EQ(pieces_of({{.pattern = "-"}, {.pattern = "^b|b$"}}, "abb-bba"),
+            (Strings{"ab", "b", "-", "b", "ba"}));
+}
+
+TEST(PreTokenizer, PunctuationIsOfUnicodeAndAscii) {
+  EXPECT_EQ(pieces_of({{.pattern = kPunctuationPattern}}, "a$b\u3002c+\u00a7~d\u20ac"),
+            (Strings{"a", "$", "b", "\u3002", "c", "+", "\u00a7", "~", "d\u20ac"}));
+}
+
 TEST(Regex, WhatIsNotKnownIsRefusedByName) {
-  for (const auto& [pattern, named] :
-       std::initializer_list<std::pair<const char*, const char*>>{{"a\\w", "\\\\w"},
-                                                                  {"\\bx", "\\\\b"},
-                                                                  {"^a", "\"^\""},
-                                                                  {"a$", "\"$\""},
-                                                                  {"\\p{Han}", "\\\\p{Han}"},
-                                                                  {"[a[b]]", "[b"},
-                                                                  {"[a&&b]", "&&"},
-                                                                  {"(?<n>a)", "(?<n"},
-                                                                  {"(*UCP)a", "(*"},
-                                                                  {"a{,3}", "{,3}"},
-                                                                  {"a{2}+", "{2}+"},
-                                                                  {"[\\S]", "\\\\S"},
-                                                                  {"(?m:a)", "(?m:"},
-                                                                  {"a\\", "\\\\"},
-                                                                  {"[ab", "without its ]"},
-                                                                  {"a(b", "not valid"},
-                                                                  {"a*", "may match nothing"},
-                                                                  {"\\x41", "\\\\x"},
-                                                                  {"[]a]", "]"}})
+  for (const auto& [pattern, named] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"a\\w", "\\\\w"},
+           {"\\bx", "\\\\b"},
+           {"\\p{Han}", "\\\\p{Han}"},
+           {"[a[b]]", "[b"},
+           {"[a&&b]", "&&"},
+           {"(?<n>a)", "(?<n"},
+           {"(*UCP)a", "(*"},
+           {"a{,3}", "{,3}"},
+           {"a{2}+", "Oniguruma"},
+           {"(?:ab){1,3}+", "{1,3}+\", which is read in two ways"},
+           {"$", "may match nothing"},
+           {"[\\S]", "\\\\S"},
+           {"(?m:a)", "(?m:"},
+           {"a\\", "\\\\"},
+           {"[ab", "without its ]"},
+           {"a(b", "not valid"},
+           {"a*", "may match nothing"},
+           {"\\x41", "\\\\x"},
+           {"[]a]", "]"}})
     expect_error([&] { Regex(pattern, "t.json: pre_tokenizer"); }, {"t.json: pre_tokenizer", named});
   expect_error([] { Regex::literal("", "t.json"); }, {"t.json", "may match nothing"});
 }

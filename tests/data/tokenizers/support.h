@@ -41,6 +41,13 @@ inline const std::vector<std::string>& fixture_kinds() {
   return kinds;
 }
 
+// And those with parts that few tokenizers have
+inline const std::vector<std::string>& all_fixture_kinds() {
+  static const std::vector<std::string> kinds{"gpt2",   "llama3",       "qwen2", "smollm2",
+                                              "claude", "deepseek_llm", "falcon"};
+  return kinds;
+}
+
 // A tokenizer.json with four letters, a blank and three merges. `changes` is a JSON Patch (RFC 6902).
 inline std::string small_tokenizer(const std::string& changes = "[]") {
   const nlohmann::json json = nlohmann::json::parse(R"({
