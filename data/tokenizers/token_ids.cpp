@@ -34,7 +34,7 @@ void TokenIds::grow() {
 }
 
 bool TokenIds::add(std::string_view token, int32_t id) {
-  if (2 * (entries_.size() + 1) > slots_.size()) grow();
+  if (3 * (entries_.size() + 1) > 2 * slots_.size()) grow();
   const uint32_t hash = hash_of(token);
   Slot& slot = slots_[slot_of(token, hash)];
   if (slot.entry != kEmpty) return false;

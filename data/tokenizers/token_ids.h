@@ -46,7 +46,7 @@ class TokenIds {
 
   std::string bytes_;  // of the contents, one after another
   std::vector<Stored> entries_;
-  std::vector<Slot> slots_;  // a power of two of them, at most half of which are used
+  std::vector<Slot> slots_;  // a power of two of them, at most two thirds of which are used
 };
 
 }  // namespace tessera

@@ -523,7 +523,11 @@ std::string tokenizer_json(const TokenizerDefinition& definition) {
   for (const AddedToken& token : definition.added) contents[static_cast<size_t>(token.id)] = token.content;
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     const auto content = contents.find(id);
-    if (definition.tokens[id].empty() && content == contents.end()) continue;
+    if (definition.tokens[id].empty()) {
+      // An added token that is written in the byte alphabet and has no bytes was not in the vocabulary.
+      const bool is_unknown = content == contents.end();
+      if (is_unknown || (!content->second.empty() && from_byte_alphabet(content->second))) continue;
+    }
     names[id] = json(content != contents.end() ? std::string(content->second)
                                                : to_byte_alphabet(definition.tokens[id]))
                     .dump();

@@ -121,7 +121,7 @@ TEST(Regex, BlanksAreThoseOfUnicode) {
 
 // As in Ruby, whose syntax Hugging Face's library has
 TEST(Regex, AnchorsAreOfLines) {
-  EXPECT_EQ(pieces_of({{.pattern = "\\s+$"}}, "a  \n\nb \n"), (Strings{"a", "  \n\n", "b", " \n"}));
+  EXPECT_EQ(pieces_of({{.pattern = "\\s+$"}}, "a  \n\nb \n"), (Strings{"a", "  \n", "\nb", " \n"}));
   EXPECT_EQ(pieces_of({{.pattern = "[ab]+$"}}, "ab\nab ab\r\nab"), (Strings{"ab", "\nab ab\r\n", "ab"}));
   EXPECT_EQ(pieces_of({{.pattern = "^a"}}, "aa\na\n"), (Strings{"a", "a\n", "a", "\n"}));
   // Each piece has lines of its own.
