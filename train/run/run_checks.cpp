@@ -13,11 +13,11 @@
 namespace tessera {
 namespace {
 
-// Vocabularies are often padded to a multiple of this, for speed on GPUs.
-constexpr int64_t kPadding = 128;
-
+// Rows of a model beyond the ids of a tokenizer: often a multiple of 128, for speed on GPUs, or room for
+// tokens to come. Published models have up to 2.4% of them; another tokenizer may have about as many ids.
 bool is_padded(int64_t vocab_size, int64_t tokens) {
-  return vocab_size >= tokens && vocab_size < tokens + kPadding;
+  constexpr int64_t kPadding = 128, kShare = 32;
+  return vocab_size >= tokens && vocab_size < tokens + std::max(kPadding, tokens / kShare);
 }
 
 std::string ids_of(const Tokenizer& tokenizer) {
@@ -60,52 +60,54 @@ void check_validation(const RunParts& run, std::vector<std::string>& notices) {
   notices.push_back(what + ": the validation loss is meaningless unless they are the same");
 }
 
-void check_vocabulary(const RunParts& run, std::vector<std::string>& notices) {
-  const Tokenizer& tokenizer = *run.data.tokenizer();
-  const int64_t tokens = tokenizer.vocab_size();
-  if (tokens == run.model.vocab_size) return;
-  const std::string what =
-      fmt::format("data.train, {}, is encoded by {}", text_of(run.config.data.train), ids_of(tokenizer));
-  const std::string& init_from = run.config.train.init_from;
-  check(init_from.empty() || run.resuming || is_padded(run.model.vocab_size, tokens),
-        "{}, and the model of train.init_from, {}, has a vocabulary of {}: its weights would be given ids of "
-        "another tokenizer. Train on shards of the model's own tokenizer (for GPT-2's, 50257 ids, those that "
-        "llm.c's scripts write: --set data.train='FOLDER/*_train_*.bin'), or train a model of your own from "
-        "random weights, without train.init_from, with --set model.vocab_size={}",
-        what, init_from, run.model.vocab_size, tokens);
-  if (run.model.vocab_size < tokens) {
-    notices.push_back(
-        fmt::format("{}, and model.vocab_size is {}: a token above {} in the data ends the run. --set "
-                    "model.vocab_size={} takes them all",
-                    what, run.model.vocab_size, run.model.vocab_size - 1, tokens));
-  } else if (is_padded(run.model.vocab_size, tokens)) {
-    notices.push_back(fmt::format("{}, and model.vocab_size is {}: the ids from {} on are padding", what,
-                                  run.model.vocab_size, tokens));
-  } else {
-    notices.push_back(
-        fmt::format("{}, and model.vocab_size is {}: most of the vocabulary is never used. --set "
-                    "model.vocab_size={} suits the data",
-                    what, run.model.vocab_size, tokens));
-  }
-}
-
-// The tokenizer beside the weights that the run starts from
-void check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices) {
+// Whether the data is encoded by the tokenizer beside the weights that the run starts from
+bool check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices) {
   const std::string& folder = run.config.train.init_from;
-  if (folder.empty() || run.resuming || !has_tokenizer(folder)) return;
+  if (folder.empty() || run.resuming || !has_tokenizer(folder)) return false;
   std::unique_ptr<Tokenizer> own;
   try {
     own = load_tokenizer(folder);
   } catch (const Error& error) {
     notices.push_back(fmt::format(
         "the tokenizer of train.init_from is not compared with that of the data: {}", error.what()));
-    return;
+    return false;
   }
   check(
       own->name() == run.data.tokenizer()->name(),
       "data.train, {}, is encoded by {}, and train.init_from, {}, has {}: its weights would be given ids of "
       "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
       text_of(run.config.data.train), ids_of(*run.data.tokenizer()), folder, ids_of(*own), folder);
+  return true;
+}
+
+// A model may have any number of rows beyond the ids of its own tokenizer, `is_own`.
+void check_vocabulary(const RunParts& run, bool is_own, std::vector<std::string>& notices) {
+  const Tokenizer& tokenizer = *run.data.tokenizer();
+  const int64_t tokens = tokenizer.vocab_size(), rows = run.model.vocab_size;
+  if (tokens == rows || (is_own && tokens < rows)) return;
+  const std::string what =
+      fmt::format("data.train, {}, is encoded by {}", text_of(run.config.data.train), ids_of(tokenizer));
+  const std::string& init_from = run.config.train.init_from;
+  const bool starts_from_weights = !init_from.empty() && !run.resuming;
+  check(is_own || !starts_from_weights || is_padded(rows, tokens),
+        "{}, and the model of train.init_from, {}, has a vocabulary of {}: its weights would be given ids of "
+        "another tokenizer. Train on shards of the model's own tokenizer (for GPT-2's, 50257 ids, those that "
+        "llm.c's scripts write: --set data.train='FOLDER/*_train_*.bin'), or train a model of your own from "
+        "random weights, without train.init_from, with --set model.vocab_size={}",
+        what, init_from, rows, tokens);
+  if (rows < tokens) {
+    notices.push_back(fmt::format(
+        "{}, and model.vocab_size is {}: a token above {} in the data ends the run{}", what, rows, rows - 1,
+        starts_from_weights ? "" : fmt::format(". --set model.vocab_size={} takes them all", tokens)));
+  } else if (is_padded(rows, tokens)) {
+    notices.push_back(
+        fmt::format("{}, and model.vocab_size is {}: the ids from {} on are padding", what, rows, tokens));
+  } else {
+    notices.push_back(
+        fmt::format("{}, and model.vocab_size is {}: the ids from {} on are never used. --set "
+                    "model.vocab_size={} suits the data",
+                    what, rows, tokens, tokens));
+  }
 }
 
 void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
@@ -134,8 +136,8 @@ std::vector<std::string> check_run(const RunParts& run) {
   check_sources(run, notices);
   check_validation(run, notices);
   if (run.data.tokenizer() == nullptr) return notices;
-  check_own_tokenizer(run, notices);
-  check_vocabulary(run, notices);
+  const bool is_own = check_own_tokenizer(run, notices);
+  check_vocabulary(run, is_own, notices);
   check_prompt(run, notices);
   return notices;
 }

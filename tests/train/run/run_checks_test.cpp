@@ -154,6 +154,21 @@ TEST_F(RunChecks, TheTokenizerOfTheDataGoesIntoSamplesAndCheckpoints) {
   from.insert(from.end(),
               {"--set", "train.init_from=out/checkpoints/step_00000001", "--set", "train.folder=next"});
   EXPECT_EQ(notices(from), "");
+  // Any number of rows beyond the ids of a model's own tokenizer is right.
+  std::vector<std::string> padded = data;
+  padded[3] = "model.vocab_size=1500";
+  padded.insert(padded.end(), {"--set", "train.folder=padded"});
+  expect_in(notices(padded), {"the ids from 704 on are never used", "--set model.vocab_size=704"});
+  std::vector<std::string> from_padded{"--set", "data.train=gpt2",
+                                       "--set", "model.vocab_size=1500",
+                                       "--set", "train.init_from=padded/checkpoints/step_00000001",
+                                       "--set", "train.folder=from_padded"};
+  EXPECT_EQ(notices(from_padded), "");
+  // Without a tokenizer beside the weights it is a matter of size.
+  fs::remove(folder / "padded/checkpoints/step_00000001/tokenizer.json");
+  from_padded.back() = "train.folder=refused";
+  refused(from_padded, {"(704 ids)", "has a vocabulary of 1500"});
+
   from[1] = "data.train=llama3";
   from.back() = "train.folder=refused";
   refused(from, {"data.train, llama3, is encoded by the tokenizer `bpe-", "train.init_from, out/checkpoints",
