@@ -16,7 +16,8 @@ struct Sizes {
   float norm_epsilon = 0;
 };
 
-// What Llama 3, Qwen and SmolLM2 share: RMSNorm, rotary positions, SwiGLU, tied logits, heads of C / H
+// What Llama 3, Qwen and SmolLM2 share: RMSNorm, rotary positions, SwiGLU, tied logits (but for 7B and 8B),
+// heads of C / H
 ModelConfig llama(const Sizes& sizes) {
   return {.vocab_size = sizes.vocab_size,
           .context = sizes.context,
@@ -33,28 +34,24 @@ ModelConfig llama(const Sizes& sizes) {
           .bias = Bias::kNone};
 }
 
-// config.json of meta-llama/Llama-3.2-1B
-ModelConfig llama32_1b() {
-  ModelConfig model = llama({.vocab_size = 128256,
-                             .context = 131072,
-                             .layers = 16,
-                             .heads = 32,
-                             .kv_heads = 8,
-                             .channels = 2048,
-                             .mlp_width = 8192,
-                             .theta = 500000,
-                             .norm_epsilon = 1e-5f});
+// config.json of meta-llama/Llama-3.1-8B, Llama-3.2-1B and Llama-3.2-3B
+ModelConfig llama3(Sizes sizes, double rope_factor) {
+  sizes.vocab_size = 128256;
+  sizes.context = 131072;
+  sizes.theta = 500000;
+  sizes.norm_epsilon = 1e-5f;
+  ModelConfig model = llama(sizes);
   model.rope.scaling = RopeScaling::kLlama3;
-  model.rope.factor = 32;
+  model.rope.factor = rope_factor;
   model.rope.original_context = 8192;
   model.rope.low_frequency = 1;
   model.rope.high_frequency = 4;
   return model;
 }
 
-// config.json of Qwen/Qwen2.5-0.5B and Qwen2.5-1.5B
+// config.json of Qwen/Qwen2.5-0.5B, Qwen2.5-1.5B, Qwen2.5-3B and Qwen2.5-7B
 ModelConfig qwen25(Sizes sizes) {
-  sizes.vocab_size = 151936;
+  if (sizes.vocab_size == 0) sizes.vocab_size = 151936;
   sizes.theta = 1e6;
   sizes.norm_epsilon = 1e-6f;
   ModelConfig model = llama(sizes);
@@ -62,29 +59,31 @@ ModelConfig qwen25(Sizes sizes) {
   return model;
 }
 
-// config.json of Qwen/Qwen3-0.6B
-ModelConfig qwen3_06b() {
-  ModelConfig model = llama({.vocab_size = 151936,
-                             .context = 40960,
-                             .layers = 28,
-                             .heads = 16,
-                             .kv_heads = 8,
-                             .channels = 1024,
-                             .mlp_width = 3072,
-                             .theta = 1e6,
-                             .norm_epsilon = 1e-6f});
+// config.json of Qwen/Qwen3-0.6B, Qwen3-1.7B, Qwen3-4B and Qwen3-8B
+ModelConfig qwen3(Sizes sizes) {
+  sizes.vocab_size = 151936;
+  sizes.context = 40960;
+  sizes.kv_heads = 8;
+  sizes.theta = 1e6;
+  sizes.norm_epsilon = 1e-6f;
+  ModelConfig model = llama(sizes);
   model.head_dim = 128;
   model.qk_norm = true;
   return model;
 }
 
-// config.json of HuggingFaceTB/SmolLM2-135M and SmolLM2-360M
+// config.json of HuggingFaceTB/SmolLM2-135M, SmolLM2-360M and SmolLM2-1.7B
 ModelConfig smollm2(Sizes sizes) {
   sizes.vocab_size = 49152;
   sizes.context = 8192;
-  sizes.theta = 100000;
+  if (sizes.theta == 0) sizes.theta = 100000;
   sizes.norm_epsilon = 1e-5f;
   return llama(sizes);
+}
+
+ModelConfig untied(ModelConfig model) {
+  model.tied = false;
+  return model;
 }
 
 }  // namespace
@@ -101,20 +100,45 @@ ModelConfig preset_model(Preset preset) {
       return gpt2(36, 20, 1280);
     case Preset::kGpt2Xl:
       return gpt2(48, 25, 1600);
+    case Preset::kLlama31_8b:
+      return untied(
+          llama3({.layers = 32, .heads = 32, .kv_heads = 8, .channels = 4096, .mlp_width = 14336}, 8));
     case Preset::kLlama32_1b:
-      return llama32_1b();
+      return llama3({.layers = 16, .heads = 32, .kv_heads = 8, .channels = 2048, .mlp_width = 8192}, 32);
+    case Preset::kLlama32_3b:
+      return llama3({.layers = 28, .heads = 24, .kv_heads = 8, .channels = 3072, .mlp_width = 8192}, 32);
     case Preset::kQwen25_05b:
       return qwen25(
           {.context = 32768, .layers = 24, .heads = 14, .kv_heads = 2, .channels = 896, .mlp_width = 4864});
     case Preset::kQwen25_15b:
       return qwen25(
           {.context = 131072, .layers = 28, .heads = 12, .kv_heads = 2, .channels = 1536, .mlp_width = 8960});
+    case Preset::kQwen25_3b:
+      return qwen25(
+          {.context = 32768, .layers = 36, .heads = 16, .kv_heads = 2, .channels = 2048, .mlp_width = 11008});
+    case Preset::kQwen25_7b:
+      return untied(qwen25({.vocab_size = 152064,
+                            .context = 131072,
+                            .layers = 28,
+                            .heads = 28,
+                            .kv_heads = 4,
+                            .channels = 3584,
+                            .mlp_width = 18944}));
     case Preset::kQwen3_06b:
-      return qwen3_06b();
+      return qwen3({.layers = 28, .heads = 16, .channels = 1024, .mlp_width = 3072});
+    case Preset::kQwen3_17b:
+      return qwen3({.layers = 28, .heads = 16, .channels = 2048, .mlp_width = 6144});
+    case Preset::kQwen3_4b:
+      return qwen3({.layers = 36, .heads = 32, .channels = 2560, .mlp_width = 9728});
+    case Preset::kQwen3_8b:
+      return untied(qwen3({.layers = 36, .heads = 32, .channels = 4096, .mlp_width = 12288}));
     case Preset::kSmollm2_135m:
       return smollm2({.layers = 30, .heads = 9, .kv_heads = 3, .channels = 576, .mlp_width = 1536});
     case Preset::kSmollm2_360m:
       return smollm2({.layers = 32, .heads = 15, .kv_heads = 5, .channels = 960, .mlp_width = 2560});
+    case Preset::kSmollm2_17b:
+      return smollm2(
+          {.layers = 24, .heads = 32, .kv_heads = 32, .channels = 2048, .mlp_width = 8192, .theta = 130000});
   }
   fail("the preset {} has no model", name_of(preset));
 }

@@ -11,12 +11,20 @@ enum class Preset : uint8_t {
   kGpt2Medium,
   kGpt2Large,
   kGpt2Xl,
+  kLlama31_8b,
   kLlama32_1b,
+  kLlama32_3b,
   kQwen25_05b,
   kQwen25_15b,
+  kQwen25_3b,
+  kQwen25_7b,
   kQwen3_06b,
+  kQwen3_17b,
+  kQwen3_4b,
+  kQwen3_8b,
   kSmollm2_135m,
   kSmollm2_360m,
+  kSmollm2_17b,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -24,12 +32,20 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"gpt2_medium", Preset::kGpt2Medium},
                     Word{"gpt2_large", Preset::kGpt2Large},
                     Word{"gpt2_xl", Preset::kGpt2Xl},
+                    Word{"llama3.1_8b", Preset::kLlama31_8b},
                     Word{"llama3.2_1b", Preset::kLlama32_1b},
+                    Word{"llama3.2_3b", Preset::kLlama32_3b},
                     Word{"qwen2.5_0.5b", Preset::kQwen25_05b},
                     Word{"qwen2.5_1.5b", Preset::kQwen25_15b},
+                    Word{"qwen2.5_3b", Preset::kQwen25_3b},
+                    Word{"qwen2.5_7b", Preset::kQwen25_7b},
                     Word{"qwen3_0.6b", Preset::kQwen3_06b},
+                    Word{"qwen3_1.7b", Preset::kQwen3_17b},
+                    Word{"qwen3_4b", Preset::kQwen3_4b},
+                    Word{"qwen3_8b", Preset::kQwen3_8b},
                     Word{"smollm2_135m", Preset::kSmollm2_135m},
-                    Word{"smollm2_360m", Preset::kSmollm2_360m}};
+                    Word{"smollm2_360m", Preset::kSmollm2_360m},
+                    Word{"smollm2_1.7b", Preset::kSmollm2_17b}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

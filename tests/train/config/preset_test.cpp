@@ -25,7 +25,11 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kGpt2Large, 774'030'080},    {Preset::kGpt2Xl, 1'557'611'200},
       {Preset::kLlama32_1b, 1'235'814'400}, {Preset::kQwen25_05b, 494'032'768},
       {Preset::kQwen25_15b, 1'543'714'304}, {Preset::kQwen3_06b, 596'049'920},
-      {Preset::kSmollm2_135m, 134'515'008}, {Preset::kSmollm2_360m, 361'821'120}};
+      {Preset::kSmollm2_135m, 134'515'008}, {Preset::kSmollm2_360m, 361'821'120},
+      {Preset::kLlama31_8b, 8'030'261'248}, {Preset::kLlama32_3b, 3'212'749'824},
+      {Preset::kQwen25_3b, 3'085'938'688},  {Preset::kQwen25_7b, 7'615'616'512},
+      {Preset::kQwen3_17b, 1'720'574'976},  {Preset::kQwen3_4b, 4'022'468'096},
+      {Preset::kQwen3_8b, 8'190'735'360},   {Preset::kSmollm2_17b, 1'711'376'384}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -39,6 +43,9 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_05b)), "qwen2");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_15b)), "qwen2");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_06b)), "qwen3");
+  EXPECT_STREQ(family_of(preset_model(Preset::kLlama31_8b)), "llama");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_7b)), "qwen2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_8b)), "qwen3");
 }
 
 TEST_F(PresetKeys, SetsTheModel) {
@@ -75,7 +82,8 @@ TEST_F(PresetKeys, IsCitedWhereItsValuesAreRefused) {
   EXPECT_EQ(
       refused_override("model.preset=qwen3"),
       "--set model.preset=qwen3: model.preset wants none, gpt2_small, gpt2_medium, gpt2_large, gpt2_xl, "
-      "llama3.2_1b, qwen2.5_0.5b, qwen2.5_1.5b, qwen3_0.6b, smollm2_135m or smollm2_360m, found "
+      "llama3.1_8b, llama3.2_1b, llama3.2_3b, qwen2.5_0.5b, qwen2.5_1.5b, qwen2.5_3b, qwen2.5_7b, "
+      "qwen3_0.6b, qwen3_1.7b, qwen3_4b, qwen3_8b, smollm2_135m, smollm2_360m or smollm2_1.7b, found "
       "\"qwen3\"");
   EXPECT_EQ(refusal("model:\n  preset: qwen3_0.6b\n  heads: 12\n"),
             "run.yaml:3:10: model.kv_heads 8 (preset qwen3_0.6b) does not divide model.heads 12; the nearest "
