@@ -23,7 +23,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
           "{0} has its weights in {1}, which is not supported; wanted {2}. Convert it with transformers: "
           "python3 -c \"from transformers import AutoModelForCausalLM as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
-          "train.init_from={0}_safetensors",
+          "name {0}_safetensors in its place",
           path, other, kWeights);
     }
   fail("{} has no {} and no {}", path, kWeights, kIndex);
