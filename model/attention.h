@@ -35,13 +35,13 @@ inline LayerParts qkv_layers(const ModelConfig& config) {
 template <class W, class V>
 void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, D = config.head_dim;
-  visitor.linear("qkv", qkv_layers(config), C, Init::kNormal, config.bias != Bias::kNone, attention.qkv);
+  visitor.linear("qkv", qkv_layers(config), C, Init::kNormal, config.has_qkv_bias(), attention.qkv);
   if (config.qk_norm) {
     const V norms = visitor.of(ParamPart::kNorms);
     norms.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
     norms.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
   }
-  visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.bias == Bias::kAll,
+  visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.has_out_bias(),
                  attention.out);
 }
 

@@ -22,10 +22,12 @@ constexpr auto words_of(Positions) {  // of model.positions
   return std::array{Word{"learned", Positions::kLearned}, Word{"rope", Positions::kRope}};
 }
 
-// Which linear layers have a bias. A LayerNorm always has one, an RMSNorm never, the logits never.
-enum class Bias : uint8_t { kAll, kQkv, kNone };
+// Which linear layers have a bias: kAttention: q, k, v and W_O; kQkv: the first three of these; kMlp: those
+// of the MLP. A LayerNorm always has one, an RMSNorm never, the logits never.
+enum class Bias : uint8_t { kAll, kAttention, kQkv, kMlp, kNone };
 constexpr auto words_of(Bias) {  // of model.bias
-  return std::array{Word{"all", Bias::kAll}, Word{"qkv", Bias::kQkv}, Word{"none", Bias::kNone}};
+  return std::array{Word{"all", Bias::kAll}, Word{"attention", Bias::kAttention}, Word{"qkv", Bias::kQkv},
+                    Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
 enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu };
@@ -90,6 +92,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
   bool gated() const { return mlp == Mlp::kSwiglu; }
+  bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
+  bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }
+  bool has_mlp_bias() const { return bias == Bias::kAll || bias == Bias::kMlp; }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
   // Without adapters: what a folder of weights holds

@@ -30,7 +30,7 @@ inline LayerParts expand_layers(const ModelConfig& config) {
 template <class W, class V>
 void visit_mlp_weights(W& mlp, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, F = config.mlp_width;
-  const bool bias = config.bias == Bias::kAll;
+  const bool bias = config.has_mlp_bias();
   visitor.linear("expand", expand_layers(config), C, Init::kNormal, bias, mlp.expand);
   visitor.linear("contract", {C}, F, Init::kNormalResidual, bias, mlp.contract);
 }

@@ -161,12 +161,14 @@ inline std::vector<ModelConfig> models_with_adapters(int64_t channels, int64_t r
   ModelConfig qwen2 = qwen3;
   qwen2.bias = Bias::kQkv;
   qwen2.qk_norm = false;
+  ModelConfig biases = with_llama_parts(gpt2);
+  biases.bias = Bias::kAll;
   ModelConfig relu = gpt2;
   relu.mlp = Mlp::kGeluExact;
   AdaptedParts attention, mlp;
   attention.add(Adapted::kAttention), mlp.add(Adapted::kMlp);
   return {with_adapters(gpt2, rank), with_adapters(qwen3, rank), with_adapters(qwen2, rank, attention),
-          with_adapters(relu, rank, mlp)};
+          with_adapters(relu, rank, mlp), with_adapters(biases, rank)};
 }
 
 }  // namespace tessera::testing

@@ -43,39 +43,44 @@ inline std::vector<FamilyModel> family_models() {
     how(model);
     return model;
   };
-  return {{"gpt2", "gpt2", {.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32}},
-          {"llama", "llama", llama},
-          {"llama_tied", "llama", changed(llama, [](ModelConfig& m) { m.tied = true, m.kv_heads = 4; })},
-          {"llama_wide_heads", "llama", changed(llama, [](ModelConfig& m) { m.head_dim = 16; })},
-          {"llama_linear", "llama",
-           changed(llama,
-                   [](ModelConfig& m) {
-                     m.rope = {.theta = 500, .scaling = RopeScaling::kLinear, .factor = 4};
-                   })},
-          {"llama_llama3", "llama",
-           changed(llama,
-                   [](ModelConfig& m) {
-                     m.rope = {.theta = 500,
-                               .scaling = RopeScaling::kLlama3,
-                               .factor = 4,
-                               .original_context = 8,
-                               .low_frequency = 1.5,
-                               .high_frequency = 5};
-                   })},
-          {"llama_yarn", "llama",
-           changed(llama,
-                   [](ModelConfig& m) {
-                     m.rope = {.theta = 500,
-                               .scaling = RopeScaling::kYarn,
-                               .factor = 4,
-                               .original_context = 8,
-                               .beta_fast = 16,
-                               .beta_slow = 2,
-                               .attention_factor = 1.25};
-                   })},
-          {"qwen2", "qwen2", changed(llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true; })},
-          {"qwen3", "qwen3",
-           changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim = 16, m.kv_heads = 1; })}};
+  return {
+      {"gpt2", "gpt2", {.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32}},
+      {"llama", "llama", llama},
+      {"llama_tied", "llama", changed(llama, [](ModelConfig& m) { m.tied = true, m.kv_heads = 4; })},
+      {"llama_wide_heads", "llama", changed(llama, [](ModelConfig& m) { m.head_dim = 16; })},
+      {"llama_linear", "llama",
+       changed(
+           llama,
+           [](ModelConfig& m) { m.rope = {.theta = 500, .scaling = RopeScaling::kLinear, .factor = 4}; })},
+      {"llama_llama3", "llama",
+       changed(llama,
+               [](ModelConfig& m) {
+                 m.rope = {.theta = 500,
+                           .scaling = RopeScaling::kLlama3,
+                           .factor = 4,
+                           .original_context = 8,
+                           .low_frequency = 1.5,
+                           .high_frequency = 5};
+               })},
+      {"llama_yarn", "llama",
+       changed(llama,
+               [](ModelConfig& m) {
+                 m.rope = {.theta = 500,
+                           .scaling = RopeScaling::kYarn,
+                           .factor = 4,
+                           .original_context = 8,
+                           .beta_fast = 16,
+                           .beta_slow = 2,
+                           .attention_factor = 1.25};
+               })},
+      {"qwen2", "qwen2", changed(llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true; })},
+      {"qwen3", "qwen3",
+       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim = 16, m.kv_heads = 1; })},
+      {"llama_biases", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAll; })},
+      {"llama_attention_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAttention; })},
+      {"llama_mlp_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kMlp; })},
+      {"qwen3_biases", "qwen3",
+       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })}};
 }
 
 }  // namespace tessera::testing

@@ -67,6 +67,9 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   });
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
   add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });
+  add("llama with biases", llama, [](ModelConfig& m) { m.bias = Bias::kAll; });
+  add("llama with biases of attention", llama, [](ModelConfig& m) { m.bias = Bias::kAttention; });
+  add("llama with biases of the MLP", llama, [](ModelConfig& m) { m.bias = Bias::kMlp; });
   add("llama with dropout", llama, [](ModelConfig& m) { m.dropout = {0.2, 0.1, 0.3}; });
   add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
   return all;
@@ -105,7 +108,8 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
     m.positions = Positions::kRope;
     m.rope.theta = pick(0, 1) == 0 ? 1e4 : 1e6;
     m.mlp = Mlp::kSwiglu;
-    m.bias = pick(0, 1) == 0 ? Bias::kNone : Bias::kQkv;
+    constexpr Bias kBiases[] = {Bias::kNone, Bias::kQkv, Bias::kAll, Bias::kAttention, Bias::kMlp};
+    m.bias = kBiases[pick(0, std::ssize(kBiases) - 1)];
     m.qk_norm = pick(0, 1) == 0;
     m.tied = pick(0, 1) == 0;
     for_each_dropout_key(m.dropout,

@@ -28,6 +28,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
   const bool knows_mlp =
       std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.mlp == model.mlp; });
   if (!knows_mlp) nearest.mlp = family.defaults.mlp;
+  if (knows_bias(family, model.bias)) nearest.bias = model.bias;
   fill_computed(nearest);
   std::vector<std::string> settings;
   const ModelConfig wanted = canonical(nearest), found = canonical(model);
@@ -63,6 +64,24 @@ const Family& family_for(const ModelConfig& model) {
       "config.json. "
       "The nearest: {}",
       nearest);
+}
+
+bool knows_bias(const Family& family, Bias bias) {
+  switch (bias) {
+    case Bias::kAll:
+      if (family.biases.attention && family.biases.mlp) return true;
+      break;
+    case Bias::kAttention:
+      if (family.biases.attention) return true;
+      break;
+    case Bias::kMlp:
+      if (family.biases.mlp) return true;
+      break;
+    case Bias::kQkv:
+    case Bias::kNone:
+      break;
+  }
+  return bias == family.defaults.bias;
 }
 
 void fill_computed(ModelConfig& model) {

@@ -28,17 +28,25 @@ struct DropoutField {
   const char* key;  // as in for_each_dropout_key()
 };
 
+// The fields of config.json that set model.bias, if a family has any
+struct BiasFields {
+  const char* attention = nullptr;  // true: q, k, v and W_O have a bias
+  const char* mlp = nullptr;        // true: all layers of the MLP have one
+  explicit operator bool() const { return attention != nullptr; }
+};
+
 // The words of the field of model.mlp; the first of each Mlp is written.
 struct MlpWord {
   std::string_view word;
   Mlp mlp;
 };
 
-// A field that changes the model unless its value is neutral
-bool says_nothing(const nlohmann::json& value);  // null, false or empty
+// A field that may change the model unless its value is neutral; null always is. `config`: all fields
+bool says_nothing(const nlohmann::json& value, const nlohmann::json& config);  // false or empty
+bool is_one(const nlohmann::json& value, const nlohmann::json& config);
 struct RefusedField {
   std::string_view field, why;
-  bool (*is_neutral)(const nlohmann::json& value) = says_nothing;
+  bool (*is_neutral)(const nlohmann::json& value, const nlohmann::json& config) = says_nothing;
 };
 
 // The rows of a parameter that a tensor of a file holds
@@ -68,6 +76,7 @@ struct Family {
   ModelConfig defaults;      // transformers' own; members that are 0 are computed: see fill_computed()
   std::span<const Field> fields;
   std::span<const MlpWord> mlps;
+  BiasFields biases;
   std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
   std::span<const RefusedField> refused;       // besides those of every family
   std::span<const DropoutField> dropouts;
@@ -83,6 +92,9 @@ std::span<const Family* const> families();
 
 // The family that can hold this model. Error: as family_of in folder.h
 const Family& family_for(const ModelConfig& model);
+
+// Whether the biases are the family's own, or its fields can say which they are
+bool knows_bias(const Family& family, Bias bias);
 
 // Computes the members that are 0: as many key/value heads as heads, D = C / H, F = 4 C.
 void fill_computed(ModelConfig& model);

@@ -20,8 +20,10 @@ const json* Fields::find(std::string_view field, const char* synonym) const {
   const json* found = own == object.end() ? nullptr : &*own;
   if (!synonym || !object.contains(synonym)) return found;
   const json& other = object[synonym];
-  check(!found || *found == other, "{}: {} is {} and {} is {}, but both name the same setting", file,
-        name_of(field), brief(found ? *found : other), name_of(synonym), brief(other));
+  if (found && other.is_null()) return found;
+  check(!found || found->is_null() || *found == other,
+        "{}: {} is {} and {} is {}, but both name the same setting", file, name_of(field),
+        brief(found ? *found : other), name_of(synonym), brief(other));
   return &other;
 }
 

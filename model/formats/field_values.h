@@ -15,7 +15,7 @@ struct Fields {
   std::string file;       // for messages
   std::string lead = "";  // of the names in messages: "rope_scaling."
 
-  // The value of a field or of its synonym; nothing: neither is there. Error: both are, and they differ.
+  // The value of a field or of its synonym; nothing: neither is there. Error: both have one, and they differ.
   const nlohmann::json* find(std::string_view field, const char* synonym = nullptr) const;
   // The value that was found, if it says something
   const nlohmann::json* find_value(std::string_view field, const char* synonym = nullptr) const;

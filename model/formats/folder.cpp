@@ -16,35 +16,75 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Fields that change no model's logits, losses or gradients in fp32: names, text generation, heads of other
-// tasks (their tensors are refused), execution options of transformers. initializer_range is unused when
-// training starts from weights.
+// Fields that change no model's logits, losses or gradients in fp32, whatever their values. Of transformers:
+// names, heads of other tasks (their tensors are refused) and execution options. initializer_range is unused
+// when training starts from weights.
 // clang-format off
-constexpr std::string_view kHarmless[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
-    "_commit_hash", "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "architectures",
-    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
-    "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
-    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
-    "eos_token_id", "eos_token_ids", "exponential_decay_length_penalty", "finetuning_task",
-    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
-    "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length", "min_length",
-    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
-    "pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict",
-    "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
-    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-    "torchscript", "transformers.js_config", "transformers_version", "typical_p", "use_bfloat16",
-    "use_cache"};
+constexpr std::string_view kOfTransformers[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_auto_class",
+    "_commit_hash", "_experts_implementation", "_flash_attn_2_enabled", "_from_model_config",
+    "_model_name_or_path", "_name_or_path", "_num_labels", "_output_attentions", "architectures",
+    "attn_implementation", "base_model_ep_plan", "base_model_fsdp_plan", "base_model_pp_plan",
+    "base_model_tp_plan", "chunk_size_feed_forward", "cross_attention_hidden_size", "dtype",
+    "experts_implementation", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range",
+    "is_decoder", "keys_to_ignore_at_inference", "label2id", "model_type", "name_or_path", "num_labels",
+    "output_attentions", "output_hidden_states", "prefix", "problem_type", "return_dict",
+    "task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "torch_dtype",
+    "torchscript", "transformers.js_config", "transformers_version", "use_bfloat16", "use_return_dict",
+    "xla_device"};
+// How texts are generated
+constexpr std::string_view kOfGeneration[] = {
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight",
+    "assistant_lookbehind", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_config",
+    "cache_implementation", "compile_config", "constraints", "continuous_batching_config",
+    "decoder_start_token_id", "disable_compile", "diversity_penalty", "do_sample", "dola_layers",
+    "early_stopping", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "eos_token_id",
+    "eos_token_ids", "epsilon_cutoff", "eta_cutoff", "exponential_decay_length_penalty", "force_words_ids",
+    "forced_bos_token_id", "forced_decoder_ids", "forced_eos_token_id", "generation_config", "guidance_scale",
+    "is_assistant", "length_penalty", "low_memory", "max_cache_len", "max_length", "max_matching_ngram_size",
+    "max_new_tokens", "max_time", "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "num_beam_groups", "num_beams",
+    "num_return_sequences", "output_logits", "output_scores", "pad_token_id", "penalty_alpha",
+    "prefill_chunk_size", "prompt_lookup_num_tokens", "remove_invalid_values", "renormalize_logits",
+    "repetition_penalty", "return_dict_in_generate", "return_legacy_cache", "sep_token_id", "sequence_bias",
+    "speculation_type", "stop_strings", "suppress_tokens", "target_lookbehind", "temperature",
+    "token_healing", "top_h", "top_k", "top_p", "typical_p", "use_cache", "use_mtp", "watermarking_config"};
+// What other programs and people note: where a model comes from, and its tokenizer
+constexpr std::string_view kNotes[] = {
+    "base_model", "base_model_name", "base_model_name_or_path", "bf16", "bos_token", "chat_template",
+    "cls_token_id", "dataset", "datasets", "description", "eod_token_id", "eos_token", "flash_attention",
+    "fp16", "fp32", "language", "library_name", "license", "mask_token_id", "max_seq_len", "max_seq_length",
+    "max_sequence_length", "model_max_length", "model_name", "model_name_or_path", "pad_token",
+    "padding_side", "pipeline_tag", "seq_length", "tags", "tokenizer_model_max_length", "tokenizer_name",
+    "tokenizer_padding_side", "unk_token", "unk_token_id", "use_flash_attention", "use_flash_attention_2",
+    "use_flash_attn"};
+// Programs that train, merge and convert models note versions and fixes under their own names, which
+// transformers does not read.
+constexpr std::string_view kNotesOf[] = {
+    "accelerate_", "axolotl_", "deepspeed_", "llamafactory_", "lmstudio_", "mergekit_", "mlflow_", "mlx_",
+    "optimum_", "peft_", "swift_", "trl_", "unsloth_", "wandb_"};
 // clang-format on
+
+bool is_harmless(std::string_view field) {
+  for (const std::span<const std::string_view> list :
+       {std::span<const std::string_view>(kOfTransformers), std::span<const std::string_view>(kOfGeneration),
+        std::span<const std::string_view>(kNotes)})
+    if (std::ranges::find(list, field) != list.end()) return true;
+  return std::ranges::any_of(kNotesOf, [&](std::string_view lead) { return field.starts_with(lead); });
+}
+
+constexpr std::string_view kNotQuantized =
+    "quantized weights are not supported; save the model in float32, float16 or bfloat16";
 
 constexpr RefusedField kRefused[] = {
     {"add_cross_attention", "cross attention to an encoder is not supported"},
     {"auto_map", "a model with its own code is not supported"},
     {"is_encoder_decoder", "an encoder with a decoder is not supported"},
     {"pruned_heads", "pruned attention heads are not supported"},
-    {"quantization_config",
-     "quantized weights are not supported; save the model in float32, float16 or bfloat16"}};
+    {"compression_config", kNotQuantized},
+    {"pretraining_tp", "products that are split into several sums are not supported", is_one},
+    {"quantization", kNotQuantized},
+    {"quantization_config", kNotQuantized}};
 
 const Family& family_named(const std::string& type, const std::string& file) {
   std::string known;
@@ -55,9 +95,14 @@ const Family& family_named(const std::string& type, const std::string& file) {
   fail("{}: model_type is {}; supported: {}", file, brief(json(type)), known);
 }
 
+bool is_bias_field(const Family& family, std::string_view field) {
+  const auto is = [&](const char* name) { return name && field == name; };
+  return is(family.biases.attention) || is(family.biases.mlp);
+}
+
 bool is_known(const Family& family, std::string_view field) {
   const bool is_rope = family.defaults.positions == Positions::kRope && is_rope_field(field);
-  return is_rope || std::ranges::find(kHarmless, field) != std::end(kHarmless) ||
+  return is_rope || is_harmless(field) || is_bias_field(family, field) ||
          std::ranges::find(family.harmless, field) != family.harmless.end() ||
          std::ranges::any_of(family.dropouts, [&](const DropoutField& one) { return field == one.name; }) ||
          std::ranges::any_of(family.fields, [&](const Field& one) {
@@ -77,7 +122,8 @@ void refuse_unsupported(const Family& family, const Fields& config) {
         "{}: the field {} is unknown and may change the model. If it does not, remove it from a copy of the "
         "folder",
         config.file, brief(json(field)));
-    check(refused->is_neutral(value), "{}: \"{}\" is {}: {}", config.file, field, brief(value), refused->why);
+    check(refused->is_neutral(value, config.object), "{}: \"{}\" is {}: {}", config.file, field, brief(value),
+          refused->why);
   }
 }
 
@@ -99,6 +145,25 @@ void read_fields(const Family& family, const Fields& config, FoundModel& found) 
       }
     });
   }
+}
+
+void read_biases(const Family& family, const Fields& config, FoundModel& found) {
+  if (!family.biases) return;
+  const auto read = [&](const char* name) {
+    const json* value = name ? config.find_value(name) : nullptr;
+    bool has_bias = false;
+    if (value) config.read(name, *value, has_bias);
+    return has_bias;
+  };
+  const bool attention = read(family.biases.attention), mlp = read(family.biases.mlp);
+  if (attention || mlp) found.model.bias = !mlp ? Bias::kAttention : !attention ? Bias::kMlp : Bias::kAll;
+  found.fields["model.bias"] = !attention && mlp ? family.biases.mlp : family.biases.attention;
+}
+
+void write_biases(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config) {
+  if (model.bias == family.defaults.bias) return;
+  if (family.biases.attention) config[family.biases.attention] = model.has_out_bias();
+  if (family.biases.mlp) config[family.biases.mlp] = model.has_mlp_bias();
 }
 
 // Where config.json lacks the field, transformers drops with the family's default.
@@ -179,10 +244,11 @@ const char* name_in_torch(NumberFormat weights) {
 
 }  // namespace
 
-bool says_nothing(const json& value) {
-  return value.is_null() || value == json(false) ||
-         ((value.is_object() || value.is_array()) && value.empty());
+bool says_nothing(const json& value, const json&) {
+  return value == json(false) || ((value.is_object() || value.is_array()) && value.empty());
 }
+
+bool is_one(const json& value, const json&) { return value == json(1); }
 
 std::string FoundModel::field_of(std::string_view key) const {
   const auto found = fields.find(key);
@@ -197,13 +263,13 @@ FoundModel read_model_config(const fs::path& folder) {
       "transformers' save_pretrained(){}",
       path, fs::exists(folder) ? "" : hub_advice(path, HubFiles::kModel));
   if (!fs::exists(folder / "config.json")) {
-    check(
-        !fs::exists(folder / "adapter_config.json"),
-        "{0} holds an adapter of PEFT and no model. Merge it into its model, and start from that: python3 -c "
-        "\"from peft import AutoPeftModelForCausalLM as M; "
-        "M.from_pretrained('{0}').merge_and_unload().save_pretrained('{0}_merged')\". A checkpoint of "
-        "Tessera's holds merged weights beside its folder adapter",
-        path);
+    check(!fs::exists(folder / "adapter_config.json"),
+          "{0} holds an adapter of PEFT and no model. Merge it into its model, and name the folder of that: "
+          "python3 -c "
+          "\"from peft import AutoPeftModelForCausalLM as M; "
+          "M.from_pretrained('{0}').merge_and_unload().save_pretrained('{0}_merged')\". A checkpoint of "
+          "Tessera's holds merged weights beside its folder adapter",
+          path);
     const bool is_run = fs::is_directory(folder / "checkpoints");
     fail("{} has no config.json; wanted {}", path,
          is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())
@@ -216,6 +282,7 @@ FoundModel read_model_config(const fs::path& folder) {
   refuse_unsupported(family, config);
   FoundModel found{.model = family.defaults, .family = family.name, .fields = {}};
   read_fields(family, config, found);
+  read_biases(family, config, found);
   check_divides(config, found);
   fill_computed(found.model);
   read_dropout(family, config, found);
@@ -241,6 +308,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
       else if constexpr (requires { field_value(member); })
         config[field.name] = field_value(member);
     });
+  write_biases(family, model, config);
   if (model.positions == Positions::kRope) write_rope(model, config);
   for (const auto& [name, key] : family.dropouts)
     for_each_dropout_key(model.dropout, [&](std::string_view one, double probability) {

@@ -65,6 +65,7 @@ constinit const Family kGpt2{
                  .mlp_width = 0},
     .fields = kFields,
     .mlps = kMlps,
+    .biases = {},
     .harmless = kHarmless,
     .refused = {},
     .dropouts = kDropouts,

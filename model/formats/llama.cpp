@@ -9,25 +9,27 @@ namespace tessera {
 
 using nlohmann::json;
 
-bool is_one(const json& value) { return value.is_null() || value == json(1); }
+bool is_full_attention(const json& value, const json&) {
+  return value.is_array() &&
+         std::ranges::all_of(value, [](const json& layer) { return layer == json("full_attention"); });
+}
 
-bool is_full_attention(const json& value) {
-  return value.is_null() || (value.is_array() && std::ranges::all_of(value, [](const json& layer) {
-                               return layer == json("full_attention");
-                             }));
+bool is_unused_window(const json&, const json& config) {
+  const auto used = config.find("use_sliding_window");
+  return used != config.end() && *used == json(false);
 }
 
 namespace {
 
-constexpr std::string_view kHarmless[] = {"is_llama_config"};
+// Layers before max_window_layers have no window, and others are refused.
+constexpr std::string_view kHarmless[] = {"is_llama_config", "max_window_layers"};
 
 constexpr RefusedField kRefused[] = {
-    kNoAttentionBias,
-    {"mlp_bias", "this family is supported without biases in the MLP"},
-    {"pretraining_tp", "products that are split into several sums are not supported", is_one},
     {"rope_interleaved", "rotary positions of neighbouring channels are not supported"},
     kNoPartialRotation,
     kNoOtherLayers,
+    kNoSlidingWindow,
+    kNoWindow,
 };
 
 }  // namespace
@@ -52,6 +54,7 @@ constinit const Family kLlama{
                  .tied = false},
     .fields = kLlamaFields,
     .mlps = kLlamaMlps,
+    .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
     .harmless = kHarmless,
     .refused = kRefused,
     .dropouts = kLlamaDropouts,

@@ -139,6 +139,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   wants(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
   wants(rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
         "none, linear or yarn");
+  wants(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   wants(&family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
         fmt::format("{}", model.head_dim),
         fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));

@@ -45,15 +45,18 @@ inline constexpr TensorNames kLlamaTensors[] = {
 // Older versions of transformers also save the frequencies of the rotary positions.
 inline constexpr std::string_view kLlamaBuffers = R"((model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq)";
 
-bool is_one(const nlohmann::json& value);
-bool is_full_attention(const nlohmann::json& value);  // in every layer
+bool is_full_attention(const nlohmann::json& value, const nlohmann::json& config);  // in every layer
+bool is_unused_window(const nlohmann::json& value, const nlohmann::json& config);
 
-inline constexpr RefusedField kNoAttentionBias{"attention_bias",
-                                               "this family is supported without biases in attention"};
+inline constexpr RefusedField kNoMlpBias{"mlp_bias", "this family has no biases in the MLP"};
 inline constexpr RefusedField kNoPartialRotation{
     "partial_rotary_factor", "heads of which only a part is rotated are not supported", is_one};
 inline constexpr RefusedField kNoSlidingWindow{"use_sliding_window",
                                                "attention within a window is not supported"};
+inline constexpr RefusedField kNoWindow{
+    "sliding_window",
+    "attention within a window is not supported; with \"use_sliding_window\": false there is none",
+    is_unused_window};
 inline constexpr RefusedField kNoOtherLayers{
     "layer_types", "layers with other than \"full_attention\" are not supported", is_full_attention};
 

@@ -5,17 +5,17 @@
 namespace tessera {
 namespace {
 
-// The window is that of use_sliding_window, which is refused.
-constexpr std::string_view kHarmless[] = {"max_window_layers", "sliding_window"};
+// The window is that of use_sliding_window, which is refused. Qwen2 has its biases whatever attention_bias
+// says.
+constexpr std::string_view kQwen2Harmless[] = {"attention_bias", "max_window_layers", "sliding_window"};
+constexpr std::string_view kQwen3Harmless[] = {"max_window_layers", "sliding_window"};
 
 constexpr RefusedField kQwen2Refused[] = {
-    kNoSlidingWindow,
-    kNoOtherLayers,
-    kNoPartialRotation,
-    {"use_mrope", "rotary positions of several axes are not supported"},
+    kNoSlidingWindow,   kNoOtherLayers,
+    kNoPartialRotation, {"use_mrope", "rotary positions of several axes are not supported"},
+    kNoMlpBias,
 };
-constexpr RefusedField kQwen3Refused[] = {kNoAttentionBias, kNoSlidingWindow, kNoOtherLayers,
-                                          kNoPartialRotation};
+constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoSlidingWindow, kNoOtherLayers, kNoPartialRotation};
 
 // What transformers' defaults of both have in common
 constexpr ModelConfig kDefaults{.vocab_size = 151936,
@@ -50,7 +50,8 @@ constinit const Family kQwen2{
     .defaults = kDefaults,
     .fields = kLlamaFields,
     .mlps = kLlamaMlps,
-    .harmless = kHarmless,
+    .biases = {},
+    .harmless = kQwen2Harmless,
     .refused = kQwen2Refused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
@@ -67,7 +68,8 @@ constinit const Family kQwen3{
     .defaults = qwen3_defaults(),
     .fields = kLlamaFields,
     .mlps = kLlamaMlps,
-    .harmless = kHarmless,
+    .biases = {.attention = "attention_bias"},
+    .harmless = kQwen3Harmless,
     .refused = kQwen3Refused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 constexpr const char *kTheta = "rope_theta", *kScaling = "rope_scaling", *kParameters = "rope_parameters";
 constexpr const char *kType = "rope_type", *kOldType = "type";
+constexpr const char* kOriginalContext = "original_max_position_embeddings";
 
 struct NamedScaling {
   std::string_view type;
@@ -34,7 +35,7 @@ constexpr RopeScaling kNone = RopeScaling::kNone, kLinear = RopeScaling::kLinear
                       kLlama3 = RopeScaling::kLlama3, kYarn = RopeScaling::kYarn;
 constexpr ScalingField kFields[] = {
     {"factor", "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
-    {"original_max_position_embeddings", "model.rope.original_context", {kLlama3, kYarn}, {kLlama3}},
+    {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn}, {kLlama3}},
     {"low_freq_factor", "model.rope.low_frequency", {kLlama3}, {kLlama3}},
     {"high_freq_factor", "model.rope.high_frequency", {kLlama3}, {kLlama3}},
     {"beta_fast", "model.rope.beta_fast", {kYarn}, {}},
@@ -59,12 +60,19 @@ RopeScaling read_type(const Fields& fields, bool may_be_absent) {
   fail("{}: \"{}\" is {}; supported: {}", fields.file, fields.name_of(kType), brief(*type), known);
 }
 
+// Fields that change no angle: the context that a model was trained on, beside a scaling without one, and a
+// note of the first models with YaRN.
+bool is_harmless(std::string_view field) { return field == kOriginalContext || field == "finetuned"; }
+
 void refuse_unsupported(const Fields& fields, RopeScaling scaling) {
   for (const auto& [field, value] : fields.object.items()) {
-    if (value.is_null() || field == kType || field == kOldType || field == kTheta) continue;
+    if (value.is_null() || field == kType || field == kOldType || field == kTheta || is_harmless(field))
+      continue;
     if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
     const bool is_neutral = (field == "truncate" && value == json(true)) ||
-                            (field == "partial_rotary_factor" && value == json(1));
+                            (field == "partial_rotary_factor" && value == json(1)) ||
+                            (field == "factor" && scaling == kNone && value == json(1)) ||
+                            (field == "attention_factor" && value == json(1));
     const bool known = std::ranges::any_of(
         kFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
     check(known || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
@@ -121,7 +129,7 @@ void read_scaling(const Fields& fields, bool may_lack_type, int64_t context, Rop
 
 // Some releases of transformers take the quotient of both contexts for YaRN's factor, 4.53 for one.
 std::vector<std::string> notices_of_factor(const Fields& fields, int64_t context, const Rope& rope) {
-  if (rope.scaling != kYarn || !fields.find_value("original_max_position_embeddings")) return {};
+  if (rope.scaling != kYarn || !fields.find_value(kOriginalContext)) return {};
   const double quotient = static_cast<double>(context) / static_cast<double>(rope.original_context);
   if (quotient == rope.factor) return {};
   return {

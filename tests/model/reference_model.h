@@ -111,7 +111,7 @@ class ReferenceModel {
 
   Values mlp(const Values& x, const std::string& name) const {
     const int64_t C = config_.channels, F = config_.mlp_width, T = static_cast<int64_t>(x.size()) / C;
-    const bool bias = config_.bias == Bias::kAll;
+    const bool bias = config_.has_mlp_bias();
     const Values wide = linear(x, name + "expand", C, config_.gated() ? 2 * F : F, bias);
     Values hidden(static_cast<size_t>(T * F));
     for (int64_t t = 0; t < T; ++t)
@@ -207,10 +207,9 @@ class ReferenceModel {
       const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
       const Values qkv =
           linear(norm(x, block + "norm1"), inside + "qkv", C,
-                 (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.bias != Bias::kNone);
-      add_branch(
-          linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C, config_.bias == Bias::kAll),
-          DropoutKind::kAttentionBranch);
+                 (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.has_qkv_bias());
+      add_branch(linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C, config_.has_out_bias()),
+                 DropoutKind::kAttentionBranch);
       add_branch(mlp(norm(x, block + "norm2"), block + "mlp."), DropoutKind::kMlpBranch);
     }
     const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)

@@ -36,10 +36,10 @@ void visit_model(Section& model, Visit& visit) {
         "Norms: added to the variance, or to the mean of squares");
   visit("model.positions", model.positions, OneOf<Positions>{},
         "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
-  visit(
-      "model.bias", model.bias, OneOf<Bias>{},
-      "The linear layers with a bias; all: GPT-2's; qkv: those of queries, keys and values, Qwen2.5's; none: "
-      "Llama's");
+  visit("model.bias", model.bias, OneOf<Bias>{},
+        "The linear layers with a bias; all: GPT-2's; attention: those of queries, keys, values and the "
+        "output; "
+        "qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
   visit("model.qk_norm", model.qk_norm, Flag{},
         "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
   visit("model.tied", model.tied, Flag{},

@@ -177,8 +177,7 @@ TEST_F(FamilyConfig, EveryKeyHasTheNameOfItsField) {
 }
 
 TEST_F(FamilyConfig, WhatIsNotComputedIsRefusedByName) {
-  refused(kLlama32, {{"attention_bias", true}}, {"config.json", "\"attention_bias\" is true", "biases"});
-  refused(kLlama32, {{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
+  refused(kLlama32, {{"attention_bias", 1}}, {"config.json", "\"attention_bias\" wants true or false"});
   refused(kLlama32, {{"pretraining_tp", 2}}, {"\"pretraining_tp\" is 2"});
   refused(kLlama32, {{"partial_rotary_factor", 0.5}}, {"\"partial_rotary_factor\" is 0.5"});
   EXPECT_NO_THROW(read_with(kLlama32, {{"partial_rotary_factor", 1.0}}));
@@ -186,15 +185,73 @@ TEST_F(FamilyConfig, WhatIsNotComputedIsRefusedByName) {
   refused(kLlama32, {{"hidden_act", "gelu"}}, {R"("hidden_act" is "gelu"; supported: "silu")"});
   refused(kLlama32, {{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "bfloat16"});
   refused(kLlama32, {{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\""});
-  refused(kLlama32, {{"sliding_window", 4096}}, {"the field \"sliding_window\" is unknown"});
+  refused(kLlama32, {{"sliding_window", 4096}}, {"\"sliding_window\" is 4096", "use_sliding_window"});
+  refused(kLlama32, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true"});
   refused(kLlama32, {{"n_layer", 4}}, {"the field \"n_layer\" is unknown"});
   refused(kLlama32, {{"logit_scale", 2.0}}, {"the field \"logit_scale\" is unknown", "remove it"});
   refused(kQwen25, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true", "window"});
   refused(kQwen25, {{"use_mrope", true}}, {"\"use_mrope\" is true"});
-  refused(kQwen3, {{"attention_bias", true}}, {"\"attention_bias\" is true"});
+  refused(kQwen3, {{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
+  refused(kQwen3, {{"pretraining_tp", 2}}, {"\"pretraining_tp\" is 2"});
+  for (const char* field : {"quantization", "compression_config", "quantization_config"})
+    refused(kQwen3, {{field, {{"bits", 4}}}}, {field, "bfloat16"});
   refused(kQwen3, {{"layer_types", {"full_attention", "sliding_attention"}}},
           {"\"layer_types\" is", "sliding_attention", "full_attention"});
   refused(kQwen3, {{"layer_types", "full_attention"}}, {"\"layer_types\""});
+}
+
+TEST_F(FamilyConfig, BiasesAreThoseThatTheFieldsName) {
+  const auto bias_of = [&](const char* config, bool attention, bool mlp) {
+    return read_with(config, {{"attention_bias", attention}, {"mlp_bias", mlp}}).bias;
+  };
+  EXPECT_EQ(bias_of(kLlama32, false, false), Bias::kNone);
+  EXPECT_EQ(bias_of(kLlama32, true, false), Bias::kAttention);
+  EXPECT_EQ(bias_of(kLlama32, false, true), Bias::kMlp);
+  EXPECT_EQ(bias_of(kLlama32, true, true), Bias::kAll);
+  EXPECT_EQ(found(json::parse(kLlama32)).field_of("model.bias"), "attention_bias");
+  EXPECT_EQ(bias_of(kQwen3, true, false), Bias::kAttention);
+  for (const bool ignored : {false, true}) EXPECT_EQ(bias_of(kQwen25, ignored, false), Bias::kQkv);
+}
+
+// What transformers, trainers and people leave in a config.json; ModelConfig stays what it is without.
+TEST_F(FamilyConfig, FieldsThatChangeNothingAreIgnored) {
+  const json notes{{"unsloth_version", "2025.1.1"},
+                   {"unsloth_fixed", true},
+                   {"unsloth_tiled_mlp", true},
+                   {"axolotl_version", "0.8"},
+                   {"trl_version", "0.15"},
+                   {"mergekit_version", "0.1"},
+                   {"_name_or_path", "a/b"},
+                   {"_model_name_or_path", "a/b"},
+                   {"model_name", "a/b"},
+                   {"license", "apache-2.0"},
+                   {"unk_token_id", 0},
+                   {"pad_token_id", 0},
+                   {"dtype", "bfloat16"},
+                   {"torch_dtype", "bfloat16"},
+                   {"_attn_implementation", "sdpa"},
+                   {"_from_model_config", true},
+                   {"problem_type", "single_label_classification"},
+                   {"task_specific_params", {{"text", {{"max_length", 50}}}}},
+                   {"auto_map", json::object()},
+                   {"quantization_config", nullptr},
+                   {"quantization", nullptr},
+                   {"min_p", 0.1},
+                   {"max_new_tokens", 20},
+                   {"stop_strings", {"a"}},
+                   {"cache_implementation", "static"},
+                   {"max_sequence_length", 2048},
+                   {"tokenizer_padding_side", "left"},
+                   {"pretraining_tp", 1},
+                   {"use_sliding_window", false},
+                   {"sliding_window", 4096},
+                   {"max_window_layers", 3}};
+  for (const Published& one : published()) {
+    json fields = json::parse(one.config);
+    fields.update(notes);
+    EXPECT_EQ(read(fields), one.model) << one.name;
+  }
+  EXPECT_NO_THROW(read({{"model_type", "gpt2"}, {"unsloth_fixed", true}, {"use_flash_attn", true}}));
 }
 
 TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
@@ -233,6 +290,28 @@ TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
           {"rope_parameters and rope_scaling are both there and differ"});
   refused(kQwen25, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
           {"\"rope_parameters.full_attention\" is"});
+}
+
+TEST_F(FamilyConfig, FieldsOfRotaryPositionsThatChangeNothingAreIgnored) {
+  const auto scaled = [&](const json& scaling) {
+    return read_with(kQwen25, {{"rope_scaling", scaling}}).rope;
+  };
+  const Rope plain{.theta = 1e6}, linear{.theta = 1e6, .scaling = RopeScaling::kLinear, .factor = 2};
+  EXPECT_EQ(scaled({{"rope_type", "linear"},
+                    {"type", nullptr},
+                    {"factor", 2.0},
+                    {"original_max_position_embeddings", 4096},
+                    {"attention_factor", 1.0}}),
+            linear);
+  EXPECT_EQ(scaled({{"rope_type", nullptr}, {"type", "linear"}, {"factor", 2.0}}), linear);
+  EXPECT_EQ(scaled({{"rope_type", "default"},
+                    {"type", "default"},
+                    {"factor", 1.0},
+                    {"original_max_position_embeddings", 4096}}),
+            plain);
+  EXPECT_EQ(scaled({{"type", "yarn"}, {"factor", 4.0}, {"finetuned", true}}).scaling, RopeScaling::kYarn);
+  refused(kQwen25, {{"rope_scaling", {{"rope_type", "default"}, {"factor", 2.0}}}},
+          {"\"rope_scaling.factor\" is 2.0"});
 }
 
 TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
@@ -325,8 +404,7 @@ TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
   };
   refused_with(llama, [](ModelConfig& m) { m.norm = NormKind::kLayerNorm; },
                {"llama has model.norm=rmsnorm"});
-  refused_with(llama, [](ModelConfig& m) { m.bias = Bias::kAll; },
-               {"llama has model.bias=none; qwen2 has model.bias=qkv"});
+  refused_with(all[8].model, [](ModelConfig& m) { m.bias = Bias::kMlp; }, {"qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kQkv; },
                {"qwen2 has model.qk_norm=false; qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.mlp = Mlp::kGelu; }, {"llama has model.mlp=swiglu"});

@@ -128,6 +128,16 @@ TEST_F(FamilyWeights, NamesAndShapesAreThoseOfTransformers) {
           {block + "self_attn.q_norm.weight", {16}},
           {block + "self_attn.k_norm.weight", {16}}},
          11);
+  expect(all[9],
+         {{block + "self_attn.q_proj.bias", {32}},
+          {block + "self_attn.v_proj.bias", {16}},
+          {block + "self_attn.o_proj.bias", {32}},
+          {block + "mlp.gate_proj.bias", {24}},
+          {block + "mlp.up_proj.bias", {24}},
+          {block + "mlp.down_proj.bias", {32}}},
+         16);
+  expect(all[10], {{block + "self_attn.o_proj.bias", {32}}}, 13);
+  expect(all[11], {{block + "mlp.up_proj.bias", {24}}}, 12);
 }
 
 // Every value of every tensor arrives in its row, and the file that is written is the file that was read.
@@ -198,8 +208,11 @@ TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
   EXPECT_EQ(a, (std::vector<float>{1, 1 + 0x1p-6f, 1 + 0x1p-7f, -0.0f, 0x1p-133f}));
   EXPECT_EQ(b[0], 1 + 0x1p-20f);
   SafetensorsWriter large(folder_ / "large", {{"a", {2}, NumberFormat::kBF16}});
-  expect_error([&] { large.write(std::vector<float>{1, 3.4028e38f}); },
-               {"a: its value 1 is 3.4028e+38, too large for bf16", "checkpoint.dtype=fp32"});
+  expect_error(
+      [&] {
+        large.write(std::vector<float>{1, 3.4028e38f});
+      },
+      {"a: its value 1 is 3.4028e+38, too large for bf16", "checkpoint.dtype=fp32"});
 }
 
 TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {

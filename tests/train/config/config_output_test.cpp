@@ -112,7 +112,8 @@ void make_valid(Random& random, Config::Model& model) {
   model.position_extension = PositionExtension::kNone;
   model.scale_attention = true;
   model.scale_attention_by_layer = false;
-  model.bias = random() % 2 == 0 ? Bias::kQkv : Bias::kNone;
+  constexpr auto kBiases = words_of(Bias{});
+  model.bias = kBiases[random() % kBiases.size()].value;
   model.mlp = Mlp::kSwiglu;
   Rope& rope = model.rope;
   const Rope random_rope = rope;

@@ -56,6 +56,7 @@ inline std::vector<SmallModel> small_models() {
   };
   ModelConfig qwen2 = changed([](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true, m.head_dim = 16; });
   ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = true, m.kv_heads = 1; });
+  ModelConfig biases = changed([](ModelConfig& m) { m.bias = Bias::kAll; });
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
   own_factor.rope.attention_factor = 1.5;
   return {{"gpt2", "gpt2", small_gpt2()},
@@ -65,6 +66,7 @@ inline std::vector<SmallModel> small_models() {
           {"llama_llama3", "llama3", scaled(RopeScaling::kLlama3)},
           {"llama_yarn", "llama3", scaled(RopeScaling::kYarn)},
           {"llama_yarn_factor", "llama3", own_factor},
+          {"llama_biases", "llama3", biases},
           {"qwen2", "qwen2", qwen2},
           {"qwen3", "qwen2", qwen3}};
 }
