@@ -180,6 +180,13 @@ void Copy::check_on(Device device) const {
     fail("{}: cannot convert {} into {}", kName, from.to_string(), to.to_string());
 }
 
+void RandomNormal::check_on(Device device) const {
+  check_anchor(kName, "y", y, y.shape.rank(), device);
+  check(std::isfinite(deviation) && deviation > 0, "{}: deviation wants a number above 0, found {}", kName,
+        deviation);
+  check(first >= 0, "{}: first wants a number of at least 0, found {}", kName, first);
+}
+
 void EmbeddingForward::check_on(Device device) const {
   check_embedding(kName, tokens, y, token_table, position_table, documents, device, starts);
 }

@@ -58,6 +58,18 @@ struct Copy {
   void check_on(Device device) const;
 };
 
+// y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32, then to the dtype of y: the
+// bits of the CPU on every device. On CUDA the host waits for it.
+struct RandomNormal {
+  static constexpr const char* kName = "random normal";
+  Tensor y;  // of any shape
+  double deviation;
+  uint64_t seed, stream;
+  int64_t first = 0;  // of a slice in the whole
+
+  void check_on(Device device) const;
+};
+
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
 // p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which
 // may be no ids, are not read.
@@ -517,15 +529,14 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp =
-    std::variant<const FillZero*, const Copy*, const EmbeddingForward*, const EmbeddingBackward*,
-                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const Quantise*, const UpdateScales*, const LinearForward*,
-                 const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-                 const AttentionForward*, const AttentionBackward*, const CacheAppend*, const RotaryAppend*,
-                 const DecodeAttention*, const Chain*, const SampleTokens*, const ApplyDropout*,
-                 const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
+using AnyOp = std::variant<
+    const FillZero*, const Copy*, const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*,
+    const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*,
+    const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*,
+    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+    const RotaryAppend*, const DecodeAttention*, const Chain*, const SampleTokens*, const ApplyDropout*,
+    const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

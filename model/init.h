@@ -9,7 +9,30 @@
 
 namespace tessera {
 
+// The values of a parameter that is drawn from a normal distribution, as RandomNormal has them. The padding
+// behind them is zero.
+struct NormalValues {
+  int64_t count;  // without the padding
+  double deviation;
+  uint64_t seed, stream;
+
+  // The first `y.numel()` from `first` on
+  RandomNormal to(const Tensor& y, int64_t first = 0) const {
+    return {.y = y, .deviation = deviation, .seed = seed, .stream = stream, .first = first};
+  }
+};
+using NormalSink = std::function<void(const ParamPlace& place, const NormalValues& values)>;
+
+// What takes the initial values. Most of a large model is normal: a device draws it faster than the host.
+struct InitialSinks {
+  ParamSink values;
+  NormalSink normal = {};  // none: `values` gets these, too
+};
+
+enum class InitialOf : uint8_t { kAll, kAdapters };
+
 // The values depend on the seed alone, not on the device or the rank.
-void init_weights(const ModelConfig& config, uint64_t seed, const ParamSink& sink);
+void init_weights(const ModelConfig& config, uint64_t seed, const InitialSinks& sinks,
+                  InitialOf which = InitialOf::kAll);
 
 }  // namespace tessera

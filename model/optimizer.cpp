@@ -34,15 +34,30 @@ ParamSink Optimizer::writer(const Stream& stream, Kept kept) {
   return [this, stream, kept](const ParamPlace& given, const Tensor& values) {
     const ParamPlace& place = layout_.places[given.index];
     if (!place.trained) return;
-    const Tensor& mine = this->kept(kept)[place.bucket];
-    const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
-    const int64_t first = std::max(place.first, begins),
-                  end = std::min(place.first + values.numel(), begins + mine.shape[0]);
-    if (first < end)
-      stream.run(Copy{values.view({values.numel()}).rows(first - place.first, end - first),
-                      mine.rows(first - begins, end - first)});
+    const Slice slice = slice_of(place, values.numel(), kept);
+    if (!slice.kept) return;
+    const Tensor given_rows = values.view({values.numel()}).rows(slice.first, slice.kept.shape[0]);
+    if (given_rows.data != slice.kept.data) stream.run(Copy{given_rows, slice.kept});
     stream.synchronize();
   };
+}
+
+NormalSink Optimizer::normal_writer(const Stream& stream) {
+  return [this, stream](const ParamPlace& given, const NormalValues& values) {
+    const ParamPlace& place = layout_.places[given.index];
+    if (!place.trained || weights_.token_table.dtype == DType::kF32) return;  // the masters are the weights
+    const Slice slice = slice_of(place, values.count, Kept::kMaster);
+    if (slice.kept) stream.run(values.to(slice.kept, slice.first));
+  };
+}
+
+Optimizer::Slice Optimizer::slice_of(const ParamPlace& place, int64_t count, Kept kept) const {
+  const Tensor& mine = this->kept(kept)[place.bucket];
+  const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
+  const int64_t first = std::max(place.first, begins),
+                end = std::min(place.first + count, begins + mine.shape[0]);
+  if (first >= end) return {};
+  return {.first = first - place.first, .kept = mine.rows(first - begins, end - first)};
 }
 
 void Optimizer::measure(const Stream& stream, std::span<const Tensor> gradients) {

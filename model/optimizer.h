@@ -7,7 +7,7 @@
 #include <span>
 
 #include "kernels/stream.h"
-#include "model/params.h"
+#include "model/init.h"
 
 namespace tessera {
 
@@ -39,8 +39,10 @@ class Optimizer {
   Optimizer(Arena& arena, const ModelConfig& model, const Params& weights, DType moments, Part part = {},
             const Freeze& freeze = {});
 
-  void clear(const Stream& stream);                   // masters and moments to zero
-  ParamSink writer(const Stream& stream, Kept kept);  // accepts all values and keeps its part of the trained
+  void clear(const Stream& stream);  // masters and moments to zero
+  // Both accept all values and keep their part of the trained; values may be on the device.
+  ParamSink writer(const Stream& stream, Kept kept);
+  NormalSink normal_writer(const Stream& stream);  // of the masters, which clear() has set to zero
 
   // Writes the norm of this part's gradients to its place in grad_norms(). One tensor a bucket, none where
   // all of it is frozen.
@@ -58,6 +60,13 @@ class Optimizer {
   Params masters() const;
 
  private:
+  // What this part keeps of the first `count` values of a parameter
+  struct Slice {
+    int64_t first = 0;  // of the parameter
+    Tensor kept = {};   // none: nothing
+  };
+  Slice slice_of(const ParamPlace& place, int64_t count, Kept kept) const;
+
   ParamLayout layout_;
   ModelConfig model_;
   Params weights_;

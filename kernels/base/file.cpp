@@ -37,6 +37,14 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   refuse_lfs_pointer({reinterpret_cast<const char*>(bytes().data()), size}, path_);
 }
 
+void read_ahead(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page,
+             end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  // It is a hint: where the system does not take it, the bytes are read when they are touched.
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
   file_ = Descriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));

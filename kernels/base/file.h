@@ -34,6 +34,9 @@ class MappedFile {
   std::unique_ptr<const std::byte, Unmap> data_{nullptr, Unmap{0}};  // null when the file is empty
 };
 
+// Has the system begin to read bytes of a MappedFile that will be touched soon. Does not wait for it.
+void read_ahead(std::span<const std::byte> bytes);
+
 // A file that is written under `<path>.tmp`. commit() syncs it and renames it to `path`, replacing an
 // existing file; an OutputFile destroyed without commit() removes its temporary file. Every call throws an
 // Error that names the file and the system's reason.

@@ -64,7 +64,7 @@ class Philox {
   }
 
   // Standard normal, by Box and Muller's transform of two uniforms of 32 bits.
-  double normal(uint64_t index) const {
+  TESSERA_HOST_DEVICE double normal(uint64_t index) const {
     const auto b = bits(index);
     const double radius = std::sqrt(-2.0 * std::log((b[0] + 0.5) * 0x1p-32));
     return radius * std::cos(2.0 * 3.14159265358979323846 * (b[1] + 0.5) * 0x1p-32);

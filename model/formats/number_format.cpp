@@ -176,11 +176,9 @@ void encode(NumberFormat format, std::span<const float> values, const std::strin
 void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<float> out) {
   check(std::ssize(bytes) == bytes_of(format, std::ssize(out)), "{} bytes do not hold {} values of {}",
         bytes.size(), out.size(), name_of(format));
-  if (format == NumberFormat::kF32) {
-    std::memcpy(out.data(), bytes.data(), bytes.size());
-    return;
-  }
+  if (format == NumberFormat::kF32) return copy_bytes(bytes, std::as_writable_bytes(out).data());
   if (format == NumberFormat::kQ8) {
+#pragma omp parallel for if (out.size() > kFewValues)
     for (size_t i = 0; i < out.size(); ++i) {
       Q8Block block;
       std::memcpy(&block, bytes.data() + i / kBlock * sizeof(block), sizeof(block));
@@ -188,11 +186,22 @@ void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<flo
     }
     return;
   }
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t half;
-    std::memcpy(&half, bytes.data() + 2 * i, 2);
-    out[i] = format == NumberFormat::kBF16 ? float_from_bf16(half) : float_from_half(half);
-  }
+  const auto widen = [&](auto&& value_of) {
+#pragma omp parallel for if (out.size() > kFewValues)
+    for (size_t i = 0; i < out.size(); ++i) {
+      uint16_t half;
+      std::memcpy(&half, bytes.data() + 2 * i, 2);
+      out[i] = value_of(half);
+    }
+  };
+  format == NumberFormat::kBF16 ? widen(float_from_bf16) : widen(float_from_half);
+}
+
+void copy_bytes(std::span<const std::byte> from, std::byte* to) {
+  constexpr size_t kChunk = size_t{1} << 20;
+#pragma omp parallel for if (from.size() > kChunk)
+  for (size_t at = 0; at < from.size(); at += kChunk)
+    std::memcpy(to + at, from.data() + at, std::min(kChunk, from.size() - at));
 }
 
 }  // namespace tessera

@@ -39,7 +39,12 @@ float float_from_half(uint16_t half);
 void encode(NumberFormat format, std::span<const float> values, const std::string& name,
             const std::function<void(std::span<const std::byte>)>& visit);
 
-// The inverse, of all values of a tensor: `bytes` holds as many as `out`.
+// The inverse, of all values of a tensor: `bytes` holds as many as `out`. Threads share the work, as in
+// copy_bytes().
 void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<float> out);
+
+// By all threads: bytes of a mapped file are read from disk where they are touched, and one thread alone has
+// the disk wait for it.
+void copy_bytes(std::span<const std::byte> from, std::byte* to);
 
 }  // namespace tessera

@@ -47,6 +47,23 @@ void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
   sink(place, host);
 }
 
+// A parameter of bf16 tensors, as they are. `entry_of` finds a tensor of the family.
+void read_bf16(const std::vector<Piece>& pieces, const ParamPlace& place,
+               const std::function<const SafetensorsReader::Entry&(const std::string&)>& entry_of,
+               const ParamSink& sink) {
+  Arena staging = Arena::host();
+  const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kBF16, place.info.shape);
+  std::byte *const values = host.as<std::byte>(), *end = values;
+  for (const Piece& piece : pieces) {
+    const std::span<const std::byte> bytes = entry_of(piece.name).bytes;
+    std::byte* const to = values + piece.first * piece.columns * static_cast<int64_t>(sizeof(uint16_t));
+    copy_bytes(bytes, to);
+    end = to + bytes.size();
+  }
+  std::fill(end, values + host.bytes(), std::byte{0});  // the padding
+  sink(place, host);
+}
+
 std::vector<FileTensor> entries_of(const HuggingFaceLayout& tensors, const ModelConfig& model,
                                    const std::vector<std::string>& prefixes, const WeightsWriter::Has& has) {
   const ParamLayout layout(model, 1);
@@ -144,11 +161,33 @@ void WeightsFolder::check_tied_head(const std::string& head_name) const {
         folder_.string(), head_name, in.name);
 }
 
-void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink) const {
+const SafetensorsReader::Entry& WeightsFolder::entry_of(const std::string& name) const {
+  const InFile in = find(name);
+  return in.file.entries().at(in.name);
+}
+
+int64_t WeightsFolder::read_ahead(const ParamPlace& place) const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+    const std::span<const std::byte> in_file = entry_of(piece.name).bytes;
+    tessera::read_ahead(in_file);
+    bytes += std::ssize(in_file);
+  }
+  return bytes;
+}
+
+void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over) const {
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
+  const std::vector<Piece> pieces = pieces_of(family_, found_.model, place.info);
+  if (hand_over == HandOver::kAsStored && std::ranges::all_of(pieces, [&](const Piece& piece) {
+        return !piece.transposed && entry_of(piece.name).dtype == "BF16";
+      }))
+    return read_bf16(
+        pieces, place,
+        [&](const std::string& name) -> const SafetensorsReader::Entry& { return entry_of(name); }, sink);
   read_pieces(
-      pieces_of(family_, found_.model, place.info), place,
+      pieces, place,
       [&](const std::string& name) -> PlacedTensor {
         const InFile in = find(name);
         return {in.file, in.name};
@@ -183,7 +222,10 @@ void read_param(const SafetensorsReader& file, const ModelConfig& model, const P
                 const std::string& prefix, const ParamSink& sink) {
   read_pieces(
       pieces_of(family_for(model), model, place.info), place,
-      [&](const std::string& name) { return PlacedTensor{file, prefix + name}; }, sink);
+      [&](const std::string& name) {
+        return PlacedTensor{file, prefix + name};
+      },
+      sink);
 }
 
 std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
@@ -192,9 +234,18 @@ std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig
 }
 
 void load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
-                  PositionExtension extension) {
-  const WeightsFolder weights(folder, model, extension);
-  for (const ParamPlace& place : ParamLayout(model.base(), 1).places) weights.read(place, sink);
+                  const LoadOptions& options) {
+  constexpr int64_t kAhead = int64_t{1} << 29;  // bytes that the disk reads while others are handed over
+  const WeightsFolder weights(folder, model, options.extension);
+  const std::vector<ParamPlace> places = ParamLayout(model.base(), 1).places;
+  std::vector<int64_t> bytes;
+  int64_t ahead = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (; bytes.size() < places.size() && ahead < kAhead; ahead += bytes.back())
+      bytes.push_back(weights.read_ahead(places[bytes.size()]));
+    weights.read(places[i], sink, options.hand_over);
+    ahead -= bytes[i];
+  }
 }
 
 }  // namespace tessera

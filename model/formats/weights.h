@@ -36,6 +36,9 @@ class WeightsWriter {
 void read_param(const SafetensorsReader& file, const ModelConfig& model, const ParamPlace& place,
                 const std::string& prefix, const ParamSink& sink);
 
+// In what a parameter is handed over on the host: fp32, or bf16 where the file has all of it in bf16
+enum class HandOver : uint8_t { kFp32, kAsStored };
+
 // A folder with exactly the weights of a model: config.json, and in model.safetensors (or the files that an
 // index names) exactly the tensors of such a model, with or without the leading "transformer." or "model.".
 class WeightsFolder {
@@ -46,7 +49,10 @@ class WeightsFolder {
   WeightsFolder(const std::filesystem::path& folder, const ModelConfig& wanted,
                 PositionExtension extension = PositionExtension::kNone);
 
-  void read(const ParamPlace& place, const ParamSink& sink) const;            // the values of one parameter
+  // The values of one parameter
+  void read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over = HandOver::kFp32) const;
+  // Has the system begin to read the values of one parameter; returns their bytes in the files.
+  int64_t read_ahead(const ParamPlace& place) const;
   const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
   NumberFormat format() const;  // of the tensors; fp32 where they differ
 
@@ -61,6 +67,7 @@ class WeightsFolder {
   void refuse_left_over(const std::set<std::string>& wanted) const;
   void check_tied_head(const std::string& head) const;
   void read_extended(const ParamPlace& place, const ParamSink& sink) const;
+  const SafetensorsReader::Entry& entry_of(const std::string& name) const;
 
   std::filesystem::path folder_;
   PositionExtension extension_;
@@ -76,7 +83,11 @@ std::vector<std::string> check_weights(const std::filesystem::path& folder, cons
 
 // Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
 // left as they are. Error: as WeightsFolder.
+struct LoadOptions {
+  PositionExtension extension = PositionExtension::kNone;
+  HandOver hand_over = HandOver::kFp32;
+};
 void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
-                  PositionExtension extension = PositionExtension::kNone);
+                  const LoadOptions& options = {});
 
 }  // namespace tessera

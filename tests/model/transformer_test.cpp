@@ -72,9 +72,9 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
   Arena arena = Arena::host();
   const ParamLayout layout(kTiny, 1);
   const auto initial = [&](const Params& params, uint64_t seed) {
-    init_weights(kTiny, seed, [&](const ParamPlace& place, const Tensor& values) {
-      std::memcpy(layout.view(params.buckets, place).data, values.data, values.bytes());
-    });
+    init_weights(kTiny, seed, {.values = [&](const ParamPlace& place, const Tensor& values) {
+                   std::memcpy(layout.view(params.buckets, place).data, values.data, values.bytes());
+                 }});
   };
   const Params a = allocate_params(arena, MemoryTag::kWeights, "a", DType::kF32, kTiny);
   const Params b = allocate_params(arena, MemoryTag::kWeights, "b", DType::kF32, kTiny);

@@ -44,9 +44,9 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
   untied.tied = false;
   const auto initial = [](const ModelConfig& config) {
     std::map<std::string, std::vector<float>> weights;
-    init_weights(config, 7, [&](const ParamPlace& place, const Tensor& values) {
-      weights[place.info.name] = {floats(values).begin(), floats(values).end()};
-    });
+    init_weights(config, 7, {.values = [&](const ParamPlace& place, const Tensor& values) {
+                   weights[place.info.name] = {floats(values).begin(), floats(values).end()};
+                 }});
     return weights;
   };
   auto tied_weights = initial(kPlain), weights = initial(untied);

@@ -204,6 +204,20 @@ std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
   return "";
 }
 
+// With the values as fp32, so that it is the same for files of bf16 and of fp32
+void update_fp32(Checksum& checksum, const Tensor& values) {
+  if (values.dtype == DType::kF32) return checksum.update({values.as<std::byte>(), values.bytes()});
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  std::vector<float> widened(static_cast<size_t>(std::min(kChunk, values.numel())));
+  const std::span<const std::byte> bytes(values.as<std::byte>(), values.bytes());
+  for (int64_t at = 0; at < values.numel(); at += kChunk) {
+    const auto count = static_cast<size_t>(std::min(kChunk, values.numel() - at));
+    const std::span<float> chunk(widened.data(), count);
+    decode(number_format(values.dtype), bytes.subspan(static_cast<size_t>(at) * 2, count * 2), chunk);
+    checksum.update(std::as_bytes(chunk));
+  }
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
@@ -238,19 +252,19 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
 }
 
 void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
-  load_weights(folder, state.shape().model, state.writer(Kept::kMaster), extension);
+  load_weights(folder, state.shape().model, state.writer(Kept::kMaster),
+               {.extension = extension, .hand_over = HandOver::kAsStored});
 }
 
 std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
   Checksum checksum;
   const ParamSink write = state.writer(Kept::kMaster);
-  load_weights(
-      folder, state.shape().model,
-      [&](const ParamPlace& place, const Tensor& values) {
-        checksum.update({values.as<std::byte>(), values.bytes()});
-        write(place, values);
-      },
-      extension);
+  load_weights(folder, state.shape().model,
+               [&](const ParamPlace& place, const Tensor& values) {
+                 update_fp32(checksum, values);
+                 write(place, values);
+               },
+               {.extension = extension, .hand_over = HandOver::kAsStored});
   return checksum.digits();
 }
 

@@ -303,8 +303,10 @@ void Trainer::load_weights(const fs::path* checkpoint) {
                             .extension = config_.model.position_extension,
                             .checksum = run_.base});
   }
-  state_->initialize(static_cast<uint64_t>(config_.train.seed));
-  if (config_.train.init_from.empty()) return;
+  const bool has_weights = !config_.train.init_from.empty();
+  state_->initialize(static_cast<uint64_t>(config_.train.seed),
+                     has_weights ? InitialOf::kAdapters : InitialOf::kAll);
+  if (!has_weights) return;
   const fs::path source = config_.train.init_from;
   if (ranks_.is_rank_0()) {
     check_undamaged(source, CheckpointPart::kWeights);

@@ -4,7 +4,6 @@
 
 #include "kernels/base/check.h"
 #include "model/formats/weights.h"
-#include "model/init.h"
 #include "model/rope.h"
 #include "train/session/mean_loss.h"
 #include "train/session/token_ids.h"
@@ -53,12 +52,23 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
   for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
 }
 
-void Session::initialize(uint64_t seed) { init_weights(shape_.model, seed, writer()); }
+void Session::initialize(uint64_t seed) {
+  init_weights(shape_.model, seed, {.values = writer(), .normal = normal_writer()});
+}
 
 ParamSink Session::writer() {
   return [this](const ParamPlace& place, const Tensor& values) {
-    stream_.run(Copy{values, layout_.view(model_.params.buckets, layout_.places[place.index])});
+    stream_.run(Copy{values, weight(place)});
     stream_.synchronize();
+  };
+}
+
+NormalSink Session::normal_writer() {
+  return [this](const ParamPlace& place, const NormalValues& values) {
+    const Tensor all = weight(place), flat = all.view({all.numel()});
+    stream_.run(values.to(flat.rows(0, values.count)));
+    if (values.count < flat.shape[0])
+      stream_.run(FillZero{flat.rows(values.count, flat.shape[0] - values.count)});
   };
 }
 
@@ -130,7 +140,8 @@ std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t
 }
 
 void load_weights(const std::filesystem::path& folder, Session& session, PositionExtension extension) {
-  load_weights(folder, session.shape().model, session.writer(), extension);
+  load_weights(folder, session.shape().model, session.writer(),
+               {.extension = extension, .hand_over = HandOver::kAsStored});
 }
 
 }  // namespace tessera

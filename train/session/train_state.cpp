@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "model/init.h"
 #include "train/session/mean_loss.h"
 #include "train/session/token_ids.h"
 
@@ -74,19 +73,28 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   set_counted(shape.tokens_per_step());
 }
 
-void TrainState::initialize(uint64_t seed) {
+void TrainState::initialize(uint64_t seed, InitialOf which) {
   optimizer_.clear(stream());
   fp8_.forget();
   recorded_ = {};  // they have the scales of FP8 that were forgotten
-  init_weights(shape_.model, seed, writer(Kept::kMaster));
+  init_weights(shape_.model, seed,
+               {.values = writer(Kept::kMaster),
+                .normal =
+                    [weights = session_.normal_writer(), masters = optimizer_.normal_writer(stream())](
+                        const ParamPlace& place, const NormalValues& values) {
+                      weights(place, values);
+                      masters(place, values);
+                    }},
+               which);
 }
 
 ParamSink TrainState::writer(Kept kept) {
   const ParamSink keep = optimizer_.writer(stream(), kept);
   if (kept != Kept::kMaster) return keep;
-  return [weights = session_.writer(), keep](const ParamPlace& place, const Tensor& values) {
+  return [this, weights = session_.writer(), keep](const ParamPlace& place, const Tensor& values) {
     weights(place, values);
-    keep(place, values);
+    // Values that need no rounding are on the device by now.
+    keep(place, values.dtype == shape_.dtype ? session_.weight(place) : values);
   };
 }
 

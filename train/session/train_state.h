@@ -33,8 +33,9 @@ class TrainState {
   // shape.ranks ranks; none is needed for one.
   TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr);
 
-  void initialize(uint64_t seed);  // random weights, zero moments
-  ParamSink writer(Kept kept);     // masters go to the weights, too
+  // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
+  void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
+  ParamSink writer(Kept kept);  // masters go to the weights, too
 
   // Evaluates and samples, with the weights of the last step: waits for those that other ranks send. Ask for
   // it again after a step.

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tests/documents.h"
+#include "tests/initial_weights.h"
 #include "tests/train_steps.h"
 #include "train/run/checkpoint.h"
 #include "train/session/sampler.h"
@@ -60,6 +61,8 @@ TEST(Session, AnswersAsTheTrainStateOfTheSameSeedDoes) {
         expect_same_answers(session, state.session());
       }
 }
+
+TEST(Session, InitialWeightsAreThoseThatTheHostDraws) { expect_initial_weights({}, DType::kF32); }
 
 TEST(Session, GivesTheLogitsOfSeveralTokensAtOnce) {
   const RunShape shape = tiny();
