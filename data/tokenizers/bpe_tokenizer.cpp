@@ -244,8 +244,8 @@ class BpeTokenizer final : public Tokenizer {
     return line;
   }
 
-  // Whether the token may be found otherwise if a text is cut between an ASCII letter and a blank: it is on both
-  // sides, takes the blank, or looks at the letter.
+  // Whether the token may be found otherwise if a text is cut between an ASCII letter and a blank: it is on
+  // both sides, takes the blank, or looks at the letter.
   static bool may_cross_cut(const AddedToken& token, std::string_view content) {
     const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
     for (size_t i = 0; i + 1 < content.size(); ++i)

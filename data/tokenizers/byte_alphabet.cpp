@@ -46,7 +46,8 @@ std::optional<std::string> from_byte_alphabet(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size(); ++at) {
-    // All of them have one or two bytes in UTF-8; in two the first is 0b110 and five bits, the second 0b10 and six.
+    // All of them have one or two bytes in UTF-8; of two the first is 0b110 and five bits, the second 0b10
+    // and six.
     uint32_t code = static_cast<unsigned char>(text[at]);
     if (code >= 0x80) {
       const uint32_t second = at + 1 < text.size() ? static_cast<unsigned char>(text[at + 1]) : 0;

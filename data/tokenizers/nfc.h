@@ -1,5 +1,5 @@
-// Unicode's normal forms C, in which "e" and a combining acute are one "é", and KC, in which "ﬁ" is "fi" as well
-// (Unicode Standard Annex 15).
+// Unicode's normal forms C, in which "e" and a combining acute are one "é", and KC, in which "ﬁ" is "fi" as
+// well (Unicode Standard Annex 15).
 #pragma once
 
 #include <array>

@@ -32,8 +32,8 @@ size_t last_blank_between_words(std::string_view text);
 
 class PreTokenizer {
  public:
-  // `byte_rules` split the pieces that `rules` give as they are written in the byte alphabet. `where` begins the
-  // messages. Error: an expression that is not known.
+  // `byte_rules` split the pieces that `rules` give as they are written in the byte alphabet. `where` begins
+  // the messages. Error: an expression that is not known.
   PreTokenizer(const std::vector<SplitRule>& rules, const std::string& where,
                const std::vector<SplitRule>& byte_rules = {});
 

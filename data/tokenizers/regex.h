@@ -27,10 +27,11 @@ class Regex {
     std::unique_ptr<Parts> parts_;
   };
 
-  // Known are: characters, classes [...], the beginning ^ and the end $ of a line, the escapes \s \S \d \D \p{L} (general categories) \r \n \t and of
-  // punctuation, alternatives, groups (...) (?:...) (?i:...) (?>...), looks ahead and back, and the repeats
-  // * + ? {1,3}, also lazy and, except for {1,3}, possessive. They mean the same in both dialects: \s has the
-  // 25 blanks of Unicode, and letters are Unicode's. A line ends before "\n", and with the text.
+  // Known are: characters, classes [...], the beginning ^ and the end $ of a line, the escapes \s \S \d \D
+  // \p{L} (general categories) \r \n \t and of punctuation, alternatives, groups (...) (?:...) (?i:...)
+  // (?>...), looks ahead and back, and the repeats * + ? {1,3}, also lazy and, except for {1,3}, possessive.
+  // They mean the same in both dialects: \s has the 25 blanks of Unicode, and letters are Unicode's. A line
+  // ends before "\n", and with the text.
   // `where` begins the messages. Error: anything else; an expression that may match nothing.
   Regex(const std::string& pattern, const std::string& where);
   // The text itself. Error: an empty one.

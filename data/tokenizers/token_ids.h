@@ -1,4 +1,4 @@
-// The ids of the tokens of a vocabulary, by their content: a hash table that keeps all contents in one string.
+// The ids of the tokens of a vocabulary, by their content: a hash table, with all contents in one string.
 #pragma once
 
 #include <cstddef>

@@ -201,8 +201,8 @@ void read_decoder(const Node& node) {
   });
 }
 
-// The vocabulary and the merges are most of a file. They are taken as the parser reads them, and examined after
-// all that is smaller: a file of another kind is refused for its kind.
+// The vocabulary and the merges are most of a file. They are taken as the parser reads them, and examined
+// after all that is smaller: a file of another kind is refused for its kind.
 class VocabularyReader {
  public:
   JsonPart part(std::string path) {

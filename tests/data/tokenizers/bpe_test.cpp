@@ -107,7 +107,8 @@ TEST(Bpe, RefusesWhatItCannotMerge) {
     expect_error([&] { bpe.encode(text, cache, ids); }, {"the byte 0x78", "no token"});
 }
 
-// Those beside a byte that is left out are neighbours, and are merged; whether the piece was met before or not.
+// Those beside a byte that is left out are neighbours, and are merged; whether the piece was met before or
+// not.
 TEST(Bpe, LeavesOutBytesWithoutAToken) {
   for (const bool ignore : {false, true}) {
     TokenizerDefinition made = random_merges(1);
