@@ -14,7 +14,7 @@ int64_t many(const Backend& cuda) {
 
 TEST_F(CudaOps, RandomNormalHasTheCpusBits) {
   for (const DType dtype : kReal)
-    for (const int64_t count : {int64_t{1}, int64_t{255}, int64_t{4099}, many(*cuda_)}) {
+    for (const int64_t count : {int64_t{1}, int64_t{255}, int64_t{4099}, many(cuda())}) {
       SCOPED_TRACE(fmt::format("{}, {} values", name_of(dtype), count));
       for (const int64_t first : {int64_t{0}, int64_t{1} << 33}) {
         const Twin y = output(dtype, {count});
@@ -40,7 +40,7 @@ TEST_F(CudaOps, RandomNormalHasTheCpusBits) {
 }
 
 TEST_F(CudaOps, InitialWeightsHaveTheCpusBits) {
-  for (const DType dtype : kReal) testing::expect_initial_weights(cuda_->traits(), dtype);
+  for (const DType dtype : kReal) testing::expect_initial_weights(cuda().traits(), dtype);
 }
 
 }  // namespace

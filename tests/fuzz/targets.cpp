@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/chat/chat_request.h"
+#include "data/chat/jinja.h"
 #include "data/dataset_check.h"
 #include "data/document_index.h"
 #include "data/documents.h"
@@ -285,6 +287,69 @@ Target documents() {
 }
 
 // The index of a shard of 100 tokens
+// The templates of strangers, on a small conversation with tools
+Target chat_template() {
+  return {.name = "chat_template",
+          .read =
+              [](std::string_view bytes, const fs::path&) {
+                const jinja::Template made(bytes, "t.jinja");
+                Conversation talk;
+                talk.add("system", "Be brief.");
+                talk.add("user", " Hi é\n");
+                talk.add("assistant", "Hello.");
+                const jinja::Dict variables{
+                    {jinja::Text("messages"), talk.messages},
+                    {jinja::Text("tools"), jinja::List{jinja::Dict{{jinja::Text("name"), "f"}}}},
+                    {jinja::Text("add_generation_prompt"), true},
+                    {jinja::Text("bos_token"), "<s>"}};
+                const jinja::Rendered rendered = made.render(variables, std::tm{});
+                size_t end = 0;
+                for (const auto& run : rendered.text.runs()) {
+                  require(run.end > end, "an empty run of a text");
+                  end = run.end;
+                }
+                require(end == rendered.text.size(), "bytes without an origin");
+                for (const jinja::Span& span : rendered.generated)
+                  require(span.first <= span.last && span.last <= end, "a span is out of place");
+              },
+          .seeds =
+              {chat_form("chatml").jinja, chat_form("llama3").jinja,
+               "{%- set ns = namespace(n=0) -%}{%- for m in messages[::-1] if m.role != 'system' -%}{%- set "
+               "ns.n = "
+               "ns.n + loop.index0 -%}{{ m['content'].split('e')[-1] | trim ~ ns.n }}{%- endfor -%}",
+               "{% macro f(a, b='x') %}{{ a.b | default(b) | upper }}{% endmacro %}{{ f({'b': [1, "
+               "2.5]|join(', ')}) }}"
+               "{% for k, v in tools[0].items() %}{{ k ~ (v | tojson(indent=2)) }}{% else %}{{ "
+               "raise_exception('no') }}"
+               "{% endfor %}",
+               "{% for m in messages %}{% generation %}{{ m.content[1:-1] }}{% endgeneration %}{% endfor %}"},
+          .words = {"{{",
+                    "}}",
+                    "{%",
+                    "%}",
+                    "{%-",
+                    "-%}",
+                    "{#",
+                    "#}",
+                    " in ",
+                    " is defined",
+                    " if ",
+                    " else ",
+                    "|",
+                    "[::",
+                    "**",
+                    "//",
+                    "range(",
+                    "namespace(",
+                    "strftime_now('%Y')",
+                    "{% set x %}",
+                    "{% endset %}",
+                    "{% break %}",
+                    "loop.nextitem",
+                    "9223372036854775807",
+                    "messages|map(attribute='content')|list"}};
+}
+
 Target document_index() {
   const auto index = [](int64_t first, const std::vector<uint32_t>& starts,
                         const std::vector<uint32_t>& runs) {
@@ -581,10 +646,11 @@ Target gemm_tables() {
 }  // namespace
 
 std::vector<Target> targets() {
-  return {json(),        yaml(),         settings(),       safetensors(), model_config(),     shards(),
-          dataset(),     documents(),    document_index(), checksums(),   connection(),       rank_messages(),
-          environment(), command_line(), sizes(),          metrics(),     checkpoint_state(), tokenizer(),
-          merges(),      encoding(),     gemm_tables()};
+  return {
+      json(),        yaml(),         settings(),       safetensors(),  model_config(),     shards(),
+      dataset(),     documents(),    document_index(), checksums(),    connection(),       rank_messages(),
+      environment(), command_line(), sizes(),          metrics(),      checkpoint_state(), tokenizer(),
+      merges(),      encoding(),     gemm_tables(),    chat_template()};
 }
 
 }  // namespace tessera::fuzz
