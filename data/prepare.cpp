@@ -401,8 +401,7 @@ void show(const Options& options, const Tokenizer& tokenizer, const SampleEncode
   SampleShow shown(encoder, tokenizer, options.show);
   for (const fs::path& input : options.inputs)
     if (shown.wants_more())
-      read_input(input, options.format, tokenizer,
-                 [&](const Piece& piece) { return shown.add(piece); });
+      read_input(input, options.format, tokenizer, [&](const Piece& piece) { return shown.add(piece); });
 }
 
 struct ChosenTemplates {

@@ -60,16 +60,16 @@ struct EncodedPiece {
 //   text          what the tokenizer's template puts before and after a text around it, end of text
 //   completion    the same around prompt and completion, which are encoded one by one; the completion counts,
 //                 and what follows it
-//   conversation  as ChatTemplate does; end of text, unless the template ends with it. It counts where it ends an
-//                 assistant's turn and no other special token does
+//   conversation  as ChatTemplate does; end of text, unless the template ends with it. It counts where it
+//                 ends an assistant's turn and no other special token does
 // Special tokens come from the templates alone, unless `special` says otherwise.
 class SampleEncoder {
  public:
   explicit SampleEncoder(const SampleEncoderOptions& options);
 
   // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
-  // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or that its
-  // template does not fit; a byte without a token, unless it is skipped.
+  // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or
+  // that its template does not fit; a byte without a token, unless it is skipped.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

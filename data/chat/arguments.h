@@ -9,8 +9,8 @@
 
 namespace tessera::jinja {
 
-// The arguments in the order of `names`; null: not given. Error: one that has no such name, is given twice, or is
-// missing among the first `required`
+// The arguments in the order of `names`; null: not given. Error: one that has no such name, is given twice,
+// or is missing among the first `required`
 std::vector<const Value*> bind(const Arguments& arguments, std::string_view callee,
                                std::initializer_list<std::string_view> names, size_t required = 0);
 

@@ -31,8 +31,8 @@ ChatForm chat_form(const std::string& named);
 // The form of a template's text: the program's own one, if it has that text
 ChatForm chat_form_of(std::string jinja, std::string name);
 
-// The template of a folder that transformers or ./prepare wrote: chat_template.jinja, else the chat_template of
-// tokenizer_config.json, which may be a list of named ones: then "default", or "tool_use" with `tools`.
+// The template of a folder that transformers or ./prepare wrote: chat_template.jinja, else the chat_template
+// of tokenizer_config.json, which may be a list of named ones: then "default", or "tool_use" with `tools`.
 // Error: a file that is not what it should be.
 std::optional<ChatForm> find_chat_form(const std::filesystem::path& folder, bool tools = false);
 
@@ -43,8 +43,8 @@ std::optional<ChatForm> guess_chat_form(const Tokenizer& tokenizer);
 jinja::Dict special_tokens_of(const std::filesystem::path& folder);
 
 // For a form with markers. Error: the tokenizer has some of them as special tokens but not all; it has none,
-// and the form is not chatml (whose markers may be ordinary text); it has them as tokens that are not special,
-// which a text could forge.
+// and the form is not chatml (whose markers may be ordinary text); it has them as tokens that are not
+// special, which a text could forge.
 void check_markers(const ChatForm& form, const Tokenizer& tokenizer);
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ void add_chat_options(CLI::App& app, ChatRequest& request, const std::string& te
 // The folder of `source` as load_tokenizer() takes it; empty: it has none
 std::filesystem::path folder_of_tokenizer(const std::string& source);
 
-// The template that `request` names, else that of the folder, else that of the program's own forms whose special
-// tokens the tokenizer has; null: none. `tools`: for conversations with tools.
+// The template that `request` names, else that of the folder, else that of the program's own forms whose
+// special tokens the tokenizer has; null: none. `tools`: for conversations with tools.
 // Error: as chat_form(), find_chat_form() and ChatTemplate; a date or a value that is none.
 std::unique_ptr<ChatTemplate> choose_chat_template(const ChatRequest& request,
                                                    const std::filesystem::path& folder,

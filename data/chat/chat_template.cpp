@@ -195,8 +195,9 @@ size_t ChatTemplate::end_of_turn(const Conversation& conversation, size_t messag
   const std::string_view closing =
       std::string_view(alone.bytes()).substr(std::max(end_of_origin(alone, origin), begin_alone));
   const size_t same = common_prefix(closing, std::string_view(whole.bytes()).substr(end));
-  const size_t token = end_of_last_token(closing.substr(0, same));
-  return end + (token > 0 ? token : same == closing.size() ? same : 0);
+  if (const size_t token = end_of_last_token(closing.substr(0, same)); token > 0) return end + token;
+  // Ends that are text: all of it, or the lines that do not depend on what follows
+  return end + (same == closing.size() ? same : closing.substr(0, same).rfind('\n') + 1);
 }
 
 std::vector<ChatTemplate::Turn> ChatTemplate::turns(const Conversation& conversation,
@@ -307,7 +308,7 @@ EncodedChat ChatTemplate::encode(const Conversation& conversation, bool all,
   };
   size_t done = 0;
   for (const Turn& turn : counted) {
-    encoded.joined += joins(text, turn.first);
+    encoded.joined += joins(text, turn.first) || (turn.last < text.size() && joins(text, turn.last));
     add_part({done, turn.first}, false);
     add_part(turn, true);
     done = turn.last;

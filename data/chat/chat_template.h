@@ -46,10 +46,10 @@ class UnfitConversation : public Error {
 using EncodeText = std::function<void(std::string_view, SpecialTokens, std::vector<int32_t>&)>;
 
 // Special tokens come from the template alone, unless the options say otherwise: in messages their names are
-// text. What counts is what {% generation %} marks in the template. Without such marks an assistant's turn counts from
-// where the messages before it end, with the beginning of an answer (add_generation_prompt), up to the last
-// special token that the template writes after its content. A turn is encoded apart from what is before it,
-// since a model that answers continues that.
+// text. What counts is what {% generation %} marks in the template. Without such marks an assistant's turn
+// counts from where the messages before it end, with the beginning of an answer (add_generation_prompt), up
+// to the last special token that the template writes after its content. A turn is encoded apart from what is
+// before it, since a model that answers continues that.
 class ChatTemplate {
  public:
   // `tokenizer` outlives it. Error: as jinja::Template and check_markers().
@@ -59,16 +59,17 @@ class ChatTemplate {
   jinja::Dict special_tokens() const;  // bos_token and others that the template can write
 
   // Any number of threads may call it. `all`: everything counts, and the text is encoded whole.
-  // Error: what the template raises; a message with fields that it does not read. UnfitConversation, unless all
-  // counts: a message of which it writes nothing; messages that it writes in another form once an assistant's
-  // turn follows them.
+  // Error: what the template raises; a message with fields that it does not read. UnfitConversation, unless
+  // all counts: a message of which it writes nothing; messages that it writes in another form once an
+  // assistant's turn follows them.
   EncodedChat encode(const Conversation& conversation, bool all, const EncodeText& encode_text) const;
 
   // The text up to where the model is to write
   std::string prompt_text(const Conversation& conversation) const;
   // Its ids from the byte `from` on, as encode() makes them for an answer that follows
   std::vector<int32_t> prompt(const Conversation& conversation, size_t from = 0) const;
-  // What ends an answer: a special token's id, or, where that is text, its marker; neither: the template ends turns by none
+  // What ends an answer: a special token's id, or, where that is text, its marker; neither: the template
+  // ends turns by none
   struct TurnEnd {
     int32_t token = -1;
     std::string marker;

@@ -1,4 +1,5 @@
-// The filters and tests of templates: those of Jinja that published chat templates use, and the few beside them.
+// The filters and tests of templates: those of Jinja that published chat templates use, and the few beside
+// them.
 #pragma once
 
 #include <string>

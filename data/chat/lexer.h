@@ -28,8 +28,8 @@ struct Token {
   int line;
 };
 
-// The last token is kEnd. Error, with `name`:line: a tag, a comment or a text without its end; a character that
-// begins no token.
+// The last token is kEnd. Error, with `name`:line: a tag, a comment or a text without its end; a character
+// that begins no token.
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 
 }  // namespace tessera::jinja

@@ -16,7 +16,8 @@ struct Tree {
       names;  // every attribute, key and text in it: a field that is not among them is not read
 };
 
-// Error, with `name`:line: what is no Jinja, and what of Jinja is not supported: a statement, a filter, a test.
+// Error, with `name`:line: what is no Jinja, and what of Jinja is not supported: a statement, a filter, a
+// test.
 Tree parse(std::string_view source, const std::string& name);
 
 }  // namespace tessera::jinja

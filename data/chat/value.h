@@ -1,6 +1,6 @@
-// The values of a chat template in Jinja: texts, numbers, lists, dictionaries. A text knows of each of its bytes
-// whether the template wrote it or the conversation, so that a message cannot forge a special token, and so
-// that what an assistant says is found again in the rendered text.
+// The values of a chat template in Jinja: texts, numbers, lists, dictionaries. A text knows of each of its
+// bytes whether the template wrote it or the conversation, so that a message cannot forge a special token,
+// and so that what an assistant says is found again in the rendered text.
 #pragma once
 
 #include <cstdint>

@@ -8,13 +8,13 @@ namespace {
 using CudaOps = CudaTest;
 
 // Values of two launches, some 17 of which the host computes; the emulated GPU has the CPU's library.
-int64_t many(const Backend& cuda) {
-  return cuda.traits().name == std::string("Emulated GPU") ? 100'000 : 70'000'000;
+int64_t many(const DeviceTraits& traits) {
+  return traits.name == std::string("Emulated GPU") ? 100'000 : 70'000'000;
 }
 
 TEST_F(CudaOps, RandomNormalHasTheCpusBits) {
   for (const DType dtype : kReal)
-    for (const int64_t count : {int64_t{1}, int64_t{255}, int64_t{4099}, many(cuda())}) {
+    for (const int64_t count : {int64_t{1}, int64_t{255}, int64_t{4099}, many(traits())}) {
       SCOPED_TRACE(fmt::format("{}, {} values", name_of(dtype), count));
       for (const int64_t first : {int64_t{0}, int64_t{1} << 33}) {
         const Twin y = output(dtype, {count});
@@ -40,7 +40,7 @@ TEST_F(CudaOps, RandomNormalHasTheCpusBits) {
 }
 
 TEST_F(CudaOps, InitialWeightsHaveTheCpusBits) {
-  for (const DType dtype : kReal) testing::expect_initial_weights(cuda().traits(), dtype);
+  for (const DType dtype : kReal) testing::expect_initial_weights(traits(), dtype);
 }
 
 }  // namespace

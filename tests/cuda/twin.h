@@ -66,6 +66,7 @@ class CudaTest : public ::testing::Test {
 
   const Stream& cpu() { return *on_cpu_; }
   const Stream& cuda() { return *on_cuda_; }
+  const DeviceTraits& traits() const { return cuda_->traits(); }
 
   // Uninitialised on both sides: NaN, so that an element that is read too early or never written shows.
   Twin output(DType dtype, Shape shape) {

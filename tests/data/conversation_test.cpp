@@ -1,4 +1,5 @@
-// The program's own chat templates against texts and ids written out from the formats that the models' authors published.
+// The program's own chat templates against texts and ids written out from the formats that the models'
+// authors published.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -18,8 +18,8 @@ class ChatTurns {
     std::vector<int32_t> ids;
     bool whole;  // they are the whole conversation's, not what follows the tokens that were given before
   };
-  // A message of the user, up to the beginning of its answer. Templates may write earlier turns in another form, such
-  // as without their thoughts; then the conversation has to be read again.
+  // A message of the user, up to the beginning of its answer. Templates may write earlier turns in another
+  // form, such as without their thoughts; then the conversation has to be read again.
   Message ask(const std::string& user);
   // The answer to it; `ended`: the model has written the end of its turn, too.
   void answer(const std::string& text, bool ended);
