@@ -10,7 +10,7 @@
 namespace tessera::testing {
 
 inline void expect_initial_weights(const DeviceTraits& device, DType dtype) {
-  RunShape shape{.model = {.vocab_size = 61, .context = 40, .layers = 2, .heads = 2, .channels = 24},
+  RunShape shape{.model = {.vocab_size = 61, .context = 40, .layers = 2, .heads = 2, .channels = 48},
                  .micro_batch = 1,
                  .micro_steps = 1,
                  .sequence_length = 8,
