@@ -265,5 +265,56 @@ TEST_F(Prepare, ALineLongerThanTheLimitIsRefusedBeforeItIsParsed) {
                  {"a.jsonl:3: the line has more than 3000000 bytes"});
 }
 
+TEST_F(Prepare, NamesOfSpecialTokensAreCountedAndReadAsAsked) {
+  write("tokenizer.json", plain_tokenizer("qwen2"));
+  write("a.jsonl", R"({"text":"x"})"
+                   "\n"
+                   R"({"text":"<|im_start|>user\nHi<|im_end|>"})"
+                   "\n");
+  for (const std::string special : {"text", "parse"}) {
+    const Result result = run({"a.jsonl", "--tokenizer", "tokenizer.json", "--output", "d", "--force",
+                               "--special-tokens", special});
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_NE(result.error.find("2 names of special tokens"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("a.jsonl:2"), std::string::npos);
+    const int64_t tokens = read_manifest(folder_ / "d")->tokens;
+    const auto tokenizer = load_tokenizer((folder_ / "tokenizer.json").string());
+    const auto as = special == "text" ? SpecialTokens::kAsText : SpecialTokens::kMatched;
+    EXPECT_EQ(tokens, std::ssize(tokenizer->encode("x")) +
+                          std::ssize(tokenizer->encode("<|im_start|>user\nHi<|im_end|>", as)) + 2);
+  }
+}
+
+TEST_F(Prepare, TheTemplateOfTheFolderWritesConversationsAndIsKept) {
+  std::filesystem::create_directory(folder_ / "model");
+  write("model/tokenizer.json", plain_tokenizer("qwen2"));
+  const std::string jinja =
+      "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}";
+  write("model/tokenizer_config.json",
+        nlohmann::json{{"chat_template", jinja}, {"bos_token", "<|im_start|>"}}.dump());
+  write("a.jsonl", R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Yo"}]})"
+                   "\n");
+  const Result shown = run({"a.jsonl", "--tokenizer", "model", "--show", "1"});
+  EXPECT_NE(shown.out.find("<|im_start|><|im_start|>user:Hi<|im_end|><|im_start|>assistant:[Yo<|im_end|>]"),
+            std::string::npos)
+      << shown.out << shown.error;
+  const Result result = run({"a.jsonl", "--tokenizer", "model", "--output", "d"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("<|im_end|> (701)"), std::string::npos) << result.out;
+  EXPECT_EQ(read_file(folder_ / "d/chat_template.jinja"), jinja);
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder_ / "d/special_tokens_map.json"))["bos_token"],
+            "<|im_start|>");
+  EXPECT_EQ(read_manifest(folder_ / "d")->turn_ends, std::vector<int32_t>{701});
+  // A template that cannot be read matters to conversations alone.
+  write("model/tokenizer_config.json", R"({"chat_template":"{% include 'x' %}"})");
+  write("b.jsonl", R"({"text":"a"})");
+  EXPECT_EQ(run({"b.jsonl", "--tokenizer", "model", "--output", "e"}).status, 0);
+  const Result refused = run({"a.jsonl", "--tokenizer", "model", "--output", "f"});
+  EXPECT_EQ(refused.status, 1);
+  for (const char* part : {"a.jsonl:1", "include", "--chat-template chatml"})
+    EXPECT_NE(refused.error.find(part), std::string::npos) << refused.error;
+}
+
 }  // namespace
 }  // namespace tessera

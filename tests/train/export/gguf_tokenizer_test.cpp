@@ -44,6 +44,7 @@ TEST(GgufTokenizer, TokensTypesAndMerges) {
             (std::vector<int32_t>{1, 1, 1, 5, 3, 4, 5, 5}));
   EXPECT_EQ(value<std::vector<std::string>>(made, "ggml.merges"), (std::vector<std::string>{"a Ġ"}));
   EXPECT_EQ(value<uint32_t>(made, "ggml.eos_token_id"), 4u);
+  EXPECT_EQ(value<uint32_t>(made, "ggml.eot_token_id"), 5u);
   EXPECT_EQ(value<uint32_t>(made, "ggml.bos_token_id"), 4u);
   EXPECT_EQ(find(made, "ggml.padding_token_id"), nullptr) << "an id outside the vocabulary";
   EXPECT_FALSE(value<bool>(made, "ggml.add_bos_token"));

@@ -233,7 +233,6 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused(fine, {"begun has no finished checkpoint yet"}, "begun/checkpoints");
   refused(fine, {"is being written or was not finished"}, "begun/checkpoints/step_00000001.unfinished");
   refused({}, {"nothing to continue: give --prompt TEXT"});
-  refused({"--prompt", ""}, {"--prompt is empty"});
   refused({"--prompt", std::string(161, 'x')}, {"--prompt has 161 tokens", "reads at most 160"});
   refused({"--prompt", "xxx", "--context", "2"}, {"--prompt has 3 tokens, and --context is 2", "up to 160"});
   refused({"--prompt", "x", "--context", "161"}, {"--context 161", "reads at most 160 tokens"});
@@ -257,8 +256,6 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   std::ofstream(folder() / "cut.jsonl") << "{\"prompt\": \"x\"}\r\n{\"prompt\": \"y\"\r\n";
   refused({"--prompts", "cut.jsonl"}, {"cut.jsonl:2:15: not JSON"});
   refused({"--prompts", "."}, {"the input . is a folder: name its files, for example ./*.txt"});
-  std::ofstream(folder() / "void.jsonl") << "{\"prompt\": \"\"}\n";
-  refused({"--prompts", "void.jsonl"}, {"void.jsonl:1 is empty"});
   refused({"--prompt", "-", "--prompts", "-"}, {"standard input is named more than once"});
   refused({"--prompt", "x", "--system", "y"}, {"--system", "add --chat"});
   refused({"--chat", "--prompt", "x"}, {"--chat-template chatml"});
@@ -313,7 +310,7 @@ TEST_F(GenerateTest, WritesItsTextWithoutStandardError) {
   const ProcessResult gone = in_shell("(sleep 0.2; ", "--prompt 'line 1' --tokens 9) 2> >(true)");
   EXPECT_EQ(gone.status, 0);
   EXPECT_EQ(gone.out, wanted);
-  EXPECT_EQ(in_shell("", "--prompt '' 2> /dev/full").status, 1);
+  EXPECT_EQ(in_shell("", "--prompts missing.txt 2> /dev/full").status, 1);
 }
 
 TEST_F(GenerateTest, AFullDiskIsAnError) {
