@@ -319,14 +319,6 @@ void tell_special_names(const Totals& totals, SpecialTokens special) {
                      as_text ? "parse" : "text", as_text ? "the tokens" : "characters"));
 }
 
-// "<|im_end|> (151645)"
-std::string names_of_tokens(const std::set<int32_t>& ids, const Tokenizer& tokenizer) {
-  std::string names;
-  for (const int32_t id : ids)
-    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", tokenizer.decode({&id, 1}, true), id);
-  return names;
-}
-
 void tell_turn_ends(const Totals& totals, const Tokenizer& tokenizer, const ChatTemplate& chat) {
   if (totals.conversations == 0) return;
   if (totals.turn_ends.empty())
@@ -336,7 +328,8 @@ void tell_turn_ends(const Totals& totals, const Tokenizer& tokenizer, const Chat
         chat.form().name));
   else
     fmt::print("prepare: conversations in the form of {}; these ends of turns have a loss: {}\n",
-               chat.form().name, names_of_tokens(totals.turn_ends, tokenizer));
+               chat.form().name,
+               list_tokens(tokenizer, std::vector(totals.turn_ends.begin(), totals.turn_ends.end())));
 }
 
 // So that a model that is trained on the data is talked to in the same form, also by other programs

@@ -51,9 +51,13 @@ void SampleShow::print(const Piece& piece, const std::string& place) {
   for (const TokenRange& run : sample.marks.uncounted) counted -= run.token_count;
   fmt::print("{}: ", place);
   if (sample.documents + std::ssize(sample.marks.starts) == 0) {
-    fmt::print("dropped: no token counts\n");
+    fmt::print("dropped: {}\n", sample.why_unfit.empty() ? "no token counts" : sample.why_unfit);
   } else {
-    fmt::print("tokens {}, counted {}{}\n{}\n\n", sample.ids.size(), counted,
+    const std::vector<int32_t> ends(sample.turn_ends.begin(), sample.turn_ends.end());
+    fmt::print("tokens {}, counted {}{}{}\n{}\n\n", sample.ids.size(), counted,
+               sample.conversations == 0 ? std::string()
+               : ends.empty()            ? ", no end of a turn has a loss"
+                                         : ", ends of turns with a loss: " + list_tokens(tokenizer_, ends),
                sample.documents == 0 ? " (the text goes on)" : "", marked_text(sample, tokenizer_));
   }
   ++shown_;

@@ -107,7 +107,7 @@ jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t me
 }
 
 void ChatTemplate::check_read(const Conversation& conversation) const {
-  check(conversation.tools.is_none() || template_.names("tools"),
+  check(conversation.tools.is_none() || template_.reads("tools"),
         "the chat template {} does not read 'tools'; name one that does with --chat-template, or leave the "
         "tools out",
         form_.name);

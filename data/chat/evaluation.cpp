@@ -455,6 +455,9 @@ Template::Template(Template&&) noexcept = default;
 
 bool Template::marks_generation() const { return tree_->marks_generation; }
 bool Template::names(std::string_view field) const { return tree_->names.contains(std::string(field)); }
+bool Template::reads(std::string_view variable) const {
+  return tree_->variables.contains(std::string(variable));
+}
 
 Rendered Template::render(const Dict& variables, const std::tm& now) const {
   Evaluation evaluation(name_, variables, now);

@@ -33,8 +33,9 @@ class Template {
 
   const std::string& name() const { return name_; }
   bool marks_generation() const;
-  // Whether the template has this name of a field: what it does not name it cannot read.
+  // Whether the template has this name of a field, or of a variable: what it does not name it cannot read.
   bool names(std::string_view field) const;
+  bool reads(std::string_view variable) const;
 
   // Any number of threads may call it. `now` is the time of strftime_now().
   // Error, with name and line: what Python would raise; what the template raises itself; more than 10 million

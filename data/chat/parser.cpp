@@ -371,6 +371,7 @@ class Parser {
         refuse(fmt::format("expected a value, found {}", found()));
       ++at_;
       if (const auto constant = constant_of(token.text)) return literal(*constant, token.line);
+      tree_.variables.insert(token.text);
       auto node = std::make_unique<Name>();
       node->line = token.line;
       node->name = token.text;

@@ -12,8 +12,8 @@ namespace tessera::jinja {
 struct Tree {
   Statements statements;
   bool marks_generation = false;  // it has {% generation %}
-  std::set<std::string>
-      names;  // every attribute, key and text in it: a field that is not among them is not read
+  std::set<std::string> variables;
+  std::set<std::string> names;  // attributes, keys and texts: a field that is not among them is not read
 };
 
 // Error, with `name`:line: what is no Jinja, and what of Jinja is not supported: a statement, a filter, a

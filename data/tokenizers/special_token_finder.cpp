@@ -33,4 +33,11 @@ int64_t SpecialTokenFinder::count(std::string_view text) const {
   return count;
 }
 
+std::string list_tokens(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  std::string list;
+  for (const int32_t id : ids)
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", tokenizer.decode({&id, 1}, true), id);
+  return list;
+}
+
 }  // namespace tessera

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,5 +30,8 @@ class SpecialTokenFinder {
   std::vector<AddedToken> tokens_;
   AddedTokenFinder finder_;
 };
+
+// "<|im_end|> (151645), <|endoftext|> (151643)". Error: an id without a token
+std::string list_tokens(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
 }  // namespace tessera

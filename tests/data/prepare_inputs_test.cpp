@@ -239,7 +239,8 @@ TEST_F(Prepare, ShowsWhatCounts) {
   EXPECT_EQ(result.out,
             "a.jsonl:1: tokens 4, counted 4\n[one<|endoftext|>]\n\n"
             "a.jsonl:3: tokens 6, counted 2\n2+2=[4<|endoftext|>]\n\n"
-            "a.jsonl:4: tokens 66, counted 12\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+            "a.jsonl:4: tokens 66, counted 12, no end of a turn has a "
+            "loss\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
             "[Yo<|im_end|>]\n<|endoftext|>\n\n"
             "a.jsonl:5: dropped: no token counts\n");
   EXPECT_EQ(names(), std::set<std::string>{"a.jsonl"});

@@ -5,6 +5,7 @@
 
 #include "data/chat/chat_form.h"
 #include "data/manifest.h"
+#include "data/tokenizers/special_token_finder.h"
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
@@ -56,13 +57,6 @@ void keep_template(const ChatData& chat, CopiedFiles& copied, std::vector<std::s
     copied.try_emplace(kSpecialTokensFile, chat.special_tokens);
 }
 
-std::string names_of(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
-  std::string names;
-  for (const int32_t id : ids)
-    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", tokenizer.decode({&id, 1}, true), id);
-  return names;
-}
-
 void keep_turn_ends(const ChatData& chat, const Tokenizer& tokenizer, const json& token_ids,
                     CopiedFiles& copied, std::vector<std::string>& notices) {
   ordered_json generation = object_in(copied, kGenerationConfigFile);
@@ -82,7 +76,7 @@ void keep_turn_ends(const ChatData& chat, const Tokenizer& tokenizer, const json
   copied[kGenerationConfigFile] = generation.dump(2) + "\n";
   notices.push_back(
       fmt::format("checkpoints and exports end texts at {}, too: {} has them beside the end of text",
-                  names_of(added, tokenizer), kGenerationConfigFile));
+                  list_tokens(tokenizer, added), kGenerationConfigFile));
 }
 
 }  // namespace
@@ -118,7 +112,7 @@ std::vector<std::string> keep_chat(const ChatData& chat, const Tokenizer& tokeni
   if (chat.jinja.empty()) return notices;
   if (!chat.turn_ends.empty())
     notices.push_back(fmt::format("conversations in the form of {}: these ends of turns have a loss: {}",
-                                  chat.name, names_of(chat.turn_ends, tokenizer)));
+                                  chat.name, list_tokens(tokenizer, chat.turn_ends)));
   else if (chat.knows_turn_ends)
     notices.push_back(
         fmt::format("conversations in the form of {}: no special token that ends a turn has a loss, so "

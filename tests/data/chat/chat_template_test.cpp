@@ -85,7 +85,12 @@ void expect_ids_of(const ordered_json& one, const Tokenizer& tokenizer, const Ch
             << one["template"] << " " << one["tokenizer"] << " " << talks[i] << "\n"
             << tokenizer.decode(made, true);
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("does not read 'tool"), std::string::npos) << error.what();
+        // transformers leaves out what a template does not read: here that is refused.
+        const std::string& jinja = chat.form().jinja;
+        const bool tools = !talk.tools.is_none() && jinja.find("tools") == jinja.npos;
+        const bool calls =
+            jinja.find("tool_calls") == jinja.npos && talks[i].dump().find("tool_calls") != std::string::npos;
+        EXPECT_TRUE(tools || calls) << one["template"] << " " << talks[i] << " " << error.what();
       }
     }
   }

@@ -140,6 +140,8 @@ TEST(Jinja, ATemplateSaysWhichFieldsItNames) {
   const Template made("{{ m.tool_calls }}{{ m['weight'] }}{% if 'name' in m %}{% endif %}", "t");
   EXPECT_TRUE(made.names("tool_calls") && made.names("weight") && made.names("name"));
   EXPECT_FALSE(made.names("tools") || made.names("m"));
+  EXPECT_TRUE(made.reads("m"));
+  EXPECT_FALSE(made.reads("name"));
 }
 
 }  // namespace
