@@ -453,14 +453,18 @@ class Parser {
       } else if (is_sign("[")) {
         made = subscript(std::move(made));
       } else if (is_sign("(")) {
-        auto node = make<Call>();
-        node->callee = std::move(made);
-        node->arguments = arguments();
-        made = std::move(node);
+        made = call(std::move(made));
       } else {
         return made;
       }
     }
+  }
+
+  ExpressionPtr call(ExpressionPtr callee) {
+    auto node = make<Call>();
+    node->callee = std::move(callee);
+    node->arguments = arguments();
+    return node;
   }
 
   ExpressionPtr subscript(ExpressionPtr of) {
@@ -516,10 +520,7 @@ class Parser {
       } else if (take_name("is")) {
         made = test(std::move(made));
       } else if (is_sign("(")) {
-        auto node = make<Call>();
-        node->callee = std::move(made);
-        node->arguments = arguments();
-        made = std::move(node);
+        made = call(std::move(made));
       } else {
         return made;
       }

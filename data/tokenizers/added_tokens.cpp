@@ -63,12 +63,6 @@ bool stands_alone(std::string_view text, size_t first, size_t last) {
 
 }  // namespace
 
-std::string_view without_outer_blanks(std::string_view text) {
-  text.remove_prefix(blanks_at_start(text));
-  text.remove_suffix(blanks_at_end(text));
-  return text;
-}
-
 AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized,
                                    const std::function<std::string(std::string_view)>& normalize) {
   first_.fill(kNone);

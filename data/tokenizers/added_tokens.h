@@ -12,9 +12,6 @@
 
 namespace tessera {
 
-// `text` without the blanks (Unicode's White_Space) that it begins and ends with
-std::string_view without_outer_blanks(std::string_view text);
-
 class AddedTokenFinder {
  public:
   // Keeps those of `tokens`, which live longer, whose `normalized` is as asked. The contents of normalised
