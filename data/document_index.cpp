@@ -16,28 +16,29 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "tessdocs";
 constexpr uint32_t kVersion = 1;
 
-struct Header {
+struct IndexHeader {
   char magic[8];
   uint32_t version;
   uint32_t zero;
   int64_t first_token, tokens, documents, runs;
 };
-static_assert(sizeof(Header) == 48);
+static_assert(sizeof(IndexHeader) == 48);
 
-Header read_header(const MappedFile& file, int64_t tokens) {
+IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   const std::string path = file.path().string();
   const auto bytes = std::ssize(file.bytes());
-  Header header{};
-  if (bytes > 0) std::memcpy(&header, file.bytes().data(), std::min(file.bytes().size(), sizeof(Header)));
+  IndexHeader header{};
+  if (bytes > 0)
+    std::memcpy(&header, file.bytes().data(), std::min(file.bytes().size(), sizeof(IndexHeader)));
   const std::string again = "copy the folder again or prepare it again with ./prepare";
   check(bytes >= std::ssize(kMagic) && std::string_view(header.magic, sizeof header.magic) == kMagic,
         "{} is not an index of documents: it does not begin with \"{}\"; {}", path, kMagic, again);
   check(bytes >= std::ssize(kMagic) + 4 && header.version == kVersion,
         "the index of documents {} has version {}, supported is {}; {}", path, header.version, kVersion,
         again);
-  check(bytes >= static_cast<int64_t>(sizeof(Header)),
+  check(bytes >= static_cast<int64_t>(sizeof(IndexHeader)),
         "the index of documents {} is truncated: its header takes {} bytes, found {}; {}", path,
-        sizeof(Header), bytes, again);
+        sizeof(IndexHeader), bytes, again);
   check(header.tokens == tokens,
         "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
         header.tokens, tokens, again);
@@ -47,7 +48,7 @@ Header read_header(const MappedFile& file, int64_t tokens) {
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
         "tokens; {}",
         path, header.documents, header.runs, header.first_token, tokens, again);
-  const int64_t wanted = static_cast<int64_t>(sizeof(Header)) + 4 * header.documents + 8 * header.runs;
+  const int64_t wanted = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
   check(bytes == wanted, "the index of documents {} is {}: wanted {} bytes, found {}; {}", path,
         bytes < wanted ? "truncated" : "longer than its header says", wanted, bytes, again);
   return header;
@@ -69,10 +70,10 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
         "copy the folder again or prepare it again with ./prepare",
         path.string());
   MappedFile file(path);
-  const Header header = read_header(file, tokens);
-  const auto starts = list_at<uint32_t>(file, sizeof(Header), header.documents);
+  const IndexHeader header = read_header(file, tokens);
+  const auto starts = list_at<uint32_t>(file, sizeof(IndexHeader), header.documents);
   const auto runs =
-      list_at<Run>(file, static_cast<int64_t>(sizeof(Header)) + 4 * header.documents, header.runs);
+      list_at<Run>(file, static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents, header.runs);
   int64_t previous = -1;
   for (const uint32_t start : starts) {
     check(
@@ -181,13 +182,13 @@ void DocumentIndexWriter::add_run(int64_t first, int64_t count) {
 }
 
 void DocumentIndexWriter::write_shard() {
-  Header header{.magic = {},
-                .version = kVersion,
-                .zero = 0,
-                .first_token = shards_ * options_.tokens_per_shard,
-                .tokens = shard_tokens_,
-                .documents = std::ssize(starts_),
-                .runs = std::ssize(runs_) / 2};
+  IndexHeader header{.magic = {},
+                     .version = kVersion,
+                     .zero = 0,
+                     .first_token = shards_ * options_.tokens_per_shard,
+                     .tokens = shard_tokens_,
+                     .documents = std::ssize(starts_),
+                     .runs = std::ssize(runs_) / 2};
   std::ranges::copy(kMagic, header.magic);
   const fs::path path = document_index_of(options_.folder / shard_name(options_.prefix, shards_));
   OutputFile file(path);

@@ -1,6 +1,7 @@
 #include "data/fingerprint.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/checksum.h"

@@ -1,5 +1,7 @@
 #include "data/manifest.h"
 
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"

@@ -15,10 +15,17 @@ namespace {
 
 constexpr size_t kNamed = 3;  // documents in PackingFigures
 
+template <class T>
+void update(Checksum& checksum, const std::vector<T>& values) {
+  checksum.update(std::as_bytes(std::span(values)));
+}
+
+}  // namespace
+
 // A set of numbers 0 .. most: a bit for each, and levels of bits that tell which words below are not 0.
-class Bitmap {
+class SetOfRooms {
  public:
-  explicit Bitmap(int64_t most) {
+  explicit SetOfRooms(int64_t most) {
     for (auto words = static_cast<size_t>(most) / 64 + 1;; words = (words + 63) / 64) {
       levels_.emplace_back(words, 0);
       if (words == 1) break;
@@ -65,13 +72,6 @@ class Bitmap {
   std::vector<std::vector<uint64_t>> levels_;
 };
 
-template <class T>
-void update(Checksum& checksum, const std::vector<T>& values) {
-  checksum.update(std::as_bytes(std::span(values)));
-}
-
-}  // namespace
-
 // The sequences that are not full, by the room that they have left
 class Packing::Rooms {
  public:
@@ -101,7 +101,7 @@ class Packing::Rooms {
 
  private:
   static constexpr Id kNone = std::numeric_limits<Id>::max();
-  Bitmap some_;             // rooms that a sequence has
+  SetOfRooms some_;         // rooms that a sequence has
   std::vector<Id> newest_;  // by room: a list of sequences
   std::vector<Id> older_;   // by sequence: the next of its list
 };

@@ -11,6 +11,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,7 +41,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct PrepareOptions {
   std::vector<fs::path> inputs;
   InputFormat format = InputFormat::kByName;
   std::string tokenizer{kBytesTokenizer};
@@ -56,7 +57,7 @@ struct Options {
   bool force = false;
 };
 
-void declare_texts(CLI::App& app) {
+void declare_texts(Options& app) {
   app.description(
       "Turns texts, completions and conversations into a folder of token shards (llm.c's format) that the "
       "trainer reads.\n"
@@ -84,44 +85,39 @@ void declare_texts(CLI::App& app) {
       "or was interrupted, and the message says why.");
 }
 
-void declare_options(CLI::App& app, Options& options) {
+void declare_options(Options& app, PrepareOptions& options) {
   declare_texts(app);
-  app.add_option("input,--input", options.inputs, "Files to read, in this order")
-      ->required()
-      ->type_name("FILE");
-  add_word_option(app, "--format", options.format,
-                  "Format of the inputs: text, jsonl, or name, by the names of the files")
-      ->default_str(name_of(options.format));
-  app.add_option("--output", options.output, "Folder to make; required without --show")->type_name("FOLDER");
-  app.add_option("--tokenizer", options.tokenizer,
-                 std::string(kTokenizerSources) + ": ids 0 to 255 are the bytes, 256 is the end of text")
-      ->capture_default_str()
-      ->type_name("PATH");
-  app.add_option("--end-of-text", options.end_of_text,
-                 "Token that ends documents, if it is not the usual one")
-      ->type_name("TOKEN");
-  app.add_option("--shard-tokens", options.shard_tokens,
-                 "Tokens in one shard, at most; 100M is 100000000 (also K, G)")
-      ->capture_default_str()
-      ->transform(CLI::AsNumberWithUnit(
-          std::map<std::string, int64_t>{{"K", 1'000}, {"M", 1'000'000}, {"G", 1'000'000'000}},
-          CLI::AsNumberWithUnit::CASE_SENSITIVE))
-      ->type_name("COUNT");
-  app.add_option("--text-field", options.text_field, "Field of a JSON line that holds its text")
-      ->capture_default_str()
-      ->type_name("FIELD");
+  app.add("input,--input", options.inputs, "Files to read, in this order").required().type_name("FILE");
+  app.add_word("--format", options.format,
+               "Format of the inputs: text, jsonl, or name, by the names of the files")
+      .show_default(name_of(options.format));
+  app.add("--output", options.output, "Folder to make; required without --show").type_name("FOLDER");
+  app.add("--tokenizer", options.tokenizer,
+          std::string(kTokenizerSources) + ": ids 0 to 255 are the bytes, 256 is the end of text")
+      .show_default()
+      .type_name("PATH");
+  app.add("--end-of-text", options.end_of_text, "Token that ends documents, if it is not the usual one")
+      .type_name("TOKEN");
+  app.add("--shard-tokens", options.shard_tokens,
+          "Tokens in one shard, at most; 100M is 100000000 (also K, G)")
+      .show_default()
+      .with_unit()
+      .type_name("COUNT");
+  app.add("--text-field", options.text_field, "Field of a JSON line that holds its text")
+      .show_default()
+      .type_name("FIELD");
   add_chat_options(app, options.chat, "texts, prompts, completions and messages");
-  add_word_option(app, "--loss", options.loss,
-                  "Where the loss counts in prompts and conversations: completions (and assistants), or all")
-      ->default_str(name_of(options.loss));
+  app.add_word("--loss", options.loss,
+               "Where the loss counts in prompts and conversations: completions (and assistants), or all")
+      .show_default(name_of(options.loss));
   app.add_flag("--strict", options.strict,
                "Refuse a sample of which no token counts, instead of dropping it");
-  add_word_option(app, "--bytes-without-token", options.bytes_without_token,
-                  "Bytes for which the tokenizer has no token: stop at the first one, or skip and count them")
-      ->default_str(name_of(options.bytes_without_token));
-  app.add_option("--show", options.show, "Print the first samples with the part that counts marked, and stop")
-      ->check(CLI::PositiveNumber)
-      ->type_name("COUNT");
+  app.add_word("--bytes-without-token", options.bytes_without_token,
+               "Bytes for which the tokenizer has no token: stop at the first one, or skip and count them")
+      .show_default(name_of(options.bytes_without_token));
+  app.add("--show", options.show, "Print the first samples with the part that counts marked, and stop")
+      .positive()
+      .type_name("COUNT");
   app.add_flag("--force", options.force, "Replace the output folder if it is an earlier dataset");
 }
 
@@ -340,7 +336,7 @@ void write_chat_template(const fs::path& folder, const ChatTemplate& chat) {
   if (!tokens.empty()) write_json(folder / kSpecialTokensFile, tokens);
 }
 
-void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
+void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
              const ChatTemplate* chat) {
   const auto start = Clock::now();
   PendingFolder folder(options.output, options.force);
@@ -390,7 +386,7 @@ void prepare(const Options& options, const Tokenizer& tokenizer, const SampleEnc
              std::chrono::duration<double>(Clock::now() - start).count());
 }
 
-void show(const Options& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {
+void show(const PrepareOptions& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {
   SampleShow shown(encoder, tokenizer, options.show);
   for (const fs::path& input : options.inputs)
     if (shown.wants_more())
@@ -403,7 +399,7 @@ struct ChosenTemplates {
 };
 
 // A template that cannot be read matters only where there is a conversation; the first one then says why.
-ChosenTemplates choose_templates(const Options& options, const Tokenizer& tokenizer) {
+ChosenTemplates choose_templates(const PrepareOptions& options, const Tokenizer& tokenizer) {
   ChosenTemplates chosen;
   const fs::path folder = folder_of_tokenizer(options.tokenizer);
   try {
@@ -420,7 +416,7 @@ ChosenTemplates choose_templates(const Options& options, const Tokenizer& tokeni
   return chosen;
 }
 
-void run(const Options& options) {
+void run(const PrepareOptions& options) {
   const auto tokenizer = load_tokenizer(options.tokenizer, {.content = options.end_of_text});
   check(tokenizer->end_of_text() >= 0,
         "the tokenizer {} does not say which token ends a text: name one with --end-of-text TOKEN",
@@ -444,8 +440,8 @@ void run(const Options& options) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("", "prepare");
-  Options options;
+  Options app("", "prepare");
+  PrepareOptions options;
   declare_options(app, options);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
   check(options.show > 0 || !options.output.empty(),

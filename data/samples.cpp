@@ -1,6 +1,7 @@
 #include "data/samples.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "kernels/base/check.h"

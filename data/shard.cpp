@@ -17,7 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "shards are mapped in place, so the host must be little-endian");
 
-using Header = std::array<int32_t, 256>;
+using ShardHeader = std::array<int32_t, 256>;
 constexpr size_t kFlushBytes = 1 << 21;
 
 struct Format {
@@ -31,11 +31,11 @@ constexpr Format kFormats[] = {{TokenBits::k16, 20240520, 1, "16-bit tokens, GPT
 const Format& format_of(TokenBits bits) { return kFormats[bits == TokenBits::k32]; }
 size_t bytes_of(TokenBits bits) { return static_cast<size_t>(bits) / 8; }
 
-Header header_of(TokenBits bits, int64_t tokens) {
+ShardHeader header_of(TokenBits bits, int64_t tokens) {
   return {format_of(bits).magic, format_of(bits).version, static_cast<int32_t>(tokens)};
 }
 
-TokenBits bits_of(const Header& header, const std::string& path) {
+TokenBits bits_of(const ShardHeader& header, const std::string& path) {
   const auto& [magic, version] = std::pair(header[0], header[1]);
   std::string known;
   for (const Format& format : kFormats) {
@@ -57,14 +57,15 @@ ShardTokens shard_tokens(const MappedFile& file) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string path = file.path().string();
   check(!bytes.empty(), "the token shard {} is empty (0 bytes): prepare it again", path);
-  check(bytes.size() >= sizeof(Header), "{} is not a token shard: the header takes {} bytes, found {} bytes",
-        path, sizeof(Header), bytes.size());
-  Header header;
-  std::memcpy(header.data(), bytes.data(), sizeof(Header));
+  check(bytes.size() >= sizeof(ShardHeader),
+        "{} is not a token shard: the header takes {} bytes, found {} bytes", path, sizeof(ShardHeader),
+        bytes.size());
+  ShardHeader header;
+  std::memcpy(header.data(), bytes.data(), sizeof(ShardHeader));
   const TokenBits bits = bits_of(header, path);
   check(header[2] > 0, "the token shard {} says that it holds {} tokens: prepare it again", path, header[2]);
   const auto count = static_cast<size_t>(header[2]);
-  const size_t wanted_bytes = sizeof(Header) + count * bytes_of(bits);
+  const size_t wanted_bytes = sizeof(ShardHeader) + count * bytes_of(bits);
   check(bytes.size() >= wanted_bytes,
         "the token shard {} is truncated: wanted {} tokens ({} bytes), found {} bytes: copy or prepare it "
         "again",
@@ -74,7 +75,7 @@ ShardTokens shard_tokens(const MappedFile& file) {
         "prepare it again",
         path, count, wanted_bytes, bytes.size());
   // Aligned: a mapping begins on a page, and the header is a multiple of four bytes.
-  const std::byte* tokens = bytes.data() + sizeof(Header);
+  const std::byte* tokens = bytes.data() + sizeof(ShardHeader);
   if (bits == TokenBits::k16) return std::span(reinterpret_cast<const uint16_t*>(tokens), count);
   return std::span(reinterpret_cast<const uint32_t*>(tokens), count);
 }
@@ -148,7 +149,7 @@ void ShardWriter::begin_shard() {
   file_.emplace(options_.folder / name_);
   ++shard_count_;
   // Right for all shards but the last, whose count is known at the end.
-  const Header header = header_of(options_.bits, options_.tokens_per_shard);
+  const ShardHeader header = header_of(options_.bits, options_.tokens_per_shard);
   file_->write(std::as_bytes(std::span(header)));
 }
 
@@ -159,7 +160,7 @@ void ShardWriter::flush() {
 
 void ShardWriter::finish_shard() {
   flush();
-  const Header header = header_of(options_.bits, shard_token_count_);
+  const ShardHeader header = header_of(options_.bits, shard_token_count_);
   if (shard_token_count_ != options_.tokens_per_shard)
     file_->overwrite_start(std::as_bytes(std::span(header)));
   checksums_[name_] = file_->commit();

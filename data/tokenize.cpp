@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,86 +74,82 @@ std::string read_all(const std::string& name) {
   return text;
 }
 
-CLI::Option* add_tokenizer(CLI::App* command, Command& c) {
-  command->add_option("--end-of-text", c.end_of_text, "Token that ends texts, if it is not the usual one")
-      ->type_name("TOKEN");
-  return command->add_option("--tokenizer", c.tokenizer, kTokenizerSources)->required()->type_name("PATH");
+Option add_tokenizer(Options& command, Command& c) {
+  command.add("--end-of-text", c.end_of_text, "Token that ends texts, if it is not the usual one")
+      .type_name("TOKEN");
+  return command.add("--tokenizer", c.tokenizer, kTokenizerSources).required().type_name("PATH");
 }
 
-CLI::App* add_encode(CLI::App& app, Command& c) {
-  CLI::App* command = app.add_subcommand("encode", "Prints the token ids of a text, in one line.");
+Options& add_encode(Options& app, Command& c) {
+  Options& command = app.add_subcommand("encode", "Prints the token ids of a text, in one line.");
   add_tokenizer(command, c);
-  CLI::Option* file = command->add_option("file,--file", c.file, "The text; -, the default: standard input")
-                          ->type_name("FILE");
-  command->add_option("--text", c.text, "The text itself")->type_name("TEXT")->excludes(file);
-  command->add_flag("--special", c.special,
-                    "Names of special tokens in the text are these tokens; else they are text");
-  command->add_flag("--template", c.with_template,
-                    "Put the template's tokens around the text, such as <|begin_of_text|>");
-  CLI::Option* json = command->add_flag("--json", c.json, "Print a JSON list");
-  command->add_flag("--pieces", c.pieces, "Print a line for each token, with its id and its text")
-      ->excludes(json);
-  command->footer(
+  Option file =
+      command.add("file,--file", c.file, "The text; -, the default: standard input").type_name("FILE");
+  command.add("--text", c.text, "The text itself").type_name("TEXT").excludes(file);
+  command.add_flag("--special", c.special,
+                   "Names of special tokens in the text are these tokens; else they are text");
+  command.add_flag("--template", c.with_template,
+                   "Put the template's tokens around the text, such as <|begin_of_text|>");
+  Option json = command.add_flag("--json", c.json, "Print a JSON list");
+  command.add_flag("--pieces", c.pieces, "Print a line for each token, with its id and its text")
+      .excludes(json);
+  command.footer(
       "Examples:\n"
       "  ./tokenize encode --tokenizer gpt2 --text \"Hello, world\" --pieces\n"
       "  ./tokenize encode --tokenizer gpt2 book.txt > ids.txt");
   return command;
 }
 
-CLI::App* add_decode(CLI::App& app, Command& c) {
-  CLI::App* command = app.add_subcommand("decode", "Prints the bytes of token ids.");
+Options& add_decode(Options& app, Command& c) {
+  Options& command = app.add_subcommand("decode", "Prints the bytes of token ids.");
   add_tokenizer(command, c);
-  CLI::Option* ids =
-      command->add_option("ids", c.ids, "The ids; default: they are read, see --file")->type_name("ID");
+  Option ids = command.add("ids", c.ids, "The ids; default: they are read, see --file").type_name("ID");
   command
-      ->add_option(
-          "--file", c.file,
-          "Ids with blanks or line ends between them, or a JSON list; -, the default: standard input")
-      ->type_name("FILE")
-      ->excludes(ids);
-  command->add_flag("--special", c.special, "Special tokens are printed by their names; else not at all");
-  command->footer("Example:\n  ./tokenize decode --tokenizer gpt2 15496 11 995");
+      .add("--file", c.file,
+           "Ids with blanks or line ends between them, or a JSON list; -, the default: standard input")
+      .type_name("FILE")
+      .excludes(ids);
+  command.add_flag("--special", c.special, "Special tokens are printed by their names; else not at all");
+  command.footer("Example:\n  ./tokenize decode --tokenizer gpt2 15496 11 995");
   return command;
 }
 
-CLI::App* add_info(CLI::App& app, Command& c) {
-  CLI::App* command = app.add_subcommand(
+Options& add_info(Options& app, Command& c) {
+  Options& command = app.add_subcommand(
       "info",
       "Prints what a tokenizer is made of and, with a text, bytes per token and the speed of encoding.");
   add_tokenizer(command, c);
-  command->add_option("file,--file", c.file, "A text to measure; -: standard input")->type_name("FILE");
-  command->footer("Example:\n  ./tokenize info --tokenizer gpt2 book.txt");
+  command.add("file,--file", c.file, "A text to measure; -: standard input").type_name("FILE");
+  command.footer("Example:\n  ./tokenize info --tokenizer gpt2 book.txt");
   return command;
 }
 
-CLI::App* add_train(CLI::App& app, Command& c) {
-  CLI::App* command = app.add_subcommand(
+Options& add_train(Options& app, Command& c) {
+  Options& command = app.add_subcommand(
       "train",
       "Learns a byte-level BPE tokenizer from texts and writes tokenizer.json, which Hugging Face's "
       "tokenizers reads, too. The same texts give the same file.");
   command
-      ->add_option("input,--input", c.inputs,
-                   "Files to read: *.jsonl, else plain text; both also with .gz or .zst")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--vocab-size", c.train.vocab_size, "Tokens: special ones, the 256 bytes, and merges")
-      ->required()
-      ->check(CLI::Range(int64_t{257}, kMostTokenIds));
-  command->add_option("--output", c.output, "Folder for tokenizer.json")->required()->type_name("FOLDER");
-  add_word_option(*command, "--pre-tokenizer", c.train.kind,
-                  "How texts are split: gpt2, llama3, qwen2, smollm2")
-      ->default_str(name_of(c.train.kind));
-  command->add_option("--special", c.train.special, "Special tokens, which get the first ids")
-      ->capture_default_str()
-      ->type_name("TOKEN");
-  command->add_option("--min-count", c.train.min_count, "Pairs that occur more seldom are not merged")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--text-field", c.text_field, "Field of a JSON line that holds its text")
-      ->capture_default_str()
-      ->type_name("FIELD");
-  command->add_flag("--force", c.force, "Replace a tokenizer.json that is there");
-  command->footer("Example:\n  ./tokenize train --vocab-size 8192 book.txt --output my_tokenizer");
+      .add("input,--input", c.inputs, "Files to read: *.jsonl, else plain text; both also with .gz or .zst")
+      .required()
+      .type_name("FILE");
+  command.add("--vocab-size", c.train.vocab_size, "Tokens: special ones, the 256 bytes, and merges")
+      .required()
+      .within(int64_t{257}, kMostTokenIds);
+  command.add("--output", c.output, "Folder for tokenizer.json").required().type_name("FOLDER");
+  command.add_word("--pre-tokenizer", c.train.kind, "How texts are split: gpt2, llama3, qwen2, smollm2")
+      .show_default(name_of(c.train.kind));
+  command.add("--special", c.train.special, "Special tokens, which get the first ids")
+      .show_default()
+      .type_name("TOKEN");
+  command.add("--min-count", c.train.min_count, "Pairs that occur more seldom are not merged")
+      .positive()
+      .show_default();
+  command.add("--text-field", c.text_field, "Field of a JSON line that holds its text")
+      .show_default()
+      .type_name("FIELD");
+  command.add_flag("--force", c.force, "Replace a tokenizer.json that is there");
+  command.footer("Example:\n  ./tokenize train --vocab-size 8192 book.txt --output my_tokenizer");
   return command;
 }
 
@@ -306,24 +303,24 @@ void train(Command& c) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Text to token ids and back.", "tokenize");
+  Options app("Text to token ids and back.", "tokenize");
   Command c;
-  app.require_subcommand(1);
-  const CLI::App* const encode_command = add_encode(app, c);
-  const CLI::App* const decode_command = add_decode(app, c);
-  const CLI::App* const info_command = add_info(app, c);
+  app.require_subcommand();
+  const Options& encode_command = add_encode(app, c);
+  const Options& decode_command = add_decode(app, c);
+  const Options& info_command = add_info(app, c);
   add_train(app, c);
   app.footer(
       "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
       "says why.");
   const CommandLine line{
-      .app = app, .argc = argc, .argv = argv, .subcommand = "command", .request = "name a command"};
+      .options = app, .argc = argc, .argv = argv, .subcommand = "command", .request = "name a command"};
   if (const auto exit_code = parse_command_line(line)) return *exit_code;
-  if (encode_command->parsed()) {
+  if (encode_command.parsed()) {
     encode(c);
-  } else if (decode_command->parsed()) {
+  } else if (decode_command.parsed()) {
     decode(c);
-  } else if (info_command->parsed()) {
+  } else if (info_command.parsed()) {
     info(c);
   } else {
     train(c);

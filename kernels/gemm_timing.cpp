@@ -16,7 +16,7 @@ constexpr double kMayBeFastest = 1.1;  // times the fastest so far
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times the L2 cache of any device
 
 // Zeros would flatter the result: multiplying them takes less power, so the clock stays higher.
-void fill_random(const Stream& stream, const Tensor& tensor) {
+void fill_operand(const Stream& stream, const Tensor& tensor) {
   const int64_t count = std::min<int64_t>(tensor.numel(), int64_t{1} << 16);
   std::vector<float> values(static_cast<size_t>(count));
   std::minstd_rand generator(1);
@@ -43,7 +43,7 @@ class Operands {
   Operands(const Stream& stream, Arena& arena, const GemmKey& key) : gemm(gemm_of(key)) {
     const auto take = [&](const char* name, DType dtype, int64_t elements) {
       const Tensor tensor = arena.alloc(MemoryTag::kWorkspace, name, dtype, {elements});
-      fill_random(stream, tensor);
+      fill_operand(stream, tensor);
       return tensor.data;
     };
     const auto matrix = [&](const char* name, const GemmKey::Matrix& of, int64_t rows) {

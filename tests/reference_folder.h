@@ -50,7 +50,7 @@ inline double worst_error(const Stream& stream, const Params& params, const Mode
     read_param(tensors, model, {info, 0, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
       const std::span<float> wanted = floats(theirs);
       size_t at = 0;
-      for (const Piece& piece : pieces_of(family_for(model), model, info)) {
+      for (const TensorPiece& piece : pieces_of(family_for(model), model, info)) {
         double error = 0, largest = 0;
         for (const auto end = at + static_cast<size_t>(piece.elements()); at < end; ++at) {
           const double want = wanted[at], difference = std::abs(ours[at] - want);

@@ -52,59 +52,53 @@ struct Command {
   PlanOptions plan_options;
 };
 
-void add_run_options(CLI::App& app, Command& c) {
-  app.add_option(
-         "config,--config", c.config_name,
-         "YAML file; a bare name is looked up in the current folder, then in configs/. The folder of a "
-         "run: its config.yaml")
-      ->type_name("FILE");
-  app.add_option("--set", c.overrides,
-                 "Override a key, as in --set model.attention=naive; may be given many times")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+void add_run_options(Options& app, Command& c) {
+  app.add("config,--config", c.config_name,
+          "YAML file; a bare name is looked up in the current folder, then in configs/. The folder of a "
+          "run: its config.yaml")
+      .type_name("FILE");
+  app.add("--set", c.overrides, "Override a key, as in --set model.attention=naive; may be given many times")
+      .type_name("KEY=VALUE")
+      .one_at_a_time();
   app.add_flag("--print-config", c.print_config,
                "Print every key with its value and documentation, and exit");
-  CLI::Option* resume = app.add_flag("--resume{newest}", c.resume,
-                                     "Resume from the newest checkpoint in the run's folder (train.folder); "
-                                     "--resume auto: start a new run if there is none")
-                            ->check(CLI::IsMember({"newest", "auto"}));
-  app.add_option("--verify", c.verify,
-                 "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the "
-                 "checksums, and exit")
-      ->type_name("FOLDER");
+  Option resume = app.add_flag("--resume{newest}", c.resume,
+                               "Resume from the newest checkpoint in the run's folder (train.folder); "
+                               "--resume auto: start a new run if there is none")
+                      .one_of({"newest", "auto"});
+  app.add("--verify", c.verify,
+          "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the "
+          "checksums, and exit")
+      .type_name("FOLDER");
   app.add_flag("--overwrite", c.options.overwrite,
                "Remove the checkpoints of an earlier run in the run's folder")
-      ->excludes(resume);
+      .excludes(resume);
   add_rank_options(app, c.asked);
 }
 
-void add_plan_options(CLI::App& app, Command& c) {
-  CLI::Option* plan = app.add_flag(
-      "--plan", c.plan, "Print the exact memory of the run and whether it fits, and exit; needs no GPU");
-  for (const char* other : {"--print-config", "--resume", "--overwrite"})
-    plan->excludes(app.get_option(other));
-  app.add_option("--device-memory", c.plan_options.device_memory,
-                 "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
-                 "machine's device")
-      ->type_name("SIZE")
-      ->needs(plan);
-  app.add_option("--arch", c.plan_options.arch,
-                 "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
-      ->type_name("80|90|...")
-      ->needs(plan);
-  add_word_option(app, "--fit", c.plan_options.fit,
-                  "With --plan: find the largest context or micro-batch that fits")
-      ->needs(plan);
-  app.add_option("--json", c.plan_options.json, "With --plan: also write the figures to this file")
-      ->type_name("FILE")
-      ->needs(plan);
-  app.add_option("--memory-profile", c.options.memory_profile,
-                 "Record every allocation of the setup, the first two steps and the first two evaluations "
-                 "and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
-      ->type_name("FOLDER")
-      ->excludes(plan);
+void add_plan_options(Options& app, Command& c) {
+  Option plan = app.add_flag("--plan", c.plan,
+                             "Print the exact memory of the run and whether it fits, and exit; needs no GPU");
+  for (const char* other : {"--print-config", "--resume", "--overwrite"}) plan.excludes(other);
+  app.add("--device-memory", c.plan_options.device_memory,
+          "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
+          "machine's device")
+      .type_name("SIZE")
+      .needs(plan);
+  app.add("--arch", c.plan_options.arch,
+          "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
+      .type_name("80|90|...")
+      .needs(plan);
+  app.add_word("--fit", c.plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
+      .needs(plan);
+  app.add("--json", c.plan_options.json, "With --plan: also write the figures to this file")
+      .type_name("FILE")
+      .needs(plan);
+  app.add("--memory-profile", c.options.memory_profile,
+          "Record every allocation of the setup, the first two steps and the first two evaluations "
+          "and samples, and write memory.html, memory_trace.json (Perfetto) and memory.json there")
+      .type_name("FOLDER")
+      .excludes(plan);
 }
 
 constexpr const char* kFooter =
@@ -166,7 +160,7 @@ int main(int argc, char** argv) {
   start_process();
   wait_without_spinning(argv);
   join_resume_auto(argc, argv);
-  CLI::App app{
+  Options app{
       "Trains a GPT: reads a configuration, trains on GPUs or on the CPU, and writes metrics, samples and "
       "checkpoints to the run's folder.",
       "train"};

@@ -9,11 +9,9 @@
 
 #include "data/chat/chat_template.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tessera {
+
+class Options;
 
 struct ChatRequest {
   std::string named = "";                // chatml, llama3 or a file; "": the folder's
@@ -23,7 +21,7 @@ struct ChatRequest {
 };
 
 // --chat-template, --template-value, --date and --special-tokens. `texts`: what the last one is about
-void add_chat_options(CLI::App& app, ChatRequest& request, const std::string& texts);
+void add_chat_options(Options& app, ChatRequest& request, const std::string& texts);
 
 // The folder of `source` as load_tokenizer() takes it; empty: it has none
 std::filesystem::path folder_of_tokenizer(const std::string& source);

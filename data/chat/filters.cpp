@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "data/chat/arguments.h"
 #include "data/chat/text_methods.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "data/tokenizers/added_tokens.h"

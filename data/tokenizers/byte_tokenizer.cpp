@@ -1,5 +1,7 @@
 #include "data/tokenizers/byte_tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
 #include "data/tokenizers/definition.h"
 #include "kernels/base/check.h"
 

@@ -1,5 +1,6 @@
 #include "kernels/base/command_line.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -54,17 +55,20 @@ std::string lower(std::string_view text) {
 
 // The message for a word that no option and no argument took
 std::string unexpected(const CommandLine& line, std::string_view word) {
-  const CLI::App& command = command_of(line.app);
+  const CLI::App& command = command_of(line.options.app());
   const std::string name(word.substr(0, word.starts_with('-') ? word.find('=') : word.npos));
   const bool is_option = name.starts_with('-') && name.size() > 1;
-  const std::vector<std::string> before = line.app.remaining(false);  // the subcommand, if there is one
-  const bool at_top = &command == &line.app || std::find(before.begin(), before.end(), word) != before.end();
+  const std::vector<std::string> before =
+      line.options.app().remaining(false);  // the subcommand, if there is one
+  const bool at_top =
+      &command == &line.options.app() || std::find(before.begin(), before.end(), word) != before.end();
   std::vector<std::string> known = is_option ? option_names(command) : std::vector<std::string>{};
   std::vector<std::string> elsewhere;  // the subcommands that have this option
-  for (const CLI::App* subcommand : subcommands_of(line.app)) {
+  for (const CLI::App* subcommand : subcommands_of(line.options.app())) {
     const auto names = option_names(*subcommand);
     if (at_top && std::find(names.begin(), names.end(), name) != names.end())
-      elsewhere.push_back(fmt::format("./{} {} {}", line.app.get_name(), subcommand->get_name(), name));
+      elsewhere.push_back(
+          fmt::format("./{} {} {}", line.options.app().get_name(), subcommand->get_name(), name));
     if (!is_option && at_top) known.push_back(subcommand->get_name());
   }
   std::string text = fmt::format("{} is one argument too many", in_quotes(name));
@@ -119,15 +123,15 @@ std::string as_in(const CommandLine& line, const CLI::App& command, const std::s
   if (words != type.npos)
     return fmt::format(", one of {}", type.substr(words + 1, type.rfind('}') - words - 1));
   if (!option->get_positional()) return fmt::format(", as in {} {}", name, type_of(*option));
-  const std::string program = line.app.get_name(),
-                    subcommand = &command == &line.app ? "" : command.get_name();
+  const std::string program = line.options.app().get_name(),
+                    subcommand = &command == &line.options.app() ? "" : command.get_name();
   return fmt::format(", as in ./{}{}{} {}", program, subcommand.empty() ? "" : " ", subcommand,
                      type_of(*option));
 }
 
 // CLI11's message, reworded where it is hard to read
 std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
-  const CLI::App& command = command_of(line.app);
+  const CLI::App& command = command_of(line.options.app());
   std::string text = error.what();
   const auto replace = [&](std::string_view from, std::string_view to) {
     if (const size_t at = text.find(from); at != text.npos) text.replace(at, from.size(), to);
@@ -138,8 +142,8 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
     case CLI::ExitCodes::RequiredError:
       if (text.find("subcommand") == text.npos) return text + as_in(line, command, name);
       text = fmt::format("{}:", line.request);
-      for (const CLI::App* subcommand : subcommands_of(line.app))
-        text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.app.get_name(),
+      for (const CLI::App* subcommand : subcommands_of(line.options.app()))
+        text += fmt::format("{} ./{} {}", text.back() == ':' ? "" : ",", line.options.app().get_name(),
                             subcommand->get_name());
       return text;
     case CLI::ExitCodes::ArgumentMismatch:
@@ -237,7 +241,7 @@ std::string within_columns(const std::string& help) {
 }  // namespace
 
 std::optional<int> parse_command_line(const CommandLine& line) {
-  CLI::App& app = line.app;
+  CLI::App& app = line.options.app();
   const std::string program = app.get_name();
   const auto version = [&] { return version_text(program); };
   const char* about_version = "Print the version of Tessera and of the libraries it was built with";

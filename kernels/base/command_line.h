@@ -1,19 +1,18 @@
 // The command line of every program: errors, --help and --version.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/words.h"
+#include "kernels/base/options.h"
 
 namespace tessera {
 
 struct CommandLine {
-  CLI::App& app;  // named as the program is, "train"
+  Options& options;  // named as the program is, "train"
   int argc;
   char** argv;
   // Advice on a word that is not an option here but has a meaning elsewhere; "" if it has none.
@@ -21,15 +20,6 @@ struct CommandLine {
   // Of a program with subcommands: what one of them is, and the request for one.
   std::string_view subcommand = "benchmark", request = "name what to measure";
 };
-
-// An option whose value is one of the words of an enum
-template <HasWords E>
-CLI::Option* add_word_option(CLI::App& app, const std::string& name, E& value, const std::string& help) {
-  std::vector<std::string> known;
-  for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
-  const auto set = [&value](const std::string& word) { value = *from_word<E>(word); };
-  return app.add_option_function<std::string>(name, set, help)->check(CLI::IsMember(known));
-}
 
 // Parses the command line, and adds --version. Returns the code to exit with at once, if any: 0 after --help
 // (lines of at most 100 columns) and --version; 1 after an error, which is printed on stderr as

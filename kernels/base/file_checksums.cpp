@@ -1,6 +1,7 @@
 #include "kernels/base/file_checksums.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"

@@ -1,6 +1,7 @@
 #include "kernels/base/json_text.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,6 +1,7 @@
 #include "model/formats/field_values.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hub_name.h"
@@ -65,7 +66,7 @@ constexpr std::string_view kNotesOf[] = {
     "optimum_", "peft_", "swift_", "trl_", "unsloth_", "wandb_"};
 // clang-format on
 
-bool is_harmless(std::string_view field) {
+bool is_harmless_in_all(std::string_view field) {
   for (const std::span<const std::string_view> list :
        {std::span<const std::string_view>(kOfTransformers), std::span<const std::string_view>(kOfGeneration),
         std::span<const std::string_view>(kNotes)})
@@ -76,7 +77,7 @@ bool is_harmless(std::string_view field) {
 constexpr std::string_view kNotQuantized =
     "quantized weights are not supported; save the model in float32, float16 or bfloat16";
 
-constexpr RefusedField kRefused[] = {
+constexpr RefusedField kRefusedInAll[] = {
     {"add_cross_attention", "cross attention to an encoder is not supported"},
     {"auto_map", "a model with its own code is not supported"},
     {"is_encoder_decoder", "an encoder with a decoder is not supported"},
@@ -102,7 +103,7 @@ bool is_bias_field(const Family& family, std::string_view field) {
 
 bool is_known(const Family& family, std::string_view field) {
   const bool is_rope = family.defaults.positions == Positions::kRope && is_rope_field(field);
-  return is_rope || is_harmless(field) || is_bias_field(family, field) ||
+  return is_rope || is_harmless_in_all(field) || is_bias_field(family, field) ||
          std::ranges::find(family.harmless, field) != family.harmless.end() ||
          std::ranges::any_of(family.dropouts, [&](const DropoutField& one) { return field == one.name; }) ||
          std::ranges::any_of(family.fields, [&](const Field& one) {
@@ -114,7 +115,8 @@ void refuse_unsupported(const Family& family, const Fields& config) {
   for (const auto& [field, value] : config.object.items()) {
     if (value.is_null() || is_known(family, field)) continue;
     const RefusedField* refused = nullptr;
-    for (const std::span<const RefusedField> list : {std::span<const RefusedField>(kRefused), family.refused})
+    for (const std::span<const RefusedField> list :
+         {std::span<const RefusedField>(kRefusedInAll), family.refused})
       for (const RefusedField& one : list)
         if (one.field == field) refused = &one;
     check(

@@ -8,8 +8,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kMagic = "GGUF";
-constexpr uint32_t kVersion = 3;
+constexpr std::string_view kGgufMagic = "GGUF";
+constexpr uint32_t kGgufVersion = 3;
 
 // The types of values, by their numbers in the file
 enum class ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
@@ -34,7 +34,7 @@ int64_t aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlig
 class Header {
  public:
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void add(T value) {
     const auto* bytes = reinterpret_cast<const char*>(&value);
     text_.append(bytes, sizeof(value));
@@ -74,8 +74,8 @@ class Header {
 
 std::string header_of(const std::vector<GgufField>& fields, const std::vector<FileTensor>& tensors) {
   Header header;
-  header.add_raw(kMagic);
-  header.add(kVersion);
+  header.add_raw(kGgufMagic);
+  header.add(kGgufVersion);
   header.add(static_cast<uint64_t>(tensors.size()));
   header.add(static_cast<uint64_t>(fields.size()));
   for (const GgufField& field : fields) {
@@ -206,16 +206,17 @@ FileChecksum GgufWriter::commit() {
 }
 
 bool begins_as_gguf(std::span<const std::byte> bytes) {
-  return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+  return bytes.size() >= kGgufMagic.size() &&
+         std::memcmp(bytes.data(), kGgufMagic.data(), kGgufMagic.size()) == 0;
 }
 
 GgufReader::GgufReader(const std::filesystem::path& path) : file_(path) {
   const std::string name = path.string();
   check(begins_as_gguf(file_.bytes()), "{} is not a GGUF file", name);
   Cursor header(file_.bytes(), name);
-  header.take(kMagic.size());
+  header.take(kGgufMagic.size());
   const auto version = header.number<uint32_t>();
-  check(version == kVersion, "{} is of version {} of GGUF, wanted {}", name, version, kVersion);
+  check(version == kGgufVersion, "{} is of version {} of GGUF, wanted {}", name, version, kGgufVersion);
   const auto tensors = header.number<uint64_t>(), fields = header.number<uint64_t>();
   for (uint64_t i = 0; i < fields; ++i) {
     std::string key = header.text();

@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-constexpr Field kFields[] = {
+constexpr Field kGpt2Fields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "n_positions", .key = "model.context", .synonym = "max_position_embeddings"},
     {.name = "n_layer", .key = "model.layers", .synonym = "num_hidden_layers"},
@@ -26,7 +26,7 @@ constexpr MlpWord kMlps[] = {{"gelu_new", Mlp::kGelu},
 
 // Names of other heads, whose tensors are refused. reorder_and_upcast_attn computes the scores in fp32, which
 // Tessera always does.
-constexpr std::string_view kHarmless[] = {
+constexpr std::string_view kHarmlessInGpt2[] = {
     "output_past",           "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_proj_to_logits",  "summary_type",
     "summary_use_proj",
@@ -63,10 +63,10 @@ constinit const Family kGpt2{
                  .kv_heads = 0,
                  .head_dim = 0,
                  .mlp_width = 0},
-    .fields = kFields,
+    .fields = kGpt2Fields,
     .mlps = kMlps,
     .biases = {},
-    .harmless = kHarmless,
+    .harmless = kHarmlessInGpt2,
     .refused = {},
     .dropouts = kDropouts,
     .default_dropout = 0.1,

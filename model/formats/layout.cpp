@@ -19,13 +19,13 @@ HuggingFaceLayout::HuggingFaceLayout(const ModelConfig& model, NumberFormat form
 
 std::vector<FileTensor> HuggingFaceLayout::tensors_of(const ParamInfo& info) const {
   std::vector<FileTensor> tensors;
-  for (const Piece& piece : pieces_of(family_, model_, info))
+  for (const TensorPiece& piece : pieces_of(family_, model_, info))
     tensors.push_back({.name = piece.name, .shape = piece.shape, .format = format_});
   return tensors;
 }
 
 void HuggingFaceLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
-  for (const Piece& piece : pieces_of(family_, model_, info)) {
+  for (const TensorPiece& piece : pieces_of(family_, model_, info)) {
     const FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format_};
     const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
                                       static_cast<size_t>(piece.elements()));

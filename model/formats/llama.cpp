@@ -22,9 +22,9 @@ bool is_unused_window(const json&, const json& config) {
 namespace {
 
 // Layers before max_window_layers have no window, and others are refused.
-constexpr std::string_view kHarmless[] = {"is_llama_config", "max_window_layers"};
+constexpr std::string_view kHarmlessInLlama[] = {"is_llama_config", "max_window_layers"};
 
-constexpr RefusedField kRefused[] = {
+constexpr RefusedField kRefusedInLlama[] = {
     {"rope_interleaved", "rotary positions of neighbouring channels are not supported"},
     kNoPartialRotation,
     kNoOtherLayers,
@@ -55,8 +55,8 @@ constinit const Family kLlama{
     .fields = kLlamaFields,
     .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
-    .harmless = kHarmless,
-    .refused = kRefused,
+    .harmless = kHarmlessInLlama,
+    .refused = kRefusedInLlama,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
     .lead = "model.",

@@ -24,7 +24,7 @@ constexpr TensorNames kPlainTensors[] = {
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
 };
 constexpr std::string_view kQ = "attn_q.", kK = "attn_k.";
-constexpr TensorNames kLlamaTensors[] = {
+constexpr TensorNames kTensorNames[] = {
     {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
     {.ours = "head.", .theirs = {{{"output."}}}},
     {.ours = "norm.", .theirs = {{{"output_norm."}}}},
@@ -41,17 +41,17 @@ constexpr TensorNames kLlamaTensors[] = {
 
 bool is_gpt2(const ModelConfig& model) { return &family_for(model) == &kGpt2; }
 
-std::vector<Piece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
+std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
   const bool gpt2 = is_gpt2(model);
   return pieces_of(TensorTable{.title = "GGUF",
                                .lead = "",
                                .block = "blk.{}.",
                                .tensors = gpt2 ? std::span<const TensorNames>(kPlainTensors)
-                                               : std::span<const TensorNames>(kLlamaTensors)},
+                                               : std::span<const TensorNames>(kTensorNames)},
                    model, info);
 }
 
-FileTensor tensor_of(const Piece& piece, NumberFormat wanted) {
+FileTensor tensor_of(const TensorPiece& piece, NumberFormat wanted) {
   FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = wanted};
   if (piece.shape.rank() == 1 || piece.name == "position_embd.weight")
     tensor.format = NumberFormat::kF32;
@@ -192,12 +192,12 @@ LlamaCppLayout::LlamaCppLayout(const ModelConfig& model, NumberFormat format)
 
 std::vector<FileTensor> LlamaCppLayout::tensors_of(const ParamInfo& info) const {
   std::vector<FileTensor> tensors;
-  for (const Piece& piece : pieces_in_gguf(model_, info)) tensors.push_back(tensor_of(piece, format_));
+  for (const TensorPiece& piece : pieces_in_gguf(model_, info)) tensors.push_back(tensor_of(piece, format_));
   return tensors;
 }
 
 void LlamaCppLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
-  for (const Piece& piece : pieces_in_gguf(model_, info)) {
+  for (const TensorPiece& piece : pieces_in_gguf(model_, info)) {
     const FileTensor tensor = tensor_of(piece, format_);
     const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
                                       static_cast<size_t>(piece.elements()));

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr int32_t kMagic = 20240326;
+constexpr int32_t kLlmCMagic = 20240326;
 
 // The order of the file; in a block, what follows "blocks.3."
 constexpr std::string_view kOrder[] = {kTokenTable,
@@ -63,7 +63,7 @@ LlmCHeader llm_c_header(const ModelConfig& model, NumberFormat format) {
   LlmCHeader header{};
   size_t i = 0;
   for (const int32_t value :
-       {kMagic, format == NumberFormat::kF32 ? 3 : 5, number(model.context), number(model.vocab_size),
+       {kLlmCMagic, format == NumberFormat::kF32 ? 3 : 5, number(model.context), number(model.vocab_size),
         number(model.layers), number(model.heads), number(model.channels), number(model.padded_vocab())})
     header[i++] = value;
   return header;
@@ -110,7 +110,7 @@ bool begins_as_llm_c(std::span<const std::byte> bytes) {
   int32_t magic = 0;
   if (bytes.size() < sizeof magic) return false;
   std::memcpy(&magic, bytes.data(), sizeof magic);
-  return magic == kMagic;
+  return magic == kLlmCMagic;
 }
 
 LlmCReader::LlmCReader(const std::filesystem::path& path, const ModelConfig& model, NumberFormat format)

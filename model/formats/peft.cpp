@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "kernels/base/json_text.h"
@@ -22,7 +23,7 @@ std::vector<std::string> target_modules(const ModelConfig& model) {
     std::vector<std::string> layers;
     for (const ParamPlace& place : ParamLayout(one, 1).places)
       if (place.info.adapter == AdapterMatrix::kA)
-        for (const Piece& piece : pieces_of(family_for(model), one, place.info))
+        for (const TensorPiece& piece : pieces_of(family_for(model), one, place.info))
           layers.push_back(piece.name.substr(0, piece.name.size() - kEnd.size()));
     return layers;
   };

@@ -27,14 +27,15 @@ const char* peft_name(AdapterMatrix matrix) {
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
+std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
   return pieces_of(
       TensorTable{
           .title = family.title, .lead = family.lead, .block = family.block, .tensors = family.tensors},
       model, info);
 }
 
-std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info) {
+std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& model,
+                                   const ParamInfo& info) {
   std::string lead = info.adapter == AdapterMatrix::kNone ? "" : "base_model.model.";
   std::string_view ours = info.name;
   if (info.block >= 0) {
@@ -46,7 +47,7 @@ std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model,
   for (const TensorNames& names : table.tensors) {
     if (!ours.starts_with(names.ours)) continue;
     const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
-    std::vector<Piece> pieces;
+    std::vector<TensorPiece> pieces;
     int64_t first = 0;
     for (const TensorPart& part : names.theirs) {
       if (part.name.empty()) break;
@@ -69,10 +70,10 @@ std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model,
   fail("{} has no {}", table.title, info.name);
 }
 
-constexpr int64_t kFewValues = 1 << 15;  // one thread handles them faster than several start
+constexpr int64_t kFewElements = 1 << 15;  // one thread handles them faster than several start
 
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out) {
-#pragma omp parallel for if (rows * columns > kFewValues)
+#pragma omp parallel for if (rows * columns > kFewElements)
   for (int64_t c = 0; c < columns; ++c)
     for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = from[static_cast<size_t>(r * columns + c)];
 }

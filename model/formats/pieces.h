@@ -12,7 +12,7 @@
 namespace tessera {
 
 // A tensor of a file: rows first .. first + rows of a parameter. Each element of a vector is a row.
-struct Piece {
+struct TensorPiece {
   std::string name;
   int64_t first, rows, columns;
   bool transposed;  // [columns, rows] in the file
@@ -29,8 +29,8 @@ struct TensorTable {
 };
 
 // All of a parameter but its padding, in the order of its rows. Error: the family has no such parameter.
-std::vector<Piece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info);
-std::vector<Piece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info);
+std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info);
+std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info);
 
 // out [columns, rows] = from [rows, columns], transposed
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out);

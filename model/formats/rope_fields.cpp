@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
@@ -33,7 +34,7 @@ struct ScalingField {
 };
 constexpr RopeScaling kNone = RopeScaling::kNone, kLinear = RopeScaling::kLinear,
                       kLlama3 = RopeScaling::kLlama3, kYarn = RopeScaling::kYarn;
-constexpr ScalingField kFields[] = {
+constexpr ScalingField kScalingFields[] = {
     {"factor", "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
     {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn}, {kLlama3}},
     {"low_freq_factor", "model.rope.low_frequency", {kLlama3}, {kLlama3}},
@@ -62,11 +63,14 @@ RopeScaling read_type(const Fields& fields, bool may_be_absent) {
 
 // Fields that change no angle: the context that a model was trained on, beside a scaling without one, and a
 // note of the first models with YaRN.
-bool is_harmless(std::string_view field) { return field == kOriginalContext || field == "finetuned"; }
+bool is_harmless_in_scaling(std::string_view field) {
+  return field == kOriginalContext || field == "finetuned";
+}
 
 void refuse_unsupported(const Fields& fields, RopeScaling scaling) {
   for (const auto& [field, value] : fields.object.items()) {
-    if (value.is_null() || field == kType || field == kOldType || field == kTheta || is_harmless(field))
+    if (value.is_null() || field == kType || field == kOldType || field == kTheta ||
+        is_harmless_in_scaling(field))
       continue;
     if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
     const bool is_neutral = (field == "truncate" && value == json(true)) ||
@@ -74,7 +78,7 @@ void refuse_unsupported(const Fields& fields, RopeScaling scaling) {
                             (field == "factor" && scaling == kNone && value == json(1)) ||
                             (field == "attention_factor" && value == json(1));
     const bool known = std::ranges::any_of(
-        kFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
+        kScalingFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
     check(known || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
           fields.file, fields.name_of(field), brief(value), name_of(scaling));
   }
@@ -110,7 +114,7 @@ void read_scaling(const Fields& fields, bool may_lack_type, int64_t context, Rop
   rope = read;
   rope.scaling = read_type(fields, may_lack_type);
   refuse_unsupported(fields, rope.scaling);
-  for (const ScalingField& field : kFields) {
+  for (const ScalingField& field : kScalingFields) {
     const json* value = fields.find_value(field.name);
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
           fields.name_of(field.name), name_of(rope.scaling));
@@ -170,7 +174,7 @@ FoundRope read_rope(const Fields& config, int64_t context) {
 
   found.fields.push_back({"model.rope.theta", inside ? fields.name_of(kTheta) : kTheta});
   found.fields.push_back({"model.rope.scaling", object ? fields.name_of(kType) : name});
-  for (const ScalingField& field : kFields)
+  for (const ScalingField& field : kScalingFields)
     found.fields.push_back({field.key, object ? fields.name_of(field.name) : name});
   return found;
 }
@@ -183,7 +187,7 @@ void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {
   nlohmann::ordered_json object;
   for (const NamedScaling& one : kScalings)
     if (one.scaling == scaling) object[kType] = one.type;
-  for (const ScalingField& field : kFields)
+  for (const ScalingField& field : kScalingFields)
     for_each_model_key(written, [&]<class T>(std::string_view key, const T& member) {
       if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
         if (names(field.of, scaling) && key == field.key) object[field.name] = field_value(member);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -1,5 +1,7 @@
 #include "model/formats/sharded_safetensors.h"
 
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 

@@ -1,5 +1,7 @@
 #include "model/formats/tensor_files.h"
 
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"

@@ -23,7 +23,7 @@ struct PlacedTensor {
   std::string name;
 };
 
-void read_piece(const PlacedTensor& in, const Piece& piece, const std::span<float> out) {
+void read_piece(const PlacedTensor& in, const TensorPiece& piece, const std::span<float> out) {
   if (!piece.transposed) return in.file.read(in.name, piece.shape, out);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
@@ -33,12 +33,12 @@ void read_piece(const PlacedTensor& in, const Piece& piece, const std::span<floa
 }
 
 // A parameter from its pieces. `find` says where a tensor of the family is.
-void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
+void read_pieces(const std::vector<TensorPiece>& pieces, const ParamPlace& place,
                  const std::function<PlacedTensor(const std::string&)>& find, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
   float *values = host.as<float>(), *end = values;
-  for (const Piece& piece : pieces) {
+  for (const TensorPiece& piece : pieces) {
     end = values + (piece.first + piece.rows) * piece.columns;
     read_piece(find(piece.name), piece,
                {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())});
@@ -48,13 +48,13 @@ void read_pieces(const std::vector<Piece>& pieces, const ParamPlace& place,
 }
 
 // A parameter of bf16 tensors, as they are. `entry_of` finds a tensor of the family.
-void read_bf16(const std::vector<Piece>& pieces, const ParamPlace& place,
+void read_bf16(const std::vector<TensorPiece>& pieces, const ParamPlace& place,
                const std::function<const SafetensorsReader::Entry&(const std::string&)>& entry_of,
                const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kBF16, place.info.shape);
   std::byte *const values = host.as<std::byte>(), *end = values;
-  for (const Piece& piece : pieces) {
+  for (const TensorPiece& piece : pieces) {
     const std::span<const std::byte> bytes = entry_of(piece.name).bytes;
     std::byte* const to = values + piece.first * piece.columns * static_cast<int64_t>(sizeof(uint16_t));
     copy_bytes(bytes, to);
@@ -92,7 +92,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& wanted, 
   const ParamLayout layout(found_.model, 1);
   bare_ = !files_.contains(pieces_of(family_, found_.model, layout.places.front().info).front().name);
   for (const ParamPlace& place : layout.places)
-    for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+    for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
       const InFile in = find(piece.name);
       in.file.check_readable(in.name, piece.shape);
       names.insert(in.name);
@@ -103,7 +103,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& wanted, 
 NumberFormat WeightsFolder::format() const {
   std::set<std::string> dtypes;
   for (const ParamPlace& place : ParamLayout(found_.model, 1).places)
-    for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+    for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
       const InFile in = find(piece.name);
       dtypes.insert(in.file.entries().at(in.name).dtype);
     }
@@ -168,7 +168,7 @@ const SafetensorsReader::Entry& WeightsFolder::entry_of(const std::string& name)
 
 int64_t WeightsFolder::read_ahead(const ParamPlace& place) const {
   int64_t bytes = 0;
-  for (const Piece& piece : pieces_of(family_, found_.model, place.info)) {
+  for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
     const std::span<const std::byte> in_file = entry_of(piece.name).bytes;
     tessera::read_ahead(in_file);
     bytes += std::ssize(in_file);
@@ -179,8 +179,8 @@ int64_t WeightsFolder::read_ahead(const ParamPlace& place) const {
 void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over) const {
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
-  const std::vector<Piece> pieces = pieces_of(family_, found_.model, place.info);
-  if (hand_over == HandOver::kAsStored && std::ranges::all_of(pieces, [&](const Piece& piece) {
+  const std::vector<TensorPiece> pieces = pieces_of(family_, found_.model, place.info);
+  if (hand_over == HandOver::kAsStored && std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
         return !piece.transposed && entry_of(piece.name).dtype == "BF16";
       }))
     return read_bf16(

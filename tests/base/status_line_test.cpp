@@ -87,14 +87,14 @@ TEST(StatusLine, OutputThatNobodyReadsIsDroppedWithOneNotice) {
   std::signal(SIGPIPE, SIG_IGN);
   Pipe pipe = make_pipe("a log");
   pipe.read.close();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     StatusLine line(pipe.write.get(), 0);
     line.print("lost");
     line.keep(kStatus);
     EXPECT_FALSE(line.due());
   }
-  const std::string error = testing::internal::GetCapturedStderr();
+  const std::string error = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(error.find("cannot write to standard output: Broken pipe"), std::string::npos) << error;
   EXPECT_EQ(error.find('\n'), error.size() - 1) << error;
 }
@@ -103,12 +103,12 @@ TEST(StatusLine, OutputThatNobodyReadsIsDroppedWithOneNotice) {
 TEST(StatusLine, OutputToAFullDiskIsTriedAgain) {
   const Descriptor full(open("/dev/full", O_WRONLY));
   ASSERT_TRUE(full.is_open());
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   StatusLine line(full.get(), 0);
   line.print("lost");
   EXPECT_TRUE(line.due());
   line.print("lost too");
-  const std::string error = testing::internal::GetCapturedStderr();
+  const std::string error = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(error.find("No space left on device"), std::string::npos) << error;
   EXPECT_EQ(error.find('\n'), error.size() - 1) << error;
 }

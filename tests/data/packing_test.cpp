@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-using Piece = Packing::Piece;
+using PackedPiece = Packing::Piece;
 
 Packing pack(const std::vector<int64_t>& inputs, int64_t T, uint64_t seed = 1) {
   return Packing({.documents = std::ssize(inputs),
@@ -28,12 +28,13 @@ Packing pack(const std::vector<int64_t>& inputs, int64_t T, uint64_t seed = 1) {
                   .seed = seed});
 }
 
-std::vector<std::vector<Piece>> sequences_of(const Packing& packing, const std::vector<int64_t>& inputs) {
-  std::vector<std::vector<Piece>> found(static_cast<size_t>(packing.sequences()));
+std::vector<std::vector<PackedPiece>> sequences_of(const Packing& packing,
+                                                   const std::vector<int64_t>& inputs) {
+  std::vector<std::vector<PackedPiece>> found(static_cast<size_t>(packing.sequences()));
   for (size_t i = 0; i < found.size(); ++i)
     packing.visit(
         static_cast<int64_t>(i), [&](int64_t d) { return inputs[static_cast<size_t>(d)]; },
-        [&](const Piece& piece) { found[i].push_back(piece); });
+        [&](const PackedPiece& piece) { found[i].push_back(piece); });
   return found;
 }
 
@@ -55,11 +56,11 @@ TEST(Packing, HasEveryInputOnceAndKeepsDocumentsWhole) {
       for (int64_t& n : inputs) n = static_cast<int64_t>(random() % static_cast<uint64_t>(longest + 1));
       inputs[17] = longest;
       const Packing packing = pack(inputs, T);
-      std::vector<std::vector<Piece>> of_document(inputs.size());
+      std::vector<std::vector<PackedPiece>> of_document(inputs.size());
       int64_t total = 0;
       for (const auto& sequence : sequences_of(packing, inputs)) {
         int64_t filled = 0;
-        for (const Piece& piece : sequence) {
+        for (const PackedPiece& piece : sequence) {
           ASSERT_GE(piece.count, 1);
           filled += piece.count;
           of_document[static_cast<size_t>(piece.document)].push_back(piece);
@@ -70,9 +71,9 @@ TEST(Packing, HasEveryInputOnceAndKeepsDocumentsWhole) {
       }
       for (size_t d = 0; d < inputs.size(); ++d) {
         auto& pieces = of_document[d];
-        std::ranges::sort(pieces, {}, &Piece::first);
+        std::ranges::sort(pieces, {}, &PackedPiece::first);
         int64_t end = 0;
-        for (const Piece& piece : pieces) {
+        for (const PackedPiece& piece : pieces) {
           ASSERT_EQ(piece.first, end) << "document " << d;
           end += piece.count;
         }
@@ -110,7 +111,7 @@ TEST(Packing, IsBestFitDecreasing) {
     std::vector<int64_t> found;
     for (const auto& sequence : sequences_of(pack(inputs, T), inputs)) {
       found.push_back(0);
-      for (const Piece& piece : sequence) found.back() += piece.count;
+      for (const PackedPiece& piece : sequence) found.back() += piece.count;
     }
     std::ranges::sort(found);
     std::ranges::sort(filled);
@@ -133,11 +134,11 @@ TEST(Packing, DependsOnLengthsAndSeedAlone) {
 TEST(Packing, IsTheSameForever) {
   const std::vector<int64_t> inputs = {3, 5, 0, 12, 2, 2, 7, 1, 6};
   EXPECT_EQ(sequences_of(pack(inputs, 8, 42), inputs),
-            (std::vector<std::vector<Piece>>{{{3, 0, 8}},
-                                             {{6, 0, 7}, {7, 0, 1}},
-                                             {{8, 0, 6}, {4, 0, 2}},
-                                             {{1, 0, 5}, {0, 0, 3}},
-                                             {{3, 8, 4}, {5, 0, 2}}}));
+            (std::vector<std::vector<PackedPiece>>{{{3, 0, 8}},
+                                                   {{6, 0, 7}, {7, 0, 1}},
+                                                   {{8, 0, 6}, {4, 0, 2}},
+                                                   {{1, 0, 5}, {0, 0, 3}},
+                                                   {{3, 8, 4}, {5, 0, 2}}}));
 }
 
 // Neighbours are often alike, and of like length: they should not share sequences.
@@ -173,11 +174,11 @@ TEST(Packing, LeavesOutPiecesWithoutCountedTargets) {
        .sequence_length = 10,
        .counts = [](int64_t document, int64_t first,
                     int64_t) { return (document != 0 || first != 10) && document != 2 && document != 4; }});
-  std::vector<Piece> found;
+  std::vector<PackedPiece> found;
   for (const auto& sequence : sequences_of(packing, inputs))
     found.insert(found.end(), sequence.begin(), sequence.end());
-  std::ranges::sort(found, {}, [](const Piece& p) { return std::pair(p.document, p.first); });
-  EXPECT_EQ(found, (std::vector<Piece>{{0, 0, 10}, {0, 20, 5}, {1, 0, 4}, {3, 0, 6}}));
+  std::ranges::sort(found, {}, [](const PackedPiece& p) { return std::pair(p.document, p.first); });
+  EXPECT_EQ(found, (std::vector<PackedPiece>{{0, 0, 10}, {0, 20, 5}, {1, 0, 4}, {3, 0, 6}}));
   EXPECT_EQ(packing.figures().uncounted, 5);
   EXPECT_EQ(packing.figures().first_uncounted, (std::vector<int64_t>{0, 2, 4}));
   EXPECT_EQ(packing.figures().documents, 3);

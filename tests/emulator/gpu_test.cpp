@@ -110,7 +110,7 @@ TEST(EmulatedGpu, ABlockOfAClusterFillsTheOthersMemory) {
   EXPECT_EQ(ranks, (std::vector{0, 1, 0, 1}));
 }
 
-using EmulatedGpuDeathTest = testing::Test;
+using EmulatedGpuDeathTest = ::testing::Test;
 
 TEST(EmulatedGpuDeathTest, ThreadsThatWaitForNothingAreNamed) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";

@@ -20,7 +20,7 @@ void expect_race(const std::function<void()>& work) {
         work();
         std::exit(0);
       },
-      testing::ExitedWithCode(66), "data race");
+      ::testing::ExitedWithCode(66), "data race");
 }
 
 enum class Order { kNone, kShuffle, kWarp, kBlock };

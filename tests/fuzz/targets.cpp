@@ -567,17 +567,13 @@ void read_command_line(std::string_view bytes, const fs::path&) {
   words.insert(words.begin(), "train");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
-  CLI::App app{"Fuzzed.", "train"};
+  Options app{"Fuzzed.", "train"};
   std::string config, verified;
   std::vector<std::string> overrides;
   AskedRanks asked;
-  app.add_option("config,--config", config, "A file")->type_name("FILE");
-  app.add_option("--set", overrides, "A key")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_option("--verify", verified, "A folder")->type_name("FOLDER");
+  app.add("config,--config", config, "A file").type_name("FILE");
+  app.add("--set", overrides, "A key").type_name("KEY=VALUE").one_at_a_time();
+  app.add("--verify", verified, "A folder").type_name("FOLDER");
   add_rank_options(app, asked);
   parse_command_line({app, static_cast<int>(argv.size()), argv.data(), option_is_a_key});
 }

@@ -14,7 +14,7 @@ AttentionPlan plan_for(AttentionKind kind, AttentionShape shape) {
   return choose_attention({.kind = kind, .shape = shape, .dtype = DType::kF32, .device = {}});
 }
 
-struct Result {
+struct PackedResult {
   Tensor y, saved, dqkv;
 };
 
@@ -22,9 +22,9 @@ struct Attention : ::testing::Test {
   HostTensors make;
   CpuStream cpu;
 
-  Result run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
-             const cpu::FlashTile* tile = nullptr) {
-    Result r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
+  PackedResult run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
+                   const cpu::FlashTile* tile = nullptr) {
+    PackedResult r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
     const cpu::FlashTile sizes = tile ? *tile : cpu::FlashTile{};
     const int64_t of_tile =
         plan.threads * std::max(cpu::FlashForwardScratch(nullptr, sizes, plan.shape.head_dim).bytes,
@@ -59,8 +59,8 @@ TEST_F(Attention, FlashEqualsNaive) {
           if (T == 1000 && B == 3) continue;  // the sizes above leave nothing for it to find
           const AttentionShape shape{B, T, 2, D, causal};
           const Tensor qkv = make.normal({B, T, 6, D}), dy = make.normal({B, T, 2, D});
-          const Result naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
-          const Result flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
+          const PackedResult naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
+          const PackedResult flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
           EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention)
               << T << " " << B << " " << D << " " << causal;
           EXPECT_LT(relative_error(flash.dqkv, naive.dqkv), tolerance::kCpuAttention)
@@ -72,11 +72,11 @@ TEST_F(Attention, FlashDoesNotDependOnTheTile) {
   const AttentionShape shape{2, 77, 2, 16, true};
   const Tensor qkv = make.normal({2, 77, 6, 16}), dy = make.normal({2, 77, 2, 16});
   const AttentionPlan plan = plan_for(AttentionKind::kFlash, shape);
-  const Result whole = run(plan, qkv, dy);
+  const PackedResult whole = run(plan, qkv, dy);
   for (const int64_t queries : {1, 3, 16, 50, 77, 100})
     for (const int64_t keys : {1, 4, 7, 32, 76, 200}) {
       const cpu::FlashTile tile{queries, keys};
-      const Result tiled = run(plan, qkv, dy, &tile);
+      const PackedResult tiled = run(plan, qkv, dy, &tile);
       EXPECT_LT(relative_error(tiled.y, whole.y), tolerance::kCpuAttention) << queries << " x " << keys;
       EXPECT_LT(relative_error(tiled.saved, whole.saved), tolerance::kCpuAttention)
           << queries << " x " << keys;
@@ -90,7 +90,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
       const AttentionShape shape{2, 11, 2, 4, causal};
       const Tensor qkv = make.normal({2, 11, 6, 4}), dy = make.normal({2, 11, 2, 4});
       const AttentionPlan plan = plan_for(kind, shape);
-      const Result r = run(plan, qkv, dy);
+      const PackedResult r = run(plan, qkv, dy);
       const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape),
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
@@ -107,7 +107,7 @@ TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
     const AttentionShape shape{1, 65, 1, 16, true};
     const Tensor qkv = make.normal({1, 65, 3, 16}, 100),
                  dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
-    const Result r = run(plan_for(kind, shape), qkv, dy);
+    const PackedResult r = run(plan_for(kind, shape), qkv, dy);
     for (const Tensor& t : {r.y, r.dqkv})
       for (const float value : floats(t)) ASSERT_TRUE(std::isfinite(value)) << name_of(kind);
   }
@@ -117,7 +117,7 @@ TEST_F(Attention, NaNStaysNaN) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const Tensor qkv = make.normal({1, 9, 3, 4}), dy = make.normal({1, 9, 1, 4});
     floats(qkv)[4 * 3 * 4] = std::nanf("");  // query 4
-    const Result r = run(plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
+    const PackedResult r = run(plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
     for (int d = 0; d < 4; ++d) {
       EXPECT_TRUE(std::isnan(floats(r.y)[4 * 4 + d]));
       EXPECT_TRUE(std::isfinite(floats(r.y)[3 * 4 + d]));
@@ -191,7 +191,7 @@ TEST_F(Attention, WorkedExample) {
     }
   for (const int64_t tile_size : {4, 1, 3, 8}) {
     const cpu::FlashTile tile_shape{tile_size, tile_size};
-    const Result r = run(plan, qkv, dy, &tile_shape);
+    const PackedResult r = run(plan, qkv, dy, &tile_shape);
     for (int i = 0; i < N; ++i)
       for (int d = 0; d < D; ++d) EXPECT_NEAR(floats(r.y)[i * D + d], exact[d], 1e-6);
     EXPECT_NEAR(floats(r.saved)[0], std::log(sum), 1e-6);

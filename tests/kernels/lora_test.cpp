@@ -21,14 +21,14 @@ const Case kCases[] = {{1, 1, 1, {1}}, {5, 7, 3, {11}}, {9, 16, 4, {8, 3, 3}}, {
 constexpr float kScale = 0.75f;
 
 // u = scale x A^T, y = add + u B^T, each output with the r columns of u of its own layer
-struct Formula {
+struct LoraFormula {
   Doubles u, y;
 };
-Formula formula(const Case& c, const Tensor& x, const Tensor& a, const Tensor& b, const Tensor& add) {
+LoraFormula formula(const Case& c, const Tensor& x, const Tensor& a, const Tensor& b, const Tensor& add) {
   const auto N = static_cast<size_t>(c.N), C = static_cast<size_t>(c.C), r = static_cast<size_t>(c.r),
              O = static_cast<size_t>(c.O()), width = static_cast<size_t>(a.shape[0]);
   const Doubles xs = doubles(x), as = doubles(a), bs = doubles(b);
-  Formula f{Doubles(N * width), doubles(add)};
+  LoraFormula f{Doubles(N * width), doubles(add)};
   for (size_t n = 0; n < N; ++n) {
     for (size_t k = 0; k < width; ++k)
       for (size_t i = 0; i < C; ++i)
@@ -58,7 +58,7 @@ struct Tensors {
 TEST_F(Lora, ForwardIsItsFormula) {
   for (const Case& c : kCases) {
     const Tensors t(make, c);
-    const Formula want = formula(c, t.x, t.a, t.b, t.add);
+    const LoraFormula want = formula(c, t.x, t.a, t.b, t.add);
     cpu.run(t.forward(c));
     expect_formula(t.u, want.u, "u");
     expect_formula(t.y, want.y, "y");

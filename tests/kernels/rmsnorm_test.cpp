@@ -11,13 +11,13 @@ struct RmsNorm : ::testing::Test {
   CpuStream cpu;
 };
 
-struct Formula {
+struct RmsNormFormula {
   Doubles y, rstd, dx, dweight;
 };
-Formula formula(const Tensor& x, const Tensor& weight, const Tensor& dy, double epsilon) {
+RmsNormFormula formula(const Tensor& x, const Tensor& weight, const Tensor& dy, double epsilon) {
   const size_t N = static_cast<size_t>(x.shape[0]), C = static_cast<size_t>(x.shape[1]);
   const Doubles xs = doubles(x), w = doubles(weight), dys = doubles(dy);
-  Formula f{Doubles(N * C), Doubles(N), Doubles(N * C), Doubles(C)};
+  RmsNormFormula f{Doubles(N * C), Doubles(N), Doubles(N * C), Doubles(C)};
   for (size_t n = 0; n < N; ++n) {
     double squares = 0, sum_gh = 0;
     for (size_t c = 0; c < C; ++c) squares += xs[n * C + c] * xs[n * C + c];
@@ -46,7 +46,7 @@ TEST_F(RmsNorm, IsItsFormula) {
   for (const auto& [N, C] : sizes) {
     SCOPED_TRACE(fmt::format("N {} C {}", N, C));
     const Tensor x = make.normal({N, C}, 2, 1), weight = make.normal({C}, 0.5, 1), dy = make.normal({N, C});
-    const Formula want = formula(x, weight, dy, static_cast<double>(kEpsilon));
+    const RmsNormFormula want = formula(x, weight, dy, static_cast<double>(kEpsilon));
     const Tensor y = make.poisoned({N, C}), rstd = make.poisoned({N});
     cpu.run(RmsNormForward{.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = kEpsilon});
     expect_formula(y, want.y, "y");

@@ -24,17 +24,17 @@ size_t at(const Heads& heads, int64_t n, int64_t h, int64_t i) {
   return static_cast<size_t>(((n * all) + heads.first + h) * D + i);
 }
 
-struct Formula {
+struct RotaryFormula {
   Doubles y, rstd, dx, dq, dk;  // y and dx: [N, heads, D]
 };
 
 // Without weights: rstd, dq and dk are of no use.
-Formula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& angles, const Tensor& q_weight,
-                const Tensor& k_weight, const Tensor& documents) {
+RotaryFormula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& angles,
+                      const Tensor& q_weight, const Tensor& k_weight, const Tensor& documents) {
   const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
-  Formula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
-            Doubles(size(D)), Doubles(size(D))};
+  RotaryFormula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
+                  Doubles(size(D)), Doubles(size(D))};
   for (int64_t n = 0; n < N; ++n)
     for (int64_t h = 0; h < heads; ++h) {
       const Tensor& weight = h < s.query_heads ? q_weight : k_weight;
@@ -130,7 +130,7 @@ TEST_F(Rotary, IsItsFormula) {
       SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
       const Tensor angles = angles_of(s);
       const Heads x = within(s, 1, true), dy = within(s, 3, true);
-      const Formula want = formula(s, x, dy, angles, {}, {}, documents);
+      const RotaryFormula want = formula(s, x, dy, angles, {}, {}, documents);
       const Heads y = within(s, 0, false), dx = within(s, 2, false);
       cpu.run(RotaryForward{
           .x = x, .y = y, .query_heads = s.query_heads, .angles = angles, .documents = documents});
@@ -155,7 +155,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
       const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
                    k_weight = make.normal({s.D}, 0.5, 1), rstd = make.poisoned({s.B * s.T, s.heads()});
       const Heads x = within(s, 1, true), dy = within(s, 3, true), y = within(s, 0, false);
-      const Formula want = formula(s, x, dy, angles, q_weight, k_weight, documents);
+      const RotaryFormula want = formula(s, x, dy, angles, q_weight, k_weight, documents);
       cpu.run(RotaryForward{.x = x,
                             .y = y,
                             .query_heads = s.query_heads,

@@ -11,13 +11,13 @@ struct Swiglu : ::testing::Test {
 
 double sigmoid(double g) { return 1 / (1 + std::exp(-g)); }
 
-struct Formula {
+struct SwigluFormula {
   Doubles y, d_gate_up;
 };
-Formula formula(const Tensor& gate_up, const Tensor& dy) {
+SwigluFormula formula(const Tensor& gate_up, const Tensor& dy) {
   const size_t N = static_cast<size_t>(dy.shape[0]), F = static_cast<size_t>(dy.shape[1]);
   const Doubles x = doubles(gate_up), dys = doubles(dy);
-  Formula f{Doubles(N * F), Doubles(N * 2 * F)};
+  SwigluFormula f{Doubles(N * F), Doubles(N * 2 * F)};
   for (size_t n = 0; n < N; ++n)
     for (size_t i = 0; i < F; ++i) {
       const size_t gate = n * 2 * F + i, up = gate + F;
@@ -34,7 +34,7 @@ TEST_F(Swiglu, IsItsFormula) {
   for (const auto& [N, F] : sizes) {
     SCOPED_TRACE(fmt::format("N {} F {}", N, F));
     const Tensor gate_up = make.normal({N, 2 * F}, 3), dy = make.normal({N, F});
-    const Formula want = formula(gate_up, dy);
+    const SwigluFormula want = formula(gate_up, dy);
     const Tensor y = make.poisoned({N, F}), apart = make.poisoned({N, 2 * F});
     cpu.run(SwigluForward{.gate_up = gate_up, .y = y});
     expect_formula(y, want.y, "y");

@@ -8,14 +8,14 @@
 namespace tessera::testing {
 namespace {
 
-constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 2, .heads = 2, .channels = 16};
-constexpr AttentionKind kKinds[] = {AttentionKind::kNaive, AttentionKind::kFlash};
+constexpr ModelConfig kPacked{.vocab_size = 29, .context = 16, .layers = 2, .heads = 2, .channels = 16};
+constexpr AttentionKind kPackedKinds[] = {AttentionKind::kNaive, AttentionKind::kFlash};
 
 // GPT-2, the parts of other families and the families; a packed sequence drops other elements than its
 // documents alone would.
-std::vector<Variant> all_variants() {
-  std::vector<Variant> all = parts_of(kPlain);
-  all.insert(all.begin(), {{"gpt2", kPlain}, variants_of(kPlain).back()});
+std::vector<Variant> packed_variants() {
+  std::vector<Variant> all = parts_of(kPacked);
+  all.insert(all.begin(), {{"gpt2", kPacked}, variants_of(kPacked).back()});
   std::erase_if(all, [](const Variant& variant) { return static_cast<bool>(variant.model.dropout); });
   return all;
 }
@@ -23,7 +23,7 @@ std::vector<Variant> all_variants() {
 // Loss and gradients of packed documents, some without a target, against each document alone in fp64
 TEST(PackedDocuments, HaveTheLossAndTheGradientsOfEachAlone) {
   const DocumentLengths lengths{{4, 1, 6}, {3, 8}};
-  for (const Variant& variant : all_variants()) {
+  for (const Variant& variant : packed_variants()) {
     SCOPED_TRACE(variant.name);
     LoudModel naive(variant.model, AttentionKind::kNaive, lengths),
         flash(variant.model, AttentionKind::kFlash, lengths);
@@ -36,7 +36,7 @@ TEST(PackedDocuments, HaveTheLossAndTheGradientsOfEachAlone) {
   }
 }
 
-constexpr int64_t kTokens = 15, kSequences = 4;
+constexpr int64_t kPackedTokens = 15, kSequences = 4;
 
 // Of four sequences: documents of several lengths, some tokens without a target, and padding
 struct Text {
@@ -46,7 +46,7 @@ struct Text {
   Text() {
     HostTensors make;
     const auto ids = [&] {
-      const Tensor t = make.tokens({kSequences * kTokens}, kPlain.vocab_size);
+      const Tensor t = make.tokens({kSequences * kPackedTokens}, kPacked.vocab_size);
       return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
     };
     packed = {.tokens = ids(), .targets = ids(), .documents = documents_of(lengths)};
@@ -61,7 +61,7 @@ struct Text {
     size_t first = 0;
     for (const std::vector<int64_t>& sequence : lengths)
       for (const int64_t length : sequence) {
-        const size_t begin = all.tokens.size(), end = begin + kTokens;
+        const size_t begin = all.tokens.size(), end = begin + kPackedTokens;
         all.tokens.resize(end, 0), all.targets.resize(end, kNoTarget);
         std::copy_n(packed.tokens.begin() + static_cast<int64_t>(first), length,
                     all.tokens.begin() + static_cast<int64_t>(begin));
@@ -76,8 +76,8 @@ struct Text {
 RunShape shape_of(const ModelConfig& model, const Sequences& sequences, int64_t micro_batch) {
   return {.model = model,
           .micro_batch = micro_batch,
-          .micro_steps = std::ssize(sequences.tokens) / kTokens / micro_batch,
-          .sequence_length = kTokens,
+          .micro_steps = std::ssize(sequences.tokens) / kPackedTokens / micro_batch,
+          .sequence_length = kPackedTokens,
           .documents = !sequences.documents.empty()};
 }
 
@@ -101,8 +101,8 @@ StepsResult run(const RunShape& shape, const Sequences& sequences, HostTensors& 
 TEST(PackedDocuments, TrainAsInSequencesOfTheirOwn) {
   const Text text;
   const Sequences alone = text.alone();
-  for (const Variant& variant : all_variants())
-    for (const AttentionKind attention : kKinds) {
+  for (const Variant& variant : packed_variants())
+    for (const AttentionKind attention : kPackedKinds) {
       SCOPED_TRACE(fmt::format("{}, {}", variant.name, name_of(attention)));
       HostTensors make;
       const auto steps = [&](const Sequences& sequences, int64_t micro_batch) {
@@ -126,8 +126,8 @@ TEST(PackedDocuments, TrainAsInSequencesOfTheirOwn) {
 
 TEST(PackedDocuments, RecomputingChangesNoBit) {
   const Text text;
-  for (const Variant& variant : all_variants())
-    for (const AttentionKind attention : kKinds) {
+  for (const Variant& variant : packed_variants())
+    for (const AttentionKind attention : kPackedKinds) {
       HostTensors make;
       RunShape shape = shape_of(variant.model, text.packed, 2);
       shape.attention = attention;
@@ -142,15 +142,15 @@ TEST(PackedDocuments, RecomputingChangesNoBit) {
 
 TEST(PackedDocuments, ThePlanIsTheStep) {
   const Text text;
-  for (const AttentionKind attention : kKinds) {
-    RunShape shape = shape_of(kPlain, text.packed, 2);
+  for (const AttentionKind attention : kPackedKinds) {
+    RunShape shape = shape_of(kPacked, text.packed, 2);
     shape.attention = attention;
     expect_plan_is_the_step({}, shape);
     const auto data_bytes = [&](bool documents) {
       shape.documents = documents;
       return plan_memory(shape, {}).current()[static_cast<size_t>(MemoryTag::kData)];
     };
-    EXPECT_GE(data_bytes(true) - data_bytes(false), kSequences * kTokens * 2 * 4);
+    EXPECT_GE(data_bytes(true) - data_bytes(false), kSequences * kPackedTokens * 2 * 4);
   }
 }
 
@@ -162,12 +162,12 @@ TEST(Uncounted, TokensChangeNothing) {
   Sequences sequences = text.packed, other = sequences;
   sequences.documents = other.documents = {};
   // In the last place of a causal sequence the token itself is seen by nobody else either.
-  for (size_t n = kTokens - 1; n < sequences.targets.size(); n += kTokens) {
+  for (size_t n = kPackedTokens - 1; n < sequences.targets.size(); n += kPackedTokens) {
     sequences.targets[n] = other.targets[n] = kNoTarget;
     other.tokens[n] = (other.tokens[n] + 7) % 29;
   }
-  const StepsResult a = run(shape_of(kPlain, sequences, 2), sequences, make),
-                    b = run(shape_of(kPlain, other, 2), other, make);
+  const StepsResult a = run(shape_of(kPacked, sequences, 2), sequences, make),
+                    b = run(shape_of(kPacked, other, 2), other, make);
   expect_same_bits(a, b);
 }
 

@@ -1,4 +1,6 @@
 // Finetuning on packed conversations against transformers on padded ones: the loss and every gradient.
+#include <nlohmann/json.hpp>
+
 #include "tests/documents.h"
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
@@ -7,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int64_t kTokens = 30;  // of a packed sequence
+constexpr int64_t kSftTokens = 30;  // of a packed sequence
 constexpr int32_t kUncounted = -100;
 
 // Each document of n tokens is n - 1 inputs and as many targets; side by side, in their order, as many as
@@ -28,7 +30,7 @@ Sequences packed(const nlohmann::json& reference) {
     if (inputs > room) {
       pad();
       lengths.emplace_back();
-      room = kTokens;
+      room = kSftTokens;
     }
     lengths.back().push_back(inputs);
     room -= inputs;
@@ -55,8 +57,8 @@ TEST_P(Finetuning, CpuAgreesWithTransformersInEveryGradient) {
   const std::filesystem::path weights = fixture(reference["weights"].get<std::string>());
   const ModelConfig model = read_model_config(weights).model;
   const Sequences sequences = packed(reference);
-  const int64_t count = std::ssize(sequences.tokens) / kTokens;
-  ASSERT_EQ(std::ssize(sequences.documents), 2 * count * kTokens);
+  const int64_t count = std::ssize(sequences.tokens) / kSftTokens;
+  ASSERT_EQ(std::ssize(sequences.documents), 2 * count * kSftTokens);
   for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash})
     for (const int64_t micro_batch : {count, int64_t{1}}) {
       const std::unique_ptr<Backend> be = make_cpu_backend();
@@ -65,7 +67,7 @@ TEST_P(Finetuning, CpuAgreesWithTransformersInEveryGradient) {
                        {.model = model,
                         .micro_batch = micro_batch,
                         .micro_steps = count / micro_batch,
-                        .sequence_length = kTokens,
+                        .sequence_length = kSftTokens,
                         .attention = attention,
                         .documents = true});
       state.initialize(0);

@@ -27,102 +27,83 @@ namespace {
 constexpr const char* kSeqLens =
     "Sequence lengths N: 512,1024 and 512..65536, which is 512 doubled up to 65536";
 
-void add_attention_options(CLI::App* command, BenchAttentionOptions& o,
-                           std::optional<std::string>& seq_lens) {
-  add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
+void add_attention_options(Options& command, BenchAttentionOptions& o, std::optional<std::string>& seq_lens) {
+  command.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
+  command.add("--rungs", o.rungs, "Kernels to measure, or all; default: the fastest of the device, and cudnn")
+      .separated_by(',');
+  command.add("--head-dims", o.head_dims, "Head dims").separated_by(',').positive().show_default();
   command
-      ->add_option("--rungs", o.rungs,
-                   "Kernels to measure, or all; default: the fastest of the device, and cudnn")
-      ->delimiter(',');
-  command->add_option("--head-dims", o.head_dims, "Head dims")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      .add("--masks", o.masks,
+           "causal, full; causal and: window:N (the last N keys), documents:N (documents of N tokens), "
+           "documents:mixed (of log-normal lengths, 700 tokens on average)")
+      .separated_by(',')
+      .show_default();
+  command.add("--seq-lens", seq_lens, std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
+      .type_name("LENGTHS");
+  command.add("--tokens", o.tokens, "Tokens of a problem, batch x N; default 32768, on the CPU 1024")
+      .positive();
   command
-      ->add_option(
-          "--masks", o.masks,
-          "causal, full; causal and: window:N (the last N keys), documents:N (documents of N tokens), "
-          "documents:mixed (of log-normal lengths, 700 tokens on average)")
-      ->delimiter(',')
-      ->capture_default_str();
+      .add("--channels", o.channels,
+           "Channels, heads x head dim; default 2048, with --decode 4096, on the CPU 256")
+      .positive();
+  command.add("--group", o.group, "Query heads that share a head of keys and values")
+      .positive()
+      .show_default();
+  command.add_flag("--decode", o.decode,
+                   "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
+                   "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
+  command.add("--batches", o.batches, "With --decode: sequences").separated_by(',').positive().show_default();
+  command.add("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
+      .type_name("B,N,H,D")
+      .one_at_a_time();
   command
-      ->add_option("--seq-lens", seq_lens,
-                   std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")
-      ->type_name("LENGTHS");
-  command->add_option("--tokens", o.tokens, "Tokens of a problem, batch x N; default 32768, on the CPU 1024")
-      ->check(CLI::PositiveNumber);
+      .add("--dropout", o.dropout,
+           "Also measure Tessera's kernels with this share of the probabilities dropped, and what it costs")
+      .type_name("P");
+  command.add("--repeats", o.repeats, "Calls timed, of which the median is reported")
+      .positive()
+      .show_default();
   command
-      ->add_option("--channels", o.channels,
-                   "Channels, heads x head dim; default 2048, with --decode 4096, on the CPU 256")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--group", o.group, "Query heads that share a head of keys and values")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_flag("--decode", o.decode,
-                    "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
-                    "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
-  command->add_option("--batches", o.batches, "With --decode: sequences")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
-      ->type_name("B,N,H,D")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+      .add("--deterministic", o.deterministic,
+           "Tessera's backward adds in a fixed order: the same bits each time")
+      .show_default("true");
   command
-      ->add_option(
-          "--dropout", o.dropout,
-          "Also measure Tessera's kernels with this share of the probabilities dropped, and what it costs")
-      ->type_name("P");
-  command->add_option("--repeats", o.repeats, "Calls timed, of which the median is reported")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--deterministic", o.deterministic,
-                   "Tessera's backward adds in a fixed order: the same bits each time")
-      ->default_str("true");
-  command
-      ->add_option("--cudnn-deterministic", o.cudnn_deterministic,
-                   "The same for cuDNN's backward, which then takes more time and memory")
-      ->default_str("false");
-  command
-      ->add_option("--longest-ms", o.longest_ms, "Skip kernels of which a call should take longer than this")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
-  command->add_option("--svg", o.svg, "Also plot TFLOP/s against N into this file")->type_name("FILE");
+      .add("--cudnn-deterministic", o.cudnn_deterministic,
+           "The same for cuDNN's backward, which then takes more time and memory")
+      .show_default("false");
+  command.add("--longest-ms", o.longest_ms, "Skip kernels of which a call should take longer than this")
+      .positive()
+      .show_default();
+  command.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
+  command.add("--svg", o.svg, "Also plot TFLOP/s against N into this file").type_name("FILE");
 }
 
-void add_needle_options(CLI::App* command, BenchNeedleOptions& o) {
-  command->add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
+void add_needle_options(Options& command, BenchNeedleOptions& o) {
+  command.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
   command
-      ->add_option("--contexts", o.contexts,
-                   "Tokens of the texts; default: the model's context, and of 1/2, 1/4, 1/8 those that are "
-                   "long enough")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  command->add_option("--depths", o.depths, "Depths of the fact, from the beginning of the text to its end")
-      ->check(CLI::Range(1, 101))
-      ->capture_default_str();
-  command->add_option("--needles", o.needles, "Facts tried in each cell, each in a text of its own")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--filler", o.filler, "A text file that fills the texts; default: Tessera's own sources")
-      ->type_name("FILE");
-  command->add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
-      ->type_name("PATH");
-  command->add_option("--seed", o.seed, "Seed of the facts, and of the place where their filler begins")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  add_word_option(*command, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
-  add_word_option(*command, "--precision", o.precision, "auto, bf16 or fp32")
-      ->default_str(name_of(o.precision));
-  add_word_option(*command, "--attention", o.attention, "flash, naive or cudnn")
-      ->default_str(name_of(o.attention));
-  command->add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
-  command->add_option("--svg", o.svg, "Also draw the grid into this file")->type_name("FILE");
+      .add("--contexts", o.contexts,
+           "Tokens of the texts; default: the model's context, and of 1/2, 1/4, 1/8 those that are "
+           "long enough")
+      .separated_by(',')
+      .positive();
+  command.add("--depths", o.depths, "Depths of the fact, from the beginning of the text to its end")
+      .within(1, 101)
+      .show_default();
+  command.add("--needles", o.needles, "Facts tried in each cell, each in a text of its own")
+      .positive()
+      .show_default();
+  command.add("--filler", o.filler, "A text file that fills the texts; default: Tessera's own sources")
+      .type_name("FILE");
+  command.add("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
+      .type_name("PATH");
+  command.add("--seed", o.seed, "Seed of the facts, and of the place where their filler begins")
+      .non_negative()
+      .show_default();
+  command.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
+  command.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
+  command.add_word("--attention", o.attention, "flash, naive or cudnn").show_default(name_of(o.attention));
+  command.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
+  command.add("--svg", o.svg, "Also draw the grid into this file").type_name("FILE");
 }
 
 // What the command line says
@@ -142,37 +123,26 @@ struct Command {
   BenchNeedleOptions needle;
 };
 
-void add_common_options(CLI::App* command, Command& c, std::string& json) {
-  command->add_option("config,--config", c.config_name, "YAML file, as for ./train")
-      ->type_name("FILE")
-      ->capture_default_str();
-  command->add_option("--set", c.overrides, "Override a key, as for ./train")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--json", json, "Also write the figures to this file")->type_name("FILE");
+void add_common_options(Options& command, Command& c, std::string& json) {
+  command.add("config,--config", c.config_name, "YAML file, as for ./train").type_name("FILE").show_default();
+  command.add("--set", c.overrides, "Override a key, as for ./train").type_name("KEY=VALUE").one_at_a_time();
+  command.add("--json", json, "Also write the figures to this file").type_name("FILE");
 }
 
-CLI::App* add_step(CLI::App& app, Command& c) {
-  CLI::App* step = app.add_subcommand(
+Options& add_step(Options& app, Command& c) {
+  Options& step = app.add_subcommand(
       "step",
       "A training step: tokens/s, TFLOP/s, share of the GEMM peak, milliseconds by operation.\n"
       "One step is one micro-batch (train.micro_batch, train.sequence_length) and an optimizer update.");
   add_common_options(step, c, c.step.json);
-  step->add_option("--steps", c.step.steps, "Steps to time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  add_rank_options(*step, c.asked);
-  step->add_option("--warmup", c.step.warmup, "Steps before the clock starts")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  step->add_flag("--roofline", c.step.roofline,
-                 "Also print each kind of operation beside the time that its bytes need at the speed of a "
-                 "copy, and its arithmetic at the GEMM peak");
-  step->add_option("--markdown", c.step.markdown, "Also write that table to this file as Markdown")
-      ->type_name("FILE");
-  step->footer(
+  step.add("--steps", c.step.steps, "Steps to time").positive().show_default();
+  add_rank_options(step, c.asked);
+  step.add("--warmup", c.step.warmup, "Steps before the clock starts").non_negative().show_default();
+  step.add_flag("--roofline", c.step.roofline,
+                "Also print each kind of operation beside the time that its bytes need at the speed of a "
+                "copy, and its arithmetic at the GEMM peak");
+  step.add("--markdown", c.step.markdown, "Also write that table to this file as Markdown").type_name("FILE");
+  step.footer(
       "Examples:\n"
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
       "  ./bench step gpt2_small.yaml --gpus 4 --json step.json\n"
@@ -180,51 +150,49 @@ CLI::App* add_step(CLI::App& app, Command& c) {
   return step;
 }
 
-CLI::App* add_gemm(CLI::App& app, Command& c) {
-  CLI::App* gemm = app.add_subcommand(
+Options& add_gemm(Options& app, Command& c) {
+  Options& gemm = app.add_subcommand(
       "gemm",
       "The matrix products of a training step, by each algorithm that cuBLASLt offers: milliseconds of its "
       "first and of the fastest, TFLOP/s, share of the GEMM peak. train.tune=auto uses the fastest.");
   add_common_options(gemm, c, c.gemm.json);
-  gemm->add_option("--write", c.gemm.write, "Add the fastest to this table, as those in configs/products")
-      ->type_name("FILE");
-  gemm->footer(
+  gemm.add("--write", c.gemm.write, "Add the fastest to this table, as those in configs/products")
+      .type_name("FILE");
+  gemm.footer(
       "Examples:\n"
       "  ./bench gemm gpt2_small.yaml --set train.micro_batch=64\n"
       "  ./bench gemm gpt2_xl.yaml --set train.micro_batch=16 --write table.jsonl");
   return gemm;
 }
 
-CLI::App* add_decode(CLI::App& app, Command& c) {
-  CLI::App* decode = app.add_subcommand(
+Options& add_decode(Options& app, Command& c) {
+  Options& decode = app.add_subcommand(
       "decode",
       "A generated token: ms, tokens/s, and the share of the speed that the bytes of weights "
       "and cache allow at the measured bandwidth of a copy. Random weights and texts.");
   add_common_options(decode, c, c.decode.json);
   decode
-      ->add_option("--model", c.decode_model,
-                   std::string("Take these weights, not a configuration's: ") + kModelSources)
-      ->excludes("--config")
-      ->type_name("FOLDER");
-  decode->add_option("--contexts", c.decode.contexts, "Tokens of each text")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  decode->add_option("--batches", c.decode.batches, "Texts that are continued together")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  decode->add_option("--steps", c.decode.steps, "Tokens to time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  decode->add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
-  decode->add_flag(
+      .add("--model", c.decode_model,
+           std::string("Take these weights, not a configuration's: ") + kModelSources)
+      .excludes("--config")
+      .type_name("FOLDER");
+  decode.add("--contexts", c.decode.contexts, "Tokens of each text")
+      .separated_by(',')
+      .positive()
+      .show_default();
+  decode.add("--batches", c.decode.batches, "Texts that are continued together")
+      .separated_by(',')
+      .positive()
+      .show_default();
+  decode.add("--steps", c.decode.steps, "Tokens to time").positive().show_default();
+  decode.add_flag("--without-cache", c.decode.without_cache, "Also time the forward over a whole text");
+  decode.add_flag(
       "--separate-kernels", c.decode.separate_kernels,
       "Compute each operation by a kernel of its own, also where a token can be one kernel: of one "
       "text in bf16, on a Hopper GPU");
-  decode->add_flag("--by-operation", c.decode.by_operation,
-                   "Also print the time of every operation; implies --separate-kernels");
-  decode->footer(
+  decode.add_flag("--by-operation", c.decode.by_operation,
+                  "Also print the time of every operation; implies --separate-kernels");
+  decode.footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"
       "  ./bench decode quickstart.yaml --without-cache\n"
@@ -232,8 +200,8 @@ CLI::App* add_decode(CLI::App& app, Command& c) {
   return decode;
 }
 
-CLI::App* add_memory(CLI::App& app, Command& c) {
-  CLI::App* memory = app.add_subcommand(
+Options& add_memory(Options& app, Command& c) {
+  Options& memory = app.add_subcommand(
       "memory",
       "A training step of one sequence at several lengths N, with each kind of attention: the memory that "
       "attention saves for the backward, the step's peak and time, and the power of N that memory grows "
@@ -241,28 +209,28 @@ CLI::App* add_memory(CLI::App& app, Command& c) {
       "Lengths that do not fit by plan are listed, not tried; a step must take exactly the memory of its "
       "plan.");
   add_common_options(memory, c, c.memory.json);
-  memory->add_option("--seq-lens", c.memory_seq_lens, kSeqLens)->type_name("LENGTHS")->capture_default_str();
+  memory.add("--seq-lens", c.memory_seq_lens, kSeqLens).type_name("LENGTHS").show_default();
   memory
-      ->add_option("--attention", c.memory_attention,
-                   "Kinds of attention: naive, flash, cudnn; default: all that can run")
-      ->delimiter(',');
-  memory->add_option("--steps", c.memory.steps, "Steps timed, of which the median is reported")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      .add("--attention", c.memory_attention,
+           "Kinds of attention: naive, flash, cudnn; default: all that can run")
+      .separated_by(',');
+  memory.add("--steps", c.memory.steps, "Steps timed, of which the median is reported")
+      .positive()
+      .show_default();
   memory
-      ->add_option("--device-memory", c.memory.device_memory,
-                   "Assume that the device has this much memory, as in 80GiB; default: what is free on it")
-      ->type_name("SIZE");
-  memory->add_option("--svg", c.memory.svg, "Also plot memory against N into this file")->type_name("FILE");
-  memory->footer(
+      .add("--device-memory", c.memory.device_memory,
+           "Assume that the device has this much memory, as in 80GiB; default: what is free on it")
+      .type_name("SIZE");
+  memory.add("--svg", c.memory.svg, "Also plot memory against N into this file").type_name("FILE");
+  memory.footer(
       "Examples:\n"
       "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536 --svg memory.svg\n"
       "  ./bench memory quickstart.yaml --attention naive,flash --device-memory 2GiB");
   return memory;
 }
 
-CLI::App* add_attention(CLI::App& app, Command& c) {
-  CLI::App* attention = app.add_subcommand(
+Options& add_attention(Options& app, Command& c) {
+  Options& attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
       "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
@@ -270,7 +238,7 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
       "memory.\n"
       "On the CPU: naive and flash.");
   add_attention_options(attention, c.attention, c.attention_seq_lens);
-  attention->footer(
+  attention.footer(
       "Examples:\n"
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
       "  ./bench attention --shape 64,1024,12,64 --json attention.json\n"
@@ -280,8 +248,8 @@ CLI::App* add_attention(CLI::App& app, Command& c) {
   return attention;
 }
 
-CLI::App* add_needle(CLI::App& app, Command& c) {
-  CLI::App* needle = app.add_subcommand(
+Options& add_needle(Options& app, Command& c) {
+  Options& needle = app.add_subcommand(
       "needle",
       "Whether a trained model uses all of its context: a fact, \"The secret number of Lima is 48213.\", "
       "stands at "
@@ -290,7 +258,7 @@ CLI::App* add_needle(CLI::App& app, Command& c) {
       "often greedy decoding continues with the number, and the mean log-probability of its tokens.\n"
       "Each text takes one forward.");
   add_needle_options(needle, c.needle);
-  needle->footer(
+  needle.footer(
       "Examples:\n"
       "  ./bench needle runs/mine/checkpoints/step_00001000 --svg needle.svg\n"
       "  ./bench needle FOLDER --contexts 1024,4096,32768 --depths 5 --needles 10 --filler book.txt");
@@ -340,7 +308,7 @@ int main(int argc, char** argv) {
   using namespace tessera;
   start_process();
   wait_without_spinning(argv);
-  CLI::App app{"Measures Tessera on this machine.", "bench"};
+  Options app{"Measures Tessera on this machine.", "bench"};
   app.footer(
       "Examples:\n"
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
@@ -351,25 +319,25 @@ int main(int argc, char** argv) {
       "  ./bench step --help\n\n"
       "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
       "the message says why; 3, with several ranks: another rank failed and printed the message.");
-  app.require_subcommand(1);
+  app.require_subcommand();
   Command command;
-  const CLI::App* step = add_step(app, command);
-  const CLI::App* gemm = add_gemm(app, command);
-  const CLI::App* memory = add_memory(app, command);
-  const CLI::App* attention = add_attention(app, command);
-  const CLI::App* decode = add_decode(app, command);
-  const CLI::App* needle = add_needle(app, command);
+  const Options& step = add_step(app, command);
+  const Options& gemm = add_gemm(app, command);
+  const Options& memory = add_memory(app, command);
+  const Options& attention = add_attention(app, command);
+  const Options& decode = add_decode(app, command);
+  const Options& needle = add_needle(app, command);
   const auto advice = [&](std::string_view word) {
-    return *attention || *needle ? "" : option_is_a_key(word);
+    return attention.parsed() || needle.parsed() ? "" : option_is_a_key(word);
   };
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
-    if (*step) run_step(command, argv);
-    if (*gemm) bench_gemm(config_of(command), command.gemm);
-    if (*memory) run_memory(command);
-    if (*attention) run_attention(command);
-    if (*decode) run_decode(command);
-    if (*needle) bench_needle(command.needle);
+    if (step.parsed()) run_step(command, argv);
+    if (gemm.parsed()) bench_gemm(config_of(command), command.gemm);
+    if (memory.parsed()) run_memory(command);
+    if (attention.parsed()) run_attention(command);
+    if (decode.parsed()) run_decode(command);
+    if (needle.parsed()) bench_needle(command.needle);
     return 0;
   } catch (const PeerFailed&) {
     return kExitPeerFailed;

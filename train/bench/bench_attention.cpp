@@ -7,6 +7,7 @@
 // that drops takes its turns behind the same one that does not.
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"

@@ -6,6 +6,7 @@
 // memory is the better of a copy and a sum of squares over much more than any cache holds.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/decode.h"
@@ -22,8 +23,8 @@
 namespace tessera {
 namespace {
 
-constexpr int kWarmupCalls = 2;
-constexpr int64_t kFlushBytes = int64_t{192} << 20;  // more than any L2
+constexpr int kDecodeWarmupCalls = 2;
+constexpr int64_t kDecodeFlushBytes = int64_t{192} << 20;  // more than any L2
 constexpr int64_t kBandwidthBytes = int64_t{512} << 20;
 
 struct DecodeTensors {
@@ -48,8 +49,8 @@ class DecodeBench {
         cudnn_ = std::make_unique<attention::CudnnAttention>();
         results.cudnn = attention::cudnn_version();
       }
-      flush_ =
-          arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kFlushBytes / 4});
+      flush_ = arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32,
+                            {kDecodeFlushBytes / 4});
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       stream_.run(FillZero{flush_});
       results.bandwidth = bandwidth();
@@ -71,7 +72,7 @@ class DecodeBench {
   double median(Call&& call) {
     std::unique_ptr<Timer> timer = make_timer(stream_);
     std::vector<double> samples;
-    for (int64_t repeat = -kWarmupCalls; repeat < options_.repeats; ++repeat) {
+    for (int64_t repeat = -kDecodeWarmupCalls; repeat < options_.repeats; ++repeat) {
       if (flush_) stream_.run(GlobalNorm{.tensors = {&flush_, 1}, .norm = norm_});
       timer->start();
       call();

@@ -1,4 +1,6 @@
 // ./bench gemm: the matrix products of a training step, each by the algorithms that cuBLASLt has for it.
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
 #include "train/bench/bench.h"

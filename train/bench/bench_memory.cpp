@@ -4,6 +4,7 @@
 // Each step is planned first, over an arena without memory. A step that does not fit by plan is not tried; a
 // step that runs must need exactly the planned memory.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/output.h"

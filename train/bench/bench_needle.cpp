@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
@@ -66,15 +67,15 @@ void bench_needle(const BenchNeedleOptions& options) {
   const ModelConfig model = read_model_config(folder).model;
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(folder, options.tokenizer, model);
   const int64_t known = std::min<int64_t>(tokenizer->vocab_size(), model.vocab_size);
-  const NeedleTexts texts(*tokenizer, filler_text(options, model.context), static_cast<uint64_t>(options.seed));
+  const NeedleTexts texts(*tokenizer, filler_text(options, model.context),
+                          static_cast<uint64_t>(options.seed));
   const std::vector<int64_t> contexts = contexts_of(options, model, texts);
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
 
   const DeviceTraits device = choose_device(options.device).traits;
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
-  Session session(*be, arena,
-                  inference_shape(model, device, options.precision, options.attention, longest));
+  Session session(*be, arena, inference_shape(model, device, options.precision, options.attention, longest));
   load_weights(folder, session);
 
   NeedleResults results{.model = options.model,

@@ -23,8 +23,8 @@
 namespace tessera {
 namespace {
 
-constexpr double kQuietSeconds = 60;      // see StatusLine
-constexpr int64_t kTimedByOperation = 3;  // steps, at most
+constexpr double kQuietStepSeconds = 60;  // see StatusLine
+constexpr int64_t kStepsByOperation = 3;  // steps, at most
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
@@ -107,11 +107,11 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.ranks = 1;
-  StatusLine line(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0());
+  StatusLine line(STDOUT_FILENO, kQuietStepSeconds, ranks.is_rank_0());
   line.print(fmt::format("{}, deterministic {}, on {}", text_of(shape), shape.deterministic, device.name));
   const std::unique_ptr<Backend> be = make_backend(device);
   const double peak = gemm_peak(*be);
-  const int64_t timed_steps = std::min<int64_t>(options.steps, kTimedByOperation);
+  const int64_t timed_steps = std::min<int64_t>(options.steps, kStepsByOperation);
   Progress progress(line, expected_step_seconds(shape, peak),
                     (options.warmup + options.steps) * (shape.ranks > 1 ? 2 : 1) +
                         (1 + timed_steps) * (options.roofline ? 2 : 1));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 namespace tessera {
 
 double share_of_bandwidth(const DecodeCell& cell, double bandwidth) {

@@ -1,7 +1,7 @@
 // What `./bench attention --decode` measured, and how it is told. Knows no device.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>

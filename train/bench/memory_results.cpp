@@ -1,6 +1,7 @@
 #include "train/bench/memory_results.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "train/memory/run_plan.h"
@@ -60,7 +61,7 @@ enum class Slopes { kShown, kHidden };
 
 // Slopes are shown where the bytes are a power of N. A step's peak is a constant plus a power: the slope of a
 // straight line through it would mean nothing.
-void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::* of,
+void add_panel(SvgPlot& plot, const MemoryResults& results, const char* title, int64_t StepMemory::*of,
                Slopes slopes) {
   for (const MemoryRow& row : results.rows) {
     SvgPlot::Line& line = plot.line(title, name_of(row.attention));
@@ -119,7 +120,7 @@ std::vector<AttentionKind> MemoryResults::kinds() const {
 }
 
 std::optional<PowerFit> fit_memory(const MemoryResults& results, AttentionKind kind,
-                                   int64_t StepMemory::* of) {
+                                   int64_t StepMemory::*of) {
   std::vector<std::pair<double, double>> points;
   for (const MemoryRow& row : results.rows)
     if (row.attention == kind && row.outcome == Outcome::kRan)

@@ -1,7 +1,7 @@
 // The results of `./bench memory`, and their table, JSON and plot. Needs no device.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,8 +61,7 @@ struct MemoryResults {
 };
 
 // How `of` grows with N over the rows of a kind that ran. None with fewer than two of them.
-std::optional<PowerFit> fit_memory(const MemoryResults& results, AttentionKind kind,
-                                   int64_t StepMemory::* of);
+std::optional<PowerFit> fit_memory(const MemoryResults& results, AttentionKind kind, int64_t StepMemory::*of);
 
 std::string memory_table_head(const MemoryResults& results);
 std::string memory_table_line(const MemoryRow& row);

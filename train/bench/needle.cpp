@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
@@ -18,7 +19,7 @@ constexpr int64_t kLeastNumber = 10000, kNumbers = 90000;
 // The fact moves back by at most this share of the filler to stand between sentences.
 constexpr double kMostMoved = 0.02;
 
-std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+std::string whole_percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
 
 }  // namespace
 
@@ -121,7 +122,7 @@ std::string needle_table(const NeedleResults& results) {
   for (const int64_t context : results.contexts)
     text += fmt::format("  {:>16}", format_count(static_cast<double>(context)));
   for (size_t d = 0; d < results.depths.size(); ++d) {
-    text += fmt::format("\n  {:>5}", percent(results.depths[d]));
+    text += fmt::format("\n  {:>5}", whole_percent(results.depths[d]));
     for (size_t c = 0; c < results.contexts.size(); ++c) {
       const NeedleCell& cell = results.at(c, d);
       text +=
@@ -161,7 +162,7 @@ std::string to_svg(const NeedleResults& results) {
   for (const int64_t context : results.contexts)
     grid.columns.push_back(format_count(static_cast<double>(context)));
   for (size_t d = 0; d < results.depths.size(); ++d) {
-    grid.rows.push_back(percent(results.depths[d]));
+    grid.rows.push_back(whole_percent(results.depths[d]));
     for (size_t c = 0; c < results.contexts.size(); ++c) {
       const NeedleCell& cell = results.at(c, d);
       grid.cells.push_back({.share = static_cast<double>(cell.found) / static_cast<double>(cell.total),

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 namespace tessera {
 namespace {
 
 constexpr size_t kColumns = 8;
 using Line = std::array<std::string, kColumns>;
-const Line kHead = {"operation", "shape", "calls", "ms", "GB", "TFLOP", "bound ms", "share"};
+const Line kColumnNames = {"operation", "shape", "calls", "ms", "GB", "TFLOP", "bound ms", "share"};
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
@@ -73,7 +74,7 @@ void sort_by_time(Roofline& roofline) {
 
 std::string table_of(const Roofline& r) {
   std::vector<Line> lines = lines_of(r);
-  lines.insert(lines.begin(), kHead);
+  lines.insert(lines.begin(), kColumnNames);
   std::array<size_t, kColumns> width{};
   for (const Line& line : lines)
     for (size_t c = 0; c < kColumns; ++c) width[c] = std::max(width[c], line[c].size());

@@ -2,7 +2,7 @@
 // operation beside the time that its bytes and its arithmetic need at least. Knows no device.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

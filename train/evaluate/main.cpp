@@ -22,54 +22,51 @@ struct Command {
 
 // An option that has no value unless it is given
 template <HasWords E>
-void add_optional_word(CLI::App& app, const std::string& name, std::optional<E>& value,
+void add_optional_word(Options& app, const std::string& name, std::optional<E>& value,
                        const std::string& help) {
   std::vector<std::string> known;
   for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
   const auto set = [&value](const std::string& word) { value = *from_word<E>(word); };
-  app.add_option_function<std::string>(name, set, help)->check(CLI::IsMember(known));
+  app.add_function<std::string>(name, set, help).one_of(known);
 }
 
-void add_options(CLI::App& app, Command& c) {
+void add_options(Options& app, Command& c) {
   EvaluateOptions& o = c.options;
-  app.add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
-  app.add_option("--data", o.data,
-                 "What to measure the loss on: a text file, a shard, a folder of shards or a pattern, as "
-                 "data.train; run: the validation data of the model's run, the default without --task")
-      ->type_name("PATH");
-  app.add_option(
-         "--task", o.tasks,
-         "A multiple-choice task: HellaSwag's or ARC's JSON lines, JSON lines with context, choices and "
-         "label, or llm.c's .bin; may be given many times")
-      ->type_name("[FORMAT:]FILE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_option("--items", o.task_items, "Items of each task, at most: the first ones; default: all")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  app.add_option("--sequences", o.sequences,
-                 "Sequences of the data, at most: the first ones; default: all, of a run's validation data "
-                 "evaluation.sequences")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  app.add_option("--sequence-length", o.sequence_length,
-                 fmt::format("Tokens of a sequence; default: the run's, else the model's context, at most {}",
-                             kSequenceLength))
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  app.add_option("--batch", o.batch, "Sequences of a batch; default: the run's micro-batch, else what fits")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  app.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
+  app.add("--data", o.data,
+          "What to measure the loss on: a text file, a shard, a folder of shards or a pattern, as "
+          "data.train; run: the validation data of the model's run, the default without --task")
+      .type_name("PATH");
+  app.add("--task", o.tasks,
+          "A multiple-choice task: HellaSwag's or ARC's JSON lines, JSON lines with context, choices and "
+          "label, or llm.c's .bin; may be given many times")
+      .type_name("[FORMAT:]FILE")
+      .one_at_a_time();
+  app.add("--items", o.task_items, "Items of each task, at most: the first ones; default: all")
+      .positive()
+      .type_name("N");
+  app.add("--sequences", o.sequences,
+          "Sequences of the data, at most: the first ones; default: all, of a run's validation data "
+          "evaluation.sequences")
+      .positive()
+      .type_name("N");
+  app.add("--sequence-length", o.sequence_length,
+          fmt::format("Tokens of a sequence; default: the run's, else the model's context, at most {}",
+                      kSequenceLength))
+      .positive()
+      .type_name("N");
+  app.add("--batch", o.batch, "Sequences of a batch; default: the run's micro-batch, else what fits")
+      .positive()
+      .type_name("N");
   app.add_flag("--by-position", o.by_position, "Also print the loss by position in the sequence");
-  app.add_option("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
-      ->type_name("PATH");
-  add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
+  app.add("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
+      .type_name("PATH");
+  app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   add_optional_word(app, "--precision", o.precision, "auto, bf16 or fp32; default: the run's");
   add_optional_word(app, "--attention", o.attention, "naive, flash or cudnn; default: the run's");
   add_optional_word(app, "--documents", o.documents,
                     "join: attention crosses documents; mask: it does not; default: the run's");
-  app.add_option("--json", o.json, "Also write the figures to this file")->type_name("FILE");
+  app.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   add_rank_options(app, c.asked);
   app.footer(
       "Examples:\n"
@@ -94,7 +91,7 @@ int main(int argc, char** argv) {
   using namespace tessera;
   start_process();
   wait_without_spinning(argv);
-  CLI::App app{
+  Options app{
       "Evaluates a model: the loss and perplexity on data, and the accuracy on multiple-choice tasks.",
       "evaluate"};
   Command command;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "data/pending_folder.h"
 #include "kernels/base/check.h"

@@ -12,35 +12,32 @@
 namespace tessera {
 namespace {
 
-void declare_options(CLI::App& app, ExportOptions& options, std::string& shard_size) {
+void declare_options(Options& app, ExportOptions& options, std::string& shard_size) {
   app.description(
       "Writes a model for other programs: Hugging Face's transformers (hf), llama.cpp (gguf), llm.c (llm.c), "
       "PEFT (peft: the adapter alone, of a run with train.lora). "
       "What was written is read back and compared with the model before it gets its name.");
-  app.add_option("folder", options.folder,
-                 "A checkpoint, a run's folder (its newest checkpoint), or a folder of Hugging Face")
-      ->required()
-      ->type_name("FOLDER");
-  add_word_option(app, "--format", options.format, "hf, peft: a folder; gguf, llm.c: a file")->required();
-  app.add_option("--output", options.output, "The folder or the file to write")
-      ->required()
-      ->type_name("PATH");
+  app.add("folder", options.folder,
+          "A checkpoint, a run's folder (its newest checkpoint), or a folder of Hugging Face")
+      .required()
+      .type_name("FOLDER");
+  app.add_word("--format", options.format, "hf, peft: a folder; gguf, llm.c: a file").required();
+  app.add("--output", options.output, "The folder or the file to write").required().type_name("PATH");
   const auto set_numbers = [&options](const std::string& word) {
     options.numbers = from_word<NumberFormat>(word);
   };
   std::vector<std::string> known;
   for (const auto& entry : words_of(NumberFormat{})) known.emplace_back(entry.word);
-  app.add_option_function<std::string>(
+  app.add_function<std::string>(
          "--dtype", set_numbers,
          "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8); default: as in FOLDER")
-      ->check(CLI::IsMember(known));
-  app.add_option("--shard-size", shard_size,
-                 "hf: the most bytes of a file with weights, such as 5GB or 500MB")
-      ->capture_default_str()
-      ->type_name("SIZE");
-  app.add_option("--tokenizer", options.tokenizer,
-                 std::string("The tokenizer, if not that of FOLDER. ") + kTokenizerSources)
-      ->type_name("PATH");
+      .one_of(known);
+  app.add("--shard-size", shard_size, "hf: the most bytes of a file with weights, such as 5GB or 500MB")
+      .show_default()
+      .type_name("SIZE");
+  app.add("--tokenizer", options.tokenizer,
+          std::string("The tokenizer, if not that of FOLDER. ") + kTokenizerSources)
+      .type_name("PATH");
   app.add_flag("--force", options.force, "Replace the output if it is an earlier export");
   app.footer(
       "Examples:\n"
@@ -53,7 +50,7 @@ void declare_options(CLI::App& app, ExportOptions& options, std::string& shard_s
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("", "export");
+  Options app("", "export");
   ExportOptions options;
   std::string shard_size = "5GB";
   declare_options(app, options, shard_size);
@@ -63,7 +60,7 @@ int run(int argc, char** argv) {
   } catch (const Error& error) {
     fail("--shard-size: {}", error.what());
   }
-  check(app.count("--shard-size") == 0 || options.format == ExportFormat::kHuggingFace,
+  check(!app.given("--shard-size") || options.format == ExportFormat::kHuggingFace,
         "--shard-size is of --format hf, found --format {}", name_of(options.format));
   stop_export_at_signals();
   export_folder(options);

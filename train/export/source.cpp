@@ -1,6 +1,7 @@
 #include "train/export/source.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/chat/chat_form.h"
 #include "data/tokenizers/bpe_tokenizer.h"

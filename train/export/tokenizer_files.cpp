@@ -1,5 +1,7 @@
 #include "train/export/tokenizer_files.h"
 
+#include <nlohmann/json.hpp>
+
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
   start_process();
   outlive_readers();
   wait_without_spinning(argv);
-  CLI::App app{"Continues texts: draws token after token from a trained model.", "generate"};
+  Options app{"Continues texts: draws token after token from a trained model.", "generate"};
   GenerateOptions options;
   add_generate_options(app, options);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;

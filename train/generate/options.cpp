@@ -8,112 +8,103 @@
 namespace tessera {
 namespace {
 
-CLI::Option* add_many(CLI::App& app, const char* name, std::vector<std::string>& values, const char* help) {
-  return app.add_option(name, values, help)
-      ->type_name("TEXT")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+Option add_many(Options& app, const char* name, std::vector<std::string>& values, const char* help) {
+  return app.add(name, values, help).type_name("TEXT").one_at_a_time();
 }
 
-void add_prompt_options(CLI::App& app, GenerateOptions& o) {
-  app.add_option("model,--model", o.model, kModelSources)->type_name("FOLDER")->required();
+void add_prompt_options(Options& app, GenerateOptions& o) {
+  app.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
   add_many(app, "--prompt", o.prompts.texts,
            "The text to continue; may be given many times. -: all of standard input");
-  app.add_option("--prompts", o.prompts.file,
-                 "Prompts, one a line; *.jsonl: in \"prompt\" of each line. -: standard input")
-      ->type_name("FILE");
-  add_word_option(app, "--prompts-format", o.prompts.format,
-                  "Format of --prompts: text, jsonl, or name, by the name of the file")
-      ->default_str(name_of(o.prompts.format));
+  app.add("--prompts", o.prompts.file,
+          "Prompts, one a line; *.jsonl: in \"prompt\" of each line. -: standard input")
+      .type_name("FILE");
+  app.add_word("--prompts-format", o.prompts.format,
+               "Format of --prompts: text, jsonl, or name, by the name of the file")
+      .show_default(name_of(o.prompts.format));
   app.add_flag(
       "--chat", o.chat,
       "Prompts are messages of a user, in the model's chat template. Without a prompt: a conversation "
       "on the terminal");
   add_chat_options(app, o.chat_request, "prompts and messages");
   app.add_flag_function(
-         "--prompt-as-text", [&o](int64_t) { o.chat_request.special = SpecialTokens::kAsText; },
+         "--prompt-as-text", [&o] { o.chat_request.special = SpecialTokens::kAsText; },
          "The same as --special-tokens text")
-      ->group("");
-  app.add_option("--system", o.system, "With --chat: a system message before the user's")->type_name("TEXT");
+      .hidden();
+  app.add("--system", o.system, "With --chat: a system message before the user's").type_name("TEXT");
 }
 
-void add_sampling_options(CLI::App& app, GenerateOptions& o) {
-  app.add_option("--temperature", o.sampling.temperature,
-                 "Logits are divided by it; 0: always the most probable token")
-      ->capture_default_str();
-  app.add_option("--top-k", o.sampling.top_k, "Draw from the K most probable tokens; 0: from all")
-      ->type_name("K")
-      ->capture_default_str();
-  app.add_option("--top-p", o.sampling.top_p,
-                 "Draw from the most probable tokens that together reach this probability; 1: from all")
-      ->type_name("P")
-      ->capture_default_str();
-  app.add_option("--min-p", o.sampling.min_p,
-                 "Draw from tokens of at least this share of the highest probability; 0: from all")
-      ->type_name("P")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", o.sampling.repetition_penalty,
-                 "Above 1: tokens that occur in the text become less probable")
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "Seed of the draws: the same seed gives the same text")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+void add_sampling_options(Options& app, GenerateOptions& o) {
+  app.add("--temperature", o.sampling.temperature,
+          "Logits are divided by it; 0: always the most probable token")
+      .show_default();
+  app.add("--top-k", o.sampling.top_k, "Draw from the K most probable tokens; 0: from all")
+      .type_name("K")
+      .show_default();
+  app.add("--top-p", o.sampling.top_p,
+          "Draw from the most probable tokens that together reach this probability; 1: from all")
+      .type_name("P")
+      .show_default();
+  app.add("--min-p", o.sampling.min_p,
+          "Draw from tokens of at least this share of the highest probability; 0: from all")
+      .type_name("P")
+      .show_default();
+  app.add("--repetition-penalty", o.sampling.repetition_penalty,
+          "Above 1: tokens that occur in the text become less probable")
+      .show_default();
+  app.add("--seed", o.seed, "Seed of the draws: the same seed gives the same text")
+      .non_negative()
+      .show_default();
   add_many(app, "--stop", o.stops, "A text that ends the continuation; may be given many times");
-  app.add_option("--samples", o.samples, "Continuations of each prompt")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option(
-         "--first-sample", o.first_sample,
-         "Number of the first sample; a seed and a number give the same draws. That of a training run "
-         "after step S is number S")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option_function<int64_t>(
+  app.add("--samples", o.samples, "Continuations of each prompt").positive().show_default();
+  app.add("--first-sample", o.first_sample,
+          "Number of the first sample; a seed and a number give the same draws. That of a training run "
+          "after step S is number S")
+      .non_negative()
+      .type_name("N")
+      .show_default();
+  app.add_function<int64_t>(
          "--tokens", [&o](int64_t tokens) { o.tokens = tokens; },
          "The most tokens of a continuation; default 256, in a conversation as many as fit")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+      .positive()
+      .type_name("N");
 }
 
-void add_output_options(CLI::App& app, GenerateOptions& o) {
+void add_output_options(Options& app, GenerateOptions& o) {
   app.add_flag("--show-special", o.show_special, "Print special tokens by their names; else not at all");
   app.add_flag("--json", o.json, "Print a JSON object a sample, each in a line");
 }
 
-void add_device_options(CLI::App& app, GenerateOptions& o) {
-  app.add_option("--context", o.context,
-                 "Tokens of a text that the cache has room for; default: what the prompts and --tokens need, "
-                 "in a conversation 4096 or the model's context")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  app.add_option("--batch", o.batch, "Texts that are continued together, at most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
-      ->type_name("PATH");
-  add_word_option(app, "--device", o.device, "auto, cpu or cuda")->default_str(name_of(o.device));
-  add_word_option(app, "--precision", o.precision, "auto, bf16 or fp32")->default_str(name_of(o.precision));
-  add_word_option(app, "--attention", o.attention, "Attention of prompts: flash, naive or cudnn")
-      ->default_str(name_of(o.attention));
-  CLI::Option* plan = app.add_flag("--plan", o.plan,
-                                   "Print the memory for --samples texts of --context tokens and the longest "
-                                   "context that fits, and exit; needs no GPU");
-  app.add_option("--device-memory", o.device_memory,
-                 "With --plan: the memory to fit, such as 80GiB; default: what is free on this machine's "
-                 "device")
-      ->type_name("SIZE")
-      ->needs(plan);
-  app.add_option("--arch", o.arch,
-                 "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
-      ->type_name("80|90|...")
-      ->needs(plan);
+void add_device_options(Options& app, GenerateOptions& o) {
+  app.add("--context", o.context,
+          "Tokens of a text that the cache has room for; default: what the prompts and --tokens need, "
+          "in a conversation 4096 or the model's context")
+      .positive()
+      .type_name("N");
+  app.add("--batch", o.batch, "Texts that are continued together, at most").positive().show_default();
+  app.add("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
+      .type_name("PATH");
+  app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
+  app.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
+  app.add_word("--attention", o.attention, "Attention of prompts: flash, naive or cudnn")
+      .show_default(name_of(o.attention));
+  Option plan = app.add_flag("--plan", o.plan,
+                             "Print the memory for --samples texts of --context tokens and the longest "
+                             "context that fits, and exit; needs no GPU");
+  app.add("--device-memory", o.device_memory,
+          "With --plan: the memory to fit, such as 80GiB; default: what is free on this machine's "
+          "device")
+      .type_name("SIZE")
+      .needs(plan);
+  app.add("--arch", o.arch,
+          "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
+      .type_name("80|90|...")
+      .needs(plan);
 }
 
 }  // namespace
 
-void add_generate_options(CLI::App& app, GenerateOptions& options) {
+void add_generate_options(Options& app, GenerateOptions& options) {
   add_prompt_options(app, options);
   add_sampling_options(app, options);
   add_output_options(app, options);

@@ -39,7 +39,7 @@ struct GenerateOptions {
 inline constexpr int64_t kDefaultTokens = 256;
 inline constexpr int64_t kDefaultChatContext = 4096;  // of a conversation, or the model's if that is shorter
 
-void add_generate_options(CLI::App& app, GenerateOptions& options);
+void add_generate_options(Options& app, GenerateOptions& options);
 
 // Error: options that do not go together, or values that none of them can have
 void check_options(const GenerateOptions& options);

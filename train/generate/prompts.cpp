@@ -1,6 +1,7 @@
 #include "train/generate/prompts.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/input_file.h"
 #include "data/samples.h"

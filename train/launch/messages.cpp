@@ -1,6 +1,7 @@
 #include "train/launch/messages.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -16,13 +16,13 @@ namespace {
 
 // All lengths are SVG user units, pixels at the natural size.
 constexpr double kWidth = 840, kPanelHeight = 260, kWidePanelHeight = 310;
-constexpr double kRight = 24, kTop = 34, kBottom = 44;  // margins inside a panel
-constexpr double kLeft = 56, kLeftOfBytes = 84;         // room for the ticks of y
-constexpr double kLeftUnnamed = 72;                     // the same, without a name of the axis
-constexpr double kHead = 62;                            // above the panels: title and legend
-constexpr double kLabels = 126;                         // the column of lines' labels
-constexpr double kTextHeight = 15, kTickWidth = 34;     // the least between two texts
-constexpr double kLinearTickWidth = 70;                 // of a linear scale, about
+constexpr double kPlotRight = 24, kPlotTop = 34, kPlotBottom = 44;  // margins inside a panel
+constexpr double kPlotLeft = 56, kLeftOfBytes = 84;                 // room for the ticks of y
+constexpr double kLeftUnnamed = 72;                                 // the same, without a name of the axis
+constexpr double kHead = 62;                                        // above the panels: title and legend
+constexpr double kLabels = 126;                                     // the column of lines' labels
+constexpr double kTextHeight = 15, kTickWidth = 34;                 // the least between two texts
+constexpr double kLinearTickWidth = 70;                             // of a linear scale, about
 
 constexpr double kEndText = 100;       // the width of the text at a line's end
 constexpr double kEndHeadroom = 0.18;  // of the scale of bytes, for that text above it
@@ -62,10 +62,10 @@ class PanelDrawing {
     const double from = *first < *last / 20 ? std::min(0.0, *first) : *first;
     const int x_ticks = static_cast<int>(width / kLinearTickWidth);
     x_axis_ = plot_.x_axis == SvgPlot::XAxis::kLinear ? axis_between(from, *last, x_ticks) : axis_at(xs);
-    left_ = left + (in_bytes() ? kLeftOfBytes : plot_.y_label.empty() ? kLeftUnnamed : kLeft);
-    right_ = left + width - kRight - (labels ? kLabels : 0);
-    top_ = top + kTop;
-    bottom_ = top + height - kBottom;
+    left_ = left + (in_bytes() ? kLeftOfBytes : plot_.y_label.empty() ? kLeftUnnamed : kPlotLeft);
+    right_ = left + width - kPlotRight - (labels ? kLabels : 0);
+    top_ = top + kPlotTop;
+    bottom_ = top + height - kPlotBottom;
     std::string svg = draw_axes(left);
     for (const SvgPlot::Level& level : panel_.levels) {
       svg += fmt::format("<path class=\"v\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(level.y), right_);

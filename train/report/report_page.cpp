@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/html_page.h"
@@ -11,11 +12,13 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 // A short list of numbers: a page holds some twenty thousand. Six digits are more than a screen can show.
 class Numbers {
@@ -63,16 +66,17 @@ std::string curves_json(const ThinnedCurves& curves, std::span<const char* const
   return json + "}";
 }
 
-Json place_json(const RunPlace& at) {
+nlohmann::ordered_json place_json(const RunPlace& at) {
   return {{"step", at.step}, {"tokens", at.tokens}, {"seconds", at.seconds}};
 }
 
-Json loss_json(const std::optional<RunRecord::Loss>& loss) {
-  return loss ? Json{{"value", loss->value}, {"step", loss->step}} : Json(nullptr);
+nlohmann::ordered_json loss_json(const std::optional<RunRecord::Loss>& loss) {
+  return loss ? nlohmann::ordered_json{{"value", loss->value}, {"step", loss->step}}
+              : nlohmann::ordered_json(nullptr);
 }
 
 std::string run_json(const RunRecord& run) {
-  Json events = Json::array(), samples = Json::array();
+  nlohmann::ordered_json events = nlohmann::ordered_json::array(), samples = nlohmann::ordered_json::array();
   for (const RunRecord::Event& event : run.events()) {
     events.push_back({{"kind", event.kind}, {"text", event.text}});
     events.back().update(place_json(event.at));
@@ -81,26 +85,26 @@ std::string run_json(const RunRecord& run) {
     samples.push_back({{"prompt", sample.prompt}, {"text", sample.text}});
     samples.back().update(place_json(sample.at));
   }
-  Json positions = Json::array();
+  nlohmann::ordered_json positions = nlohmann::ordered_json::array();
   for (const RunRecord::Positions& one : run.positions())
     positions.push_back({{"step", one.step}, {"ends", one.ends}, {"losses", one.losses}});
-  Json summary{{"name", run.name},
-               {"folder", run.folder},
-               {"state", run.state()},
-               {"message", run.message()},
-               {"started", run.started()},
-               {"updated", run.updated()},
-               {"facts", run.facts()},
-               {"last", place_json(run.last())},
-               {"last_validation", loss_json(run.last_validation())},
-               {"best_validation", loss_json(run.best_validation())},
-               {"tokens_per_second", number_or_null(run.tokens_per_second())},
-               {"unreadable_lines", run.unreadable_lines()},
-               {"values_not_finite", run.values_not_finite()},
-               {"memory", Json(run.memory())},
-               {"positions", std::move(positions)},
-               {"events", std::move(events)},
-               {"samples", std::move(samples)}};
+  nlohmann::ordered_json summary{{"name", run.name},
+                                 {"folder", run.folder},
+                                 {"state", run.state()},
+                                 {"message", run.message()},
+                                 {"started", run.started()},
+                                 {"updated", run.updated()},
+                                 {"facts", run.facts()},
+                                 {"last", place_json(run.last())},
+                                 {"last_validation", loss_json(run.last_validation())},
+                                 {"best_validation", loss_json(run.best_validation())},
+                                 {"tokens_per_second", number_or_null(run.tokens_per_second())},
+                                 {"unreadable_lines", run.unreadable_lines()},
+                                 {"values_not_finite", run.values_not_finite()},
+                                 {"memory", nlohmann::ordered_json(run.memory())},
+                                 {"positions", std::move(positions)},
+                                 {"events", std::move(events)},
+                                 {"samples", std::move(samples)}};
   std::string json = text_of(summary), tasks;
   json.pop_back();
   constexpr std::array kAccuracy = {"accuracy"};

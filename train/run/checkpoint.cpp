@@ -1,6 +1,7 @@
 #include "train/run/checkpoint.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
@@ -165,7 +166,8 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
     for (const auto& [name, file] : write_adapter(state, pending / kAdapterFolder, options.base))
       files[fmt::format("{}/{}", kAdapterFolder, name)] = file;
   nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
-  for (const auto& [field, id] : options.token_ids.items()) model[field] = id;
+  if (options.token_ids)
+    for (const auto& [field, id] : options.token_ids->items()) model[field] = id;
   files[kModelFile] = write_json(pending / kModelFile, model);
   RunState with_scales = run;
   with_scales.fp8_scales = state.fp8().scales(state.stream());

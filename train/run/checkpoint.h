@@ -39,11 +39,11 @@
 namespace tessera {
 
 struct CheckpointOptions {
-  std::string config = "";                              // the text of config.yaml; empty: none
-  DType dtype = DType::kF32;                            // of the weights; equal on all ranks
-  CopiedFiles copied = {};                              // files of the folder that the run started from
-  nlohmann::json token_ids = nlohmann::json::object();  // of its config.json
-  std::string base = "";                                // train.init_from, which adapter/ names
+  std::string config = "";                    // the text of config.yaml; empty: none
+  DType dtype = DType::kF32;                  // of the weights; equal on all ranks
+  CopiedFiles copied = {};                    // files of the folder that the run started from
+  const nlohmann::json* token_ids = nullptr;  // of its config.json; null: none
+  std::string base = "";                      // train.init_from, which adapter/ names
 };
 
 // Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,

@@ -1,5 +1,6 @@
 #include "train/run/model_folder.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "data/tokenizers/load_tokenizer.h"

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
@@ -43,7 +44,7 @@ std::string holder_of(int fd) {
 
 std::string run_in(const fs::path& folder) {
   const Descriptor file(open((folder / kLockFile).c_str(), O_RDWR | O_CLOEXEC));
-  struct flock whole{};
+  struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   const bool asked = file.is_open() && fcntl(file.get(), F_OFD_GETLK, &whole) == 0;
@@ -56,7 +57,7 @@ RunLock::RunLock(const fs::path& folder)
   check(file_.is_open(),
         "cannot write to the run's folder {}: {}: {}. Choose another with --set train.folder=NAME",
         folder.string(), kLockFile, std::strerror(errno));
-  struct flock whole{};
+  struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   const bool locked = fcntl(file_.get(), F_OFD_SETLK, &whole) == 0;

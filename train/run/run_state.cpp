@@ -1,6 +1,7 @@
 #include "train/run/run_state.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -132,7 +132,7 @@ void TrainLoop::save() {
                                         {.config = print_config(run_.config),
                                          .dtype = run_.config.checkpoint.dtype,
                                          .copied = run_.copied,
-                                         .token_ids = run_.token_ids,
+                                         .token_ids = &run_.token_ids,
                                          .base = run_.config.train.init_from});
   if (!run_.ranks.is_rank_0()) return;
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;

@@ -1,6 +1,7 @@
 #include "train/tasks/read_task.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "data/documents.h"

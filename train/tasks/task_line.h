@@ -1,7 +1,7 @@
 // A line of JSON as a question: the fields of HellaSwag, of ARC, and our own.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

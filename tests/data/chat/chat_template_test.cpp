@@ -128,7 +128,7 @@ struct ChatTemplateTest : InTempFolder {
       load_tokenizer(write("tokenizer.json", plain_tokenizer("qwen2")).string());
 };
 
-constexpr const char* kTalk =
+constexpr const char* kTalkLine =
     R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
     R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}]})";
 
@@ -136,13 +136,13 @@ TEST_F(ChatTemplateTest, ATurnCountsFromTheBeginningOfItsAnswerToTheTokenThatEnd
   const std::string header = "{% for m in messages %}<|im_start|>{{ m.role }}\n";
   const std::string rest = "{{ m.content }}<|im_end|>\n{% endfor %}";
   const std::string begin = "{% if add_generation_prompt %}<|im_start|>assistant\n";
-  EXPECT_EQ(show(make(header + rest + begin + "{% endif %}"), kTalk),
+  EXPECT_EQ(show(make(header + rest + begin + "{% endif %}"), kTalkLine),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>]\n");
   // Qwen3's form: only the last answer has an empty block of thoughts, which the model writes.
   EXPECT_EQ(show(make(header + "{% if loop.last and m.role == 'assistant' %}<t>\n\n</t>\n\n{% endif %}" +
                       rest + begin + "{% endif %}"),
-                 kTalk),
+                 kTalkLine),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[<t>\n\n</t>\n\nd<|im_end|>]\n");
   // The same block, but written where an answer begins
@@ -160,7 +160,7 @@ TEST_F(ChatTemplateTest, WhatATemplateMarksCounts) {
   EXPECT_EQ(show(make("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content "
                       "}}{% endgeneration %}"
                       "<|im_end|>{% else %}{{ m.content }}<|im_start|>{% endif %}{% endfor %}"),
-                 kTalk),
+                 kTalkLine),
             "a<|im_start|>[b]<|im_end|>c<|im_start|>[d]<|im_end|>");
 }
 
@@ -187,7 +187,7 @@ TEST_F(ChatTemplateTest, AnAnswerThatJoinsItsHeaderIsEncodedApartAndCounted) {
 
 TEST_F(ChatTemplateTest, SaysWhichSpecialTokensEndWhatCounts) {
   const auto ends = [&](const std::string& jinja) {
-    return make(jinja).encode(conversation_of(ordered_json::parse(kTalk)), false, plain(*tokenizer));
+    return make(jinja).encode(conversation_of(ordered_json::parse(kTalkLine)), false, plain(*tokenizer));
   };
   const EncodedChat with = ends("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}");
   EXPECT_EQ(with.turn_ends, std::vector<int32_t>{701});
@@ -218,19 +218,19 @@ TEST_F(ChatTemplateTest, AConversationThatItsTemplateDoesNotFitIsNamed) {
     EXPECT_NO_THROW(make(jinja).encode(talk, true, plain(*tokenizer)));
   };
   // Earlier messages are written in another form once an answer follows.
-  refuses("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}", kTalk,
+  refuses("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}", kTalkLine,
           {"message 2", "another form"});
   refuses(
       "{% for m in messages if m.role != 'system' %}{{ m.role }}{{ m.content }}{% endfor %}",
       R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",
       {"message 1", "system"});
   for (const char* field : {"tool_calls", "weight", "reasoning_content"}) {
-    ordered_json talk = ordered_json::parse(kTalk);
+    ordered_json talk = ordered_json::parse(kTalkLine);
     talk["messages"][1][field] = 1;
     expect_error([&] { show(make("{% for m in messages %}{{ m.content }}{% endfor %}"), talk.dump()); },
                  {field, "message 2"});
   }
-  ordered_json talk = ordered_json::parse(kTalk);
+  ordered_json talk = ordered_json::parse(kTalkLine);
   talk["tools"] = {{{"name", "f"}}};
   expect_error([&] { show(make("{% for m in messages %}{{ m.content }}{% endfor %}"), talk.dump()); },
                {"tools"});
@@ -240,7 +240,7 @@ TEST_F(ChatTemplateTest, ThePromptOfAnAnswerIsWhatItIsTrainedOn) {
   const ChatTemplate chat = make(
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
-  Conversation talk = conversation_of(ordered_json::parse(kTalk));
+  Conversation talk = conversation_of(ordered_json::parse(kTalkLine));
   const auto whole = all_ids(chat.encode(talk, false, plain(*tokenizer)));
   talk.messages.pop_back();
   const auto prompt = chat.prompt(talk);

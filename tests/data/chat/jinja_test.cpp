@@ -37,7 +37,7 @@ TEST(Jinja, WritesWhatTransformersWrites) {
   ASSERT_GT(fixture["templates"].size(), 10u);
   for (const auto& one : fixture["templates"]) {
     const Rendered made = render(one["template"], variables);
-    EXPECT_EQ(made.text.bytes(), one["text"]) << one["template"];
+    EXPECT_EQ(made.text.bytes(), one["text"].get<std::string>()) << one["template"];
     ordered_json spans = ordered_json::array();
     for (const Span& span : made.generated) spans.push_back({span.first, span.last});
     EXPECT_EQ(spans, one["generated"]) << one["template"];

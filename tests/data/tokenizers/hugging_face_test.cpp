@@ -1,5 +1,6 @@
 // Hugging Face's `tokenizers` itself, from the Python that TESSERA_PYTHON names (pip install tokenizers).
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/bpe_trainer.h"

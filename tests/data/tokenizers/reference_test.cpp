@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <nlohmann/json.hpp>
 
 #include "data/tokenizers/nfc.h"
 #include "tests/data/tokenizers/support.h"

@@ -1,4 +1,6 @@
 // The program tokenize, and prepare with a tokenizer of its own, run as their users run them.
+#include <nlohmann/json.hpp>
+
 #include "data/manifest.h"
 #include "tests/data/prepare_process.h"
 #include "tests/data/tokenizers/support.h"

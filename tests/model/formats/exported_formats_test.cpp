@@ -1,4 +1,6 @@
 // The files for other programs: GGUF, llm.c's, and several safetensors files with an index.
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/bf16.h"
 #include "model/formats/folder.h"
 #include "model/formats/gguf.h"

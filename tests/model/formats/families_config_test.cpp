@@ -1,5 +1,6 @@
 // config.json of the families after GPT-2: what transformers 4 and 5 write, what is refused, what is written.
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "model/formats/family.h"
 #include "model/formats/folder.h"

@@ -1,6 +1,7 @@
 // The tensors of every family: the table covers each parameter once, and weights come back as they were, in
 // every dtype, in one file or several.
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/bf16.h"
 #include "model/formats/folder.h"
@@ -77,7 +78,7 @@ TEST_F(FamilyWeights, TheTableCoversEveryParameterOnce) {
     int64_t elements = 0;
     for (const ParamPlace& place : ParamLayout(one.model, 1).places) {
       int64_t next = 0;
-      for (const Piece& piece : pieces_of(family, one.model, place.info)) {
+      for (const TensorPiece& piece : pieces_of(family, one.model, place.info)) {
         EXPECT_EQ(piece.first, next) << one.name << " " << piece.name;
         EXPECT_GT(piece.rows, 0) << piece.name;
         EXPECT_EQ(piece.shape.numel(), piece.elements()) << piece.name;
@@ -150,7 +151,7 @@ TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
     write_tensors(file, tensors);
     const Loaded loaded = load(one.model);
     for (const ParamPlace& place : ParamLayout(one.model, 1).places)
-      for (const Piece& piece : pieces_of(family_for(one.model), one.model, place.info))
+      for (const TensorPiece& piece : pieces_of(family_for(one.model), one.model, place.info))
         for (int64_t r = 0; r < piece.rows; ++r)
           for (int64_t c = 0; c < piece.columns; ++c) {
             const int64_t at = piece.transposed ? c * piece.rows + r : r * piece.columns + c;

@@ -24,7 +24,7 @@ inline std::vector<FolderTensor> tensors_of(const ModelConfig& model) {
   std::vector<FolderTensor> tensors;
   float next = 0;
   for (const ParamPlace& place : ParamLayout(model, 1).places)
-    for (const Piece& piece : pieces_of(family_for(model), model, place.info)) {
+    for (const TensorPiece& piece : pieces_of(family_for(model), model, place.info)) {
       FolderTensor tensor{piece.name, piece.shape, {}};
       for (int64_t i = 0; i < piece.elements(); ++i) tensor.values.push_back(next += 0x1p-12f);
       tensors.push_back(std::move(tensor));
@@ -41,7 +41,8 @@ inline FolderTensor& tensor_of(std::vector<FolderTensor>& tensors, const std::st
 inline void write_tensors(const std::filesystem::path& path, const std::vector<FolderTensor>& tensors,
                           DType dtype = DType::kF32) {
   std::vector<FileTensor> entries;
-  for (const FolderTensor& tensor : tensors) entries.push_back({tensor.name, tensor.shape, number_format(dtype)});
+  for (const FolderTensor& tensor : tensors)
+    entries.push_back({tensor.name, tensor.shape, number_format(dtype)});
   SafetensorsWriter file(path, std::move(entries));
   for (const FolderTensor& tensor : tensors) file.write(tensor.values);
   file.commit();

@@ -1,5 +1,7 @@
 // config.json of a folder: what is taken over, what is refused, and that it sets the model of a
 // configuration.
+#include <nlohmann/json.hpp>
+
 #include "model/formats/folder.h"
 #include "tests/data/support.h"
 #include "tests/model/formats/folder_support.h"

@@ -1,4 +1,6 @@
 // The tensors of a folder: with either kind of names, in one file or several, and exactly those of the model.
+#include <nlohmann/json.hpp>
+
 #include "model/formats/folder.h"
 #include "model/formats/weights.h"
 #include "tests/data/support.h"
@@ -15,19 +17,19 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
+constexpr ModelConfig kTinyFolder{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
 constexpr const char* kTable = "transformer.wte.weight";
 
 struct GPT2Folder : InTempFolder {
   fs::path file = folder_ / "model.safetensors";
-  std::vector<FolderTensor> tensors = tensors_of(kTiny);
+  std::vector<FolderTensor> tensors = tensors_of(kTinyFolder);
 
-  void SetUp() override { write_gpt2(folder_, kTiny); }
+  void SetUp() override { write_gpt2(folder_, kTinyFolder); }
   void refused(std::initializer_list<std::string_view> words) const {
-    expect_error([&] { check_weights(folder_, kTiny, PositionExtension::kNone); }, words);
+    expect_error([&] { check_weights(folder_, kTinyFolder, PositionExtension::kNone); }, words);
   }
   // Whether what is loaded is what `tensors` has.
-  void expect_loaded(const ModelConfig& model = kTiny) {
+  void expect_loaded(const ModelConfig& model = kTinyFolder) {
     const std::unique_ptr<Backend> be = make_cpu_backend();
     Arena arena = Arena::host();
     TrainState state(*be, arena, {.model = model, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8});
@@ -36,7 +38,7 @@ struct GPT2Folder : InTempFolder {
     int64_t compared = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
       const std::span<float> found = floats(tensor);
-      for (const Piece& piece : pieces_of(family_for(model), model, info))
+      for (const TensorPiece& piece : pieces_of(family_for(model), model, info))
         for (int64_t r = 0; r < piece.rows; ++r)
           for (int64_t c = 0; c < piece.columns; ++c, ++compared) {
             const int64_t at = piece.transposed ? c * piece.rows + r : r * piece.columns + c;
@@ -62,7 +64,7 @@ TEST_F(GPT2Folder, NamesMayLackTheirLead) {
 }
 
 TEST_F(GPT2Folder, EveryVariantIsRead) {
-  for (const Variant& variant : variants_of(kTiny)) {
+  for (const Variant& variant : variants_of(kTinyFolder)) {
     write_fields(folder_, json::parse(hugging_face_config(variant.model, DType::kF32).dump()));
     tensors = tensors_of(variant.model);
     for (const auto& written : {tensors, bare(tensors)}) {
@@ -85,7 +87,7 @@ TEST_F(GPT2Folder, MasksAndACopyOfTheTiedTableAreLeftOut) {
   tensors.back().values[7] += 1;
   write_tensors(file, tensors);
   refused({"lm_head.weight and transformer.wte.weight differ", "\"tie_word_embeddings\": false"});
-  write_gpt2(folder_, kTiny, {{"tie_word_embeddings", false}});
+  write_gpt2(folder_, kTinyFolder, {{"tie_word_embeddings", false}});
   refused({"tie_word_embeddings is false, and this configuration has model.tied=true"});
 }
 
@@ -107,13 +109,13 @@ TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
   fewer.erase(fewer.begin() + 7);
   write_tensors(file, fewer);
   refused({"has no tensor " + tensors[7].name});
-  write_gpt2(folder_, kTiny, {{"tie_word_embeddings", false}});
-  ModelConfig untied = kTiny;
+  write_gpt2(folder_, kTinyFolder, {{"tie_word_embeddings", false}});
+  ModelConfig untied = kTinyFolder;
   untied.tied = false;
   expect_error([&] { check_weights(folder_, untied, PositionExtension::kNone); },
                {"has no tensor lm_head.weight"});
 
-  write_gpt2(folder_, kTiny);
+  write_gpt2(folder_, kTinyFolder);
   FolderTensor& fc = tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight");
   fc.shape = {96, 24};
   write_tensors(file, tensors);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "tests/data/support.h"
@@ -38,7 +39,7 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
   return made;
 }
 
-AttentionResults made_up() {
+AttentionResults made_up_attention() {
   AttentionResults results{.device = "a <made-up> GPU",
                            .cudnn = "9.9.9",
                            .gemm_peak = 1e12,
@@ -116,7 +117,7 @@ TEST(BenchMasks, OthersAreRefused) {
 }
 
 TEST(AttentionResults, MeanRatiosAreGeometricOverProblemsOfBoth) {
-  const auto means = mean_ratios(made_up());
+  const auto means = mean_ratios(made_up_attention());
   ASSERT_EQ(means.size(), 1u) << "neither the yardstick nor what was not measured has one";
   EXPECT_DOUBLE_EQ(means.at("hopper").forward, 1.0);   // 2 and 1/2
   EXPECT_DOUBLE_EQ(means.at("hopper").backward, 1.0);  // 1/2 and 2
@@ -124,7 +125,7 @@ TEST(AttentionResults, MeanRatiosAreGeometricOverProblemsOfBoth) {
 }
 
 TEST(AttentionResults, TableTellsFiguresAndWhyThereAreNone) {
-  const AttentionResults results = made_up();
+  const AttentionResults results = made_up_attention();
   const std::string table =
       problem_table(std::span(results.cells).first(2), results.gemm_peak, results.cudnn);
   for (const char* part :
@@ -145,7 +146,7 @@ TEST(AttentionResults, WarnsOfAnOldYardstick) {
 }
 
 TEST(AttentionResults, JsonHoldsEveryCell) {
-  const auto json = nlohmann::json::parse(to_json(made_up()).dump());
+  const auto json = nlohmann::json::parse(to_json(made_up_attention()).dump());
   ASSERT_EQ(json["cells"].size(), 5u);
   const auto& first = json["cells"][0];
   EXPECT_EQ(first["rung"], "hopper");
@@ -162,7 +163,7 @@ TEST(AttentionResults, JsonHoldsEveryCell) {
 }
 
 TEST(AttentionResults, PricesOfDropoutCompareWithTheSameWithout) {
-  AttentionResults results = made_up();
+  AttentionResults results = made_up_attention();
   results.cells.push_back(cell("hopper", 1024, 1.1, 4.4));
   results.cells.push_back(cell("hopper", 2048, 2.2, 5.6));
   results.cells.push_back(cell("row", 4096, 3, 3));  // which was not measured without
@@ -187,7 +188,7 @@ TEST(AttentionResults, PricesOfDropoutCompareWithTheSameWithout) {
 }
 
 TEST(AttentionResults, SvgHasAPanelForEachDirectionAndEscapes) {
-  const std::string svg = to_svg(made_up());
+  const std::string svg = to_svg(made_up_attention());
   expect_sound_svg(svg);
   for (const char* part : {"head dim 64, causal, forward", "head dim 64, causal, backward", "&lt;made-up&gt;",
                            "prefers-color-scheme:dark", ">hopper<", ">cudnn<", ">2K<"})
@@ -207,7 +208,7 @@ std::vector<std::string> heights(const std::string& svg, const std::string& kind
 }
 
 TEST(AttentionResults, SvgHasTheGemmPeakAndOneScaleInAllPanels) {
-  AttentionResults results = made_up();
+  AttentionResults results = made_up_attention();
   results.gemm_peak = 804e12;
   const std::string svg = to_svg(results);
   expect_sound_svg(svg);

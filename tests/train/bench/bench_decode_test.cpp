@@ -1,4 +1,6 @@
 // ./bench decode: of a configuration, and of a trained model.
+#include <nlohmann/json.hpp>
+
 #include "tests/train_program.h"
 
 namespace tessera::testing {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/check.h"
 #include "train/bench/attention_sweep.h"
 

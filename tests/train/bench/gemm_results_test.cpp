@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/gemm_library.h"
 
 namespace tessera::testing {
 namespace {
 
-GemmResults made_up() {
+GemmResults made_up_gemms() {
   GemmKey odd = product(3, 5, 7);
   odd.epilogue = GemmEpilogue::kBias;
   return {.platform = {.device = "a GPU", .cublaslt = 130100, .cudart = 13000},
@@ -21,7 +23,7 @@ GemmResults made_up() {
 }
 
 TEST(GemmResults, ATableOfProductsAndTheirSum) {
-  const GemmResults results = made_up();
+  const GemmResults results = made_up_gemms();
   EXPECT_DOUBLE_EQ(first_ms(results), 12 * 0.005 + 0.01);
   EXPECT_DOUBLE_EQ(chosen_ms(results), 12 * 0.004 + 0.01);
   EXPECT_EQ(
@@ -39,7 +41,7 @@ TEST(GemmResults, ATableOfProductsAndTheirSum) {
 }
 
 TEST(GemmResults, TheTableHasWhatIsChosen) {
-  const GemmTable table = table_from(made_up());
+  const GemmTable table = table_from(made_up_gemms());
   EXPECT_EQ(table.platform.device, "a GPU");
   ASSERT_EQ(table.choices.size(), 2u);
   EXPECT_EQ(table.choices.at(product(1000, 1000, 1000)).algorithm, algorithm(2));
@@ -47,7 +49,7 @@ TEST(GemmResults, TheTableHasWhatIsChosen) {
 }
 
 TEST(GemmResults, JsonHasEveryTime) {
-  const nlohmann::ordered_json json = to_json(made_up());
+  const nlohmann::ordered_json json = to_json(made_up_gemms());
   EXPECT_EQ(json["products"][0]["ms"], (std::vector{0.005, 0.004, 0.009}));
   EXPECT_EQ(json["products"][0]["chosen"], 2);
   EXPECT_DOUBLE_EQ(json["products"][0]["tflops"].get<double>(), 500);

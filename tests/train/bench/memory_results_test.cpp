@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/arena.h"
 #include "tests/data/support.h"
@@ -34,7 +35,7 @@ MemoryRow stopped(AttentionKind kind, int64_t tokens, int64_t step, MemoryRow::O
           .outcome = outcome};
 }
 
-MemoryResults made_up() {
+MemoryResults made_up_memory() {
   MemoryResults results{
       .device = "a <made-up> GPU", .precision = "bf16", .recompute = "none", .layers = 2, .steps = 3};
   for (const int64_t n : {1024, 2048, 4096}) {
@@ -77,7 +78,7 @@ TEST(MemoryResults, WhatIsSavedIsThePeakOfThatName) {
 TEST(MemoryResults, AnythingButThePlannedMemoryIsAnError) {
   MemoryRow good = row(AttentionKind::kFlash, 1024, {.step = 4096, .attention = 512, .saved = 256});
   EXPECT_NO_THROW(check_as_planned(good));
-  for (int64_t StepMemory::* wrong : {&StepMemory::step, &StepMemory::attention, &StepMemory::saved}) {
+  for (int64_t StepMemory::*wrong : {&StepMemory::step, &StepMemory::attention, &StepMemory::saved}) {
     MemoryRow bad = good;
     bad.measured.*wrong += 256;
     try {
@@ -90,7 +91,7 @@ TEST(MemoryResults, AnythingButThePlannedMemoryIsAnError) {
 }
 
 TEST(MemoryResults, FitsAreThoseOfTheRowsThatRan) {
-  const MemoryResults results = made_up();
+  const MemoryResults results = made_up_memory();
   const auto naive = fit_memory(results, AttentionKind::kNaive, &StepMemory::saved),
              flash = fit_memory(results, AttentionKind::kFlash, &StepMemory::saved);
   ASSERT_TRUE(naive && flash);
@@ -103,7 +104,7 @@ TEST(MemoryResults, FitsAreThoseOfTheRowsThatRan) {
 }
 
 TEST(MemoryResults, TableTellsFiguresAndWhyThereAreNone) {
-  const MemoryResults results = made_up();
+  const MemoryResults results = made_up_memory();
   expect_parts(memory_table_head(results),
                {"2 layers", "bf16", "median of 3 steps", "saved/token", "step ms", "tokens/s", "<made-up>"});
   expect_parts(memory_table_line(results.rows[0]),
@@ -117,7 +118,7 @@ TEST(MemoryResults, TableTellsFiguresAndWhyThereAreNone) {
 }
 
 TEST(MemoryResults, JsonHoldsEveryRowAndFit) {
-  const auto json = nlohmann::json::parse(to_json(made_up()).dump());
+  const auto json = nlohmann::json::parse(to_json(made_up_memory()).dump());
   ASSERT_EQ(json["rows"].size(), 8u);
   const auto& first = json["rows"][0];
   EXPECT_EQ(first["outcome"], "ran");
@@ -136,7 +137,7 @@ TEST(MemoryResults, JsonHoldsEveryRowAndFit) {
 }
 
 TEST(MemoryResults, SvgShowsSlopesAndEnds) {
-  const std::string svg = to_svg(made_up());
+  const std::string svg = to_svg(made_up_memory());
   expect_sound_svg(svg);
   expect_parts(svg, {"&lt;made-up&gt;", ">naive: slope 2.00<", ">flash: slope 1.00<", ">naive<",
                      ">out of memory<", ">at N = 8192<", ">available: 8.0 GiB<", "Peak of the whole step",
@@ -146,7 +147,7 @@ TEST(MemoryResults, SvgShowsSlopesAndEnds) {
 }
 
 TEST(MemoryResults, SvgOfKindsThatNeverRanIsStillAFile) {
-  MemoryResults results = made_up();
+  MemoryResults results = made_up_memory();
   results.rows.erase(results.rows.begin(), results.rows.end() - 2);
   expect_sound_svg(to_svg(results));
   expect_parts(to_svg(results), {">out of memory<", ">naive<"});

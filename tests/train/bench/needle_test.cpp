@@ -2,6 +2,7 @@
 #include "train/bench/needle.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/train/plot/svg_support.h"

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "model/presets.h"
@@ -161,7 +162,7 @@ TEST(OpCost, OfAStepIsTheFormulaAndAKnownRest) {
   }
 }
 
-Roofline made_up() {
+Roofline made_up_roofline() {
   Roofline roofline{
       .what = "a <made-up> model",
       .device = "a GPU",
@@ -174,7 +175,7 @@ Roofline made_up() {
 }
 
 TEST(Roofline, BoundIsTheLargerOfTwoTimes) {
-  const Roofline r = made_up();
+  const Roofline r = made_up_roofline();
   EXPECT_EQ(r.rows[0].operation, "qkv, forward");  // the longest first
   EXPECT_DOUBLE_EQ(r.bound_ms(r.rows[0]), 4);      // 2e12 / 5e14 s, and 2 ms of bytes
   EXPECT_DOUBLE_EQ(r.bound_ms(r.rows[1]), 1);
@@ -185,7 +186,7 @@ TEST(Roofline, BoundIsTheLargerOfTwoTimes) {
 }
 
 TEST(Roofline, ProductsInFp8HaveABoundOfTheirOwn) {
-  Roofline r = made_up();
+  Roofline r = made_up_roofline();
   r.fp8_flop_per_second = 1e15;
   r.rows[0].flops = 6e12, r.rows[0].fp8_flops = 5e12;
   EXPECT_DOUBLE_EQ(r.bound_ms(r.rows[0]), 2 + 5);
@@ -194,7 +195,7 @@ TEST(Roofline, ProductsInFp8HaveABoundOfTheirOwn) {
 }
 
 TEST(Roofline, TablesHaveTheRowsTheirSumAndTheGap) {
-  const std::string markdown = to_markdown(made_up());
+  const std::string markdown = to_markdown(made_up_roofline());
   EXPECT_EQ(markdown,
             "a <made-up> model, on a GPU.\n"
             "2000.0 GB/s of a copy, 500.00 TFLOP/s of the GEMM peak, both measured in this run.\n\n"
@@ -205,11 +206,11 @@ TEST(Roofline, TablesHaveTheRowsTheirSumAndTheGap) {
             "| sum |  | 37 | 10.000 | 6.000 | 2.000 | 5.000 | 50.0% |\n"
             "| gap: launches, the host |  |  | 2.000 |  |  |  |  |\n"
             "| step |  |  | 12.000 |  |  | 5.000 | 41.7% |\n");
-  const std::string table = table_of(made_up());
+  const std::string table = table_of(made_up_roofline());
   EXPECT_EQ(std::ranges::count(table, '\n'), 7);
   for (const char* part : {"qkv, forward", "8 x 4 x 12", "500.00 TFLOP/s", "41.7%"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
-  const nlohmann::ordered_json json = to_json(made_up());
+  const nlohmann::ordered_json json = to_json(made_up_roofline());
   EXPECT_EQ(json["rows"][0]["share"], 0.5);
   EXPECT_EQ(json["gap_ms"], 2.0);
 }

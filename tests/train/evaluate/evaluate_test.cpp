@@ -2,6 +2,7 @@
 // number of ranks; its tasks are those of a run with evaluation.tasks.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"

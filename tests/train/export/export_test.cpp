@@ -1,6 +1,7 @@
 // The program export: what it writes, what it refuses, and what an interruption leaves.
 #include <sys/stat.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "model/formats/gguf.h"

@@ -1,6 +1,8 @@
 // ./train --plan as its users run it: exit codes, what it prints, what it leaves; and a run that cannot fit.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/train_program.h"
 
 namespace tessera::testing {

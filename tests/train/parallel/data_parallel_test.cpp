@@ -20,17 +20,18 @@ struct DataParallel : ::testing::Test {
   }
 };
 
-constexpr int kSteps = 50;
+constexpr int kParallelSteps = 50;
 
 void expect_the_losses_of_one(int size, bool shard, const ModelConfig& model = kSharedModel) {
   on_ranks(size, [&](const Ranks& ranks) {
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.model = shape.model = model;
-    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = kSteps});
+    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = kParallelSteps});
     EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
-    const SharedRun shared{
-        .shape = shape, .steps = kSteps, .after = [&](TrainState& state) { weights = weight_bytes(state); }};
+    const SharedRun shared{.shape = shape, .steps = kParallelSteps, .after = [&](TrainState& state) {
+                             weights = weight_bytes(state);
+                           }};
     const std::vector<double> ours = run_shared(ranks, shared);
     EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
     EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "tests/train_program.h"

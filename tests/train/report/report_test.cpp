@@ -1,6 +1,8 @@
 // report.html of a run, the program report, and how the page does in a browser.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/browser.h"
 #include "tests/train/plot/svg_support.h"
 #include "tests/train_program.h"

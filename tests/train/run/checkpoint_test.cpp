@@ -20,7 +20,7 @@ namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
+constexpr ModelConfig kTinyRun{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
 
 template <class Call>
 std::string error_of(Call&& call) {
@@ -41,7 +41,7 @@ struct Checkpoint : ::testing::Test {
   fs::path folder = fs::temp_directory_path() / ("tessera_checkpoint_test_" + std::to_string(getpid()));
   std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
-  TrainState state{*be, arena, {.model = kTiny, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8}};
+  TrainState state{*be, arena, {.model = kTinyRun, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8}};
   RunState run{.step = 120,
                .data_position = 4711,
                .seed = 9,
@@ -75,7 +75,7 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
     for (size_t i = 0; i < left.size(); ++i)
       EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
   }
-  const RunState read = read_state(path, kTiny);
+  const RunState read = read_state(path, kTinyRun);
   EXPECT_EQ(read.step, 120);
   EXPECT_EQ(read.data_position, 4711);
   EXPECT_EQ(read.data, "builtin");
@@ -186,7 +186,7 @@ TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
 
 TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   const fs::path path = save();
-  ModelConfig other = kTiny;
+  ModelConfig other = kTinyRun;
   other.layers = 3;
   expect_parts(error_of([&] { read_state(path, other); }),
                {"another model", "n_layer is 2", "has model.layers=3"});
@@ -217,11 +217,11 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   const std::span<float> before = floats(state.optimizer().masters().position_table),
                          after = floats(weights.position_table);
   for (int64_t i = 0; i < 61; ++i) {
-    for (int64_t c = 0; c < kTiny.channels; ++c) {
-      const auto below = static_cast<size_t>(i / 4 * kTiny.channels + c),
-                 above = static_cast<size_t>(std::min<int64_t>(i / 4 + 1, 15) * kTiny.channels + c);
+    for (int64_t c = 0; c < kTinyRun.channels; ++c) {
+      const auto below = static_cast<size_t>(i / 4 * kTinyRun.channels + c),
+                 above = static_cast<size_t>(std::min<int64_t>(i / 4 + 1, 15) * kTinyRun.channels + c);
       const float share = static_cast<float>(i % 4) / 4;
-      ASSERT_NEAR(after[i * kTiny.channels + c], (1 - share) * before[below] + share * before[above], 1e-7)
+      ASSERT_NEAR(after[i * kTinyRun.channels + c], (1 - share) * before[below] + share * before[above], 1e-7)
           << i;
     }
   }
@@ -239,17 +239,17 @@ TEST_F(Checkpoint, DamageIsNamed) {
   fs::resize_file(path / "optimizer.safetensors", 5000);
   expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"state.json:1:10: not JSON"});
+  expect_parts(error_of([&] { read_state(path, kTinyRun); }), {"state.json:1:10: not JSON"});
   std::ofstream(path / "state.json") << std::string(200'000, '[');
-  expect_parts(error_of([&] { read_state(path, kTiny); }),
+  expect_parts(error_of([&] { read_state(path, kTinyRun); }),
                {"state.json:1:65: lists and objects are nested more than 64 deep"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
   std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
-  expect_parts(error_of([&] { read_state(path, kTiny); }),
+  expect_parts(error_of([&] { read_state(path, kTinyRun); }),
                {"config.json:1:65: lists and objects are nested more than 64 deep"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTiny); }), {"has no config.json"});
+  expect_parts(error_of([&] { read_state(path, kTinyRun); }), {"has no config.json"});
   expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 
@@ -269,7 +269,7 @@ TEST_F(Checkpoint, AFullDiskLeavesTheEarlierCheckpointsAndNothingElse) {
                          "Earlier checkpoints"});
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1);
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000010");
-  EXPECT_EQ(read_state(*latest_checkpoint(folder), kTiny).step, 10);
+  EXPECT_EQ(read_state(*latest_checkpoint(folder), kTinyRun).step, 10);
 }
 
 TEST(Safetensors, ReadsHalfPrecision) {

@@ -2,6 +2,8 @@
 // resumes.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/train_ranks.h"
 #include "train/run/run_state.h"
 

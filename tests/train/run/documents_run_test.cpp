@@ -1,4 +1,6 @@
 // Runs over packed documents: the loss is one over all tokens that count, whatever rank computes them.
+#include <nlohmann/json.hpp>
+
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"
 

@@ -1,4 +1,6 @@
 // train.matmul=fp8 in the train program: what it prints, refuses, saves and resumes.
+#include <nlohmann/json.hpp>
+
 #include "tests/train_program.h"
 
 namespace tessera::testing {

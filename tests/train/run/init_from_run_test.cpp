@@ -7,7 +7,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr ModelConfig kSmall{.vocab_size = 257, .context = 32, .layers = 2, .heads = 2, .channels = 32};
+constexpr ModelConfig kSmallModel{.vocab_size = 257, .context = 32, .layers = 2, .heads = 2, .channels = 32};
 
 struct InitFromRun : TrainProgram {
   InitFromRun()
@@ -62,7 +62,7 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
     EXPECT_FALSE(fs::exists(folder / "out"));
   };
   refused_before_data({"small.yaml:6:14: train.init_from: weights is not a folder"});
-  write_gpt2(folder / "weights", kSmall);
+  write_gpt2(folder / "weights", kSmallModel);
   refused({"--set", "data.train=missing.txt"}, {"missing.txt"});
   fs::resize_file(folder / "weights/model.safetensors", 5000);
   refused_before_data({"weights/model.safetensors", "truncated"});
@@ -73,7 +73,7 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
 }
 
 TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
-  ModelConfig model = kSmall;
+  ModelConfig model = kSmallModel;
   model.context = 512;
   write_gpt2(folder / "weights", model);
   const auto fit = [&](const std::string& extension) {
@@ -87,8 +87,8 @@ TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
 }
 
 TEST_F(InitFromRun, DropoutIsTakenOverWithANotice) {
-  write_gpt2(folder / "weights", kSmall, {{"attn_pdrop", 0.1}});
-  std::vector<FolderTensor> tensors = tensors_of(kSmall);
+  write_gpt2(folder / "weights", kSmallModel, {{"attn_pdrop", 0.1}});
+  std::vector<FolderTensor> tensors = tensors_of(kSmallModel);
   for (FolderTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.01f);
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});

@@ -1,6 +1,7 @@
 // A model with rotary positions that continues at a longer context than it was trained on: what the program
 // says, computes, writes and refuses.
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "tests/train_program.h"
 

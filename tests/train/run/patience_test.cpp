@@ -1,5 +1,6 @@
 // Early stopping: when a run of the train program ends, and what it leaves.
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/train_ranks.h"
 #include "train/run/run_state.h"

@@ -2,6 +2,7 @@
 #include "train/run/position_losses.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/train_ranks.h"
 #include "tests/train_steps.h"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/data/support.h"
 #include "train/config/load_config.h"
 #include "train/run/run_log.h"
@@ -149,7 +151,7 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
   const RunShape shape = shape_of(c);
   RunState run;
   run.sequence_length = 32;
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   {
     RunLog log(c, run, true);
     log.open_metrics(folder_ / "metrics.jsonl", -1);
@@ -165,7 +167,7 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
                {.counted = 256, .document_length = 32}, 1e-3, seconds, ledger);
     }
   }
-  const std::string out = testing::internal::GetCapturedStdout();
+  const std::string out = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(out.find("notice   step 2 reached"), std::string::npos) << out;
   EXPECT_NE(out.find("notice   step 4 reached"), std::string::npos) << out;
   EXPECT_EQ(out.find("notice   step 3 reached"), std::string::npos) << out;
@@ -197,7 +199,7 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
   const RunShape shape = shape_of(c);
   RunState run;
   run.sequence_length = 32;
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   {
     RunLog log(c, run, true);
     log.open_metrics(folder_ / "metrics.jsonl", -1);
@@ -213,7 +215,7 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
     log.evaluation({.loss = 2, .sequences = 3, .counted = 96}, 1, {}, {});
     log.evaluation({.loss = 2, .sequences = 3, .counted = 95}, 1, {}, {});
   }
-  const std::string out = testing::internal::GetCapturedStdout();
+  const std::string out = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(out.find("step 2/4 | loss 2.0000 | 38% loss tokens | norm 1.00 |"), std::string::npos) << out;
   EXPECT_NE(out.find("| 128 tok/s | MFU 50.0% |"), std::string::npos) << out;
   EXPECT_NE(out.find("step 3: none of its 256 tokens is a target that counts; the weights stay as they are"),

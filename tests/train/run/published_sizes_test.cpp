@@ -1,6 +1,7 @@
 // A folder of exactly the sizes that Qwen3-0.6B is published with, 267 more rows than its tokenizer has ids:
 // by plan, which needs no weights, and with one layer of random weights for real.
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "model/formats/layout.h"
 #include "model/presets.h"

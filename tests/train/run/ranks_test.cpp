@@ -1,4 +1,6 @@
 // Runs of several ranks: they learn what one rank learns, go on as any other number of ranks, and report.
+#include <nlohmann/json.hpp>
+
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"
 

@@ -1,4 +1,6 @@
 // What a run writes into metrics.jsonl, and when it evaluates.
+#include <nlohmann/json.hpp>
+
 #include "tests/train_ranks.h"
 
 namespace tessera::testing {

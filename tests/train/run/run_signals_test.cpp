@@ -1,5 +1,6 @@
 // Runs that are told to stop, whose output nobody reads, and that go on where a signal ended them.
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kernels/base/descriptor.h"

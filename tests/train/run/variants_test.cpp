@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "model/formats/family.h"
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr ModelConfig kSmall{.vocab_size = 257, .context = 32, .layers = 2, .heads = 2, .channels = 32};
+constexpr ModelConfig kSmallRun{.vocab_size = 257, .context = 32, .layers = 2, .heads = 2, .channels = 32};
 
 struct VariantRun : TrainProgram {
   VariantRun()
@@ -37,7 +38,7 @@ struct VariantRun : TrainProgram {
   static std::vector<std::string> settings(const ModelConfig& model) {
     std::vector<std::string> all;
     const auto set = [&](const std::string& setting) { all.insert(all.end(), {"--set", setting}); };
-    for_each_model_key_of(model, kSmall, [&](std::string_view key, const auto& wanted, const auto& plain) {
+    for_each_model_key_of(model, kSmallRun, [&](std::string_view key, const auto& wanted, const auto& plain) {
       if (wanted != plain) set(fmt::format("{}={}", key, setting_of(wanted)));
     });
     for_each_dropout_key(model.dropout, [&](const char* key, double probability) {
@@ -46,7 +47,7 @@ struct VariantRun : TrainProgram {
     return all;
   }
   static std::vector<Variant> variants_and_families() {
-    std::vector<Variant> all = variants_of(kSmall), families = families_of(kSmall);
+    std::vector<Variant> all = variants_of(kSmallRun), families = families_of(kSmallRun);
     all.insert(all.end(), families.begin(), families.end());
     return all;
   }
@@ -78,15 +79,15 @@ TEST_F(VariantRun, SettingsAreTheModel) {
 
 // With its weights, moments and config.json; from the middle to the end by the same bits, and as init_from.
 TEST_F(VariantRun, ACheckpointResumesBitForBit) {
-  const Variant variant = variants_of(kSmall).back();  // all at once
+  const Variant variant = variants_of(kSmallRun).back();  // all at once
   const ProcessResult run = train(settings(variant.model));
   ASSERT_EQ(run.status, 0) << run.error;
   const fs::path last = folder / "out/checkpoints/step_00000008";
   EXPECT_EQ(read_model_config(last).model, variant.model);
   const SafetensorsReader weights(last / "model.safetensors"), moments(last / "optimizer.safetensors");
-  std::vector<float> head(static_cast<size_t>(kSmall.vocab_size * kSmall.channels)), table = head;
-  weights.read("lm_head.weight", {kSmall.vocab_size, kSmall.channels}, head);
-  weights.read("transformer.wte.weight", {kSmall.vocab_size, kSmall.channels}, table);
+  std::vector<float> head(static_cast<size_t>(kSmallRun.vocab_size * kSmallRun.channels)), table = head;
+  weights.read("lm_head.weight", {kSmallRun.vocab_size, kSmallRun.channels}, head);
+  weights.read("transformer.wte.weight", {kSmallRun.vocab_size, kSmallRun.channels}, table);
   EXPECT_NE(head, table);
   EXPECT_TRUE(moments.contains("first_moment.lm_head.weight"));
 
@@ -117,7 +118,7 @@ TEST_F(VariantRun, ACheckpointResumesBitForBit) {
 
 std::vector<FamilyModel> families_of_bytes() {
   std::vector<FamilyModel> all = family_models();
-  for (FamilyModel& one : all) one.model.vocab_size = kSmall.vocab_size;
+  for (FamilyModel& one : all) one.model.vocab_size = kSmallRun.vocab_size;
   return all;
 }
 
@@ -197,7 +198,7 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
     GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
   std::vector<Variant> all = variants_and_families();
-  all.insert(all.begin(), {"plain", kSmall});
+  all.insert(all.begin(), {"plain", kSmallRun});
   for (const FamilyModel& one : families_of_bytes()) all.push_back({"bytes_" + one.name, one.model});
   for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);

@@ -1,6 +1,8 @@
 // Reading multiple-choice tasks: the formats, how choices are encoded, and what is refused.
 #include "train/tasks/read_task.h"
 
+#include <nlohmann/json.hpp>
+
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/load_tokenizer.h"

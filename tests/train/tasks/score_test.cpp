@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/data/support.h"
