@@ -7,7 +7,7 @@
 // The gradient's codes in FP8, where they are wanted, are written with it.
 #include <cuda_pipeline.h>
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/fp8_codes.cuh"
@@ -25,7 +25,7 @@ constexpr float kLog2e = 1.4426950408889634f;
 // exact where it matters. maximum * kLog2e, computed once for a row, would have a rounding error that grows
 // with the logits.
 __device__ __forceinline__ float exp_relative(float x, float maximum) {
-  return attention::ptx::exp2((x - maximum) * kLog2e);
+  return ptx::exp2((x - maximum) * kLog2e);
 }
 
 // The maximum of some numbers, and the sum of their exponentials relative to it.

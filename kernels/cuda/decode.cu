@@ -1,6 +1,6 @@
 // New keys and values to the cache: a thread copies a pack of each, or single elements where heads are no
 // whole packs.
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
@@ -8,8 +8,6 @@
 
 namespace tessera {
 namespace {
-
-namespace ptx = attention::ptx;
 
 constexpr int kThreads = 256;
 

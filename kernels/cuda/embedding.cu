@@ -11,8 +11,8 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/launch.cuh"
@@ -33,8 +33,8 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
                                          int64_t Tokens, int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
-  attention::ptx::let_next_kernel_start();
-  attention::ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
   if (i >= N * C) return;
   const int64_t n = i / C, c = i - n * C;
   if (starts && __ldcg(starts + n / Tokens) < 0) return store_pack(y + i, uint4{});

@@ -11,7 +11,7 @@ struct LaunchShape {
   int64_t blocks, rows = 1;  // of the grid
   int threads;
   int64_t shared_bytes = 0;
-  // The kernel calls wait_for_previous_kernel() (kernels/attention/common/ptx.cuh) and may start before the
+  // The kernel calls wait_for_previous_kernel() (kernels/base/ptx.cuh) and may start before the
   // one before it has ended. Of compute capability 9.0 and later alone.
   bool overlap = false;
 };

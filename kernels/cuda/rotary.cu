@@ -7,8 +7,8 @@
 // single pairs.
 #include <bit>
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/documents.h"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -147,8 +147,8 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
   };
   const auto is_value = [&](int k) { return kCache && head_of(k) >= deal.heads; };
 
-  attention::ptx::let_next_kernel_start();
-  attention::ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
   Part<T, kStep, kSteps> held[kForwardHeads], weight[2];
   Angles<kStep, kSteps> angle = {};
 #pragma unroll

@@ -10,7 +10,7 @@
 //       weight lies; its 32 lanes' packs; the token
 //
 // All sums are of whole numbers: their order, and so the device, changes nothing.
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
@@ -21,7 +21,6 @@
 namespace tessera {
 namespace {
 
-namespace ptx = attention::ptx;
 using Sum = unsigned long long;  // what atomicAdd() takes
 
 constexpr int kPartThreads = 256, kMostParts = 64;
@@ -113,7 +112,9 @@ __global__ __launch_bounds__(kPartThreads) void largest_kernel(const Args<T> a) 
   const int b = blockIdx.y, packs = (a.vocab_size + kPackWidth<T> - 1) / kPackWidth<T>;
   Part part{-INFINITY, INT32_MAX};
   each_token<kLoads>(a, b, blockIdx.x * kPartThreads + threadIdx.x, packs, gridDim.x * kPartThreads,
-                     [&](int id, float x) { part = larger(part, {x, id}); });
+                     [&](int id, float x) {
+                       part = larger(part, {x, id});
+                     });
   part = block_largest(part, scratch);
   if (threadIdx.x == 0) a.parts[b * gridDim.x + blockIdx.x] = part;
 }

@@ -20,7 +20,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
@@ -30,8 +30,6 @@
 
 namespace tessera::cuda {
 namespace {
-
-namespace ptx = attention::ptx;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp, kLogWarps = 3;
 constexpr int kRows = 8;                                  // of x, at most
@@ -43,7 +41,7 @@ constexpr int kStreamingBlocks = 3, kResidentBlocks = 2;  // of a multiprocessor
 constexpr int64_t kMaxRowBytes = int64_t{132} << 10;      // of x in shared memory
 
 template <class T>
-constexpr int kStep = kParts * kPackWidth<T>;  // elements of a row
+constexpr int kStep = kParts* kPackWidth<T>;  // elements of a row
 
 template <class T>
 struct Args {

@@ -2,11 +2,9 @@
 // as an epilogue wants, and errors of some 1e-7. kernels/cuda/activations.cuh is as exact as fp32 allows.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::products {
-
-namespace ptx = attention::ptx;
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 

@@ -2,18 +2,18 @@
 // rounded once.
 //
 // A CTA is three warpgroups and takes tile after tile (persistent). One warpgroup loads: of each tile, in
-// steps of 64 along K, a [128, 64] and b [192, 64] to a stage of a ring, by the copy engine. The two CTAs
+// steps of 64 along K, a [128, 64] and b [192, 64] to a slot of a ring, by the copy engine. The two CTAs
 // of a cluster have tiles one below the other, which need the same b: each loads half of it into both. Two
 // warpgroups multiply, their accumulators in registers:
 //   for each tile of mine:
 //     ask for the first panels of the epilogue's operand, if it has one; d = bias
-//     for each stage: wait for it, d += a b (wgmma), release the stage before
+//     for each slot: wait for it, d += a b (wgmma), release the slot before
 //     for each panel of 64 columns of d:
 //       wait for a buffer; epilogue from registers to the buffer (stmatrix); the copy engine stores it
-// The two take turns. Stages come in the order of tiles, so that one computes its epilogue and stores while
+// The two take turns. Slots come in the order of tiles, so that one computes its epilogue and stores while
 // the other multiplies: the tensor cores hardly pause.
 //
-// In FP8 a stage has 128 of K: its rows have as many bytes, and all but the instruction is the same.
+// In FP8 a slot has 128 of K: its rows have as many bytes, and all but the instruction is the same.
 //
 // Sums over rows of d, for the gradient of a bias: a consumer adds its rows of a tile in a fixed order and
 // writes one row of partial sums. Same arguments, same bits.
@@ -28,18 +28,18 @@ using ptx::Major;
 // ---- the warpgroup that loads: one thread of it ----
 
 template <Major kB>
-__device__ __forceinline__ void load_b(const Memory& memory, const Arguments& args, int stage, uint32_t full,
+__device__ __forceinline__ void load_b(const Memory& memory, const Arguments& args, int slot, uint32_t full,
                                        int k, int column, uint32_t rank) {
   constexpr uint16_t kAll = (1 << kCluster) - 1;
   const auto load = [&](uint32_t to, int x, int y) { ptx::load_box_to(kAll, to, args.b, full, x, y); };
   if constexpr (kB == Major::kSum) {
     constexpr int kPart = kTileColumns / kCluster;
-    load(memory.b(stage) + rank * kPart * kPanel * 2, k, column + static_cast<int>(rank) * kPart);
+    load(memory.b(slot) + rank * kPart * kPanel * 2, k, column + static_cast<int>(rank) * kPart);
   } else {
     constexpr int kPart = kBlockK / kCluster;
 #pragma unroll
     for (int panel = 0; panel < kTileColumns / kPanel; ++panel)
-      load(memory.b(stage) + (panel * kBlockK + rank * kPart) * kPanel * 2, column + panel * kPanel,
+      load(memory.b(slot) + (panel * kBlockK + rank * kPart) * kPanel * 2, column + panel * kPanel,
            k + static_cast<int>(rank) * kPart);
   }
 }
@@ -47,15 +47,15 @@ __device__ __forceinline__ void load_b(const Memory& memory, const Arguments& ar
 template <Major kB>
 __device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int first, int clusters,
                                      uint32_t rank) {
-  const Ring<kStages> ring = memory.ring();
-  RingPlace<kStages> at;
+  const Ring<kSlots> ring = memory.ring();
+  RingPlace<kSlots> at;
   const int tiles = args.row_tiles * args.column_tiles;
   for (int index = first; index < tiles; index += clusters) {
     const TilePlace tile = place_of(args, index, rank);
     for (int step = 0; step < args.steps; ++step, at.next()) {
-      const uint32_t full = ring.begin_fill(at, kStageBytes);
-      ptx::load_box(memory.a(at.stage).base, args.a, full, step * kBlockK, tile.row);
-      load_b<kB>(memory, args, at.stage, full, step * kBlockK, tile.column, rank);
+      const uint32_t full = ring.begin_fill(at, kSlotBytes);
+      ptx::load_box(memory.a(at.slot).base, args.a, full, step * kBlockK, tile.row);
+      load_b<kB>(memory, args, at.slot, full, step * kBlockK, tile.column, rank);
     }
   }
 }
@@ -63,26 +63,26 @@ __device__ __forceinline__ void load(const Memory& memory, const Arguments& args
 // ---- the warpgroups that multiply ----
 
 // Of a warpgroup, by one thread for each CTA of the cluster
-__device__ __forceinline__ void release(const Ring<kStages>& ring, RingPlace<kStages> at, int thread) {
+__device__ __forceinline__ void release(const Ring<kSlots>& ring, RingPlace<kSlots> at, int thread) {
   if (thread < kCluster) ring.release_at(at, thread);
 }
 
-// d += a b over all of K, from stage `at` on. Calls issued() when all products have begun.
+// d += a b over all of K, from slot `at` on. Calls issued() when all products have begun.
 template <Major kB, Factors kFactors, class Issued>
-__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kStages> at, int steps,
+__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
                                          int thread, Issued&& issued) {
-  const Ring<kStages> ring = memory.ring();
-  RingPlace<kStages> before = at;
+  const Ring<kSlots> ring = memory.ring();
+  RingPlace<kSlots> before = at;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) ptx::hold(d[half]);
   for (int step = 0; step < steps; ++step) {
     ring.wait_full(at);
-    const auto a = memory.a(at.stage);
-    const Tile<kTileColumns, kBlockK> b_rows{memory.b(at.stage)};
-    const Tile<kBlockK, kTileColumns> b_columns{memory.b(at.stage)};
+    const auto a = memory.a(at.slot);
+    const Tile<kTileColumns, kBlockK> b_rows{memory.b(at.slot)};
+    const Tile<kBlockK, kTileColumns> b_columns{memory.b(at.slot)};
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlockK; k += attention::sm90::kStepK) {
+    for (int k = 0; k < kBlockK; k += kStepK) {
       const uint64_t b = kB == Major::kSum ? b_rows.sum_cols(0, k) : b_columns.sum_rows(k, 0);
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
@@ -123,8 +123,8 @@ __device__ __forceinline__ void consume(const Memory& memory, const Arguments& a
     Sums d;
     epilogue.begin(tile, d);
     ptx::barrier_sync(kTurnBarrier + me, kConsumers * kWarpgroup);
-    const uint32_t stages = turn * args.steps;  // that have gone round before
-    multiply<kB, kFactors>(d, memory, {static_cast<int>(stages % kStages), stages / kStages & 1}, args.steps,
+    const uint32_t slots = turn * args.steps;  // that have gone round before
+    multiply<kB, kFactors>(d, memory, {static_cast<int>(slots % kSlots), slots / kSlots & 1}, args.steps,
                            thread, [&] {
                              if (index + clusters < tiles)
                                ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
@@ -142,7 +142,7 @@ __global__ __launch_bounds__(kThreads, 1) void product_kernel(const __grid_const
   const uint32_t rank = ptx::cluster_rank();
   const int first = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
-    memory.ring().init(kCluster);  // each stage is read by one warpgroup of each CTA
+    memory.ring().init(kCluster);  // each slot is read by one warpgroup of each CTA
     for (int i = 0; i < kConsumers; ++i) *Memory::largest(i) = 0;
     for (int i = 0; i < kConsumers * kBuffers; ++i) ptx::mbarrier_init(memory.operand_barrier(0, i), 1);
     ptx::fence_mbarrier_init();

@@ -1,8 +1,8 @@
 // Launching a product: tensor maps, the grid, the cluster.
 #pragma once
 
-#include "kernels/attention/sm90/tensor_map.h"
-#include "kernels/products/cluster_launch.h"
+#include "kernels/hopper/cluster_launch.h"
+#include "kernels/hopper/tensor_map.h"
 #include "kernels/products/kernel.cuh"
 #include "kernels/products/product.h"
 
@@ -11,10 +11,8 @@ namespace tessera::products {
 // Rows of tiles that are walked together, so that what they read of a and b stays in L2
 inline constexpr int kGroupRows = 2048, kRowsOfCluster = kCluster * kTileRows;
 
-inline cudaError_t map(CUtensorMap& to, const Matrix& from, int64_t rows, int64_t columns, int box_rows) {
-  return attention::sm90::make_matrix_map(&to, from.data, rows, columns, from.ld, box_rows)
-             ? cudaSuccess
-             : cudaErrorInvalidValue;
+inline cudaError_t map(CUtensorMap& to, const MatrixBoxes& boxes) {
+  return make_tensor_map(to, boxes) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 template <Major kB, Kind kKind, class Activation, Factors kFactors = Factors::kBf16>
@@ -23,6 +21,10 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
   // The copy engine moves codes in pairs, which are as wide as an element of bf16.
   constexpr int64_t kOfPair = kFactors == Factors::kBf16 ? 1 : 2;
   const int64_t pairs = p.k / kOfPair;
+  const auto boxes = [](const Matrix& matrix, int64_t rows, int64_t columns, int box_rows) {
+    return MatrixBoxes{
+        .data = matrix.data, .rows = rows, .columns = columns, .ld = matrix.ld, .box_rows = box_rows};
+  };
   const Matrix a{p.a.data, p.a.ld / kOfPair}, b{p.b.data, p.b.ld / kOfPair};
   Arguments args{.bias = static_cast<const uint32_t*>(p.bias),
                  .partials = p.partials,
@@ -34,13 +36,13 @@ cudaError_t launch(const Product& p, int multiprocessors, cudaStream_t stream) {
                  .column_tiles = static_cast<int>(cuda::divide_up(p.n, kTileColumns)),
                  .steps = static_cast<int>(cuda::divide_up(pairs, kBlockK)),
                  .group = kGroupRows / kRowsOfCluster};
-  cudaError_t status = map(args.a, a, p.m, pairs, kTileRows);
+  cudaError_t status = map(args.a, boxes(a, p.m, pairs, kTileRows));
   if (status == cudaSuccess)
-    status = kB == Major::kSum ? map(args.b, b, p.n, pairs, kTileColumns / kCluster)
-                               : map(args.b, b, p.k, p.n, kBlockK / kCluster);
-  if (status == cudaSuccess) status = map(args.d, p.d, p.m, p.n, kTileRows);
+    status = kB == Major::kSum ? map(args.b, boxes(b, p.n, pairs, kTileColumns / kCluster))
+                               : map(args.b, boxes(b, p.k, p.n, kBlockK / kCluster));
+  if (status == cudaSuccess) status = map(args.d, boxes(p.d, p.m, p.n, kTileRows));
   if (status == cudaSuccess && kKind != Kind::kPlain && kKind != Kind::kExp)
-    status = map(args.e, p.e, p.m, p.n, kTileRows);
+    status = map(args.e, boxes(p.e, p.m, p.n, kTileRows));
   if (status != cudaSuccess) return status;
 
   const int clusters = multiprocessors / kCluster, tiles = args.row_tiles * args.column_tiles;

@@ -4,19 +4,19 @@
 // There are fewer tiles than a GPU has multiprocessors, or a few more, but long sums. So these are split
 // (split.h), and two kernels follow one another:
 //   over_rows_kernel  Clusters of two CTAs compute their pieces, [256, 256] of some steps of K: a CTA has
-//                     [128, 256]. One warpgroup loads 64 of K a stage, a's [64, 128] and half of b's
+//                     [128, 256]. One warpgroup loads 64 of K a slot, a's [64, 128] and half of b's
 //                     [64, 256], which goes to both CTAs; two multiply, 64 rows of d each (wgmma, both
-//                     factors transposed). A piece with all of K is stored. Another one's sums go to its slot
+//                     factors transposed). A piece with all of K is stored. Another one's sums go to its partial
 //                     in memory, as the threads have them.
-//   add_parts_kernel  adds the slots of a tile in their order. Same arguments, same bits.
+//   add_parts_kernel  adds the partials of a tile in their order. Same arguments, same bits.
 //
-// The gradient of a bias is the sum of a over K. Two warps that have nothing else to do read a stage of a
+// The gradient of a bias is the sum of a over K. Two warps that have nothing else to do read a slot of a
 // before it is released, in turn with the CTAs that have the same rows of d.
 #include <cuda_bf16.h>
 
-#include "kernels/attention/sm90/pipeline.cuh"
-#include "kernels/attention/sm90/tile.cuh"
-#include "kernels/products/cluster_launch.h"
+#include "kernels/hopper/cluster_launch.h"
+#include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tile.cuh"
 #include "kernels/products/kernels.h"
 #include "kernels/products/product.h"
 #include "kernels/products/split.h"
@@ -24,28 +24,20 @@
 namespace tessera::products {
 namespace {
 
-namespace ptx = attention::ptx;
-using attention::sm90::kPanel;
-using attention::sm90::kStepK;
-using attention::sm90::kWarpgroup;
-using attention::sm90::kWarpgroupRows;
-using attention::sm90::Ring;
-using attention::sm90::RingPlace;
-using attention::sm90::Tile;
 using ptx::Major;
 
 constexpr int kCluster = 2, kConsumers = 2;
 constexpr int kRows = kConsumers * kWarpgroupRows, kColumns = 256;  // of d, of a CTA
 constexpr int kTileRows = kCluster * kRows, kTileColumns = kColumns;
-constexpr int kBlockK = 64, kStages = 4;
+constexpr int kBlockK = 64, kSlots = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 constexpr int kSummers = kRows / kPanel;  // warps that sum a's columns, each a panel's
 using TileA = Tile<kBlockK, kRows>;
 using TileB = Tile<kBlockK, kColumns>;
-constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
-constexpr int kSharedBytes = kStages * kStageBytes + Ring<kStages>::kBytes;
-static_assert(kSharedBytes <= 232448);  // what a CTA can have
+constexpr int kSlotBytes = TileA::kBytes + TileB::kBytes;
+constexpr int kSharedBytes = kSlots * kSlotBytes + Ring<kSlots>::kBytes;
+static_assert(kSharedBytes <= kSharedBytesOfCta);
 
 // A thread's sums, in fours: two rows of the columns c and c + 1
 constexpr int kFours = kColumns / 8;
@@ -53,15 +45,16 @@ using Sums = float[4 * kFours];
 __device__ __forceinline__ float4 four_of(const Sums& d, int i) {
   return {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
 }
-constexpr int kFoursOfSlot = kCluster * kConsumers * kFours * kWarpgroup;
+constexpr int kFoursOfPartial = kCluster * kConsumers * kFours * kWarpgroup;
 static_assert(kTileRows == kTileOverRows && kTileColumns == kTileOverRows);
-constexpr int64_t kSumsFrom = kMostParts * kTileOverRows * kTileOverRows;  // in floats, behind the slots
+constexpr int64_t kSumsFrom =
+    kMostPartials * kTileOverRows * kTileOverRows;  // in floats, behind the partials
 
 struct Arguments {
   CUtensorMap a, b;
   Split split;
-  float4* slots;           // [slot, strip of 64 rows, four, thread of a warpgroup]
-  float* parts_of_sums;    // [slot, and behind them tile that has none; row of the tile]
+  float4* partials;        // [partial, strip of 64 rows, four, thread of a warpgroup]
+  float* parts_of_sums;    // [partial, and behind them tile that has none; row of the tile]
   __nv_bfloat16* sums;     // [summed]
   __nv_bfloat16* d;        // [m, n], d_ld from one row to the next
   const __nv_bfloat16* e;  // the same, e_ld, or none
@@ -88,37 +81,37 @@ __device__ __forceinline__ int tile_at(const Arguments& args, int row, int colum
 struct Memory {
   uint32_t base;
 
-  __device__ __forceinline__ TileA a(int stage) const { return {base + stage * kStageBytes}; }
-  __device__ __forceinline__ TileB b(int stage) const { return {a(stage).base + TileA::kBytes}; }
-  __device__ __forceinline__ Ring<kStages> ring() const { return {base + kStages * kStageBytes}; }
+  __device__ __forceinline__ TileA a(int slot) const { return {base + slot * kSlotBytes}; }
+  __device__ __forceinline__ TileB b(int slot) const { return {a(slot).base + TileA::kBytes}; }
+  __device__ __forceinline__ Ring<kSlots> ring() const { return {base + kSlots * kSlotBytes}; }
 };
 
 // Where the sums of a piece go
-__device__ __forceinline__ float* sums_of(const Arguments& args, int tile, int slot) {
-  return args.parts_of_sums + (slot == Piece::kNoSlot ? kMostParts + tile : slot) * kTileRows;
+__device__ __forceinline__ float* sums_of(const Arguments& args, int tile, int partial) {
+  return args.parts_of_sums + (partial == Piece::kNoPartial ? kMostPartials + tile : partial) * kTileRows;
 }
 
 // By one thread
 __device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int worker, uint32_t rank) {
   constexpr uint16_t kAll = (1 << kCluster) - 1;
   constexpr int kPanelsOfB = kColumns / kPanel / kCluster;  // that this CTA loads
-  const Ring<kStages> ring = memory.ring();
+  const Ring<kSlots> ring = memory.ring();
   const int own = static_cast<int>(rank);
-  RingPlace<kStages> at;
+  RingPlace<kSlots> at;
   for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
     const Piece piece = pieces.piece();
     const TilePlace tile = place_of(args, piece.tile);
     for (int step = piece.begin; step < piece.end; ++step, at.next()) {
-      const uint32_t full = ring.begin_fill(at, kStageBytes);
+      const uint32_t full = ring.begin_fill(at, kSlotBytes);
       const int k = step * kBlockK;
 #pragma unroll
       for (int panel = 0; panel < kRows / kPanel; ++panel)
-        ptx::load_box(memory.a(at.stage).base + panel * TileA::kPanelBytes, args.a, full,
+        ptx::load_box(memory.a(at.slot).base + panel * TileA::kPanelBytes, args.a, full,
                       tile.row + own * kRows + panel * kPanel, k);
 #pragma unroll
       for (int j = 0; j < kPanelsOfB; ++j) {
         const int panel = own * kPanelsOfB + j;
-        ptx::load_box_to(kAll, memory.b(at.stage).base + panel * TileB::kPanelBytes, args.b, full,
+        ptx::load_box_to(kAll, memory.b(at.slot).base + panel * TileB::kPanelBytes, args.b, full,
                          tile.column + panel * kPanel, k);
       }
     }
@@ -129,9 +122,9 @@ __device__ __forceinline__ void load(const Memory& memory, const Arguments& args
 __device__ __forceinline__ void sum(const Memory& memory, const Arguments& args, int worker, uint32_t rank,
                                     int panel) {
   constexpr int kLanes = 8, kRowsAtOnce = 32 / kLanes;
-  const Ring<kStages> ring = memory.ring();
+  const Ring<kSlots> ring = memory.ring();
   const int lane = threadIdx.x % 32, chunk = lane % kLanes;
-  RingPlace<kStages> at;
+  RingPlace<kSlots> at;
   for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
     const Piece piece = pieces.piece();
     const TilePlace tile = place_of(args, piece.tile);
@@ -144,7 +137,7 @@ __device__ __forceinline__ void sum(const Memory& memory, const Arguments& args,
 #pragma unroll 4
         for (int k = lane / kLanes; k < kBlockK; k += kRowsAtOnce) {
           const uint4 raw =
-              ptx::load_shared_uint4(memory.a(at.stage).chunk_at(k, panel * (kPanel / 8) + chunk));
+              ptx::load_shared_uint4(memory.a(at.slot).chunk_at(k, panel * (kPanel / 8) + chunk));
           const uint32_t pairs[] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
@@ -161,7 +154,7 @@ __device__ __forceinline__ void sum(const Memory& memory, const Arguments& args,
       for (int distance = kLanes; distance < 32; distance *= 2)
         one += __shfl_xor_sync(0xffffffff, one, distance);
     if (!counts || lane >= kLanes) continue;
-    float* to = sums_of(args, piece.tile, piece.slot) + row + chunk * 8;
+    float* to = sums_of(args, piece.tile, piece.partial) + row + chunk * 8;
 #pragma unroll
     for (int i = 0; i < 8; i += 4)
       *reinterpret_cast<float4*>(to + i) = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
@@ -169,10 +162,10 @@ __device__ __forceinline__ void sum(const Memory& memory, const Arguments& args,
 }
 
 // d = a^T b over some steps of K, for 64 rows of d
-__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kStages>& at, int steps,
+__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots>& at, int steps,
                                          int consumer, int thread) {
-  const Ring<kStages> ring = memory.ring();
-  RingPlace<kStages> before = at;
+  const Ring<kSlots> ring = memory.ring();
+  RingPlace<kSlots> before = at;
   const auto release = [&] {
     if (thread < kCluster) ring.release_at(before, thread);
   };
@@ -185,7 +178,7 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
 #pragma unroll
     for (int k = 0; k < kBlockK; k += kStepK)
       ptx::Wgmma<kColumns>::shared<Major::kOther, Major::kOther>(
-          d, memory.a(at.stage).sum_rows(k, consumer * kWarpgroupRows), memory.b(at.stage).sum_rows(k, 0),
+          d, memory.a(at.slot).sum_rows(k, consumer * kWarpgroupRows), memory.b(at.slot).sum_rows(k, 0),
           true);
     ptx::wgmma_commit();
     if (step > 0) {
@@ -224,14 +217,15 @@ __device__ __forceinline__ void consume(const Memory& memory, const Arguments& a
                                         uint32_t rank) {
   const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
   const int strip = static_cast<int>(rank) * kConsumers + me;  // of 64 rows of a tile
-  RingPlace<kStages> at;
+  RingPlace<kSlots> at;
   for (Split::PiecesOf pieces(args.split, worker); pieces.next();) {
     const Piece piece = pieces.piece();
     Sums d;
     multiply(d, memory, at, piece.end - piece.begin, me, thread);
     const TilePlace tile = place_of(args, piece.tile);
-    float4* to = args.slots + int64_t{piece.slot} * kFoursOfSlot + strip * kFours * kWarpgroup + thread;
-    if (piece.slot == Piece::kNoSlot) {
+    float4* to =
+        args.partials + int64_t{piece.partial} * kFoursOfPartial + strip * kFours * kWarpgroup + thread;
+    if (piece.partial == Piece::kNoPartial) {
 #pragma unroll
       for (int i = 0; i < kFours; ++i)
         store(args, tile.row + strip * kWarpgroupRows, tile.column, i, thread, four_of(d, i));
@@ -274,9 +268,9 @@ __device__ __forceinline__ void add_sums(const Arguments& args, int at) {
   float total = 0;
   for (int column = 0; column < args.column_tiles; ++column) {
     const int tile = tile_at(args, at / kTileRows, column);
-    const auto add = [&](int slot) { total += sums_of(args, tile, slot)[at % kTileRows]; };
-    if (tile < args.split.whole_tiles()) add(Piece::kNoSlot);
-    for (Split::SlotsOf slots(args.split, tile); slots.next();) add(slots.slot());
+    const auto add = [&](int partial) { total += sums_of(args, tile, partial)[at % kTileRows]; };
+    if (tile < args.split.whole_tiles()) add(Piece::kNoPartial);
+    for (Split::PartialsOf partials(args.split, tile); partials.next();) add(partials.partial());
   }
   if (args.e != nullptr) total += __bfloat162float(args.sums[at]);
   args.sums[at] = __float2bfloat16_rn(total);
@@ -289,10 +283,10 @@ __global__ __launch_bounds__(kWarpgroup) void add_parts_kernel(const __grid_cons
   if (after >= 0) return add_sums(args, after * kWarpgroup + static_cast<int>(threadIdx.x));
   const int tile = args.split.whole_tiles() + blockIdx.x / kBlocksOfTile,
             first = blockIdx.x % kBlocksOfTile * kFoursOfBlock, thread = threadIdx.x;
-  const float4* from = args.slots + first * kWarpgroup + thread;
+  const float4* from = args.partials + first * kWarpgroup + thread;
   float4 sums[kFoursOfBlock] = {};
-  for (Split::SlotsOf slots(args.split, tile); slots.next();) {
-    const float4* part = from + int64_t{slots.slot()} * kFoursOfSlot;
+  for (Split::PartialsOf partials(args.split, tile); partials.next();) {
+    const float4* part = from + int64_t{partials.partial()} * kFoursOfPartial;
 #pragma unroll
     for (int i = 0; i < kFoursOfBlock; ++i) {
       const float4 four = part[i * kWarpgroup];
@@ -312,9 +306,9 @@ int count(int64_t size, int64_t of_one) { return static_cast<int>(cuda::divide_u
 
 cudaError_t run_over_rows(const Product& p, int multiprocessors, cudaStream_t stream) {
   const int row_tiles = count(p.m, kTileRows), column_tiles = count(p.n, kTileColumns),
-            tiles = row_tiles * column_tiles, workers = std::min(multiprocessors / kCluster, kMostParts);
-  Arguments args{.split = Split(tiles, count(p.k, kBlockK), workers, kMostParts),
-                 .slots = reinterpret_cast<float4*>(p.partials),
+            tiles = row_tiles * column_tiles, workers = std::min(multiprocessors / kCluster, kMostPartials);
+  Arguments args{.split = Split(tiles, count(p.k, kBlockK), workers, kMostPartials),
+                 .partials = reinterpret_cast<float4*>(p.partials),
                  .parts_of_sums = p.partials + kSumsFrom,
                  .sums = static_cast<__nv_bfloat16*>(p.sums),
                  .d = static_cast<__nv_bfloat16*>(const_cast<void*>(p.d.data)),
@@ -327,7 +321,9 @@ cudaError_t run_over_rows(const Product& p, int multiprocessors, cudaStream_t st
                  .column_tiles = column_tiles,
                  .summed = static_cast<int>(p.summed)};
   const auto map = [](CUtensorMap& to, const Matrix& from, int64_t rows, int64_t columns) {
-    return attention::sm90::make_matrix_map(&to, from.data, rows, columns, from.ld, kBlockK);
+    return make_tensor_map(
+        to,
+        MatrixBoxes{.data = from.data, .rows = rows, .columns = columns, .ld = from.ld, .box_rows = kBlockK});
   };
   if (!map(args.a, p.a, p.k, p.m) || !map(args.b, p.b, p.k, p.n)) return cudaErrorInvalidValue;
   const cudaError_t launched =

@@ -78,9 +78,9 @@ constexpr int64_t kColumnsOfPartial = 192;
 constexpr int64_t partial_columns(int64_t n) { return cuda::divide_up(n, kColumnsOfPartial); }
 // With kOverRows: parts of the sums of tiles of 256 x 256, and 256 sums of a of each part and each whole tile
 constexpr int64_t kTileOverRows = 256;
-constexpr int kMostParts = 120, kMostSummedTiles = 1024;
+constexpr int kMostPartials = 120, kMostSummedTiles = 1024;
 constexpr int64_t kOverRowsBytes =
-    (kMostParts * kTileOverRows + kMostParts + kMostSummedTiles) * kTileOverRows * 4;
+    (kMostPartials * kTileOverRows + kMostPartials + kMostSummedTiles) * kTileOverRows * 4;
 
 // The same as `gemm`, if it is one that we have a kernel for: bf16 or FP8 as above, one product, no factor,
 // rows and addresses multiples of 16 bytes.

@@ -2,28 +2,31 @@
 // was tried.
 #pragma once
 
+#include "kernels/hopper/sizes.h"
+
 namespace tessera::products {
 
-inline constexpr int kPanel = 64;       // columns of bf16 in the 128 bytes that the copy engine swizzles
-inline constexpr int kBlockK = kPanel;  // summed over in a stage of the ring
+using namespace hopper;
+
+inline constexpr int kBlockK = kPanel;  // summed over in a slot of the ring
 
 inline constexpr int kTileRows = 128, kTileColumns = 192;  // of a consumer: 192 sums a thread
 inline constexpr int kCluster = 2;  // CTAs with tiles one below the other: b is loaded once for both
-inline constexpr int kStages = 4;
+inline constexpr int kSlots = 4;
 
 inline constexpr int kConsumers = 2;  // warpgroups that multiply; one more loads
-inline constexpr int kThreads = (kConsumers + 1) * 128;
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 inline constexpr int kABytes = kTileRows * kBlockK * 2, kBBytes = kTileColumns * kBlockK * 2;
-inline constexpr int kStageBytes = kABytes + kBBytes;
+inline constexpr int kSlotBytes = kABytes + kBBytes;
 // Of a consumer, each a panel of its tile: operands and results of the epilogue
 inline constexpr int kBuffers = 2, kBufferBytes = kTileRows * kPanel * 2;
 inline constexpr int kScratchBytes = 4 * kPanel * 4;  // of a consumer: its warps' sums of a panel's columns
-inline constexpr int kBarrierBytes = (2 * kStages + kBuffers * kConsumers) * 8;
-inline constexpr int kSharedBytes = kStages * kStageBytes +
+inline constexpr int kBarrierBytes = (2 * kSlots + kBuffers * kConsumers) * 8;
+inline constexpr int kSharedBytes = kSlots * kSlotBytes +
                                     kConsumers * (kBuffers * kBufferBytes + kScratchBytes) + kBarrierBytes +
                                     kConsumers * 4;  // see Memory::largest()
-static_assert(kSharedBytes <= 232448);               // what a CTA can have
+static_assert(kSharedBytes <= kSharedBytesOfCta);
 
 }  // namespace tessera::products

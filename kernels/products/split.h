@@ -7,7 +7,7 @@
 //   more tiles than workers: each worker takes as many whole tiles as the workers divide; all workers have
 //     the rest of the tiles
 // So workers that run at the same time read the same steps of different tiles, mostly from L2 then.
-// The parts of a sum go to slots in memory, to be added up in their order.
+// The parts of a sum go to partials in memory, to be added up in their order.
 //
 // Each cut makes smaller pieces, and each piece costs some time of its own. So there are as many cuts as make
 // the slowest worker fastest.
@@ -21,10 +21,10 @@
 namespace tessera::products {
 
 struct Piece {
-  static constexpr int kNoSlot = -1;  // it has all steps of its tile
+  static constexpr int kNoPartial = -1;  // it has all steps of its tile
 
   int tile, begin, end;  // steps
-  int slot;
+  int partial;
 };
 
 class Split {
@@ -33,11 +33,11 @@ class Split {
   struct Cut {
     int first_tile, tiles, first_worker, workers;
     int first_step, steps, parts;
-    int first_slot;
+    int first_partial;
 
     TESSERA_HOST_DEVICE int pieces() const { return tiles * parts; }
-    TESSERA_HOST_DEVICE bool has_slots_of(int tile) const {
-      return first_slot != Piece::kNoSlot && tile >= first_tile && tile < first_tile + tiles;
+    TESSERA_HOST_DEVICE bool has_partials_of(int tile) const {
+      return first_partial != Piece::kNoPartial && tile >= first_tile && tile < first_tile + tiles;
     }
     TESSERA_HOST_DEVICE int step_of(int part) const {
       return first_step + static_cast<int>(int64_t{steps} * part / parts);
@@ -45,14 +45,14 @@ class Split {
   };
 
  public:
-  // All at least 1, and slots for all workers
-  Split(int tiles, int steps, int workers, int most_slots) {
+  // All at least 1, and partials for all workers
+  Split(int tiles, int steps, int workers, int most_partials) {
     int64_t least = INT64_MAX;
     for (int cuts = 1; cuts <= kMostCuts; ++cuts) {
       Split other;
       other.cut(tiles, steps, workers, cuts);
       const int64_t cost = other.cost_of_slowest(workers);
-      if (other.slots_ > most_slots || cost >= least) continue;
+      if (other.partials_ > most_partials || cost >= least) continue;
       *this = other;
       least = cost;
     }
@@ -77,7 +77,7 @@ class Split {
       return {.tile = c.first_tile + at_ % c.tiles,
               .begin = c.step_of(part),
               .end = c.step_of(part + 1),
-              .slot = c.first_slot == Piece::kNoSlot ? Piece::kNoSlot : c.first_slot + at_};
+              .partial = c.first_partial == Piece::kNoPartial ? Piece::kNoPartial : c.first_partial + at_};
     }
 
    private:
@@ -87,20 +87,20 @@ class Split {
     int worker_, cut_ = -1, at_ = 0;
   };
 
-  // The slots of a tile, in the order in which the parts of its sums are added up: the same with slot()
-  class SlotsOf {
+  // The partials of a tile, in the order in which the parts of its sums are added up: the same with partial()
+  class PartialsOf {
    public:
-    TESSERA_HOST_DEVICE SlotsOf(const Split& split, int tile) : split_(split), tile_(tile) {}
+    TESSERA_HOST_DEVICE PartialsOf(const Split& split, int tile) : split_(split), tile_(tile) {}
     TESSERA_HOST_DEVICE bool next() {
       ++part_;
-      while (cut_ < 0 || part_ >= cut().parts || !cut().has_slots_of(tile_)) {
+      while (cut_ < 0 || part_ >= cut().parts || !cut().has_partials_of(tile_)) {
         if (++cut_ == split_.count_) return false;
         part_ = 0;
       }
       return true;
     }
-    TESSERA_HOST_DEVICE int slot() const {
-      return cut().first_slot + part_ * cut().tiles + tile_ - cut().first_tile;
+    TESSERA_HOST_DEVICE int partial() const {
+      return cut().first_partial + part_ * cut().tiles + tile_ - cut().first_tile;
     }
 
    private:
@@ -110,8 +110,10 @@ class Split {
     int tile_, cut_ = -1, part_ = 0;
   };
 
-  int slots() const { return slots_; }
-  TESSERA_HOST_DEVICE int whole_tiles() const { return whole_tiles_; }  // the first ones; they have no slots
+  int partials() const { return partials_; }
+  TESSERA_HOST_DEVICE int whole_tiles() const {
+    return whole_tiles_;
+  }  // the first ones; they have no partials
 
  private:
   static constexpr int kMostCuts = 4;
@@ -137,11 +139,11 @@ class Split {
         rest.first_step += next.steps, rest.steps -= next.steps;
       }
       if (next.steps == steps && next.parts == 1) {
-        next.first_slot = Piece::kNoSlot;
+        next.first_partial = Piece::kNoPartial;
         whole_tiles_ += next.tiles;
       } else {
-        next.first_slot = slots_;
-        slots_ += next.tiles * next.parts;
+        next.first_partial = partials_;
+        partials_ += next.tiles * next.parts;
       }
       cuts_[count_++] = next;
     }
@@ -159,7 +161,7 @@ class Split {
   }
 
   Cut cuts_[kMostCuts] = {};
-  int count_ = 0, slots_ = 0, whole_tiles_ = 0;
+  int count_ = 0, partials_ = 0, whole_tiles_ = 0;
 };
 
 }  // namespace tessera::products

@@ -1,21 +1,15 @@
 // What the warpgroups of a product share: arguments, tiles, shared memory, barriers.
 #pragma once
 
-#include "kernels/attention/sm90/pipeline.cuh"
-#include "kernels/attention/sm90/tile.cuh"
+#include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tile.cuh"
 #include "kernels/products/product.h"
 #include "kernels/products/shape.h"
 
 namespace tessera::products {
 
-namespace ptx = attention::ptx;
-using attention::sm90::kWarpgroup;
-using attention::sm90::Ring;
-using attention::sm90::RingPlace;
-using attention::sm90::Tile;
-
-inline constexpr int kHalves = kTileRows / attention::sm90::kWarpgroupRows;
-// A consumer's, of its tile: wgmma's layout (kernels/attention/sm90/ptx.cuh) for each 64 rows
+inline constexpr int kHalves = kTileRows / kWarpgroupRows;
+// A consumer's, of its tile: wgmma's layout (kernels/hopper/ptx.cuh) for each 64 rows
 using Sums = float[kHalves][kTileColumns / 2];
 
 struct Arguments {
@@ -31,7 +25,7 @@ struct Arguments {
 };
 
 // Named barriers, each of two: of the threads of a consumer; and of a consumer whose turn it is to multiply.
-// It waits for the other to have begun all its products: earlier, the parity of a stage that is two rounds of
+// It waits for the other to have begun all its products: earlier, the parity of a slot that is two rounds of
 // the ring ahead would be that of the round under way.
 enum : int { kConsumerBarrier = 1, kTurnBarrier = kConsumerBarrier + kConsumers };
 
@@ -49,17 +43,15 @@ __device__ __forceinline__ TilePlace place_of(const Arguments& args, int index, 
 struct Memory {
   uint32_t base;
 
-  __device__ __forceinline__ Tile<kTileRows, kBlockK> a(int stage) const {
-    return {base + stage * kStageBytes};
-  }
-  __device__ __forceinline__ uint32_t b(int stage) const { return base + stage * kStageBytes + kABytes; }
+  __device__ __forceinline__ Tile<kTileRows, kBlockK> a(int slot) const { return {base + slot * kSlotBytes}; }
+  __device__ __forceinline__ uint32_t b(int slot) const { return base + slot * kSlotBytes + kABytes; }
   __device__ __forceinline__ Tile<kTileRows, kPanel> buffer(int consumer, int which) const {
-    return {base + kStages * kStageBytes + (consumer * kBuffers + which) * kBufferBytes};
+    return {base + kSlots * kSlotBytes + (consumer * kBuffers + which) * kBufferBytes};
   }
   __device__ __forceinline__ uint32_t scratch(int consumer) const {
     return buffer(kConsumers, 0).base + consumer * kScratchBytes;
   }
-  __device__ __forceinline__ Ring<kStages> ring() const { return {scratch(kConsumers)}; }
+  __device__ __forceinline__ Ring<kSlots> ring() const { return {scratch(kConsumers)}; }
   // Bits of the largest magnitude that a consumer has written in FP8
   static __device__ __forceinline__ uint32_t* largest(int consumer) {
     extern __shared__ __align__(1024) char shared[];
@@ -67,7 +59,7 @@ struct Memory {
   }
   // Full once an operand of the epilogue has come
   __device__ __forceinline__ uint32_t operand_barrier(int consumer, int which) const {
-    return ring().base + Ring<kStages>::kBytes + (consumer * kBuffers + which) * 8;
+    return ring().base + Ring<kSlots>::kBytes + (consumer * kBuffers + which) * 8;
   }
 };
 

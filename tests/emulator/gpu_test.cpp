@@ -8,12 +8,12 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/attention/sm90/ptx.cuh"
+#include "kernels/hopper/ptx.cuh"
 
 namespace emulator {
 namespace {
 
-namespace ptx = tessera::attention::ptx;
+namespace ptx = tessera::ptx;
 
 Grid grid_of(unsigned blocks, unsigned threads) { return {.blocks = {blocks}, .threads = {threads}}; }
 

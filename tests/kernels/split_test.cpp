@@ -9,7 +9,7 @@
 namespace tessera::products {
 namespace {
 
-constexpr int kMostSlots = 128;
+constexpr int kMostPartials = 128;
 
 struct Sizes {
   int tiles, steps, workers;
@@ -21,32 +21,31 @@ std::vector<Piece> pieces_of(const Split& split, int worker) {
   return pieces;
 }
 
-// The pieces of each tile by their slots, one after another, are all its steps.
+// The pieces of each tile by their partials, one after another, are all its steps.
 void expect_whole(const Sizes& sizes) {
-  SCOPED_TRACE(::testing::Message() << sizes.tiles << " tiles, " << sizes.steps << " steps, "
-                                    << sizes.workers);
-  const Split split(sizes.tiles, sizes.steps, sizes.workers, kMostSlots);
+  SCOPED_TRACE(::testing::Message() << sizes.tiles << " tiles, " << sizes.steps << " steps, " << sizes.workers);
+  const Split split(sizes.tiles, sizes.steps, sizes.workers, kMostPartials);
   std::map<int, Piece> by_slot;
   std::set<int> whole;
   for (int worker = 0; worker < sizes.workers; ++worker)
     for (const Piece& piece : pieces_of(split, worker)) {
       ASSERT_LT(piece.begin, piece.end);
-      if (piece.slot == Piece::kNoSlot) {
+      if (piece.partial == Piece::kNoPartial) {
         EXPECT_TRUE(piece.begin == 0 && piece.end == sizes.steps);
         EXPECT_LT(piece.tile, split.whole_tiles());
         EXPECT_TRUE(whole.insert(piece.tile).second);
       } else {
-        EXPECT_TRUE(by_slot.emplace(piece.slot, piece).second);
+        EXPECT_TRUE(by_slot.emplace(piece.partial, piece).second);
       }
     }
   ASSERT_EQ(static_cast<int>(whole.size()), split.whole_tiles());
-  EXPECT_EQ(static_cast<int>(by_slot.size()), split.slots());
-  EXPECT_LE(split.slots(), kMostSlots);
-  EXPECT_TRUE(by_slot.empty() || by_slot.rbegin()->first == split.slots() - 1);
+  EXPECT_EQ(static_cast<int>(by_slot.size()), split.partials());
+  EXPECT_LE(split.partials(), kMostPartials);
+  EXPECT_TRUE(by_slot.empty() || by_slot.rbegin()->first == split.partials() - 1);
   for (int tile = 0; tile < sizes.tiles; ++tile) {
     int step = 0;
-    for (Split::SlotsOf slots(split, tile); slots.next();) {
-      const auto found = by_slot.find(slots.slot());
+    for (Split::PartialsOf partials(split, tile); partials.next();) {
+      const auto found = by_slot.find(partials.partial());
       ASSERT_NE(found, by_slot.end());
       EXPECT_EQ(found->second.tile, tile);
       EXPECT_EQ(found->second.begin, step);
@@ -65,7 +64,7 @@ TEST(Split, HasEveryStepOfEveryTileOnce) {
 TEST(Split, SharesEqually) {
   constexpr Sizes kSizes[] = {{27, 1024, 66}, {9, 1024, 66}, {36, 1024, 66}, {133, 256, 66}, {591, 1024, 66}};
   for (const auto& [tiles, steps, workers] : kSizes) {
-    const Split split(tiles, steps, workers, kMostSlots);
+    const Split split(tiles, steps, workers, kMostPartials);
     const double share = static_cast<double>(tiles) * steps / workers;
     for (int worker = 0; worker < workers; ++worker) {
       int sum = 0;
@@ -77,7 +76,7 @@ TEST(Split, SharesEqually) {
 
 // What small pieces would cost is more than what they would save.
 TEST(Split, LeavesAWorkerOutRatherThanCutSmall) {
-  const Split split(65, 256, 66, kMostSlots);
+  const Split split(65, 256, 66, kMostPartials);
   EXPECT_EQ(split.whole_tiles(), 65);
   EXPECT_TRUE(pieces_of(split, 65).empty());
 }

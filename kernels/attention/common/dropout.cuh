@@ -3,8 +3,8 @@
 // (kernels/base/dropout.h), and exchange words that have a bit an element.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/dropout.h"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention {
 

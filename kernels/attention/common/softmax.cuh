@@ -12,8 +12,8 @@
 
 #include <cmath>
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/common/view.h"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention {
 

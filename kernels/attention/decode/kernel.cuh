@@ -115,18 +115,18 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
                 a.k.one_head(sequence, row.kv_head), a.v.one_head(sequence, row.kv_head), a.head_dim, first,
                 end);
 #pragma unroll
-  for (int stage = 0; stage < Tile::kStages - 1; ++stage) ring.start(stage);
+  for (int slot = 0; slot < Tile::kSlots - 1; ++slot) ring.start(slot);
   auto heads =
       Kernel::heads(a, sequence, row, reinterpret_cast<float*>(memory + Memory<Tile, Kernel>::kRings));
-  int stage = 0;
+  int slot = 0;
 #pragma unroll 1
   for (int key = first; key < end; key += kUnitKeys<Tile>) {
-    ptx::cp_async_wait<Tile::kStages - 2>();
+    ptx::cp_async_wait<Tile::kSlots - 2>();
     // The tile has come for all lanes, and all are done with the one before, which is replaced.
     __syncwarp();
-    ring.start(stage == 0 ? Tile::kStages - 1 : stage - 1);
-    heads.take(ring.k_tile(stage), ring.v_tile(stage), end - key);
-    stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
+    ring.start(slot == 0 ? Tile::kSlots - 1 : slot - 1);
+    heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
+    slot = slot + 1 == Tile::kSlots ? 0 : slot + 1;
   }
   __syncthreads();  // every warp is done with its ring, where the sums come
   const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};

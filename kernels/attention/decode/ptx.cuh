@@ -5,7 +5,7 @@
 
 #include "kernels/attention/sm80/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // An 8 x 8 matrix of 16-bit elements, of which lane l holds row l/4, columns 2(l%4), +1: transposed
 // (9.7.14.5.17 movmatrix)
@@ -15,4 +15,4 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
   return y;
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

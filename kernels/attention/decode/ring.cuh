@@ -32,8 +32,8 @@ template <class Tile, class T>
 class Ring {
  public:
   using Rows = SharedRows<Tile>;
-  static constexpr int kStages = Tile::kStages;
-  static constexpr int kBytes = kStages * 2 * Rows::kBytes;
+  static constexpr int kSlots = Tile::kSlots;
+  static constexpr int kBytes = kSlots * 2 * Rows::kBytes;
 
   // `shared` is this warp's memory; the first tile begins with key `first`. Rows from key `end` on become
   // zeros, and so do columns behind those of a head.
@@ -48,18 +48,18 @@ class Ring {
         chunks_(head_dim / kPerChunk) {}
 
   // Starts copying the next tile, if there is one, and closes a group of cp.async.
-  __device__ __forceinline__ void start(int stage) {
+  __device__ __forceinline__ void start(int slot) {
     if (rows_ > 0) {
-      copy(k_tile(stage), k_, k_row_);
-      copy(v_tile(stage), v_, v_row_);
+      copy(k_tile(slot), k_, k_row_);
+      copy(v_tile(slot), v_, v_row_);
     }
     k_ += kUnitKeys<Tile> * k_row_;
     v_ += kUnitKeys<Tile> * v_row_;
     rows_ -= kUnitKeys<Tile>;
     ptx::cp_async_commit();
   }
-  __device__ __forceinline__ Rows k_tile(int stage) const { return {shared_ + stage * 2 * Rows::kBytes}; }
-  __device__ __forceinline__ Rows v_tile(int stage) const { return {k_tile(stage).base + Rows::kBytes}; }
+  __device__ __forceinline__ Rows k_tile(int slot) const { return {shared_ + slot * 2 * Rows::kBytes}; }
+  __device__ __forceinline__ Rows v_tile(int slot) const { return {k_tile(slot).base + Rows::kBytes}; }
 
  private:
   // A warp copies kRowsAtOnce rows at once, or a row in kParts.

@@ -7,19 +7,19 @@
 
 namespace tessera::attention::decode {
 
-// A CTA has kWarps warps, each with a ring of kStages tiles of kKeys keys and values, padded to kWidth
+// A CTA has kWarps warps, each with a ring of kSlots tiles of kKeys keys and values, padded to kWidth
 // columns. All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
 template <int kWidth_>
 struct Bf16Tile {
   static constexpr int kWidth = kWidth_, kElement = 2;  // bytes
   static constexpr int kWarps = kWidth == 256 ? 2 : 4, kKeys = 16;
-  static constexpr int kStages = kWidth == 64 ? 6 : kWidth == 96 ? 4 : 3;
+  static constexpr int kSlots = kWidth == 64 ? 6 : kWidth == 96 ? 4 : 3;
 };
 template <int kWidth_>
 struct F32Tile {
   static constexpr int kWidth = kWidth_, kElement = 4;
   static constexpr int kWarps = kWidth == 64 ? 4 : 2, kKeys = kWidth == 256 ? 8 : 16;
-  static constexpr int kStages = 2;
+  static constexpr int kSlots = 2;
 };
 
 // The width of the tiles that hold heads of this many columns
@@ -31,7 +31,7 @@ constexpr int tile_width(AttnDtype dtype, int head_dim) {
 
 // A unit is what the warps of a CTA take together: the least that CTAs share out among them.
 template <class Tile>
-inline constexpr int kUnitKeys = Tile::kWarps * Tile::kKeys;
+inline constexpr int kUnitKeys = Tile::kWarps* Tile::kKeys;
 constexpr int unit_keys(AttnDtype dtype, int head_dim) {
   const int width = tile_width(dtype, head_dim);
   if (dtype == ATTN_BF16) return width == 256 ? kUnitKeys<Bf16Tile<256>> : kUnitKeys<Bf16Tile<128>>;

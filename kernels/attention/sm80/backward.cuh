@@ -33,13 +33,13 @@ namespace tessera::attention::sm80 {
 
 template <class Tile>
 struct BackwardMemory {
-  static constexpr int kStages = 2;  // of everything that belongs to a query tile
+  static constexpr int kSlots = 2;  // of everything that belongs to a query tile
   using Keys = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
   using Queries = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
   using Scores = SharedTile<Tile::kBlockK, 64>;  // dS^T; kBlockQ of the 64 columns are used
   static constexpr int kRowsBytes = Tile::kBlockQ * 4;
   static constexpr int kTicket =
-      2 * Keys::kBytes + kStages * (2 * Queries::kBytes + Scores::kBytes + 2 * kRowsBytes);
+      2 * Keys::kBytes + kSlots * (2 * Queries::kBytes + Scores::kBytes + 2 * kRowsBytes);
   static constexpr int kSpans = kTicket + 16;
   static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
@@ -47,17 +47,17 @@ struct BackwardMemory {
 
   __device__ __forceinline__ Keys k() const { return {base}; }
   __device__ __forceinline__ Keys v() const { return {base + Keys::kBytes}; }
-  __device__ __forceinline__ Queries q(int stage) const {
-    return {base + 2 * Keys::kBytes + stage * Queries::kBytes};
+  __device__ __forceinline__ Queries q(int slot) const {
+    return {base + 2 * Keys::kBytes + slot * Queries::kBytes};
   }
-  __device__ __forceinline__ Queries dout(int stage) const { return {q(kStages + stage).base}; }
-  __device__ __forceinline__ Scores ds(int stage) const {
-    return {q(2 * kStages).base + stage * Scores::kBytes};
+  __device__ __forceinline__ Queries dout(int slot) const { return {q(kSlots + slot).base}; }
+  __device__ __forceinline__ Scores ds(int slot) const {
+    return {q(2 * kSlots).base + slot * Scores::kBytes};
   }
-  __device__ __forceinline__ uint32_t log2_sum_exp(int stage) const {
-    return ds(kStages).base + stage * 2 * kRowsBytes;
+  __device__ __forceinline__ uint32_t log2_sum_exp(int slot) const {
+    return ds(kSlots).base + slot * 2 * kRowsBytes;
   }
-  __device__ __forceinline__ uint32_t delta(int stage) const { return log2_sum_exp(stage) + kRowsBytes; }
+  __device__ __forceinline__ uint32_t delta(int slot) const { return log2_sum_exp(slot) + kRowsBytes; }
   __device__ __forceinline__ uint32_t ticket() const { return base + kTicket; }
   __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
     return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
@@ -158,12 +158,12 @@ struct QueryLoader {
         heads_left(a.group) {}
 
   // The next tile, if there is one: a group of copies
-  __device__ __forceinline__ void start(const BackwardMemory<Tile>& memory, int stage) {
+  __device__ __forceinline__ void start(const BackwardMemory<Tile>& memory, int slot) {
     if (heads_left > 0) {
-      q.start(memory.q(stage), a.tokens - tile * kBlockQ);
-      dout.start(memory.dout(stage), a.tokens - tile * kBlockQ);
+      q.start(memory.q(slot), a.tokens - tile * kBlockQ);
+      dout.start(memory.dout(slot), a.tokens - tile * kBlockQ);
       if (threadIdx.x < kBlockQ / 2)
-        ptx::cp_async_16(memory.log2_sum_exp(stage) + threadIdx.x * 16, statistics);
+        ptx::cp_async_16(memory.log2_sum_exp(slot) + threadIdx.x * 16, statistics);
       q.move(1);
       dout.move(1);
       statistics += kBlockQ;
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   load_queries.start(memory, 1);
 
   int dq_tile = kv_head_index * a.group * a.query_blocks + tiles.begin;  // counted over all heads
-  for (int tile = tiles.begin, stage = 0;; ++tile, ++dq_tile, stage ^= 1) {
+  for (int tile = tiles.begin, slot = 0;; ++tile, ++dq_tile, slot ^= 1) {
     if (tiles.empty()) break;
     if (tile == tiles.end) {
       dq_tile += tiles.behind();  // the first tile of the next head
@@ -298,18 +298,18 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
       for (int pass = 0; pass < kBlockQ; pass += kPassQ) {
         Accumulator<kWarpK, kPassQ> p, ds;
         p.clear();
-        multiply_rows_rows(p, memory.k(), warp_row, memory.q(stage), pass);
+        multiply_rows_rows(p, memory.k(), warp_row, memory.q(slot), pass);
         if (!seeing.all({first_q + pass, first_q + pass + kPassQ}))
           mask_transposed(p, first_k, first_q + pass, mask);
         ds.clear();
-        multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(stage), pass);
+        multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(slot), pass);
         const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
-        scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(stage) + pass * 4,
-                                      memory.delta(stage) + pass * 4, kept, a.dropout.scale());
+        scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(slot) + pass * 4,
+                                      memory.delta(slot) + pass * 4, kept, a.dropout.scale());
         const auto ds_packed = operand_a(ds);
-        if (part == 0) store_scores(memory.ds(stage), warp_row, pass, ds_packed);
-        multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(stage), part), pass);
-        multiply_registers_rows(dk, ds_packed, columns_of<kSplitD>(memory.q(stage), part), pass);
+        if (part == 0) store_scores(memory.ds(slot), warp_row, pass, ds_packed);
+        multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(slot), part), pass);
+        multiply_registers_rows(dk, ds_packed, columns_of<kSplitD>(memory.q(slot), part), pass);
       }
     }
 
@@ -319,12 +319,12 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
     wait_turn<kDeterministic>(adders, key_block, tile_adders.last);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
-    // more, whose stage the next load overwrites, nor dS of step i - 1, whose stage step i + 1 overwrites. In
+    // more, whose slot the next load overwrites, nor dS of step i - 1, whose slot step i + 1 overwrites. In
     // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
     // passed on.
     __syncthreads();
     pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, tiles, block);
-    load_queries.start(memory, stage);
+    load_queries.start(memory, slot);
 
     typename QueryGradient<Tile>::Part dq;
     if (kDeterministic && key_block < tile_adders.last) {
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
       dq.clear();
     }
     const Span rows = tile_adders.rows(first_q, key_block * kBlockK);
-    multiply_cols_cols(dq, memory.ds(stage), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
+    multiply_cols_cols(dq, memory.ds(slot), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
     if (!kDeterministic) {
       gradient.add(dq_sums, dq);
     } else if (key_block > tile_adders.first) {

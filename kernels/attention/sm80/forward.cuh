@@ -34,15 +34,15 @@ template <class Tile>
 struct ForwardMemory {
   using Q = SharedTile<Tile::kBlockQ, Tile::kHeadDim>;
   using KV = SharedTile<Tile::kBlockK, Tile::kHeadDim>;
-  static constexpr int kStages = 2;  // of K, V
-  static constexpr int kSpans = Q::kBytes + kStages * 2 * KV::kBytes;
+  static constexpr int kSlots = 2;  // of K, V
+  static constexpr int kSpans = Q::kBytes + kSlots * 2 * KV::kBytes;
   static constexpr int kBytes = kSpans + Tile::kWarps * WarpSpans::kBytes;
 
   uint32_t base = shared_memory();
 
   __device__ __forceinline__ Q q() const { return {base}; }
-  __device__ __forceinline__ KV k(int stage) const { return {base + Q::kBytes + stage * KV::kBytes}; }
-  __device__ __forceinline__ KV v(int stage) const { return {k(kStages + stage).base}; }
+  __device__ __forceinline__ KV k(int slot) const { return {base + Q::kBytes + slot * KV::kBytes}; }
+  __device__ __forceinline__ KV v(int slot) const { return {k(kSlots + slot).base}; }
   __device__ __forceinline__ WarpSpans spans() const {  // of this thread's warp
     return {base + kSpans + threadIdx.x / 32 * WarpSpans::kBytes};
   }
@@ -112,17 +112,17 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   WarpSoftmax<kWarpQ / 16> softmax(a.scale);
   const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
-  int stage = 0;
-  for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, stage ^= 1) {
+  int slot = 0;
+  for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, slot ^= 1) {
     ptx::cp_async_wait<0>();
     // K_j, V_j (and Q) have come for this thread: with the barrier, for all. It also tells that every warp is
-    // done with step j + 1, whose stage the next load overwrites.
+    // done with step j + 1, whose slot the next load overwrites.
     __syncthreads();
     if (j > key_tiles.begin) {
       load_k.move(-1);
       load_v.move(-1);
-      load_k.start(memory.k(stage ^ 1));
-      load_v.start(memory.v(stage ^ 1));
+      load_k.start(memory.k(slot ^ 1));
+      load_v.start(memory.v(slot ^ 1));
       ptx::cp_async_commit();
     }
 
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
     Accumulator<kWarpQ, kBlockK> s;
     s.clear();
-    multiply_rows_rows(s, memory.q(), warp_row, memory.k(stage), 0);
+    multiply_rows_rows(s, memory.q(), warp_row, memory.k(slot), 0);
     if (!seen.all(columns)) {
       // A mask of its own: kept from the beginning it would take registers that there are not.
       mask_scores(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     softmax.update(s.at, o.at);
     if (kDropout) drop(s, a.dropout, b, h, first_q, first_k);
     const auto p = operand_a(s);
-    multiply_registers_rows(o, p, memory.v(stage), 0);
+    multiply_registers_rows(o, p, memory.v(slot), 0);
   }
 
   softmax.finish(o.at);

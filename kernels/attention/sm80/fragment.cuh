@@ -8,8 +8,8 @@
 // bf16 it is, word for word, the A operand of a next product (operand_a): it need not leave the registers.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/sm80/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention::sm80 {
 

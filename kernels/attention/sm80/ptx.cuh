@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // ldmatrix_x4(), each matrix transposed on the way
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
@@ -43,4 +43,4 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t shared_address) {
   return v;
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

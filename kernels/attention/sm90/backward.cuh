@@ -66,26 +66,26 @@ struct BackwardConsumer {
     return Shape::kDropout ? a.scale * a.dropout.scale() : a.scale;
   }
   __device__ __forceinline__ void wait_ds(RingPlace<2> of) const {
-    ptx::mbarrier_wait(memory.ds_full(of.stage), of.turn);
+    ptx::mbarrier_wait(memory.ds_full(of.slot), of.turn);
   }
   __device__ __forceinline__ void wait_ds_place(RingPlace<2> of) const {
-    ptx::mbarrier_wait(memory.ds_empty(of.stage), of.turn ^ 1);
+    ptx::mbarrier_wait(memory.ds_empty(of.slot), of.turn ^ 1);
   }
   __device__ __forceinline__ void release_ds(RingPlace<2> of) const {
-    if (warp_leader) ptx::mbarrier_arrive(memory.ds_empty(of.stage));
+    if (warp_leader) ptx::mbarrier_arrive(memory.ds_empty(of.slot));
   }
   __device__ __forceinline__ void publish_ds() const {
     ptx::fence_shared_for_async();
     __syncwarp();
-    if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().stage));
+    if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().slot));
   }
   // Of the step before
   __device__ __forceinline__ void begin_dk(Block& b) const {
-    multiply_registers_rows<kHeadDim, kBlockQ>(b.dk, b.p, memory.q(at.before().stage), 0);
+    multiply_registers_rows<kHeadDim, kBlockQ>(b.dk, b.p, memory.q(at.before().slot), 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void begin_dq(Block& b, RingPlace<2> of) const {
-    multiply_cols_cols<Shape::kPart, kBlockK>(b.dq, memory.ds(of.stage), group * Shape::kPartsApartQ,
+    multiply_cols_cols<Shape::kPart, kBlockK>(b.dq, memory.ds(of.slot), group * Shape::kPartsApartQ,
                                               memory.k(), group * Shape::kPartsApartD);
     ptx::wgmma_commit();
   }
@@ -113,7 +113,7 @@ struct BackwardConsumer {
     float x[kBlockQ / 2];      // S^T, P^T; dP^T, dS^T
     ptx::opaque(memory.base);  // else descriptors of all steps are computed ahead, and fill the registers
     begin_scores<kBefore>(b, x);
-    const ColumnStatistics log2_sum_exp(memory.rows(at.stage));
+    const ColumnStatistics log2_sum_exp(memory.rows(at.slot));
     Span seeing[2];
     bool masked = false;
     if constexpr (Shape::kAnyMask) {
@@ -159,9 +159,9 @@ struct BackwardConsumer {
     }
     begin_probability_gradients<kBefore>(b, x);
     if constexpr (kBefore > 1) gradient.put(b.dq, at.before().before(), b.role_before, gradient_scale());
-    const ColumnStatistics delta(memory.rows(at.stage) + kBlockQ * 4);
+    const ColumnStatistics delta(memory.rows(at.slot) + kBlockQ * 4);
     Adders adders{};
-    if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.stage));
+    if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.slot));
     ptx::wgmma_wait<0>();
     ptx::hold(x);
     ptx::hold(b.dv);
@@ -204,10 +204,10 @@ struct BackwardConsumer {
       ptx::hold(b.dk);
     }
     ptx::wgmma_fence();
-    multiply_rows_rows<kBlockQ>(s, memory.k(), row, memory.q(at.stage), 0);
+    multiply_rows_rows<kBlockQ>(s, memory.k(), row, memory.q(at.slot), 0);
     ptx::wgmma_commit();
     if constexpr (kBefore > 0) {
-      store_fragment(memory.ds(at.before().stage), row, 0, b.p);
+      store_fragment(memory.ds(at.before().slot), row, 0, b.p);
       begin_dk(b);
       if constexpr (kBefore > 1) begin_dq(b, at.before().before());
       publish_ds();
@@ -218,8 +218,8 @@ struct BackwardConsumer {
   __device__ __forceinline__ void begin_probability_gradients(Block& b, float (&dp)[kBlockQ / 2]) const {
     if constexpr (kBefore > 0) ptx::hold(b.dv);
     ptx::wgmma_fence();
-    multiply_rows_rows<kBlockQ>(dp, memory.v(), row, memory.dout(at.stage), 0);
-    multiply_registers_rows<kHeadDim, kBlockQ>(b.dv, b.p, memory.dout(at.stage), 0, 0, kBefore > 0);
+    multiply_rows_rows<kBlockQ>(dp, memory.v(), row, memory.dout(at.slot), 0);
+    multiply_registers_rows<kHeadDim, kBlockQ>(b.dv, b.p, memory.dout(at.slot), 0, 0, kBefore > 0);
     ptx::wgmma_commit();
   }
 
@@ -227,7 +227,7 @@ struct BackwardConsumer {
   // up once more rather than kept in registers.
   __device__ __forceinline__ Work<Shape> catch_up(Block& b) {
     wait_ds_place(at.before());
-    store_fragment(memory.ds(at.before().stage), row, 0, b.p);
+    store_fragment(memory.ds(at.before().slot), row, 0, b.p);
     publish_ds();
     const auto done = Work<Shape>::published(memory.work(), a);
     if (done.steps(a) > 1) {
@@ -299,14 +299,14 @@ struct BackwardConsumer {
   }
 
   // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of the
-  // stage that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
+  // slot that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
   __device__ __forceinline__ void write(Block& b, const Work<Shape>& done) const {
     using Gradients = typename Memory::Gradients;
     constexpr bool kThroughScores = kHeadDim == 64;
     const uint32_t rows = group * Gradients::kBytes;
-    const Gradients dk_out{(kThroughScores ? memory.ds(at.stage).base : memory.k().base) + rows};
+    const Gradients dk_out{(kThroughScores ? memory.ds(at.slot).base : memory.k().base) + rows};
     const Gradients dv_out{
-        (kThroughScores ? memory.ds(at.stage).base + Memory::Scores::kPanelBytes : memory.v().base) + rows};
+        (kThroughScores ? memory.ds(at.slot).base + Memory::Scores::kPanelBytes : memory.v().base) + rows};
     if constexpr (kThroughScores) {
       release_keys();
       wait_ds_place(at);
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (warp == 0) load<Shape>(a);
       if (warp == 1) Sender<Shape>{a}.template run<0, 1>();
       if (warp == 2) Sender<Shape>{a}.template run<1, 2>();
-      if (Sender<Shape>::kByStage && warp == 3) Sender<Shape>{a}.template run<0, 2>();
+      if (Sender<Shape>::kBySlot && warp == 3) Sender<Shape>{a}.template run<0, 2>();
     }
   } else {
     ptx::take_registers<kMultiplierRegisters>();

@@ -5,8 +5,8 @@
 
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mask.h"
-#include "kernels/attention/sm90/pipeline.cuh"
-#include "kernels/attention/sm90/tile.cuh"
+#include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tile.cuh"
 
 namespace tessera::attention::sm90 {
 
@@ -41,22 +41,21 @@ struct BackwardMemory {
   using Gradients = Tile<kWarpgroupRows, Shape::kHeadDim>;  // dK or dV of a warpgroup, on its way out
   using Part = Tile<Shape::kPart, Shape::kPart>;            // of dQ, finished
   using KeyRing = Ring<1>;
-  using QRing = Ring<Shape::kStages>;
-  using DoutRing = Ring<Shape::kStages>;
+  using QRing = Ring<Shape::kSlots>;
+  using DoutRing = Ring<Shape::kSlots>;
   static constexpr int kRowsBytes = 2 * Shape::kBlockQ * 4, kPartBytes = Shape::kPartFloats * 4;
-  static constexpr int kV = Keys::kBytes, kQ = 2 * Keys::kBytes,
-                       kDout = kQ + Shape::kStages * Queries::kBytes,
-                       kScores = kDout + Shape::kStages * Queries::kBytes,
-                       kParts = kScores + Shape::kStages * Scores::kBytes,
-                       kRows = kParts + Shape::kGroups * Shape::kStages * kPartBytes,
-                       kRings = kRows + Shape::kStages * kRowsBytes,
+  static constexpr int kV = Keys::kBytes, kQ = 2 * Keys::kBytes, kDout = kQ + Shape::kSlots * Queries::kBytes,
+                       kScores = kDout + Shape::kSlots * Queries::kBytes,
+                       kParts = kScores + Shape::kSlots * Scores::kBytes,
+                       kRows = kParts + Shape::kGroups * Shape::kSlots * kPartBytes,
+                       kRings = kRows + Shape::kSlots * kRowsBytes,
                        kBarriers = kRings + 2 * KeyRing::kBytes + QRing::kBytes + DoutRing::kBytes,
                        kWork =
-                           (kBarriers + (2 * Shape::kStages + 3 * Shape::kGroups * Shape::kStages) * 8 + 15) /
+                           (kBarriers + (2 * Shape::kSlots + 3 * Shape::kGroups * Shape::kSlots) * 8 + 15) /
                            16 * 16,
                        kAdders = kWork + (Shape::kAnyMask ? 24 : 16);
-  static constexpr int kBytes = kAdders + (Shape::kAnyMask ? Shape::kStages * 8 : 0);
-  static_assert(kBytes <= 227 * 1024);
+  static constexpr int kBytes = kAdders + (Shape::kAnyMask ? Shape::kSlots * 8 : 0);
+  static_assert(kBytes <= kSharedBytesOfCta);
 
   uint32_t base;
 
@@ -67,16 +66,14 @@ struct BackwardMemory {
   }
   __device__ __forceinline__ Keys k() const { return {base}; }
   __device__ __forceinline__ Keys v() const { return {base + kV}; }
-  __device__ __forceinline__ Queries q(int stage) const { return {base + kQ + stage * Queries::kBytes}; }
-  __device__ __forceinline__ Queries dout(int stage) const {
-    return {base + kDout + stage * Queries::kBytes};
+  __device__ __forceinline__ Queries q(int slot) const { return {base + kQ + slot * Queries::kBytes}; }
+  __device__ __forceinline__ Queries dout(int slot) const { return {base + kDout + slot * Queries::kBytes}; }
+  __device__ __forceinline__ Scores ds(int slot) const { return {base + kScores + slot * Scores::kBytes}; }
+  __device__ __forceinline__ uint32_t part(int group, int slot) const {
+    return base + kParts + (group * Shape::kSlots + slot) * kPartBytes;
   }
-  __device__ __forceinline__ Scores ds(int stage) const { return {base + kScores + stage * Scores::kBytes}; }
-  __device__ __forceinline__ uint32_t part(int group, int stage) const {
-    return base + kParts + (group * Shape::kStages + stage) * kPartBytes;
-  }
-  // LSE log2(e) and behind it delta of the queries in this stage of Q
-  __device__ __forceinline__ uint32_t rows(int q_stage) const { return base + kRows + q_stage * kRowsBytes; }
+  // LSE log2(e) and behind it delta of the queries in this slot of Q
+  __device__ __forceinline__ uint32_t rows(int q_slot) const { return base + kRows + q_slot * kRowsBytes; }
 
   __device__ __forceinline__ KeyRing k_ring() const { return {base + kRings}; }
   __device__ __forceinline__ KeyRing v_ring() const { return {base + kRings + KeyRing::kBytes}; }
@@ -84,25 +81,23 @@ struct BackwardMemory {
   __device__ __forceinline__ DoutRing dout_ring() const {
     return {base + kRings + 2 * KeyRing::kBytes + QRing::kBytes};
   }
-  // mbarriers. dS^T of a stage is there; is no longer needed (an arrival a warp)
-  __device__ __forceinline__ uint32_t ds_full(int stage) const { return base + kBarriers + 8 * stage; }
-  __device__ __forceinline__ uint32_t ds_empty(int stage) const {
-    return ds_full(Shape::kStages) + 8 * stage;
-  }
+  // mbarriers. dS^T of a slot is there; is no longer needed (an arrival a warp)
+  __device__ __forceinline__ uint32_t ds_full(int slot) const { return base + kBarriers + 8 * slot; }
+  __device__ __forceinline__ uint32_t ds_empty(int slot) const { return ds_full(Shape::kSlots) + 8 * slot; }
   // A warpgroup's part of dQ is in shared memory (an arrival a warp); has left it (one); the sum of the other
   // key blocks is in its place (one, and bytes)
-  __device__ __forceinline__ uint32_t part_full(int group, int stage) const {
-    return ds_empty(Shape::kStages) + 8 * (group * Shape::kStages + stage);
+  __device__ __forceinline__ uint32_t part_full(int group, int slot) const {
+    return ds_empty(Shape::kSlots) + 8 * (group * Shape::kSlots + slot);
   }
-  __device__ __forceinline__ uint32_t part_empty(int group, int stage) const {
-    return part_full(group, stage) + 8 * Shape::kGroups * Shape::kStages;
+  __device__ __forceinline__ uint32_t part_empty(int group, int slot) const {
+    return part_full(group, slot) + 8 * Shape::kGroups * Shape::kSlots;
   }
-  __device__ __forceinline__ uint32_t others_there(int group, int stage) const {
-    return part_empty(group, stage) + 8 * Shape::kGroups * Shape::kStages;
+  __device__ __forceinline__ uint32_t others_there(int group, int slot) const {
+    return part_empty(group, slot) + 8 * Shape::kGroups * Shape::kSlots;
   }
   __device__ __forceinline__ uint32_t work() const { return base + kWork; }
-  // With kAnyMask: the key blocks that add to dQ of the queries in this stage of Q
-  __device__ __forceinline__ uint32_t adders(int q_stage) const { return base + kAdders + 8 * q_stage; }
+  // With kAnyMask: the key blocks that add to dQ of the queries in this slot of Q
+  __device__ __forceinline__ uint32_t adders(int q_slot) const { return base + kAdders + 8 * q_slot; }
 
   __device__ __forceinline__ void init_barriers() const {
     if (base % kTileAlignment != 0) __trap();
@@ -111,12 +106,12 @@ struct BackwardMemory {
     v_ring().init(Shape::kGroups * kWarpsPerGroup);
     q_ring().init(Shape::kGroups * kWarpsPerGroup);
     dout_ring().init(Shape::kGroups * kWarpsPerGroup);
-    for (int s = 0; s < Shape::kStages; ++s) {
+    for (int s = 0; s < Shape::kSlots; ++s) {
       ptx::mbarrier_init(ds_full(s), Shape::kGroups * kWarpsPerGroup);
       ptx::mbarrier_init(ds_empty(s), Shape::kGroups * kWarpsPerGroup);
     }
     for (int g = 0; g < Shape::kGroups; ++g) {
-      for (int s = 0; s < Shape::kStages; ++s) {
+      for (int s = 0; s < Shape::kSlots; ++s) {
         ptx::mbarrier_init(part_full(g, s), kWarpsPerGroup);
         ptx::mbarrier_init(part_empty(g, s), 1);
         ptx::mbarrier_init(others_there(g, s), 1);

@@ -34,18 +34,18 @@ struct QueryGradient {
 
   Memory memory;
   int group;
-  uint32_t added = 0;  // parities of others_there, a bit a stage
+  uint32_t added = 0;  // parities of others_there, a bit a slot
 
   // Not finished: into shared memory in the order of the registers. Finished: with the sum of the others, if
   // there are any, scaled, as bf16. Phases of others_there are counted apart: not every part has others.
   __device__ __forceinline__ void put(float (&dq)[kCount], RingPlace<2> at_part, Role role, float scale) {
-    const uint32_t part = memory.part(group, at_part.stage), at = part + threadIdx.x % kWarpgroup * 16;
+    const uint32_t part = memory.part(group, at_part.slot), at = part + threadIdx.x % kWarpgroup * 16;
     constexpr int kApart = kWarpgroup * 16;
-    ptx::mbarrier_wait(memory.part_empty(group, at_part.stage), at_part.turn ^ 1);
+    ptx::mbarrier_wait(memory.part_empty(group, at_part.slot), at_part.turn ^ 1);
     if (role != Role::kAdds) {
       if (role == Role::kFinishes) {
-        ptx::mbarrier_wait(memory.others_there(group, at_part.stage), added >> at_part.stage & 1);
-        added ^= 1u << at_part.stage;
+        ptx::mbarrier_wait(memory.others_there(group, at_part.slot), added >> at_part.slot & 1);
+        added ^= 1u << at_part.slot;
 #pragma unroll
         for (int i = 0; i < kCount / 4; ++i) {
           const float4 sum = ptx::load_shared_float4(at + i * kApart);
@@ -69,7 +69,7 @@ struct QueryGradient {
   __device__ __forceinline__ void hand_over(RingPlace<2> at_part) const {
     ptx::fence_shared_for_async();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(memory.part_full(group, at_part.stage));
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(memory.part_full(group, at_part.slot));
   }
 };
 

@@ -38,17 +38,23 @@ AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
                     {&args->dk, &f.dk, p.kv_heads, p.kv_tokens, kWarpgroupRows},
                     {&args->dv, &f.dv, p.kv_heads, p.kv_tokens, kWarpgroupRows}};
   for (const auto& m : maps) {
-    const AttnStatus status =
-        make_tensor_map(m.map, *m.tensor, p.batch, m.tokens, m.heads, box_of(p.head_dim, m.rows));
-    if (status != ATTN_OK) return status;
+    if (!make_tensor_map(*m.map, HeadBoxes{.tensor = view<void>(*m.tensor),
+                                           .batch = p.batch,
+                                           .tokens = m.tokens,
+                                           .heads = m.heads,
+                                           .box = box_of(p.head_dim, m.rows)}))
+      return ATTN_LAUNCH_FAILED;
   }
   for (int d = 0; d < Shape::kHeadDim; d += Shape::kPart) {
     AttnTensor part = f.dq;
     part.data = static_cast<bf16*>(f.dq.data) + d;
     const Box box = {.columns = std::min(Shape::kPart, p.head_dim - d), .panels = 1, .rows = Shape::kPart};
-    const AttnStatus status =
-        make_tensor_map(&args->dq[d / Shape::kPart], part, p.batch, p.tokens, p.heads, box);
-    if (status != ATTN_OK) return status;
+    if (!make_tensor_map(args->dq[d / Shape::kPart], HeadBoxes{.tensor = view<void>(part),
+                                                               .batch = p.batch,
+                                                               .tokens = p.tokens,
+                                                               .heads = p.heads,
+                                                               .box = box}))
+      return ATTN_LAUNCH_FAILED;
   }
   return ATTN_OK;
 }

@@ -1,8 +1,8 @@
 // The backward's warpgroup that moves data: one warp loads, the others send dQ.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/sm90/backward_work.cuh"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention::sm90 {
 
@@ -12,7 +12,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
   using Memory = BackwardMemory<Shape>;
   const Memory memory;
   RingPlace<1> keys_at;
-  RingPlace<Shape::kStages> at;
+  RingPlace<Shape::kSlots> at;
 
   for (;; keys_at.next()) {
     const uint32_t ticket = atomicAdd(a.counters, 1u);
@@ -33,12 +33,12 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
       if constexpr (Shape::kAnyMask) {
         const Adders adders = adders_of(walk.tile, work.batch, a);
         memory.q_ring().wait_empty(at);
-        adders.publish(memory.adders(at.stage));
+        adders.publish(memory.adders(at.slot));
       }
       const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
-      load_tile<Shape::kWhole>(memory.q(at.stage), a.q, q_full, first_q, walk.head, work.batch);
+      load_tile<Shape::kWhole>(memory.q(at.slot), a.q, q_full, first_q, walk.head, work.batch);
       const int64_t index = walk.index(work.batch, a);
-      ptx::load_bytes(memory.rows(at.stage), a.row_statistics + index * (2 * Shape::kBlockQ),
+      ptx::load_bytes(memory.rows(at.slot), a.row_statistics + index * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
       if (walk.begins(a)) {
         const auto again = Work<Shape>::published(memory.work(), a);  // registers are short
@@ -46,7 +46,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
                                  again.key_block * Shape::kBlockK, again.kv_head, work.batch);
       }
       const uint32_t dout_full = memory.dout_ring().begin_fill(at, Memory::Queries::kBytes);
-      load_tile<Shape::kWhole>(memory.dout(at.stage), a.dout, dout_full, first_q, walk.head, work.batch);
+      load_tile<Shape::kWhole>(memory.dout(at.slot), a.dout, dout_full, first_q, walk.head, work.batch);
     }
   }
 }
@@ -59,23 +59,23 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 // others is brought into shared memory for the warpgroup to add, and what is sent is dQ in bf16.
 //
 // A warp sends the parts of one warpgroup. But from the wait for its turn to the release of its counter, a
-// part takes longer than a step at head dim 128: there these warps send what is in the first stage, and a
-// third one sends the second stage of both warpgroups.
+// part takes longer than a step at head dim 128: there these warps send what is in the first slot, and a
+// third one sends the second slot of both warpgroups.
 template <class Shape>
 struct Sender {
   static constexpr int kPartBytes = BackwardMemory<Shape>::kPartBytes;
-  static constexpr bool kByStage = Shape::kSenders > Shape::kGroups;
-  static_assert(Shape::kGroups == 2 && Shape::kStages == 2);  // three warps share the parts of these
+  static constexpr bool kBySlot = Shape::kSenders > Shape::kGroups;
+  static_assert(Shape::kGroups == 2 && Shape::kSlots == 2);  // three warps share the parts of these
 
   const BackwardArgs& a;
   const BackwardMemory<Shape> memory{};
-  RingPlace<Shape::kStages> at{};
+  RingPlace<Shape::kSlots> at{};
 
-  // Sends the parts of warpgroups [kFirst, kEnd); by stage, those of one warpgroup in the first stage, of two
+  // Sends the parts of warpgroups [kFirst, kEnd); by slot, those of one warpgroup in the first slot, of two
   // in the second.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void run() {
-    constexpr int kStage = kEnd - kFirst - 1;
+    constexpr int kSlot = kEnd - kFirst - 1;
     for (RingPlace<1> keys_at;; keys_at.next()) {
       memory.k_ring().wait_full(keys_at);
       const auto work = Work<Shape>::published(memory.work(), a);
@@ -94,14 +94,14 @@ struct Sender {
         } else {
           turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
         }
-        if (kByStage && at.stage != kStage) continue;
+        if (kBySlot && at.slot != kSlot) continue;
         const int index = walk.index(work.batch, a) * Shape::kGroups;
-        const int stage = kByStage ? kStage : at.stage;
+        const int slot = kBySlot ? kSlot : at.slot;
 #pragma unroll
-        for (int group = kFirst; group < kEnd; ++group) prepare(group, stage, index + group, turn);
+        for (int group = kFirst; group < kEnd; ++group) prepare(group, slot, index + group, turn);
 #pragma unroll
         for (int group = kFirst; group < kEnd; ++group) {
-          send(group, stage, index + group, turn, walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ,
+          send(group, slot, index + group, turn, walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ,
                walk.head, work.batch);
         }
       }
@@ -113,21 +113,21 @@ struct Sender {
     return a.dq_sums + static_cast<int64_t>(index) * Shape::kPartFloats;
   }
   // Waits for the turn of a part, and asks for the sum of the others if it is the last one
-  __device__ __forceinline__ void prepare(int group, int stage, int index, Turn turn) const {
+  __device__ __forceinline__ void prepare(int group, int slot, int index, Turn turn) const {
     if (turn.before == 0) return;
     while (ptx::load_acquire(a.counters + 1 + index) != static_cast<uint32_t>(turn.before)) {
     }
     ptx::fence_global_for_async();
     if (turn.finishes()) {  // the place is free: what was there before has been read
-      const uint32_t others_there = memory.others_there(group, stage);
+      const uint32_t others_there = memory.others_there(group, slot);
       ptx::mbarrier_arrive_expect(others_there, kPartBytes);
-      ptx::load_bytes(memory.part(group, stage), sums_of(index), kPartBytes, others_there);
+      ptx::load_bytes(memory.part(group, slot), sums_of(index), kPartBytes, others_there);
     }
   }
-  __device__ __forceinline__ void send(int group, int stage, int index, Turn turn, int first_q, int head,
+  __device__ __forceinline__ void send(int group, int slot, int index, Turn turn, int first_q, int head,
                                        int batch) const {
-    const uint32_t part = memory.part(group, stage);
-    ptx::mbarrier_wait(memory.part_full(group, stage), at.turn);
+    const uint32_t part = memory.part(group, slot);
+    ptx::mbarrier_wait(memory.part_full(group, slot), at.turn);
     if (turn.finishes()) {
       ptx::store_tile(a.dq[group * Shape::kPartsApartD / Shape::kPart], part, first_q, head, batch);
     } else if (turn.before == 0) {
@@ -137,7 +137,7 @@ struct Sender {
     }
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
-    ptx::mbarrier_arrive(memory.part_empty(group, stage));
+    ptx::mbarrier_arrive(memory.part_empty(group, slot));
     if (!turn.finishes()) {
       ptx::bulk_wait<0>();
       ptx::red_add_release(a.counters + 1 + index, 1);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/attention/common/dropout.cuh"
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/attention/sm90/backward_args.cuh"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention::sm90 {
 

@@ -81,9 +81,9 @@ struct ForwardConsumer {
   using Softmax = OnlineSoftmax<SumOrder::kPairs>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
-  // those key tiles it still holds a stage of V, for its pending product: the loader must
-  // reach the next K before it waits for that stage.
-  static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVStages);
+  // those key tiles it still holds a slot of V, for its pending product: the loader must
+  // reach the next K before it waits for that slot.
+  static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVSlots);
   // With kAnyMask it may be more: then the product is finished before.
 
   const ForwardArgs& a;
@@ -92,9 +92,9 @@ struct ForwardConsumer {
   Softmax softmax{a.scale};
   float o[kHeadDim / 2] = {};
   uint32_t p[kBlockK / 4] = {};
-  bool pending = false;  // O lacks the product of p and the V at v_at
-  bool storing = false;  // the copy engine may still read an output, at stage q_stored
-  int out_row = 0, out_head = 0, out_batch = 0;  // where O goes, by stage q_out
+  bool pending = false;                          // O lacks the product of p and the V at v_at
+  bool storing = false;                          // the copy engine may still read an output, at slot q_stored
+  int out_row = 0, out_head = 0, out_batch = 0;  // where O goes, by slot q_out
   typename Memory::QRing::Place q_at, q_out, q_stored;
   typename Memory::KVRing::Place k_at, v_at;
 
@@ -131,7 +131,7 @@ struct ForwardConsumer {
     ptx::hold(p);
     ptx::hold(o);
     ptx::wgmma_fence();
-    multiply_registers_rows<kHeadDim, kBlockK>(o, p, memory.v(v_at.stage), 0);
+    multiply_registers_rows<kHeadDim, kBlockK>(o, p, memory.v(v_at.slot), 0);
     ptx::wgmma_commit();
   }
 
@@ -140,7 +140,7 @@ struct ForwardConsumer {
     finished.finish(o, Shape::kDropout ? a.dropout.scale() : 1);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
-    const auto out = memory.q(warpgroup, q_out.stage);
+    const auto out = memory.q(warpgroup, q_out.slot);
     ptx::barrier_sync(own_barrier(warpgroup), kWarpgroup);  // else a warp could still need rows of Q
     store_fragment(out, 0, 0, packed);
     ptx::fence_shared_for_async();
@@ -171,9 +171,9 @@ struct ForwardConsumer {
   __device__ __forceinline__ void run() {
     if (warpgroup == Shape::kConsumers - 1) pass_turn();  // the first turn is warpgroup 0's
     for (;;) {
-      finish_store();  // the loader may need that stage to bring the next slice
+      finish_store();  // the loader may need that slot to bring the next slice
       memory.q_ring(warpgroup).wait_full(q_at);
-      const Work work = Work::load(memory.work(warpgroup, q_at.stage));
+      const Work work = Work::load(memory.work(warpgroup, q_at.slot));
       const bool active = work.key_tiles >= 0 && work.row < a.tokens;
       Span mine{0, 0};
       if constexpr (Shape::kAnyMask) {
@@ -182,7 +182,7 @@ struct ForwardConsumer {
         if (active) mine.end = key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows);
       }
       const int above = work.key_tiles - mine.end;  // key tiles to skip before the first
-      const bool waits = active && (!Shape::kAnyMask || (pending && above < Shape::kKVStages));
+      const bool waits = active && (!Shape::kAnyMask || (pending && above < Shape::kKVSlots));
       if (!waits && pending) finish_slice();
       if (work.key_tiles < 0) break;
       skip(active ? above : work.key_tiles - work.first_key_tile, !waits);
@@ -217,15 +217,15 @@ struct ForwardConsumer {
   // A slice, of the key tiles `mine`; `skipped` tiles before them, of which K is already skipped. Leaves the
   // last product pending.
   __device__ __forceinline__ void attend(const Work& work, Span mine, int skipped) {
-    const auto q = memory.q(warpgroup, q_at.stage);
-    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.stage));
+    const auto q = memory.q(warpgroup, q_at.slot);
+    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
     for (int j = mine.end - 1; j >= mine.begin; --j) {
       const bool first = j == mine.end - 1;
       float s[kBlockK / 2];
       memory.k_ring().wait_full(k_at);
       take_turn();
       ptx::wgmma_fence();
-      multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.stage), 0);
+      multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.slot), 0);
       ptx::wgmma_commit();
       begin_product_v();  // the very first multiplies whatever lies there: O is cleared below
       pass_turn();
@@ -303,15 +303,21 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .tokens = static_cast<int>(p.tokens),
                       .scale = p.scale,
                       .dropout = DropoutMask(dropout_of(p))};
-  const auto queries = [&](CUtensorMap* map, const AttnTensor& tensor) {
-    return make_tensor_map(map, tensor, p.batch, p.tokens, p.heads, box_of(p.head_dim, kWarpgroupRows)) ==
-           ATTN_OK;
+  const auto queries = [&](CUtensorMap& map, const AttnTensor& tensor) {
+    return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
+                                          .batch = p.batch,
+                                          .tokens = p.tokens,
+                                          .heads = p.heads,
+                                          .box = box_of(p.head_dim, kWarpgroupRows)});
   };
-  const auto keys = [&](CUtensorMap* map, const AttnTensor& tensor) {
-    return make_tensor_map(map, tensor, p.batch, p.kv_tokens, p.kv_heads,
-                           box_of(p.head_dim, Shape::kBlockK)) == ATTN_OK;
+  const auto keys = [&](CUtensorMap& map, const AttnTensor& tensor) {
+    return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
+                                          .batch = p.batch,
+                                          .tokens = p.kv_tokens,
+                                          .heads = p.kv_heads,
+                                          .box = box_of(p.head_dim, Shape::kBlockK)});
   };
-  if (!queries(&args.q, f.q) || !keys(&args.k, f.k) || !keys(&args.v, f.v) || !queries(&args.out, f.out))
+  if (!queries(args.q, f.q) || !keys(args.k, f.k) || !keys(args.v, f.v) || !queries(args.out, f.out))
     return ATTN_LAUNCH_FAILED;
   auto kernel = forward_kernel<Shape, false>;
   if constexpr (Shape::kAnyMask) {

@@ -26,8 +26,7 @@ struct ForwardItems {
   }
 };
 template <class Shape, bool kCausal>
-  requires Shape::kAnyMask
-struct ForwardItems<Shape, kCausal> {
+requires Shape::kAnyMask struct ForwardItems<Shape, kCausal> {
   const ForwardArgs& a;
   const uint32_t items;
   uint32_t ticket;  // taken one item ahead, for it takes a while
@@ -68,12 +67,12 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
       ForwardWork<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
-          memory.work(w, q_at.stage));
+          memory.work(w, q_at.slot));
       const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
       if (!active) continue;
-      load_tile<Shape::kWhole>(memory.q(w, q_at.stage), a.q, barrier, row, tile.head, tile.batch);
+      load_tile<Shape::kWhole>(memory.q(w, q_at.slot), a.q, barrier, row, tile.head, tile.batch);
       if constexpr (Shape::kAnyMask)
-        ptx::load_bytes(memory.rows_keys(w, q_at.stage),
+        ptx::load_bytes(memory.rows_keys(w, q_at.slot),
                         a.rows_keys + (tile.batch * a.schedule.slices() + slice) * int64_t{kWarpgroupRows},
                         Memory::kRowsKeysBytes, barrier);
     }
@@ -81,13 +80,13 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
     if (!any) break;
     const auto fill_k = [&](int j) {
       const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
-      load_tile<Shape::kWhole>(memory.k(k_at.stage), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
+      load_tile<Shape::kWhole>(memory.k(k_at.slot), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
                                tile.batch);
       k_at.next();
     };
     const auto fill_v = [&](int j) {
       const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::KV::kBytes);
-      load_tile<Shape::kWhole>(memory.v(v_at.stage), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
+      load_tile<Shape::kWhole>(memory.v(v_at.slot), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
                                tile.batch);
       v_at.next();
     };

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "kernels/attention/sm90/forward_schedule.h"
-#include "kernels/attention/sm90/pipeline.cuh"
-#include "kernels/attention/sm90/tile.cuh"
 #include "kernels/attention/sm90/workspace.h"
+#include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tile.cuh"
 
 namespace tessera::attention::sm90 {
 
@@ -23,20 +23,20 @@ struct ForwardArgs {
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O
-// leaves by the stage of Q that it belongs to.
+// leaves by the slot of Q that it belongs to.
 template <class Shape>
 struct ForwardMemory {
   using Q = Tile<kWarpgroupRows, Shape::kHeadDim>;
   using KV = Tile<Shape::kBlockK, Shape::kHeadDim>;
-  using QRing = Ring<Shape::kQStages>;
-  using KVRing = Ring<Shape::kKVStages>;
+  using QRing = Ring<Shape::kQSlots>;
+  using KVRing = Ring<Shape::kKVSlots>;
   static constexpr int kWorkBytes = Shape::kAnyMask ? 48 : 16;
   static constexpr int kRowsKeysBytes = Shape::kAnyMask ? kWarpgroupRows * 8 : 0;  // of a slice
-  static constexpr int kKAt = Shape::kConsumers * Shape::kQStages * Q::kBytes,
-                       kVAt = kKAt + Shape::kKVStages * KV::kBytes,
-                       kWorkAt = kVAt + Shape::kKVStages * KV::kBytes,
-                       kRowsKeysAt = kWorkAt + Shape::kConsumers * Shape::kQStages * kWorkBytes,
-                       kRingsAt = kRowsKeysAt + Shape::kConsumers * Shape::kQStages * kRowsKeysBytes,
+  static constexpr int kKAt = Shape::kConsumers * Shape::kQSlots * Q::kBytes,
+                       kVAt = kKAt + Shape::kKVSlots * KV::kBytes,
+                       kWorkAt = kVAt + Shape::kKVSlots * KV::kBytes,
+                       kRowsKeysAt = kWorkAt + Shape::kConsumers * Shape::kQSlots * kWorkBytes,
+                       kRingsAt = kRowsKeysAt + Shape::kConsumers * Shape::kQSlots * kRowsKeysBytes,
                        kBytes = kRingsAt + Shape::kConsumers * QRing::kBytes + 2 * KVRing::kBytes;
   static constexpr int kAskFor = kBytes + kTileAlignment;  // the base is rounded up
 
@@ -47,17 +47,17 @@ struct ForwardMemory {
     base = (static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + kTileAlignment - 1) &
            ~(kTileAlignment - 1);
   }
-  __device__ __forceinline__ Q q(int warpgroup, int stage) const {
-    return {base + (warpgroup * Shape::kQStages + stage) * Q::kBytes};
+  __device__ __forceinline__ Q q(int warpgroup, int slot) const {
+    return {base + (warpgroup * Shape::kQSlots + slot) * Q::kBytes};
   }
-  __device__ __forceinline__ KV k(int stage) const { return {base + kKAt + stage * KV::kBytes}; }
-  __device__ __forceinline__ KV v(int stage) const { return {base + kVAt + stage * KV::kBytes}; }
-  __device__ __forceinline__ uint32_t work(int warpgroup, int stage) const {
-    return base + kWorkAt + (warpgroup * Shape::kQStages + stage) * kWorkBytes;
+  __device__ __forceinline__ KV k(int slot) const { return {base + kKAt + slot * KV::kBytes}; }
+  __device__ __forceinline__ KV v(int slot) const { return {base + kVAt + slot * KV::kBytes}; }
+  __device__ __forceinline__ uint32_t work(int warpgroup, int slot) const {
+    return base + kWorkAt + (warpgroup * Shape::kQSlots + slot) * kWorkBytes;
   }
   // With kAnyMask: the keys that each row of the slice sees
-  __device__ __forceinline__ uint32_t rows_keys(int warpgroup, int stage) const {
-    return base + kRowsKeysAt + (warpgroup * Shape::kQStages + stage) * kRowsKeysBytes;
+  __device__ __forceinline__ uint32_t rows_keys(int warpgroup, int slot) const {
+    return base + kRowsKeysAt + (warpgroup * Shape::kQSlots + slot) * kRowsKeysBytes;
   }
   __device__ __forceinline__ QRing q_ring(int warpgroup) const {
     return {base + kRingsAt + warpgroup * QRing::kBytes};

@@ -1,11 +1,12 @@
 // Tile shapes of the sm_90 kernels. Plain C++.
 #pragma once
 
+#include "kernels/hopper/sizes.h"
+
 namespace tessera::attention::sm90 {
 
-inline constexpr int kWarpgroup = 128;  // threads; wgmma and setmaxnreg are theirs
-inline constexpr int kWarpsPerGroup = kWarpgroup / 32;
-inline constexpr int kWarpgroupRows = 64;   // of every product
+using namespace hopper;
+
 inline constexpr int kSpansThreads = 1024;  // of a CTA of the kernels that find spans, before the main ones
 
 // The width of the tiles that hold heads of this many columns
@@ -38,7 +39,7 @@ struct ForwardTileBase {
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are
   static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
-  static constexpr int kKVStages = 3, kQStages = 2;
+  static constexpr int kKVSlots = 3, kQSlots = 2;
 };
 
 template <int kHeadDim_>
@@ -69,7 +70,7 @@ struct BackwardShape {
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
   static constexpr int kSenders = kHeadDim == 64 ? 2 : 3;      // warps that send dQ: see Sender
-  static constexpr int kStages = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
+  static constexpr int kSlots = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
   static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
   static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
   // The part of warpgroup g begins at query g kPartsApartQ and column g kPartsApartD.

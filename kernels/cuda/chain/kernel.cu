@@ -103,13 +103,17 @@ bool map_caches(KernelArgs& args) {
     if (s.kind != StageKind::kAttend) continue;
     const auto [first, second] =
         std::minmax({static_cast<const bf16*>(s.weight), static_cast<const bf16*>(s.bias)});
-    const AttnTensor cache{.data = const_cast<bf16*>(first),
+    const View<void> cache{.data = const_cast<bf16*>(first),
                            .batch = second - first,
                            .row = int64_t{args.kv_heads} * args.head_dim,
                            .head = args.head_dim};
-    if (attention::sm90::make_tensor_map(&args.caches[s.cache], cache, 2, args.capacity, args.kv_heads,
-                                         attention::sm90::box_of(args.head_dim, AttendTile<64>::kKeys)) !=
-        ATTN_OK)
+    if (!hopper::make_tensor_map(
+            args.caches[s.cache],
+            hopper::HeadBoxes{.tensor = cache,
+                              .batch = 2,
+                              .tokens = args.capacity,
+                              .heads = args.kv_heads,
+                              .box = hopper::box_of(args.head_dim, AttendTile<64>::kKeys)}))
       return false;
   }
   return true;

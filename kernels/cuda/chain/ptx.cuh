@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/attention/sm90/ptx.cuh"
+#include "kernels/hopper/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // Words that other multiprocessors write while this kernel runs: read and written where all see them, in no
 // order with others (9.7.9.8 ld, 9.7.9.11 st)
@@ -66,4 +66,4 @@ __device__ __forceinline__ void prefetch_line(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -7,18 +7,17 @@
 #include <cstddef>
 
 #include "kernels/attention/decode/kernel.cuh"
-#include "kernels/attention/sm90/tensor_map.h"
 #include "kernels/chain/stages.h"
 #include "kernels/cuda/chain/args.h"
 #include "kernels/cuda/chain/ptx.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/hopper/tensor_map.h"
 
 namespace tessera::cuda::chain {
 
-namespace ptx = attention::ptx;
 using namespace tessera::chain;
-using attention::sm90::kPanel;
+using hopper::kPanel;
 
 inline constexpr uint32_t kEntries = 32;  // under way, at most
 inline constexpr int kGroup = 4;          // tiles of a linear stage whose outputs are finished together

@@ -3,7 +3,7 @@
 
 #include "kernels/attention/sm80/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 inline uint32_t transpose_8x8(uint32_t x) {
   const auto all = emulator::give("movmatrix", ~0u, x);
@@ -12,4 +12,4 @@ inline uint32_t transpose_8x8(uint32_t x) {
   return element(column + 1, row) << 16 | element(column, row);
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -1,9 +1,9 @@
 // What each wrapper of this header does, on the emulated GPU.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
   load_matrices<true>(d, shared_address);
@@ -25,4 +25,4 @@ void cp_async_wait() {
 inline void store_shared(uint32_t at, uint32_t value) { store_to_shared(at, value); }
 inline uint32_t load_shared(uint32_t at) { return load_from_shared<uint32_t>(at); }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

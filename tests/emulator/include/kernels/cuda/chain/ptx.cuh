@@ -1,9 +1,9 @@
 // What each wrapper of this header does, on the emulated GPU.
 #pragma once
 
-#include "kernels/attention/sm90/ptx.cuh"
+#include "kernels/hopper/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // Polled by those who wait: others have their turns meanwhile. A wider access than a word is not one event on
 // a GPU either.
@@ -40,4 +40,4 @@ template <class T>
 void opaque(T*&) {}
 inline void prefetch_line(const void*) {}
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "kernels/attention/common/ptx.cuh"
+#include "kernels/base/ptx.cuh"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // ---- mbarrier: arrivals and bytes of a phase (9.7.13.15) ----
 
@@ -16,7 +16,7 @@ namespace tessera::attention::ptx {
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Makes initialised barriers visible to the copy engine; __syncthreads() does so for other threads (9.7.13.4)
+// Makes initialised barriers visible to TMA; __syncthreads() does so for other threads (9.7.13.4)
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- the copy engine (9.7.9.25) ----
+// ---- TMA (9.7.9.25) ----
 
 // A tile into shared memory; its bytes count on `barrier`, those past the tensor's end (zeros) included.
 __device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int token,
@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, ui
       "l"(&map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
-// The first that leaves L2 again, where what is read more than once stays
+// The box is the first to leave L2 again, where what is read more than once stays.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int column, int row) {
   constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // a policy as createpolicy makes it (9.7.9.19)
   asm volatile(
@@ -129,8 +129,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
       "r"(from), "r"(column), "r"(row), "l"(kEvictFirst)
       : "memory");
 }
-// A box into the CTAs of this cluster whose bits are set in `ctas`, at the same place of each. There its
-// bytes count on the barrier at the same place
+// A box into the CTAs of this cluster whose bits are set in `ctas`, at the same place of each. Its bytes count
+// on the barrier at the same place there.
 __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t to, const CUtensorMap& map,
                                             uint32_t barrier, int column, int row) {
   asm volatile(
@@ -171,8 +171,8 @@ __device__ __forceinline__ void bulk_wait() {
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-// Orders this thread's ordinary writes to shared memory before what the copy engine or wgmma do after the
-// next barrier. Every thread that wrote needs it (9.7.13.4)
+// Orders this thread's ordinary writes to shared memory before what TMA or wgmma do after the next
+// barrier. Every thread that wrote needs it (9.7.13.4)
 __device__ __forceinline__ void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -335,8 +335,8 @@ TESSERA_WGMMA(256, TESSERA_REGISTERS_256,
     "%126, %127",
     "%128", "%129", "%130", "%131", "%132", "%133", "%134");
 
-// Of FP8: A 64 x 32 in e4m3 or e5m2, B N x 32 in e4m3, both with the sum contiguous; d as above. Products are
-// added with fewer bits than fp32 has: see docs/fp8.md.
+// FP8: A is 64 x 32 in e4m3 or e5m2, B is N x 32 in e4m3, both with the summed dimension contiguous; d as
+// above. Products are added with fewer bits than fp32 has: see docs/fp8.md.
 template <int kN>
 struct WgmmaFp8;
 
@@ -378,4 +378,4 @@ struct WgmmaFp8<192> {
 #undef TESSERA_F8
 #undef TESSERA_F4
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

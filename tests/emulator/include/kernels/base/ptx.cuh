@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 inline float exp2(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1 / x; }
@@ -40,7 +40,8 @@ inline uint32_t max_bf16(uint32_t x, uint32_t y) {
 }
 
 // 16-bit element (row, column) of the matrix whose row i lies at the address that lane `first` + i gave
-EMULATED_UNSEEN inline uint16_t element(const emulator::Given<uint32_t>& rows, int first, int row, int column) {
+EMULATED_UNSEEN inline uint16_t element(const emulator::Given<uint32_t>& rows, int first, int row,
+                                        int column) {
   return static_cast<const uint16_t*>(emulator::at_shared(rows[first + row]))[column];
 }
 template <bool kTransposed>
@@ -111,4 +112,4 @@ inline void red_add_release(uint32_t* address, uint32_t value) {
   std::atomic_ref(*address).fetch_add(value, std::memory_order_release);
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -3,11 +3,11 @@
 
 #include <cuda.h>
 
-#include "kernels/attention/common/ptx.cuh"
 #include "kernels/base/fp8.h"
+#include "kernels/base/ptx.cuh"
 #include "tests/emulator/tensor_map.h"
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // ---- mbarrier: in its 8 bytes, arrivals of a phase, those that have yet to come, the parity of the phase,
 // and the bytes that were announced and have not come ----
@@ -289,4 +289,4 @@ struct WgmmaFp8 {
   }
 };
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -1,23 +1,21 @@
-// Tiles of bf16 in shared memory as the copy engine writes them and wgmma reads them, and products of them.
+// Tiles of bf16 in shared memory as TMA writes them and wgmma reads them, and their products.
 //
 // A tile of R rows and C columns is C / 64 panels one after another, each R x 64: a panel's row is 128 bytes,
 // in which the 16-byte chunk c of row r stands at c ^ (r & 7) (PTX ISA 9.0, 5.5.7 and 9.7.15.5.1: 128-byte
 // swizzle). Tiles begin at multiples of 1024 bytes, so that the offset in the tile tells the chunk.
 //
-// A head may be narrower than its tile. The copy engine fills the columns past its end with zeros, which add
-// nothing to a product that sums over columns, and leaves them out when a result is written.
+// A head may be narrower than its tile. TMA fills the columns past its end with zeros, which add nothing to a
+// product that sums over columns. It leaves these columns out when a result is written.
 //
 // The same descriptor serves a tile whichever of its dimensions a product sums over; only the offsets differ.
 #pragma once
 
-#include "kernels/attention/common/ptx.cuh"
-#include "kernels/attention/sm90/ptx.cuh"
-#include "kernels/attention/sm90/shape.h"
-#include "kernels/attention/sm90/tensor_map.h"
+#include "kernels/base/ptx.cuh"
+#include "kernels/hopper/ptx.cuh"
+#include "kernels/hopper/sizes.h"
 
-namespace tessera::attention::sm90 {
+namespace tessera::hopper {
 
-inline constexpr int kStepK = 16;  // summed over by one wgmma
 inline constexpr uint32_t kTileAlignment = 1024;
 
 template <int kRows_, int kCols_>
@@ -117,7 +115,7 @@ __device__ __forceinline__ void multiply_cols_cols(float (&d)[kN / 2], A a, int 
 
 // ---- fragments ----
 
-// Of a warpgroup's 64 rows, the first that a thread has elements of; the other is 8 below.
+// The first of a warpgroup's 64 rows that a thread has elements of. The other is 8 below.
 __device__ __forceinline__ int lane_row() {
   return 16 * (threadIdx.x / 32 % kWarpsPerGroup) + threadIdx.x % 32 / 4;
 }
@@ -129,8 +127,8 @@ __device__ __forceinline__ void pack(uint32_t (&packed)[kCount / 2], const float
   for (int i = 0; i < kCount / 2; ++i) packed[i] = ptx::pack_bf16(x[2 * i], x[2 * i + 1]);
 }
 
-// A packed fragment [64, 4 kCount] of a warpgroup to a tile, from `row` and `col` on. Before the copy engine
-// or wgmma reads it, fence_shared_for_async() and a barrier are needed.
+// A packed fragment [64, 4 kCount] of a warpgroup to a tile, from `row` and `col` on. Before TMA or wgmma
+// reads it, fence_shared_for_async() and a barrier are needed.
 template <int kCount, class T>
 __device__ __forceinline__ void store_fragment(T tile, int row, int col, const uint32_t (&packed)[kCount]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -142,4 +140,4 @@ __device__ __forceinline__ void store_fragment(T tile, int row, int col, const u
   }
 }
 
-}  // namespace tessera::attention::sm90
+}  // namespace tessera::hopper

@@ -1,10 +1,10 @@
-#include "kernels/attention/sm90/tensor_map.h"
+#include "kernels/hopper/tensor_map.h"
 
 #include <cuda_runtime_api.h>
 
 #include <span>
 
-namespace tessera::attention::sm90 {
+namespace tessera::hopper {
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -25,13 +25,13 @@ Encode find_encode() {
                                                                       : nullptr;
 }
 
-// Boxes with the swizzle of 128 bytes; sizes and extents from the contiguous dimension on, strides of others
-bool encode(CUtensorMap* map, void* data, std::span<const cuuint64_t> sizes,
+// Sizes and extents begin with the contiguous dimension; strides, in bytes, are those of the others.
+bool encode(CUtensorMap& map, void* data, std::span<const cuuint64_t> sizes,
             std::span<const cuuint64_t> strides, std::span<const cuuint32_t> extents) {
   static const Encode encode_tiled = find_encode();
   constexpr cuuint32_t kEvery[] = {1, 1, 1, 1, 1};
   return encode_tiled != nullptr &&
-         encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(sizes.size()), data,
+         encode_tiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(sizes.size()), data,
                       sizes.data(), strides.data(), extents.data(), kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE,
                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -41,25 +41,25 @@ constexpr cuuint64_t kBytes = 2;  // of an element
 
 }  // namespace
 
-AttnStatus make_tensor_map(CUtensorMap* map, const AttnTensor& tensor, int64_t batch, int64_t tokens,
-                           int64_t heads, Box box) {
+bool make_tensor_map(CUtensorMap& map, const HeadBoxes& boxes) {
   constexpr cuuint32_t kRank = 5;
-  const auto columns = static_cast<cuuint64_t>(box.columns);
-  const auto panels = static_cast<cuuint32_t>(box.panels);
-  const cuuint64_t sizes[kRank] = {columns, static_cast<cuuint64_t>(tokens), panels,
-                                   static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(batch)};
+  const View<void>& tensor = boxes.tensor;
+  const auto columns = static_cast<cuuint64_t>(boxes.box.columns);
+  const auto panels = static_cast<cuuint32_t>(boxes.box.panels);
+  const cuuint64_t sizes[kRank] = {columns, static_cast<cuuint64_t>(boxes.tokens), panels,
+                                   static_cast<cuuint64_t>(boxes.heads),
+                                   static_cast<cuuint64_t>(boxes.batch)};
   const cuuint64_t strides[kRank - 1] = {tensor.row * kBytes, columns * kBytes, tensor.head * kBytes,
                                          tensor.batch * kBytes};
-  const cuuint32_t extents[kRank] = {kPanel, static_cast<cuuint32_t>(box.rows), panels, 1, 1};
-  return encode(map, tensor.data, sizes, strides, extents) ? ATTN_OK : ATTN_LAUNCH_FAILED;
+  const cuuint32_t extents[kRank] = {kPanel, static_cast<cuuint32_t>(boxes.box.rows), panels, 1, 1};
+  return encode(map, tensor.data, sizes, strides, extents);
 }
 
-bool make_matrix_map(CUtensorMap* map, const void* data, int64_t rows, int64_t columns, int64_t ld,
-                     int box_rows) {
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(ld) * kBytes};
-  const cuuint32_t extents[] = {kPanel, static_cast<cuuint32_t>(box_rows)};
-  return encode(map, const_cast<void*>(data), sizes, strides, extents);
+bool make_tensor_map(CUtensorMap& map, const MatrixBoxes& boxes) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(boxes.columns), static_cast<cuuint64_t>(boxes.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(boxes.ld) * kBytes};
+  const cuuint32_t extents[] = {kPanel, static_cast<cuuint32_t>(boxes.box_rows)};
+  return encode(map, const_cast<void*>(boxes.data), sizes, strides, extents);
 }
 
-}  // namespace tessera::attention::sm90
+}  // namespace tessera::hopper

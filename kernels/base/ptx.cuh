@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tessera::attention::ptx {
+namespace tessera::ptx {
 
 // 2^x, relative error 2e-7; 2^-inf = 0, and NaN stays NaN (9.7.3.22 ex2)
 __device__ __forceinline__ float exp2(float x) {
@@ -117,4 +117,4 @@ __device__ __forceinline__ void red_add_release(uint32_t* address, uint32_t valu
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-}  // namespace tessera::attention::ptx
+}  // namespace tessera::ptx

@@ -1,9 +1,9 @@
-// Launching a kernel of clusters with all the shared memory that it asks for.
+// The launch of a kernel of clusters with dynamic shared memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-namespace tessera::products {
+namespace tessera::hopper {
 
 template <class Arguments>
 cudaError_t launch_clusters(void (*kernel)(Arguments), int clusters, unsigned ctas, int threads,
@@ -22,4 +22,4 @@ cudaError_t launch_clusters(void (*kernel)(Arguments), int clusters, unsigned ct
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-}  // namespace tessera::products
+}  // namespace tessera::hopper

@@ -1,0 +1,46 @@
+// Tensor maps: how TMA finds the boxes of a strided tensor (PTX ISA 9.0, 5.5). All are of bf16, swizzled in
+// rows of 128 bytes. What lies outside of a tensor is read as zeros and never written.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/base/view.h"
+#include "kernels/hopper/sizes.h"
+
+namespace tessera::hopper {
+
+// What a box holds of a head: `rows` tokens, and `panels` neighbouring panels. If there is more than one, all
+// are whole. A map of one panel says at which column the head ends.
+struct Box {
+  int columns, panels, rows;
+};
+
+// The boxes that tiles of heads of this size are copied in. Panels that are all whole come in one box.
+// Otherwise each comes alone, and the map says where the head ends: see load_tile() in tile.cuh.
+constexpr Box box_of(int head_dim, int rows) {
+  const bool whole = head_dim % kPanel == 0;
+  return {.columns = whole ? kPanel : head_dim, .panels = whole ? head_dim / kPanel : 1, .rows = rows};
+}
+
+// A tensor [batch, tokens, heads, head_dim] in the coordinates {column, token, panel, head, batch}: a box is
+// one instruction, panel after panel. Tokens are a dimension of their own, so that rows past the end of a
+// sequence are outside. A box counts on its mbarrier with all its bytes, those outside included.
+struct HeadBoxes {
+  View<void> tensor;
+  int64_t batch, tokens, heads;
+  Box box;
+};
+
+// A matrix [rows, columns], `ld` elements from one row to the next, in boxes of `box_rows` rows and a panel.
+// `data` is a multiple of 16 bytes, `ld` of 8 elements.
+struct MatrixBoxes {
+  const void* data;
+  int64_t rows, columns, ld;
+  int box_rows;
+};
+
+// False where the driver refuses
+bool make_tensor_map(CUtensorMap& map, const HeadBoxes& boxes);
+bool make_tensor_map(CUtensorMap& map, const MatrixBoxes& boxes);
+
+}  // namespace tessera::hopper
