@@ -70,7 +70,7 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
   amaxes_ = take("FP8 largest elements", DType::kF32, {sizes.ranks, 2, S});
   weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
-  // Between the MLP's layers, where their products may write codes (Product, kernels/products)
+  // Between the MLP's layers, where their products may write codes (Product, kernels/gemm/sm90)
   const auto of_hidden = [&](const Layer& layer, const auto& member) {
     return !model.gated() && layer.number < model.layers &&
            layer.fp8 == &(params.blocks[static_cast<size_t>(layer.number)].mlp.*member).fp8;

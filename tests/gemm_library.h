@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/gemm_table.h"
+#include "kernels/gemm/table.h"
 
 namespace tessera::testing {
 

@@ -52,9 +52,9 @@ struct DeviceTraits {
   int arch = 0;  // CUDA compute capability times ten: 80, 90
   std::string name = "CPU";
   int threads = cpu_threads();  // of the CPU's operations
-  bool own_products = true;     // whether this build has ours (kernels/products) for those that can run them
+  bool own_gemms = true;        // whether this build has ours (kernels/gemm/sm90) for those that can run them
 
-  bool multiplies_with_ours() const { return device == Device::kCuda && arch == 90 && own_products; }
+  bool runs_own_gemms() const { return device == Device::kCuda && arch == 90 && own_gemms; }
 };
 
 struct AttentionPlan {

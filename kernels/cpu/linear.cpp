@@ -1,40 +1,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/activations.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gradients.h"
-#include "kernels/cpu/product.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
 namespace {
-
-struct TanhGelu {
-  static float value(float x) { return gelu(x); }
-  static float slope(float x) { return gelu_derivative(x); }
-};
-struct ExactGelu {
-  static float value(float x) { return gelu_exact(x); }
-  static float slope(float x) { return gelu_exact_derivative(x); }
-};
-struct Relu {
-  static float value(float x) { return x < 0.0f ? 0.0f : x; }
-  static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
-};
-
-// Calls f with the struct of an activation: a type, so that loops over it become vector code.
-template <class F>
-void with_activation(Activation activation, F&& f) {
-  switch (activation) {
-    case Activation::kGelu:
-      return f(TanhGelu{});
-    case Activation::kGeluExact:
-      return f(ExactGelu{});
-    case Activation::kRelu:
-      return f(Relu{});
-  }
-}
 
 template <class A>
 void activate(const Tensor& input, const Tensor& output) {
@@ -48,7 +23,7 @@ void activate(const Tensor& input, const Tensor& output) {
   }
 }
 
-// d *= slope(input)
+// d *= derivative(input)
 template <class A>
 void activate_backward(const Tensor& input, const Tensor& d) {
   const int64_t N = input.shape[0], C = input.shape[1];
@@ -57,7 +32,7 @@ void activate_backward(const Tensor& input, const Tensor& d) {
     const float* u = input.as<float>() + n * C;
     float* dx = d.as<float>() + n * C;
 #pragma omp simd
-    for (int64_t c = 0; c < C; ++c) dx[c] *= A::slope(u[c]);
+    for (int64_t c = 0; c < C; ++c) dx[c] *= A::derivative(u[c]);
   }
 }
 
@@ -115,7 +90,7 @@ void run(const LinearForward& given, const Launch& /*on*/) {
     multiply_many_rows(a, product);
   }
   if (a.pre_activation)
-    with_activation(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
+    with_activation<Math>(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
   write_codes(a.y, DType::kE4M3, a.fp8_y);
 }
 
@@ -148,7 +123,7 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
             .result = a.dx.as<float>(),
             .row = C});
   if (a.pre_activation)
-    with_activation(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
+    with_activation<Math>(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);
   write_codes(a.dx, DType::kE5M2, a.fp8_dx);
 }

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 
 namespace tessera::cpu {
 

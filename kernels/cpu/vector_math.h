@@ -1,5 +1,5 @@
-// fp32 functions within 2 units in the last place of libm. exp() and the tanh GELU are branch-free: compilers
-// turn them into vector code.
+// fp32 functions within 2 units in the last place of libm. exp() is branch-free: compilers turn it into vector
+// code.
 #pragma once
 
 #include <bit>
@@ -36,30 +36,13 @@ inline float exp(float x) {
   return x < -87.3f ? 0.0f : (x > 88.7f ? std::numeric_limits<float>::infinity() : value);
 }
 
-// GELU in the tanh form: 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3). 0.5 (1 + tanh(u)) is
-// sigmoid(2u).
-inline constexpr float kGeluScale = 0.797884561f, kGeluCubic = 0.044715f;
-
-inline float gelu(float x) {
-  const float u = kGeluScale * (x + kGeluCubic * x * x * x);
-  return x / (1.0f + exp(-2.0f * u));
-}
-
-// d gelu / dx = s + x s (1 - s) 2 du/dx, s = sigmoid(2u)
-inline float gelu_derivative(float x) {
-  const float u = kGeluScale * (x + kGeluCubic * x * x * x);
-  const float s = 1.0f / (1.0f + exp(-2.0f * u));
-  return s + x * s * (1.0f - s) * 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCubic * x * x);
-}
-
-// GELU itself: x Phi(x), with Phi by erfc, which keeps its digits where it is small.
+// Phi(x), by erfc, which keeps its digits where it is small
 inline float normal_cdf(float x) { return 0.5f * std::erfc(-0.707106781f * x); }
-inline float gelu_exact(float x) { return x * normal_cdf(x); }
 
-// Phi(x) + x phi(x)
-inline float gelu_exact_derivative(float x) {
-  constexpr float kDensity = 0.398942280f;  // 1 / sqrt(2 pi)
-  return normal_cdf(x) + x * kDensity * exp(-0.5f * x * x);
-}
+// The functions that kernels/activations.h asks for
+struct Math {
+  static float exp(float x) { return cpu::exp(x); }
+  static float normal_cdf(float x) { return cpu::normal_cdf(x); }
+};
 
 }  // namespace tessera::cpu

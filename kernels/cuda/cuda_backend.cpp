@@ -7,7 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/products/product.h"
+#include "kernels/gemm/sm90/problem.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -61,8 +61,7 @@ bool find_cuda_device(DeviceTraits& traits, std::string& why_not) {
                           properties.major, properties.minor);
     return false;
   }
-  traits = {
-      .device = Device::kCuda, .arch = arch, .name = properties.name, .own_products = products::available()};
+  traits = {.device = Device::kCuda, .arch = arch, .name = properties.name, .own_gemms = gemm::available()};
   return true;
 }
 
@@ -106,11 +105,11 @@ void CudaBackend::check_packs(const char* op, std::initializer_list<Named> tenso
 }
 
 bool CudaBackend::try_gemm(const Gemm& gemm, const Launch& on) {
-  return gemms_.try_run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
+  return gemms_.try_run(gemm, on.scratch("GEMM", cuda::kGemmWorkspaceBytes), on.stream);
 }
 
 void CudaBackend::gemm(const Gemm& gemm, const Launch& on) {
-  gemms_.run(gemm, on.scratch("matrix product", cuda::kGemmWorkspaceBytes), on.stream);
+  gemms_.run(gemm, on.scratch("GEMM", cuda::kGemmWorkspaceBytes), on.stream);
 }
 
 attention::CudnnAttention& CudaBackend::cudnn() {

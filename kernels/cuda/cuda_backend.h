@@ -11,14 +11,14 @@
 #include <initializer_list>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_runner.h"
 
 namespace tessera {
 
 namespace attention {
 class CudnnAttention;
 }
-struct LinearBackwardGemms;  // kernels/linear_gemms.h
+struct LinearBackwardGemms;  // kernels/gemm/linear_gemms.h
 
 class CudaBackend final : public Backend {
  public:

@@ -1,4 +1,5 @@
-// Rows of gradients added to rows of a table: what the backward of embeddings and of the head have in common.
+// Rows of gradients added to rows of a table: what the backward of embeddings and of the head have in
+// common.
 #pragma once
 
 #include "kernels/backend.h"

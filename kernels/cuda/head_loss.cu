@@ -1,18 +1,18 @@
-// The logits and the loss in one, by our own product (kernels/products), whose epilogue writes exponentials
-// and sums of them. Passes over [N, C] come before and after it; products alone read what is [N, V].
+// The logits and the loss in one, by our own GEMM (kernels/gemm/sm90), whose epilogue writes exponentials
+// and sums of them. Passes over [N, C] come before and after it; GEMMs alone read what is [N, V].
 #include "kernels/attention/common/dot.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/products/product.h"
+#include "kernels/gemm/sm90/problem.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
 
-static_assert(HeadLoss::kSumColumns == products::kColumnsOfPartial);
+static_assert(HeadLoss::kSumColumns == gemm::kColumnsOfPartial);
 constexpr int kThreads = 256, kRowsOfBlock = kThreads / kWarp;
 
 // references[n] = x[n] weight[targets[n]], 0 without a target. A warp takes a row.
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) references[n] = sum;
 }
 
-// Losses and factors of each row, from sums of `parts` parts of its exponentials
+// The loss and the factors of each row, from `parts` partial sums of its exponentials
 __global__ void __launch_bounds__(kThreads)
     losses_kernel(const float* sums, int parts, const int32_t* targets, const float* gradient_scale,
                   float* losses, float* factors, int64_t N) {
@@ -91,17 +91,17 @@ void CudaBackend::run_op(const HeadLoss& a, const Launch& on) {
   references_kernel<<<cuda::divide_up(N, kRowsOfBlock), kThreads, 0, on.stream>>>(x, weight, targets,
                                                                                   references, N, C);
   TESSERA_CUDA_LAUNCHED();
-  products::run({.kind = products::Kind::kExp,
-                 .m = N,
-                 .n = padded,
-                 .k = C,
-                 .a = {a.x.data, C},
-                 .b = {a.weight.data, C},
-                 .d = {a.e.data, padded},
-                 .transposed = true,
-                 .partials = a.sums.as<float>(),
-                 .exponentials = {.references = references, .left_out = targets, .end = a.vocab_size}},
-                multiprocessors_, on.stream);
+  gemm::run({.kind = gemm::Kind::kExp,
+             .m = N,
+             .n = padded,
+             .k = C,
+             .a = {a.x.data, C},
+             .b = {a.weight.data, C},
+             .d = {a.e.data, padded},
+             .transposed = true,
+             .partials = a.sums.as<float>(),
+             .exponentials = {.references = references, .left_out = targets, .end = a.vocab_size}},
+            multiprocessors_, on.stream);
   losses_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
       a.sums.as<float>(), static_cast<int>(a.sums.shape[0]), targets, a.gradient_scale.as<float>(),
       a.losses.as<float>(), a.factors.as<float>(), N);

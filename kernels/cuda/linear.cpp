@@ -3,7 +3,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/skinny_linear.h"
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/linear_gemms.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -23,16 +23,11 @@ cuda::SkinnyLinear skinny(const Tensor& x, const Tensor& weight, const Tensor& y
           .add = add.data};
 }
 
-// Whether there is a product of ours with the activation
-bool ours_has(Activation activation, const Fp8Matrix& factor) {
-  return !factor || activation != Activation::kRelu;
-}
-
-void write_codes(products::Product& product, const Fp8Output& to) {
+void write_fp8(gemm::Problem& problem, const Fp8Output& to) {
   if (!to) return;
-  product.fp8.codes = to.y.data.as<uint8_t>();
-  product.fp8.scale = to.y.scale.as<float>();
-  product.fp8.amax = to.amax.as<uint32_t>();
+  problem.fp8.d = to.y.data.as<uint8_t>();
+  problem.fp8.scale = to.y.scale.as<float>();
+  problem.fp8.amax = to.amax.as<uint32_t>();
 }
 
 }  // namespace
@@ -47,31 +42,26 @@ void CudaBackend::run_op(const FusedLinear& a, const Launch& on) {
   a.each_plain([&](const auto& op) { run_op(op, on); });
 }
 
-// Few rows that no backward will follow are a row of FusedLinear. Else
-// y[N, O] = x[N, C] weight[O, C]^T; where cuBLASLt can, in one pass with bias, add, or GELU and its input.
-// Its GELU is the tanh form; other activations are a pass of their own over the sum.
+// A few rows that no backward will follow run as in FusedLinear. Otherwise y[N, O] = x[N, C] weight[O,
+// C]^T is a GEMM, by cuBLASLt with bias, add, or GELU and its input fused where it can. Other activations
+// are then a pass of their own over the sum.
 void CudaBackend::run_op(const LinearForward& a, const Launch& on) {
   const cuda::SkinnyLinear few = skinny(a.x, a.weight, a.y, a.bias, a.add);
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   if (!a.pre_activation && !a.fp8_x && cuda::serves(few))
     return cuda::run(few, {multiprocessors_, overlaps(), on.stream});
-  if (a.pre_activation && !a.add && ours_has(a.activation, a.fp8_x)) {
-    LinearForward with_gelu = a;  // ours computes the others in the same way
-    with_gelu.activation = Activation::kGelu;
-    if (auto product = gemms_.own(*gemms_of(with_gelu).own)) {
-      product->activation = a.activation;
-      write_codes(*product, a.fp8_y);
-      return products::run(*product, multiprocessors_, on.stream);
-    }
-  }
   const LinearForwardGemms gemms = gemms_of(a);
+  if (auto problem = gemms.own ? gemms_.own(*gemms.own) : std::nullopt) {
+    write_fp8(*problem, a.fp8_y);
+    return gemm::run(*problem, multiprocessors_, on.stream);
+  }
   const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
   const bool fused = try_gemm(gemms.fused, on);
   if (!fused) {  // sizes that the epilogues refuse: rows that are no multiple of 16 bytes
     gemm(gemms.plain, on);
     if (a.bias) cuda::add_bias(sum, a.bias, on.stream);
   }
-  if (a.pre_activation && !(fused && gemms.fused_gelu))
+  if (a.pre_activation && !(fused && gemms.fuses_activation))
     cuda::activate(a.activation, sum, a.y, a.fp8_y, on.stream);
 }
 
@@ -91,25 +81,19 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   cuda::sum_rows(a.dx, a.dx_sum, a.accumulate, on.scratch(a.kName, cuda::kGemmWorkspaceBytes), on.stream);
 }
 
-// dx, and whether with it its sum: our own product has that for little
+// Computes dx. Returns whether its sum was computed as well, which costs our own GEMM little.
 bool CudaBackend::input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms,
                                  const Launch& on) {
-  if (a.pre_activation && !a.add && ours_has(a.activation, a.fp8_dy)) {
-    LinearBackward with_gelu = a;
-    with_gelu.activation = Activation::kGelu;
-    const auto own = gemms_of(with_gelu).own_dx;
-    if (auto product = own ? gemms_.own(*own) : std::nullopt) {
-      product->activation = a.activation;
-      write_codes(*product, a.fp8_dx);
-      const int64_t slabs = products::partial_rows(product->m);
-      const bool sums = a.dx_sum && slabs <= cuda::kMaxSlabs;
-      if (sums)
-        product->partials =
-            reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, product->n)));
-      products::run(*product, multiprocessors_, on.stream);
-      if (sums) cuda::add_slabs(product->partials, slabs, {a.dx_sum}, a.accumulate, on.stream);
-      return sums;
-    }
+  if (auto problem = gemms.own_dx ? gemms_.own(*gemms.own_dx) : std::nullopt) {
+    write_fp8(*problem, a.fp8_dx);
+    const int64_t slabs = gemm::partial_rows(problem->m);
+    const bool sums = a.dx_sum && slabs <= cuda::kMaxSlabs;
+    if (sums)
+      problem->partials =
+          reinterpret_cast<float*>(on.scratch(a.kName, cuda::column_partials_bytes(slabs, problem->n)));
+    gemm::run(*problem, multiprocessors_, on.stream);
+    if (sums) cuda::add_slabs(problem->partials, slabs, {a.dx_sum}, a.accumulate, on.stream);
+    return sums;
   }
   const bool fused = gemms.fused_dx && try_gemm(*gemms.fused_dx, on);
   if (!fused) gemm(gemms.dx, on);

@@ -1,5 +1,5 @@
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/linear_gemms.h"
 
 namespace tessera {
 

@@ -65,10 +65,10 @@ struct ActivateBackward {
   T* d;
   template <class Result>
   __device__ void operator()(int64_t i, Result& result) const {
-    float value[kStep], slope[kStep];
+    float value[kStep], input[kStep];
     load_step(d + i, value);
-    load_step(x + i, slope);
-    for (int j = 0; j < kStep; ++j) value[j] *= A::slope(slope[j]);
+    load_step(x + i, input);
+    for (int j = 0; j < kStep; ++j) value[j] *= A::derivative(input[j]);
     result.store(d, i, value);
   }
 };
@@ -128,7 +128,7 @@ void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream) {
 
 void activate(Activation activation, const Tensor& x, const Tensor& y, const Fp8Output& fp8_y,
               cudaStream_t stream) {
-  with_activation(activation, [&]<class A>(A) {
+  with_activation<Math>(activation, [&]<class A>(A) {
     with_type_and_step(x, y, [&]<class T, int kStep>() {
       launch<T, kStep, __NV_E4M3>(x.numel(), Activate<A, T, kStep>{x.as<T>(), y.as<T>()}, fp8_y, stream);
     });
@@ -137,7 +137,7 @@ void activate(Activation activation, const Tensor& x, const Tensor& y, const Fp8
 
 void activate_backward(Activation activation, const Tensor& x, const Tensor& d, const Fp8Output& fp8_d,
                        cudaStream_t stream) {
-  with_activation(activation, [&]<class A>(A) {
+  with_activation<Math>(activation, [&]<class A>(A) {
     with_type_and_step(x, d, [&]<class T, int kStep>() {
       launch<T, kStep, __NV_E5M2>(x.numel(), ActivateBackward<A, T, kStep>{x.as<T>(), d.as<T>()}, fp8_d,
                                   stream);

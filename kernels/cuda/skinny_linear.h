@@ -24,7 +24,8 @@ struct SkinnyLinear {
   Epilogue epilogue = Epilogue::kNone;
 };
 
-// Whether the kernel takes it: up to 8 rows of whole packs of 16 bytes that fit the shared memory of a block.
+// Whether the kernel takes it: up to 8 rows of whole packs of 16 bytes that fit the shared memory of a
+// block.
 bool serves(const SkinnyLinear& a);
 
 // The device, and whether the kernel may begin before the one before it has ended (launch.cuh).

@@ -129,8 +129,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
       "r"(from), "r"(column), "r"(row), "l"(kEvictFirst)
       : "memory");
 }
-// A box into the CTAs of this cluster whose bits are set in `ctas`, at the same place of each. Its bytes count
-// on the barrier at the same place there.
+// A box into the CTAs of this cluster whose bits are set in `ctas`, at the same place of each. Its bytes
+// count on the barrier at the same place there.
 __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t to, const CUtensorMap& map,
                                             uint32_t barrier, int column, int row) {
   asm volatile(

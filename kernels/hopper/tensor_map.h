@@ -9,8 +9,8 @@
 
 namespace tessera::hopper {
 
-// What a box holds of a head: `rows` tokens, and `panels` neighbouring panels. If there is more than one, all
-// are whole. A map of one panel says at which column the head ends.
+// What a box holds of a head: `rows` tokens, and `panels` neighbouring panels. If there is more than one,
+// all are whole. A map of one panel says at which column the head ends.
 struct Box {
   int columns, panels, rows;
 };

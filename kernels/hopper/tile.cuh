@@ -1,13 +1,15 @@
 // Tiles of bf16 in shared memory as TMA writes them and wgmma reads them, and their products.
 //
-// A tile of R rows and C columns is C / 64 panels one after another, each R x 64: a panel's row is 128 bytes,
-// in which the 16-byte chunk c of row r stands at c ^ (r & 7) (PTX ISA 9.0, 5.5.7 and 9.7.15.5.1: 128-byte
-// swizzle). Tiles begin at multiples of 1024 bytes, so that the offset in the tile tells the chunk.
+// A tile of R rows and C columns is C / 64 panels one after another, each R x 64: a panel's row is 128
+// bytes, in which the 16-byte chunk c of row r stands at c ^ (r & 7) (PTX ISA 9.0, 5.5.7 and 9.7.15.5.1:
+// 128-byte swizzle). Tiles begin at multiples of 1024 bytes, so that the offset in the tile tells the
+// chunk.
 //
-// A head may be narrower than its tile. TMA fills the columns past its end with zeros, which add nothing to a
-// product that sums over columns. It leaves these columns out when a result is written.
+// A head may be narrower than its tile. TMA fills the columns past its end with zeros, which add nothing
+// to a product that sums over columns. It leaves these columns out when a result is written.
 //
-// The same descriptor serves a tile whichever of its dimensions a product sums over; only the offsets differ.
+// The same descriptor serves a tile whichever of its dimensions a product sums over; only the offsets
+// differ.
 #pragma once
 
 #include "kernels/base/ptx.cuh"

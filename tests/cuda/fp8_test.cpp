@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
-#include "kernels/linear_gemms.h"
-#include "kernels/products/product.h"
+#include "kernels/gemm/linear_gemms.h"
+#include "kernels/gemm/sm90/problem.h"
 #include "tests/cuda/twin.h"
 #include "tests/model_families.h"
 #include "tests/train_steps.h"
@@ -66,7 +66,7 @@ class Fp8Test : public CudaTest {
   // The operation's result has the same bits with codes as without, and the codes and the largest element are
   // those that Quantise finds of it.
   template <class Op>
-  void expect_codes(Op op, Tensor Op::* result, Fp8Output Op::* codes, DType format) {
+  void expect_codes(Op op, Tensor Op::*result, Fp8Output Op::*codes, DType format) {
     const Tensor y = op.*result;
     SCOPED_TRACE(fmt::format("{} to {}", Op::kName, y.to_string()));
     const Twin wanted = output(format, y.shape), found = output(format, y.shape), scale = scalar(0.25f),
@@ -328,7 +328,7 @@ constexpr Sizes kOwnSizes[] = {
 constexpr Activation kOfOwn[] = {Activation::kGelu, Activation::kGeluExact};
 
 TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
-  if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
+  if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   cuda().backend().gemms()->take_from(GemmSource::kOwn);
   for (const auto [N, C, O] : kOwnSizes)
     for (const bool with_bias : {false, true})
@@ -348,9 +348,7 @@ TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
                                .fp8_x = on(x8.cpu(), x8.cuda()),
                                .fp8_weight = on(w8.cpu(), w8.cuda())};
         };
-        LinearForward with_gelu = make(OnCuda{});
-        with_gelu.activation = Activation::kGelu;
-        expect_own(*gemms_of(with_gelu).own);
+        expect_own(*gemms_of(make(OnCuda{})).own);
         run_on_both({y, u}, make);
         expect_same(y, "y");
         expect_same(u, "pre_activation");
@@ -359,7 +357,7 @@ TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
 }
 
 TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
-  if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
+  if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   cuda().backend().gemms()->take_from(GemmSource::kOwn);
   for (const auto [N, O, C] : kOwnSizes)
     for (const Activation activation : kOfOwn) {
@@ -383,9 +381,7 @@ TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
         op.dx_sum = on(sum);
         return op;
       };
-      LinearBackward with_gelu = make(OnCuda{});
-      with_gelu.activation = Activation::kGelu;
-      expect_own(*gemms_of(with_gelu).own_dx);
+      expect_own(*gemms_of(make(OnCuda{})).own_dx);
       run_on_both({dx, sum}, with_sum);
       expect_same(dx, "dx");
       expect_same(sum, "dx_sum");

@@ -1,7 +1,7 @@
 // Algorithms of matrix products: all that are offered are right, repeat their bits and survive a table; a run
 // keeps those that were chosen.
-#include "kernels/gemm_timing.h"
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/linear_gemms.h"
+#include "kernels/gemm/timing.h"
 #include "tests/cuda/train_on_gpu.h"
 #include "tests/cuda/twin.h"
 

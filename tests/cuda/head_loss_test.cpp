@@ -1,5 +1,5 @@
 // The logits and the loss in one on Hopper, whose product writes exponentials, against the CPU.
-#include "kernels/products/product.h"
+#include "kernels/gemm/sm90/problem.h"
 #include "tests/cuda/twin.h"
 #include "tests/train_steps.h"
 
@@ -11,7 +11,7 @@ class CudaHeadLoss : public CudaTest {
   void SetUp() override {
     CudaTest::SetUp();
     if (IsSkipped()) return;
-    if (!products::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
+    if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   }
 };
 

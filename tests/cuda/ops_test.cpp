@@ -1,5 +1,5 @@
 // Every operation on CUDA against the CPU backend, through the same argument structs.
-#include "kernels/gemm_peak.h"
+#include "kernels/gemm/peak.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -25,9 +25,13 @@ TEST_F(CudaOps, CopyConvertsInEveryDirection) {
     for (const float value : floats_of(again.cuda)) ASSERT_EQ(value, 0);
   }
   const Twin three = input(DType::kF32, {3}), four = input(DType::kF32, {4}), index = random_indices({4}, 9);
-  EXPECT_NE(message_of([&] { cuda().run(Copy{three.cpu, four.cuda}); }).find("equal element counts"),
+  EXPECT_NE(message_of([&] {
+              cuda().run(Copy{three.cpu, four.cuda});
+            }).find("equal element counts"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { cuda().run(Copy{index.cuda, four.cuda}); }).find("cannot convert"),
+  EXPECT_NE(message_of([&] {
+              cuda().run(Copy{index.cuda, four.cuda});
+            }).find("cannot convert"),
             std::string::npos);
 }
 

@@ -21,7 +21,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/json_text.h"
-#include "kernels/gemm_table.h"
+#include "kernels/gemm/table.h"
 #include "model/formats/folder.h"
 #include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
-#include "kernels/gemm.h"
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/linear_gemms.h"
 #include "tests/kernels/formula.h"
 
 namespace tessera::testing {
@@ -139,7 +139,7 @@ struct Fp8Ops : ::testing::Test {
   // The operation's result has the same bits with codes as without, and the codes and the largest element are
   // those that Quantise finds of it.
   template <class Op>
-  void expect_codes(Op op, Tensor Op::* result, Fp8Output Op::* codes, DType format) {
+  void expect_codes(Op op, Tensor Op::*result, Fp8Output Op::*codes, DType format) {
     const Shape shape = (op.*result).shape;
     const Fp8Matrix wanted = matrix(shape, 0.25f);
     const Fp8Output found{.y = matrix(shape, 0.25f), .amax = make.scalar(0.125f)};

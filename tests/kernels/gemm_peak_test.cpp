@@ -1,7 +1,6 @@
-#include "kernels/gemm_peak.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/gemm/peak.h"
 #include "tests/support.h"
 
 namespace tessera::testing {

@@ -1,10 +1,9 @@
 // Tables of algorithms: what is written is read, and what is damaged is refused at its line.
-#include "kernels/gemm_table.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "kernels/gemm/table.h"
 #include "tests/data/support.h"
 #include "tests/gemm_library.h"
 
@@ -18,7 +17,7 @@ GemmTable some_table() {
   table.choices[plain] = {
       .algorithm = {.id = 66, .tile = 24, .stages = 36}, .ms = 0.28931, .first_ms = 0.314};
   GemmKey fused = plain;
-  fused.epilogue = GemmEpilogue::kGeluAuxBias;
+  fused.epilogue = GemmEpilogue::kActivateBias;
   table.choices[fused] = {.algorithm = algorithm(7), .ms = 0.5, .first_ms = 0.5};
   // dweight += dy^T x, with k split and padded rows at odd addresses
   GemmKey gradient{.m = 33,
@@ -62,6 +61,19 @@ TEST_F(GemmTableFile, WhatIsWrittenIsRead) {
   EXPECT_EQ(text_of(read_gemm_table(folder_ / "a.jsonl")), text);
 }
 
+TEST_F(GemmTableFile, EveryEpilogueIsReadWithItsActivation) {
+  GemmTable table = some_table();
+  for (const GemmEpilogue epilogue : kGemmEpilogues)
+    for (const Activation activation : kActivations) {
+      GemmKey key = product(64, 128, 256);
+      key.epilogue = epilogue;
+      if (has_aux(epilogue)) key.activation = activation;
+      table.choices[key] = {.algorithm = algorithm(1)};
+    }
+  EXPECT_EQ(table.choices.size(), 3 + 2 + 3 * kActivations.size());
+  EXPECT_EQ(parse_gemm_table(text_of(table), "t.jsonl"), table);
+}
+
 TEST_F(GemmTableFile, UsualValuesAreLeftOut) {
   GemmTable table = some_table();
   std::erase_if(table.choices, [](const auto& choice) { return choice.first.k != 768; });
@@ -84,7 +96,7 @@ TEST_F(GemmTableFile, DamageIsRefusedAtItsLine) {
     std::string from, to, wanted;
   } cases[] = {
       {"\"file\":\"Tessera's matrix products\",", "", "t.jsonl:1 has no \"file\""},
-      {"Tessera's matrix products", "a list", "t.jsonl:1: wants a file of \"Tessera's matrix products\""},
+      {"Tessera's matrix products", "a list", "t.jsonl:1: expected a file of \"Tessera's matrix products\""},
       {"\"version\":1", "\"version\":2", "t.jsonl:1: this program reads version 1, found 2"},
       {"\"cudart\":13000", "\"cudart\":13000,\"driver\":1", "t.jsonl:1: unknown field \"driver\""},
       {"{\"m\":33", "{\"m\":33.5", "t.jsonl:2: \"m\" wants a whole number"},
@@ -94,21 +106,21 @@ TEST_F(GemmTableFile, DamageIsRefusedAtItsLine) {
        "t.jsonl:2: \"b\": unknown dtype \"fp33\"; did you mean \"fp32\"?"},
       {"\"ld\":40", "\"ld\":32", "t.jsonl:2: \"a\": \"ld\" wants a whole number of at least 33"},
       {"\"alignment\":2", "\"alignment\":3",
-       "t.jsonl:2: \"a\": \"alignment\" wants 1, 2, 4, 8 or 16, found 3"},
-      {"\"adds\":true", "\"adds\":1", "t.jsonl:2: \"adds\" wants true or false, found 1"},
+       "t.jsonl:2: \"a\": \"alignment\" must be 1, 2, 4, 8 or 16, found 3"},
+      {"\"adds\":true", "\"adds\":1", "t.jsonl:2: \"adds\" must be true or false, found 1"},
       {"\"summed\":20", "\"summed\":34",
        "t.jsonl:2: \"summed\" wants a whole number of at least 1 and at most 33"},
-      {"\"transposed\":true,\"ld\":40", "\"ld\":64", "t.jsonl:2: \"summed\" wants \"a\" transposed"},
+      {"\"transposed\":true,\"ld\":40", "\"ld\":64", "t.jsonl:2: with \"summed\", \"a\" must be transposed"},
       {"\"reduction\":2", "\"reduction\":1", "t.jsonl:2: \"algorithm\": partial sums must be added in fp32"},
       {"\"split_k\":6", "\"split_k\":-1",
        "t.jsonl:2: \"algorithm\": \"split_k\" wants a whole number of at least 0"},
       {"\"tile\":2,", "", "t.jsonl:2: \"algorithm\" has no \"tile\""},
-      {"\"ms\":0.125", "\"ms\":\"fast\"", "t.jsonl:2: \"ms\" wants milliseconds, found \"fast\""},
-      {"\"ms\":0.125", "\"ms\":1e308", "t.jsonl:2: \"ms\" wants milliseconds, found 1e+308"},
-      {"\"ms\":0.125,", "", "t.jsonl:2: \"ms\" wants milliseconds, found nothing"},
+      {"\"ms\":0.125", "\"ms\":\"fast\"", "t.jsonl:2: \"ms\" must be a number of milliseconds, found \"fast\""},
+      {"\"ms\":0.125", "\"ms\":1e308", "t.jsonl:2: \"ms\" must be a number of milliseconds, found 1e+308"},
+      {"\"ms\":0.125,", "", "t.jsonl:2: \"ms\" must be a number of milliseconds, found nothing"},
       {"\"epilogue\":\"gelu_aux_bias\"", "\"epilogue\":\"gelu\"", "t.jsonl:4: unknown epilogue \"gelu\""},
       {"\"epilogue\":\"gelu_aux_bias\",", "",
-       "t.jsonl:4: the product [65536, 768] x [2304, 768]^T in bf16 is listed"}};
+       "t.jsonl:4: the GEMM [65536, 768] x [2304, 768]^T in bf16 is listed"}};
   for (const auto& [from, to, wanted] : cases) {
     const std::string found = refusal(changed(from, to));
     EXPECT_EQ(found.find(wanted), 0u) << found << "\nwanted: " << wanted;

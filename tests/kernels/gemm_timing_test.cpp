@@ -1,7 +1,6 @@
-#include "kernels/gemm_timing.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/gemm/timing.h"
 #include "tests/gemm_library.h"
 #include "tests/support.h"
 

@@ -1,6 +1,6 @@
 // The products that operations on linear layers are made of, computed from their descriptions, against the
 // operations on the CPU.
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/linear_gemms.h"
 
 #include <gtest/gtest.h>
 
@@ -26,9 +26,9 @@ void compute(const Gemm& g) {
     for (int64_t j = 0; j < g.n; ++j) {
       double sum = g.beta != 0 ? g.beta * static_cast<double>(c[i * g.d.ld + j]) : 0;
       for (int64_t p = 0; p < g.k; ++p) sum += g.alpha * static_cast<double>(at(g.a, i, p)) * at(g.b, p, j);
-      const bool has_bias = g.epilogue == GemmEpilogue::kBias || g.epilogue == GemmEpilogue::kGeluAuxBias;
+      const bool has_bias = adds_bias(g.epilogue);
       if (has_bias) sum += static_cast<const float*>(g.bias)[j];
-      if (g.epilogue == GemmEpilogue::kGeluAux || g.epilogue == GemmEpilogue::kGeluAuxBias) {
+      if (writes_aux(g.epilogue)) {
         static_cast<float*>(g.aux)[i * g.n + j] = static_cast<float>(sum);
         sum = gelu(sum);
       }
@@ -68,10 +68,10 @@ TEST_F(LinearGemms, ComputeALinearLayer) {
         }
         cpu.run(op);
         const LinearForwardGemms gemms = gemms_of(ours);
-        EXPECT_EQ(gemms.fused_gelu, activates && !with_add);
+        EXPECT_EQ(gemms.fuses_activation, activates && !with_add);
         compute(gemms.fused);
         expect_same(activates ? ours.pre_activation : ours.y, activates ? op.pre_activation : op.y);
-        if (gemms.fused_gelu) expect_same(ours.y, op.y);
+        if (gemms.fuses_activation) expect_same(ours.y, op.y);
         if (with_bias) continue;              // the plain one leaves the bias to a pass of its own
         if (with_add && activates) continue;  // what it adds to is the sum by now
         compute(gemms.plain);
@@ -122,7 +122,7 @@ TEST_F(LinearGemms, FuseTheDerivativeOfAGeluInBf16Alone) {
       const bool fuses = dtype == DType::kBF16 && activation == Activation::kGelu;
       ASSERT_EQ(gemms.fused_dx.has_value(), fuses);
       if (fuses) {
-        EXPECT_EQ(gemms.fused_dx->epilogue, GemmEpilogue::kDGelu);
+        EXPECT_EQ(gemms.fused_dx->epilogue, GemmEpilogue::kActivationBackward);
         EXPECT_EQ(gemms.fused_dx->aux, in.data);
       }
     }

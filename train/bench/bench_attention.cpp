@@ -13,7 +13,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
 #include "kernels/base/status_line.h"
-#include "kernels/gemm_peak.h"
+#include "kernels/gemm/peak.h"
 #include "kernels/timer.h"
 #include "train/bench/attention_results.h"
 #include "train/bench/attention_run.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gemm_timing.h"
+#include "kernels/gemm/timing.h"
 
 namespace tessera {
 

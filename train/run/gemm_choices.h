@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/base/status_line.h"
-#include "kernels/gemm_timing.h"
+#include "kernels/gemm/timing.h"
 #include "train/run/rank_group.h"
 #include "train/session/run_shape.h"
 

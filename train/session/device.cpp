@@ -1,6 +1,6 @@
 #include "train/session/device.h"
 
-#include "kernels/gemm_peak.h"
+#include "kernels/gemm/peak.h"
 
 namespace tessera {
 

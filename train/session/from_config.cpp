@@ -142,7 +142,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .seed = static_cast<uint64_t>(c.train.seed),
                  .recorded = c.train.recorded,
                  .fp8 = c.train.fp8,
-                 .fused_head = dtype == DType::kBF16 && device.multiplies_with_ours() &&
+                 .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.products != GemmSource::kCublasLt,
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/linear_gemms.h"
+#include "kernels/gemm/linear_gemms.h"
 #include "train/session/train_state.h"
 
 namespace tessera {

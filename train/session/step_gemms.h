@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "train/session/run_shape.h"
 
 namespace tessera {

@@ -5,6 +5,7 @@
 
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mask.h"
+#include "kernels/attention/sm90/shape.h"
 #include "kernels/hopper/ring.cuh"
 #include "kernels/hopper/tile.cuh"
 

@@ -10,6 +10,7 @@
 #include "kernels/attention/sm90/backward_rows.cuh"
 #include "kernels/attention/sm90/backward_spans.cuh"
 #include "kernels/attention/sm90/workspace.h"
+#include "kernels/hopper/tensor_map.h"
 
 namespace tessera::attention::sm90 {
 

@@ -22,6 +22,7 @@
 #include "kernels/attention/common/softmax.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
 #include "kernels/attention/sm90/forward_spans.cuh"
+#include "kernels/hopper/tensor_map.h"
 
 namespace tessera::attention::sm90 {
 

@@ -1,0 +1,143 @@
+// GEMMs, described row-major: the operands, the key on which the choice of an algorithm depends, and the
+// library that has several algorithms for each.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/activation.h"
+#include "kernels/base/gemm_source.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+struct Launch;
+
+// What happens to the sums before they are rounded
+enum class GemmEpilogue : uint8_t {
+  kNone,                // d = sum
+  kBias,                // d = sum + bias
+  kActivate,            // aux = sum, d = activation(aux)
+  kActivateBias,        // aux = sum + bias, d = activation(aux)
+  kActivationBackward,  // d = sum activation'(aux)
+};
+inline constexpr std::array kGemmEpilogues = {GemmEpilogue::kNone, GemmEpilogue::kBias,
+                                              GemmEpilogue::kActivate, GemmEpilogue::kActivateBias,
+                                              GemmEpilogue::kActivationBackward};
+constexpr bool writes_aux(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kActivate || epilogue == GemmEpilogue::kActivateBias;
+}
+constexpr bool has_aux(GemmEpilogue epilogue) {
+  return writes_aux(epilogue) || epilogue == GemmEpilogue::kActivationBackward;
+}
+constexpr bool adds_bias(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kBias || epilogue == GemmEpilogue::kActivateBias;
+}
+// In tables and messages: "none", "bias"; "gelu_aux", "gelu_aux_bias", "dgelu", and likewise "relu_aux"
+// and so on
+std::string word_of(GemmEpilogue epilogue, Activation activation);
+
+struct GemmMatrix {
+  void* data = nullptr;
+  int64_t ld = 0;                   // elements from one stored row to the next
+  bool transposed = false;          // stored as [columns, rows]
+  int64_t batch_stride = 0;         // elements from one GEMM of a batch to the next
+  std::optional<DType> dtype = {};  // none: that of the GEMM
+  // FP8: the scale of the values, in the device's memory; none: 1
+  const float* scale = nullptr;
+};
+
+// d[m, n] = epilogue(alpha a[m, k] b[k, n] + beta c[m, n]); c is laid out as d and may be d. Arithmetic is
+// fp32, no TF32, and d is rounded once.
+struct Gemm {
+  DType dtype;
+  int64_t m, n, k;
+  GemmMatrix a, b, d;
+  void* c = nullptr;  // none: d
+  float alpha = 1, beta = 0;
+  bool may_add = false;  // whatever beta is, the algorithm is one that adds: gradients need it
+  int batch = 1;
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  Activation activation = Activation::kGelu;  // of the epilogue, if it has one
+  void* bias = nullptr;                       // [n], added to every row
+  void* aux = nullptr;  // [m, n] contiguous: the input of the activation, written or read
+  // sums[i] = beta sums[i] + the sum of a[i, k] over k, for the first `summed` rows of `a`, which must
+  // then be transposed and contiguous. None: no sums.
+  void* sums = nullptr;
+  int64_t summed = 0;  // at most m
+
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * batch;
+  }
+};
+
+inline constexpr int64_t kFullAlignment = 16;  // bytes; more serves no algorithm
+
+// Everything that the choice of an algorithm depends on.
+struct GemmKey {
+  struct Matrix {
+    DType dtype;
+    bool transposed;
+    int64_t ld, batch_stride;
+    int64_t alignment;  // bytes; the largest power of two up to kFullAlignment that divides the address
+    auto operator<=>(const Matrix&) const = default;
+  };
+  int64_t m, n, k;
+  Matrix a, b, d;  // d's alignment is c's, too
+  int batch;
+  GemmEpilogue epilogue;
+  Activation activation = Activation::kGelu;  // kGelu where the epilogue has none
+  bool adds;                                  // beta is not 0, so that c is read, or may not be
+  int64_t summed = 0;
+  auto operator<=>(const GemmKey&) const = default;
+};
+GemmKey key_of(const Gemm& gemm);
+Gemm gemm_of(const GemmKey& key);          // without data
+std::string describe(const GemmKey& key);  // "[65536, 768] x [2304, 768]^T in bf16, bias"
+
+// An algorithm of cuBLASLt, by the attributes of cublasLtMatmulAlgoConfigAttributes_t; or our own
+struct GemmAlgorithm {
+  static constexpr int kOwn = 1'000'000;  // as an id, and nothing else: ours (kernels/gemm/sm90/)
+
+  int id = 0, tile = 0, stages = 0, split_k = 1, reduction = 0, swizzle = 0, custom = 0, inner_shape = 0,
+      cluster_shape = 0;
+  auto operator<=>(const GemmAlgorithm&) const = default;
+};
+
+// What a choice of algorithms is good for: the device, the library's version, and the CUDA runtime that the
+// library was built with, both as cublasLtGetVersion() and cublasLtGetCudartVersion() count them
+struct GemmPlatform {
+  std::string device;
+  int64_t cublaslt = 0, cudart = 0;
+  bool operator==(const GemmPlatform&) const = default;
+};
+
+struct GemmTable;  // table.h
+
+// A backend's library of GEMMs, which has several algorithms for each.
+class GemmLibrary {
+ public:
+  virtual ~GemmLibrary() = default;
+  virtual GemmPlatform platform() const = 0;
+  // For operands aligned as the key says, at most `most`, in the library's order, of which it takes the
+  // first by itself; without those that may round partial sums. None: it cannot compute this GEMM.
+  virtual std::vector<GemmAlgorithm> algorithms(const GemmKey& key, int most) = 0;
+  virtual bool supports(const GemmKey& key, const GemmAlgorithm& algorithm) = 0;
+  // Enqueues it, each time it is called. Error: the library does not support it.
+  virtual std::function<void()> prepare(const Gemm& gemm, const GemmAlgorithm& algorithm,
+                                        const Launch& on) = 0;
+  // From now on GEMMs of the table have its algorithms, and all others the library's first. Call it before
+  // work is enqueued that should have them. Error: a choice that the library does not support.
+  virtual void use(const GemmTable& table) = 0;
+  // For a library that has kernels of ours beside the vendor's. kAuto: as its table says, and where that
+  // says nothing, ours with an epilogue and the vendor's without. Else as many as can be, whatever the
+  // table says.
+  virtual void take_from(GemmSource /*source*/) {}
+};
+
+}  // namespace tessera

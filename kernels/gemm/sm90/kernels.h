@@ -1,0 +1,20 @@
+// The kernels that there are, each compiled in a file of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace tessera::gemm {
+
+struct Problem;
+
+using Run = cudaError_t(const Problem& product, int multiprocessors, cudaStream_t stream);
+
+Run run_plain, run_add, run_plain_stored;  // the last with b stored as [k, n]
+Run run_exp;
+Run run_weight_gradient;
+Run run_gelu, run_gelu_exact, run_relu;
+Run run_gelu_backward, run_gelu_exact_backward, run_relu_backward;
+Run run_gelu_fp8, run_gelu_exact_fp8;  // with FP8 operands, as the next
+Run run_gelu_backward_fp8, run_gelu_exact_backward_fp8;
+
+}  // namespace tessera::gemm
