@@ -105,7 +105,7 @@ class Library:
                  deterministic=True, dropout=Dropout()):
         problem = self._problem(q, k, causal, window, offset, documents, scale, dropout)
         dq, dk, dv = map(torch.empty_like, (q, k, v))
-        size = self.functions.attn_backward_workspace(ctypes.byref(problem), self.arch, int(deterministic))
+        size = self.functions.attn_backward_workspace(ctypes.byref(problem), self.arch)
         workspace = self._workspace(size, q)
         args = Backward(*map(tensor, (q, k, v, out, dout)), lse.data_ptr(), *map(tensor, (dq, dk, dv)),
                         workspace.data_ptr(), len(workspace), int(deterministic), problem)

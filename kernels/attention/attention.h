@@ -120,8 +120,8 @@ typedef struct {
 /* `arch` is the compute capability of the stream's device times ten: 80, 86, 89, 90, 120. */
 AttnStatus attn_forward(const AttnForward* args, int arch, struct CUstream_st* stream);
 AttnStatus attn_backward(const AttnBackward* args, int arch, struct CUstream_st* stream);
-/* Needs no device; 0 for a problem that no kernel serves. The most that either mode needs. */
-size_t attn_backward_workspace(const AttnProblem* problem, int arch, int deterministic);
+/* Needs no device; 0 for a problem that no kernel serves. Enough for `deterministic` 0 and 1. */
+size_t attn_backward_workspace(const AttnProblem* problem, int arch);
 /* The same for the forward; 0 for most problems. */
 size_t attn_forward_workspace(const AttnProblem* problem, int arch);
 /* ATTN_OK where kernels exist for this problem, else the reason. Needs no device. */

@@ -62,7 +62,7 @@ void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
   const auto raise = [](int64_t& most, size_t bytes) { most = std::max(most, static_cast<int64_t>(bytes)); };
   for (const AttnProblem& p : {problem, dropping}) {
     raise(plan.forward_workspace_bytes, attn_forward_workspace(&p, device.arch));
-    raise(plan.backward_workspace_bytes, attn_backward_workspace(&p, device.arch, plan.deterministic));
+    raise(plan.backward_workspace_bytes, attn_backward_workspace(&p, device.arch));
   }
 }
 

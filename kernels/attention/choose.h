@@ -10,9 +10,9 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kind.h"
 #include "kernels/attention/mask.h"
+#include "kernels/base/device_traits.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
-#include "kernels/base/threads.h"
 #include "kernels/base/view.h"
 
 namespace tessera {
@@ -44,17 +44,6 @@ struct PackedHeads {
   Heads q, k, v;
   PackedHeads(const Tensor& qkv, const AttentionShape& s)
       : q{qkv, 0, s.heads}, k{qkv, s.heads, s.kv_heads}, v{qkv, s.heads + s.kv_heads, s.kv_heads} {}
-};
-
-// What kernels may count on; {} is the CPU.
-struct DeviceTraits {
-  Device device = Device::kCpu;
-  int arch = 0;  // CUDA compute capability times ten: 80, 90
-  std::string name = "CPU";
-  int threads = cpu_threads();  // of the CPU's operations
-  bool own_gemms = true;        // whether this build has ours (kernels/gemm/sm90) for those that can run them
-
-  bool runs_own_gemms() const { return device == Device::kCuda && arch == 90 && own_gemms; }
 };
 
 struct AttentionPlan {

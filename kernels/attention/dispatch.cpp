@@ -55,8 +55,8 @@ Call with_positive_scale(Call call) {
   return call;
 }
 
-const Family* chosen(const AttnProblem& p, int arch) {
-  for (const Family* family : families()) {
+const KernelFamily* chosen(const AttnProblem& p, int arch) {
+  for (const KernelFamily* family : families()) {
     if (!family->by_name_only && family->built() && supports(*family, p, arch) == ATTN_OK) return family;
   }
   return nullptr;
@@ -64,14 +64,14 @@ const Family* chosen(const AttnProblem& p, int arch) {
 
 }  // namespace
 
-AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream) {
+AttnStatus run_forward(const KernelFamily& family, const AttnForward& args, int arch, CUstream_st* stream) {
   AttnStatus status = supports(family, args.problem, arch);
   if (status == ATTN_OK)
     status = family.built() ? check(args, forward_workspace(family, args.problem)) : ATTN_BAD_ARCH;
   return status == ATTN_OK ? family.forward(with_positive_scale(args), arch, stream) : status;
 }
 
-AttnStatus run_backward(const Family& family, const AttnBackward& args, int arch, CUstream_st* stream) {
+AttnStatus run_backward(const KernelFamily& family, const AttnBackward& args, int arch, CUstream_st* stream) {
   AttnStatus status = supports(family, args.problem, arch);
   if (status == ATTN_OK)
     status = family.built() ? check(args, family.backward_workspace(args.problem)) : ATTN_BAD_ARCH;
@@ -86,16 +86,16 @@ extern "C" AttnStatus attn_forward(const AttnForward* args, int arch, CUstream_s
   if (const AttnStatus status = attn_supports(&args->problem, arch); status != ATTN_OK) return status;
   const size_t workspace = attn_forward_workspace(&args->problem, arch);
   if (const AttnStatus status = check(*args, workspace); status != ATTN_OK) return status;
-  const Family* family = chosen(args->problem, arch);
+  const KernelFamily* family = chosen(args->problem, arch);
   return family != nullptr ? run_forward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
 }
 
 extern "C" AttnStatus attn_backward(const AttnBackward* args, int arch, CUstream_st* stream) {
   if (const AttnStatus status = attn_supports(&args->problem, arch); status != ATTN_OK) return status;
-  // What attn_backward_workspace() says may be more than the family that runs here needs.
-  const size_t workspace = attn_backward_workspace(&args->problem, arch, args->deterministic);
+  // attn_backward_workspace() may be more than the family that runs here needs.
+  const size_t workspace = attn_backward_workspace(&args->problem, arch);
   if (const AttnStatus status = check(*args, workspace); status != ATTN_OK) return status;
-  const Family* family = chosen(args->problem, arch);
+  const KernelFamily* family = chosen(args->problem, arch);
   return family != nullptr ? run_backward(*family, *args, arch, stream) : ATTN_BAD_ARCH;
 }
 

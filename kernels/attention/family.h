@@ -2,7 +2,7 @@
 // attn_supports(), attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic
 // read families() and repeat nothing of it.
 //
-// A new family is a folder whose family.cpp defines a Family, and a line in families(). No CUDA header here:
+// A new family is a folder whose family.cpp defines a KernelFamily, and a line in families(). No CUDA header here:
 // a build without CUDA knows the same families, without functions, and plans with them.
 #pragma once
 
@@ -46,7 +46,7 @@ enum class Masks {
   kAll
 };
 
-struct Family {
+struct KernelFamily {
   const char* name;
   int lowest_arch, highest_arch;
   AttnDtype dtype;
@@ -68,16 +68,16 @@ struct Family {
 };
 
 namespace row {
-extern const Family kFamily;
+extern const KernelFamily kFamily;
 }
 namespace f32 {
-extern const Family kFamily;
+extern const KernelFamily kFamily;
 }
 namespace sm80 {
-extern const Family kFamily;
+extern const KernelFamily kFamily;
 }
 namespace sm90 {
-extern const Family kFamily;
+extern const KernelFamily kFamily;
 }
 
 // The kernels of attn_decode(), as they register themselves
@@ -100,21 +100,21 @@ inline constexpr int64_t kMostUnits = int64_t{1} << 30;
 inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} << 33;
 
 // Of those that serve a problem, attn_forward() and attn_backward() take the first that was built.
-std::span<const Family* const> families();
+std::span<const KernelFamily* const> families();
 
 // Bytes that a forward needs
-size_t forward_workspace(const Family& family, const AttnProblem& problem);
+size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem);
 
 // ATTN_OK, or why this family does not serve a problem. Needs no
 // device, and does not ask whether it was built.
-AttnStatus supports(const Family& family, const AttnProblem& problem, int arch);
+AttnStatus supports(const KernelFamily& family, const AttnProblem& problem, int arch);
 
 // What attn_forward() serves: "head dims that are multiples of 8 up to 256 in bf16, ..., on compute
 // capability 8.0 or higher"
 std::string what_is_served();
 
 // One family's kernels, after the checks that attention.h promises
-AttnStatus run_forward(const Family& family, const AttnForward& args, int arch, CUstream_st* stream);
-AttnStatus run_backward(const Family& family, const AttnBackward& args, int arch, CUstream_st* stream);
+AttnStatus run_forward(const KernelFamily& family, const AttnForward& args, int arch, CUstream_st* stream);
+AttnStatus run_backward(const KernelFamily& family, const AttnBackward& args, int arch, CUstream_st* stream);
 
 }  // namespace tessera::attention

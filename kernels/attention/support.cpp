@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMostHeads = 65535;  // and batches: a grid's y and z
 
-bool shape_served(const Family& family, const AttnProblem& p) {
+bool shape_served(const KernelFamily& family, const AttnProblem& p) {
   if (p.batch <= 0 || p.tokens <= 0 || p.kv_tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0) return false;
   if (p.heads % p.kv_heads != 0) return false;
   const int64_t most_tokens = std::max(p.tokens, p.kv_tokens);
@@ -23,12 +23,12 @@ bool shape_served(const Family& family, const AttnProblem& p) {
   return p.batch * p.heads <= family.most_rows / padded_tokens;
 }
 
-bool dropout_served(const Family& family, const AttnDropout& d) {
+bool dropout_served(const KernelFamily& family, const AttnDropout& d) {
   if (d.threshold < 0 || d.threshold >= Dropout::kResolution || d.place % Dropout::kHeads != 0) return false;
   return d.threshold == 0 || family.dropout;
 }
 
-bool mask_served(const Family& family, const AttnProblem& p) {
+bool mask_served(const KernelFamily& family, const AttnProblem& p) {
   const AttnMask& m = p.mask;
   if (m.window < 0 || m.window > kMostTokens || m.offset < -kMostTokens || m.offset > kMostTokens)
     return false;
@@ -48,7 +48,7 @@ bool mask_served(const Family& family, const AttnProblem& p) {
 // "head dims that are multiples of 8 up to 256 in bf16, ..."
 std::string served_head_dims() {
   std::map<AttnDtype, std::vector<HeadDims>> head_dims;  // no rule contains another
-  for (const Family* family : families()) {
+  for (const KernelFamily* family : families()) {
     if (family->by_name_only) continue;
     std::vector<HeadDims>& known = head_dims[family->dtype];
     const HeadDims its = family->head_dims;
@@ -67,7 +67,7 @@ std::string served_head_dims() {
 
 std::string served_archs() {
   int lowest = kAnyLaterArch;
-  for (const Family* family : families())
+  for (const KernelFamily* family : families())
     if (!family->by_name_only) lowest = std::min(lowest, family->lowest_arch);
   return "compute capability " + std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
          " or higher";
@@ -82,12 +82,12 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
 
 }  // namespace
 
-std::span<const Family* const> families() {
-  static constexpr const Family* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily, &row::kFamily};
+std::span<const KernelFamily* const> families() {
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily, &row::kFamily};
   return kFamilies;
 }
 
-AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
+AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
@@ -96,7 +96,7 @@ AttnStatus supports(const Family& family, const AttnProblem& p, int arch) {
   return mask_served(family, p) ? ATTN_OK : ATTN_BAD_MASK;
 }
 
-size_t forward_workspace(const Family& family, const AttnProblem& problem) {
+size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem) {
   return family.forward_workspace != nullptr ? family.forward_workspace(problem) : 0;
 }
 
@@ -109,7 +109,7 @@ using namespace tessera::attention;
 extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
   if (problem->struct_size != sizeof(AttnProblem)) return ATTN_BAD_STRUCT;
   AttnStatus reason = ATTN_BAD_ARCH;  // of the family that comes closest: arch, then head dim, then the rest
-  for (const Family* family : families()) {
+  for (const KernelFamily* family : families()) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
@@ -125,7 +125,7 @@ template <class Bytes>  // of a family
 size_t most_workspace(const AttnProblem& problem, int arch, Bytes&& bytes_of) {
   size_t bytes = 0;
   if (problem.struct_size != sizeof(AttnProblem)) return bytes;
-  for (const Family* family : families()) {
+  for (const KernelFamily* family : families()) {
     if (!family->by_name_only && supports(*family, problem, arch) == ATTN_OK)
       bytes = std::max(bytes, bytes_of(*family));
   }
@@ -135,11 +135,11 @@ size_t most_workspace(const AttnProblem& problem, int arch, Bytes&& bytes_of) {
 }  // namespace
 
 extern "C" size_t attn_forward_workspace(const AttnProblem* problem, int arch) {
-  return most_workspace(*problem, arch, [&](const Family& f) { return forward_workspace(f, *problem); });
+  return most_workspace(*problem, arch, [&](const KernelFamily& f) { return forward_workspace(f, *problem); });
 }
 
-extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch, int /*deterministic*/) {
-  return most_workspace(*problem, arch, [&](const Family& f) { return f.backward_workspace(*problem); });
+extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch) {
+  return most_workspace(*problem, arch, [&](const KernelFamily& f) { return f.backward_workspace(*problem); });
 }
 
 extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch) {

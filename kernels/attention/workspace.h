@@ -39,7 +39,7 @@ struct DeltaWorkspace {
   size_t bytes;
 };
 
-// The size of a workspace, as a Family gives it
+// The size of a workspace, as a KernelFamily gives it
 template <class Workspace>
 size_t workspace_bytes(const AttnProblem& p) {
   return Workspace(nullptr, p).bytes;

@@ -152,7 +152,7 @@ class Problem {
  private:
   size_t workspace_bytes() const {
     const AttnProblem p = problem();
-    return std::max(attn_forward_workspace(&p, arch_), attn_backward_workspace(&p, arch_, 0));
+    return std::max(attn_forward_workspace(&p, arch_), attn_backward_workspace(&p, arch_));
   }
   AttnTensor tensor(const GuardedBuffer& buffer, const Layout& l) const {
     return {buffer.data() + l.offset * elements_.size(), l.batch, l.row, l.head};

@@ -48,7 +48,7 @@ class AttentionRefusals : public ::testing::TestWithParam<int> {
                             .dk = tensor(0x8000),
                             .dv = tensor(0x9000),
                             .workspace = reinterpret_cast<void*>(0xa000),
-                            .workspace_bytes = attn_backward_workspace(&kProblem, GetParam(), 1),
+                            .workspace_bytes = attn_backward_workspace(&kProblem, GetParam()),
                             .deterministic = 1,
                             .problem = kProblem};
 
@@ -59,7 +59,7 @@ class AttentionRefusals : public ::testing::TestWithParam<int> {
     change(p);
     EXPECT_EQ(attn_supports(&p, GetParam()), status);
     EXPECT_EQ(attn_forward_workspace(&p, GetParam()), 0u);
-    EXPECT_EQ(attn_backward_workspace(&p, GetParam(), 0), 0u);
+    EXPECT_EQ(attn_backward_workspace(&p, GetParam()), 0u);
     AttnForward f = forward_;
     f.problem = p;
     EXPECT_EQ(attn_forward(&f, GetParam(), nullptr), status);
@@ -139,7 +139,7 @@ TEST_P(AttentionRefusals, MasksAreServed) {
         p.kv_tokens = kv_tokens;
         p.mask = mask;
         EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK);
-        EXPECT_GT(attn_backward_workspace(&p, GetParam(), 1), 0u);
+        EXPECT_GT(attn_backward_workspace(&p, GetParam()), 0u);
         const size_t bytes = attn_forward_workspace(&p, GetParam());
         if (bytes == 0) continue;
         const auto with = [&](void* workspace, size_t its_bytes) {
@@ -177,7 +177,7 @@ TEST_P(AttentionRefusals, OfNoHeadDimThatIsServed) {
       p.dtype = dtype;
       p.head_dim = head_dim;
       EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim;
-      EXPECT_GT(attn_backward_workspace(&p, GetParam(), 1), 0u) << head_dim;
+      EXPECT_GT(attn_backward_workspace(&p, GetParam()), 0u) << head_dim;
       p.dropout.threshold = 255;
       EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK) << head_dim << " with dropout";
     }
@@ -189,7 +189,7 @@ TEST_P(AttentionRefusals, WorkspacesHoldWholeTiles) {
   const auto bytes = [](int head_dim) {
     AttnProblem p = kProblem;
     p.head_dim = head_dim;
-    return attn_backward_workspace(&p, GetParam(), 1);
+    return attn_backward_workspace(&p, GetParam());
   };
   EXPECT_EQ(bytes(8), bytes(64));
   EXPECT_EQ(bytes(72), bytes(128));

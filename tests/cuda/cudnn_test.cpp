@@ -44,7 +44,7 @@ class CudnnKernels : public CudaTest {
     }
     const Tensor workspace =
         lend(backward == By::kUs
-                 ? static_cast<int64_t>(attn_backward_workspace(&p, arch_, deterministic))
+                 ? static_cast<int64_t>(attn_backward_workspace(&p, arch_))
                  : attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch_, deterministic)));
     b.workspace = workspace.data;
     b.workspace_bytes = workspace.bytes();

@@ -46,7 +46,7 @@ TileRows rows_of(const Rung& rung, const AttnProblem& p, int arch) {
   return rung.family ? rung.family->tile_rows(p, arch) : TileRows{};
 }
 
-std::string refusal(const Family& family, const AttnProblem& p, int arch) {
+std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) {
   switch (supports(family, p, arch)) {
     case ATTN_OK:
       return family.built() ? "" : "not built";
@@ -75,7 +75,7 @@ std::span<const Rung> ladder() { return kLadder; }
 
 const Rung& best_rung(int arch) {
   for (const Rung& rung : kLadder | std::views::reverse) {
-    const Family* family = rung.family;
+    const KernelFamily* family = rung.family;
     if (family && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
   }
   return kLadder[0];

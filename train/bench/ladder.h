@@ -21,7 +21,7 @@ namespace tessera::attention {
 
 struct Rung {
   const char* name;      // on the command line
-  const Family* family;  // null: naive, which is called through the Backend with AttentionKind::kNaive
+  const KernelFamily* family;  // null: naive, which is called through the Backend with AttentionKind::kNaive
   double least_flops;    // FLOP/s that any GPU reaches
   Traffic (*forward_formula)(const AttnProblem& p, TileRows rows);
   Traffic (*backward_formula)(const AttnProblem& p, TileRows rows, bool deterministic);

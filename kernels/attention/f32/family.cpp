@@ -8,7 +8,7 @@
 
 namespace tessera::attention::f32 {
 
-constinit const Family kFamily = {
+constinit const KernelFamily kFamily = {
     .name = "f32",
     .lowest_arch = kLowestArch,
     .highest_arch = kAnyLaterArch,

@@ -7,7 +7,7 @@
 
 namespace tessera::attention::row {
 
-constinit const Family kFamily = {
+constinit const KernelFamily kFamily = {
     .name = "row",
     .lowest_arch = kLowestArch,
     .highest_arch = kAnyLaterArch,

@@ -66,7 +66,7 @@ TileRows tile_rows(const AttnProblem& p, int arch) {
 
 }  // namespace
 
-constinit const Family kFamily = {.name = "sm80",
+constinit const KernelFamily kFamily = {.name = "sm80",
                                   .lowest_arch = kLowestArch,
                                   .highest_arch = kAnyLaterArch,
                                   .dtype = ATTN_BF16,

@@ -46,7 +46,7 @@ TileRows tile_rows(const AttnProblem& p, int /*arch*/) {
 
 }  // namespace
 
-constinit const Family kFamily = {.name = "sm90",
+constinit const KernelFamily kFamily = {.name = "sm90",
                                   .lowest_arch = kHopper,
                                   .highest_arch = kHopper,
                                   .dtype = ATTN_BF16,
