@@ -36,19 +36,17 @@ struct TanhGelu : TanhGeluConstants {
 
   static TESSERA_HOST_DEVICE float argument(float x) { return kSqrtTwoOverPi * (x + kCubic * x * x * x); }
   static TESSERA_HOST_DEVICE float value(float x) {
-    const float u = argument(x);
     if constexpr (kByTanh)
-      return 0.5f * x * (1 + Math::tanh(u));
+      return 0.5f * x * (1 + Math::tanh(argument(x)));
     else
-      return x / (1 + Math::exp(-2 * u));
+      return x / (1 + Math::exp(-2 * argument(x)));
   }
   static TESSERA_HOST_DEVICE float derivative(float x) {
-    const float u = argument(x);
     if constexpr (kByTanh) {
-      const float t = Math::tanh(u), du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
+      const float t = Math::tanh(argument(x)), du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
       return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du;
     } else {
-      const float s = 1 / (1 + Math::exp(-2 * u));
+      const float s = 1 / (1 + Math::exp(-2 * argument(x)));
       return s + x * s * (1 - s) * 2 * kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);
     }
   }

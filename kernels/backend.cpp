@@ -27,7 +27,7 @@ class PlanBackend final : public Backend {
 
 char* Launch::scratch(const char* op, int64_t bytes) const {
   check(static_cast<int64_t>(workspace.bytes()) >= bytes,
-        "{}: wants {} bytes of workspace, found {}; give the stream workspace_bytes() for the largest batch",
+        "{}: needs {} bytes of workspace, found {}; give the stream workspace_bytes() for the largest batch",
         op, bytes, workspace.bytes());
   return workspace.as<char>();
 }
@@ -46,9 +46,9 @@ void Backend::tell_part(LinearBackward::Part part, const Launch& launch) {
   for (OpObserver* observer : observers_) observer->after_part(part, *this, launch);
 }
 
-class Backend::RecordedOperations final : public Recorded {
+class Backend::CapturedOnFirstRun final : public OpGraph {
  public:
-  RecordedOperations(Backend& backend, CUstream_st* stream, std::function<void()> operations)
+  CapturedOnFirstRun(Backend& backend, CUstream_st* stream, std::function<void()> operations)
       : backend_(backend), stream_(stream), operations_(std::move(operations)) {}
 
   void run() override {
@@ -61,7 +61,7 @@ class Backend::RecordedOperations final : public Recorded {
   Backend& backend_;
   CUstream_st* stream_;
   std::function<void()> operations_;
-  std::unique_ptr<Graph> graph_;
+  std::unique_ptr<DeviceGraph> graph_;
 };
 
 namespace {
@@ -88,8 +88,8 @@ std::unique_ptr<Transfer> Backend::send(CUstream_st* /*stream*/, const Tensor& f
   return std::make_unique<HostCopy>(from, to);
 }
 
-std::unique_ptr<Recorded> Backend::record(CUstream_st* stream, std::function<void()> operations) {
-  return std::make_unique<RecordedOperations>(*this, stream, std::move(operations));
+std::unique_ptr<OpGraph> Backend::make_graph(CUstream_st* stream, std::function<void()> operations) {
+  return std::make_unique<CapturedOnFirstRun>(*this, stream, std::move(operations));
 }
 
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,

@@ -50,10 +50,11 @@ class Transfer {
   virtual void wait() = 0;   // until the last one is done; returns at once if there was none
 };
 
-// Operations that are run again and again with the same arguments; what changes is in the tensors.
-class Recorded {
+// Operations that run again and again with the same arguments, on CUDA as a CUDA graph. What changes is in
+// the tensors.
+class OpGraph {
  public:
-  virtual ~Recorded() = default;
+  virtual ~OpGraph() = default;
   virtual void run() = 0;  // enqueues them once
 };
 
@@ -76,12 +77,13 @@ class Backend {
   // Whose algorithms can be chosen; null where there is no choice
   virtual GemmLibrary* gemms() { return nullptr; }
 
-  // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA it is a graph, made
-  // by the first run() that no observer watches: the launches cost no host time, and the kernels of decoding
-  // read their weights ahead, while the one before still runs. So none of the operations may write what a
-  // later one takes as a weight, and none may be a Copy from or to the host. Where there are observers, and
-  // on other devices, run() calls `operations`. The backend, and what they refer to, must outlive it.
-  std::unique_ptr<Recorded> record(CUstream_st* stream, std::function<void()> operations);
+  // What `operations` runs, all on one stream, as one unit that can be run again. On CUDA the first run()
+  // that no observer watches captures a CUDA graph: its launches cost no host time, and the kernels of
+  // decoding read their weights ahead, while the one before still runs. So none of the operations may
+  // write what a later one takes as a weight, and none may be a Copy from or to the host. Where there are
+  // observers, and on other devices, run() calls `operations`. The backend, and what they refer to, must
+  // outlive it.
+  std::unique_ptr<OpGraph> make_graph(CUstream_st* stream, std::function<void()> operations);
 
   // `to` is of Arena::pinned(device()) and as large as `from`. It gets what the operations before start()
   // write, while later ones already run: none of them may write `from` before wait() has returned. The
@@ -97,20 +99,20 @@ class Backend {
 
  protected:
   // What a device has captured, to be enqueued again
-  class Graph {
+  class DeviceGraph {
    public:
-    virtual ~Graph() = default;
+    virtual ~DeviceGraph() = default;
     virtual void launch() = 0;
   };
   void tell_part(LinearBackward::Part part, const Launch& launch);  // to the observers
 
  private:
-  class RecordedOperations;
+  class CapturedOnFirstRun;
   // The device's implementation, of arguments that have been checked.
   virtual void do_(const AnyOp& op, const Launch& launch) = 0;
   // Null: the device captures nothing, and `operations` was not called.
-  virtual std::unique_ptr<Graph> capture(CUstream_st* /*stream*/,
-                                         const std::function<void()>& /*operations*/) {
+  virtual std::unique_ptr<DeviceGraph> capture(CUstream_st* /*stream*/,
+                                               const std::function<void()>& /*operations*/) {
     return nullptr;
   }
 
@@ -130,8 +132,8 @@ std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,
                                            std::function<void(const AnyOp&)> see = {});
 
 // Bytes of Chain::memory with which a device computes these operations as one kernel: one row of bf16, on
-// CUDA from compute capability 9.0 on, in the order of model/decode.cpp. 0: it runs them one by one. By their
-// shapes alone.
+// CUDA from compute capability 9.0 on, in the order of model/decode.cpp. 0: it runs them one by one. By
+// their shapes alone.
 int64_t chain_bytes(std::span<const ChainedOp> operations, const DeviceTraits& device);
 
 // How many GPUs this process can see; 0 without a CUDA build or driver.

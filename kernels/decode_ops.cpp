@@ -10,7 +10,7 @@ void CacheAppend::check_on(Device device) const {
   const Shape& cache = k_cache.shape;  // [B, capacity, K, D]
   check_anchor(kName, "k", k.tensor, 4, device);
   if (k.tensor.shape[0] != cache[0] || k.tensor.shape[3] != cache[3])
-    fail("{}: k wants [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
+    fail("{}: k must be [{}, T, heads, {}], found {}", kName, cache[0], cache[3], k.tensor.to_string());
   check_range(kName, "k", k, cache[2]);
   check_heads(kName, "v", v, k, device);
   check_fields(kName, device,
@@ -27,9 +27,9 @@ void RotaryAppend::check_on(Device device) const {
   const Heads &y = rotary.y, &k = append.k;
   if (k.tensor.data != y.tensor.data || k.tensor.shape != y.tensor.shape ||
       k.first != y.first + rotary.query_heads || k.count != y.count - rotary.query_heads)
-    fail("{}: append.k wants the keys of rotary.y, found {} heads from {} on of {}", kName, k.count, k.first,
-         k.tensor.to_string());
-  check(append.starts.data == rotary.starts.data, "{}: both want the same starts", kName);
+    fail("{}: append.k must be the keys of rotary.y, found {} heads from {} on of {}", kName, k.count,
+         k.first, k.tensor.to_string());
+  check(append.starts.data == rotary.starts.data, "{}: rotary and append must have the same starts", kName);
 }
 
 void DecodeAttention::check_on(Device device) const {
@@ -49,7 +49,7 @@ void DecodeAttention::check_on(Device device) const {
 void Chain::check_on(Device device) const {
   for (const ChainedOp& op : operations) std::visit([&](const auto& each) { each.check_on(device); }, op);
   if (memory && memory.device != device)
-    fail("{}: memory wants a tensor on {}, found {}", kName, name_of(device), memory.to_string());
+    fail("{}: memory must be a tensor on {}, found {}", kName, name_of(device), memory.to_string());
 }
 
 void SampleTokens::check_on(Device device) const {
@@ -64,7 +64,7 @@ void SampleTokens::check_on(Device device) const {
                 {"tokens", tokens, DType::kI32, {B}}});
   check(rule.temperature >= 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 &&
             rule.min_p <= 1 && rule.repetition_penalty > 0,
-        "{}: rule wants a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and a "
+        "{}: rule must have a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and a "
         "repetition_penalty above 0, found {}, {}, {}, {} and {}",
         kName, rule.temperature, rule.top_k, rule.top_p, rule.min_p, rule.repetition_penalty);
 }

@@ -24,12 +24,12 @@ void check_fp8_output(const char* op, Device device, const char* name, const Fp8
                 {"the scale of a result in FP8", output.y.scale, DType::kF32, {1}},
                 {"the amax of a result in FP8", output.amax, DType::kF32, {1}}});
   check(device == Device::kCpu || result.dtype == DType::kBF16,
-        "{}: {} wants a result in bf16 beside it, found {}", op, name, result.to_string());
+        "{}: {} needs a result in bf16 beside it, found {}", op, name, result.to_string());
 }
 
 void Quantise::check_on(Device device) const {
   check_anchor(kName, "x", x, 2, device);
-  check(is_fp8(format), "{}: format wants e4m3 or e5m2, found {}", kName, name_of(format));
+  check(is_fp8(format), "{}: format must be e4m3 or e5m2, found {}", kName, name_of(format));
   const int64_t N = x.shape[0], C = x.shape[1];
   const DType stored = fp8_storage(format, device);
   check_fields(kName, device,

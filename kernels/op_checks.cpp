@@ -9,7 +9,7 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
     if (f.optional && !f.tensor) continue;
     if (f.tensor && f.tensor.dtype == f.dtype && f.tensor.shape == f.shape && f.tensor.device == device)
       continue;
-    fail("{}: {} wants {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
+    fail("{}: {} must be {} {} on {}, found {}", op, f.name, name_of(f.dtype), f.shape.to_string(),
          name_of(device), f.tensor.to_string());
   }
 }
@@ -32,29 +32,29 @@ const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "b
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device) {
   if (t && t.shape.rank() == rank && t.device == device && t.numel() > 0 && computes_in(t.dtype, device))
     return;
-  fail("{}: {} wants a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
+  fail("{}: {} must be a non-empty tensor of {} dimensions in {} on {}, found {}", op, name, rank,
        names_of_dtypes(device), name_of(device), t.to_string());
 }
 
 void check_range(const char* op, const char* name, const Heads& heads, int64_t count) {
   if (heads.first >= 0 && heads.count == count && heads.first + count <= heads.tensor.shape[2]) return;
-  fail("{}: {} wants {} heads of {}, found {} from head {} on", op, name, count, heads.tensor.to_string(),
+  fail("{}: {} must have {} heads of {}, found {} from head {} on", op, name, count, heads.tensor.to_string(),
        heads.count, heads.first);
 }
 
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device) {
-  const Tensor &t = heads.tensor, &wanted = anchor.tensor;
-  const int64_t B = wanted.shape[0], T = wanted.shape[1], D = wanted.shape[3];
+  const Tensor &t = heads.tensor, &like = anchor.tensor;
+  const int64_t B = like.shape[0], T = like.shape[1], D = like.shape[3];
   check_fields(op, device,
-               {{name, t, wanted.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
+               {{name, t, like.dtype, {B, T, t.shape.rank() == 4 ? t.shape[2] : anchor.count, D}}});
   check_range(op, name, heads, anchor.count);
 }
 
-void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device) {
+void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Device device) {
   if (workspace.as<char>() != nullptr && workspace.device != device)
-    fail("{}: workspace wants memory on {}, found {}", op, name_of(device), workspace.to_string());
-  check(static_cast<int64_t>(workspace.bytes()) >= wanted, "{}: workspace wants {} bytes, found {}", op,
-        wanted, workspace.bytes());
+    fail("{}: workspace must be on {}, found {}", op, name_of(device), workspace.to_string());
+  check(static_cast<int64_t>(workspace.bytes()) >= bytes, "{}: workspace needs {} bytes, found {}", op, bytes,
+        workspace.bytes());
 }
 
 }  // namespace tessera

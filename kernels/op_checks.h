@@ -1,5 +1,5 @@
-// What the checks of several operations (ops.h) have in common. Each refuses by an Error with the operation's
-// name, what was wanted and what was found.
+// What the checks of several operations (ops.h) have in common. Each refuses by an Error with the
+// operation's name, what was expected and what was found.
 #pragma once
 
 #include <initializer_list>
@@ -25,7 +25,7 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
 bool computes_in(DType dtype, Device device);
 const char* names_of_dtypes(Device device);
 
-// The two factors of a product in FP8: both or none
+// The two operands of a GEMM in FP8: both or none
 struct Fp8Field {
   const char* name;
   const Tensor &data, &scale;
@@ -46,6 +46,6 @@ void check_range(const char* op, const char* name, const Heads& heads, int64_t c
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device);
 
 // Attention's own scratch, as its plan says
-void check_scratch(const char* op, const Tensor& workspace, int64_t wanted, Device device);
+void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Device device);
 
 }  // namespace tessera

@@ -43,10 +43,10 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
                   const Tensor& angles, const Tensor& documents, Device device, const Tensor& starts = {}) {
   check_anchor(op, name, heads.tensor, 4, device);
   const int64_t B = heads.tensor.shape[0], T = heads.tensor.shape[1], D = heads.tensor.shape[3];
-  check(heads.count > 0, "{}: {} wants at least one head, found {}", op, name, heads.count);
+  check(heads.count > 0, "{}: {} must have at least one head, found {}", op, name, heads.count);
   check_heads(op, name, heads, heads, device);
-  check(D % 2 == 0, "{}: the head dim wants an even number, found {}", op, D);
-  check(query_heads >= 0 && query_heads <= heads.count, "{}: query_heads wants 0 to {}, found {}", op,
+  check(D % 2 == 0, "{}: the head dim must be even, found {}", op, D);
+  check(query_heads >= 0 && query_heads <= heads.count, "{}: query_heads must be 0 to {}, found {}", op,
         heads.count, query_heads);
   check_fields(op, device,
                {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}},
@@ -71,7 +71,7 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
     const Tensor& t = f.heads.tensor;
     const bool fits = t.shape.rank() == 4 && t.shape == Shape{s.batch, f.tokens, t.shape[2], s.head_dim};
     if (!fits || t.dtype != plan.dtype || t.device != device)
-      fail("{}: {} wants {} [{}, {}, heads, {}] on {}, found {}", op, f.name, name_of(plan.dtype), s.batch,
+      fail("{}: {} must be {} [{}, {}, heads, {}] on {}, found {}", op, f.name, name_of(plan.dtype), s.batch,
            f.tokens, s.head_dim, name_of(device), t.to_string());
     check_range(op, f.name, f.heads, f.count);
   }
@@ -87,7 +87,7 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
     check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
   } else if (documents) {
     fail(
-        "{}: documents wants a plan within documents (AttentionMask::documents), found {} and a plan of "
+        "{}: documents needs a plan within documents (AttentionMask::documents), found {} and a plan of "
         "mask: {}",
         op, documents.to_string(), to_string(s.mask));
   }
@@ -103,19 +103,19 @@ void check_apart(const char* op, const NamedTensor& a, const NamedTensor& b) {
   const auto end = [&](const Tensor& t) { return first(t) + t.bytes(); };
   check(!a.tensor.data || !b.tensor.data || end(a.tensor) <= first(b.tensor) ||
             end(b.tensor) <= first(a.tensor),
-        "{}: {} wants memory of its own, found that of {}", op, a.name, b.name);
+        "{}: {} must have memory of its own, found that of {}", op, a.name, b.name);
 }
 
 void check_dropout(const char* op, const Dropout& dropout) {
   check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
-        "{}: dropout.threshold wants 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
-  check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place wants a multiple of {}, found {}", op,
+        "{}: dropout.threshold must be 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
+  check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place must be a multiple of {}, found {}", op,
         Dropout::kHeads, dropout.place);
 }
 void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
   check_dropout(op, dropout);
-  check(!dropout || plan.dropout, "{}: dropout wants a plan with dropout: set AttentionRequest::dropout", op);
-  check(!dropout || plan.shape.heads <= Dropout::kHeads, "{}: dropout wants at most {} heads, found {}", op,
+  check(!dropout || plan.dropout, "{}: dropout needs a plan with dropout: set AttentionRequest::dropout", op);
+  check(!dropout || plan.shape.heads <= Dropout::kHeads, "{}: dropout takes at most {} heads, found {}", op,
         Dropout::kHeads, plan.shape.heads);
 }
 
@@ -123,9 +123,10 @@ void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dr
 void check_written_apart(const char* op, std::initializer_list<HeadsField> written) {
   for (const HeadsField* a = written.begin(); a != written.end(); ++a)
     for (const HeadsField* b = a + 1; b != written.end(); ++b)
-      check(!share_memory(a->heads, b->heads),
-            "{}: {} and {} want heads of their own, found {} from {} on and {} from {} on, of one tensor", op,
-            a->name, b->name, a->heads.count, a->heads.first, b->heads.count, b->heads.first);
+      check(
+          !share_memory(a->heads, b->heads),
+          "{}: {} and {} must have heads of their own, found {} from {} on and {} from {} on, of one tensor",
+          op, a->name, b->name, a->heads.count, a->heads.first, b->heads.count, b->heads.first);
 }
 
 bool is_real(DType dtype) {
@@ -152,9 +153,9 @@ void check_lora(const char* op, Device device, const Tensor& x, const Tensor& a,
   int64_t outputs = 0;
   for (const int64_t rows : parts) outputs += rows;
   const bool in_front = std::ranges::is_partitioned(parts, [](int64_t rows) { return rows > 0; });
-  check(outputs == O && in_front, "{}: parts wants layers of {} outputs together, found {}, {} and {}", op, O,
+  check(outputs == O && in_front, "{}: parts must have {} outputs together, found {}, {} and {}", op, O,
         parts[0], parts[1], parts[2]);
-  check(std::isfinite(scale), "{}: scale wants a number, found {}", op, scale);
+  check(std::isfinite(scale), "{}: scale must be a number, found {}", op, scale);
 }
 
 }  // namespace
@@ -165,7 +166,7 @@ const char* name_of(const AnyOp& op) {
 
 void FillZero::check_on(Device device) const {
   if (!tensor || tensor.device != device)
-    fail("{}: tensor wants one on {}, found {}", kName, name_of(device), tensor.to_string());
+    fail("{}: tensor must be on {}, found {}", kName, name_of(device), tensor.to_string());
 }
 
 void Copy::check_on(Device device) const {
@@ -173,7 +174,7 @@ void Copy::check_on(Device device) const {
   const bool here = device == Device::kCuda ? from.device == device || to.device == device
                                             : from.device == device && to.device == device;
   if (!(from && to && from.numel() == to.numel() && here))
-    fail("{}: wants equal element counts and {} on {}, found {} and {}", kName,
+    fail("{}: expected equal element counts and {} on {}, found {} and {}", kName,
          device == Device::kCuda ? "at least one side" : "both sides", name_of(device), from.to_string(),
          to.to_string());
   if (!(from.dtype == to.dtype || (is_real(from.dtype) && is_real(to.dtype))))
@@ -182,9 +183,9 @@ void Copy::check_on(Device device) const {
 
 void RandomNormal::check_on(Device device) const {
   check_anchor(kName, "y", y, y.shape.rank(), device);
-  check(std::isfinite(deviation) && deviation > 0, "{}: deviation wants a number above 0, found {}", kName,
+  check(std::isfinite(deviation) && deviation > 0, "{}: deviation must be a number above 0, found {}", kName,
         deviation);
-  check(first >= 0, "{}: first wants a number of at least 0, found {}", kName, first);
+  check(first >= 0, "{}: first must be a number of at least 0, found {}", kName, first);
 }
 
 void EmbeddingForward::check_on(Device device) const {
@@ -205,7 +206,7 @@ void LayerNormForward::check_on(Device device) const {
                 {"y", y, t, {N, C}},
                 {"mean", mean, DType::kF32, {N}},
                 {"rstd", rstd, DType::kF32, {N}}});
-  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
@@ -232,7 +233,7 @@ void RmsNormForward::check_on(Device device) const {
   const DType t = x.dtype;
   check_fields(kName, device,
                {{"weight", weight, t, {C}}, {"y", y, t, {N, C}}, {"rstd", rstd, DType::kF32, {N}}});
-  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
@@ -261,7 +262,7 @@ void RotaryForward::check_on(Device device) const {
                {{"q_weight", q_weight, x.tensor.dtype, {D}},
                 {"k_weight", k_weight, x.tensor.dtype, {D}},
                 {"rstd", rstd, DType::kF32, {N, x.count}}});
-  check(epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
   check(!share_memory(x, y), "{}: with weights y may not be x, which the backward reads", kName);
 }
 
@@ -311,10 +312,10 @@ void LinearForward::check_on(Device device) const {
   check_fp8(kName, device, {"fp8_x", fp8_x.data, fp8_x.scale, DType::kE4M3, {N, C}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {O, C}});
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
-  check(!fp8_y || (fp8_x && pre_activation), "{}: fp8_y wants fp8_x and a pre_activation beside it", kName);
+  check(!fp8_y || (fp8_x && pre_activation), "{}: fp8_y needs fp8_x and a pre_activation beside it", kName);
   check_apart(kName, {"fp8_y", fp8_y.y.data}, {"fp8_x", fp8_x.data});
   check(!(add && pre_activation) || add.data == pre_activation.data,
-        "{}: add wants to be pre_activation itself where there is one", kName);
+        "{}: add must be pre_activation itself if there is one", kName);
 }
 
 void FusedLinear::check_on(Device device) const {
@@ -335,8 +336,8 @@ void FusedLinear::check_on(Device device) const {
                 {"mean", mean, DType::kF32, {N}, !norm_bias},
                 {"rstd", rstd, DType::kF32, {N}, !norm_weight},
                 {"sums", sums, t, {N, rows}, activation == Epilogue::kNone}});
-  check(norm_weight || !norm_bias, "{}: norm_bias wants a norm_weight beside it, found none", kName);
-  check(!norm_weight || epsilon > 0, "{}: epsilon wants a number above 0, found {}", kName, epsilon);
+  check(norm_weight || !norm_bias, "{}: norm_bias needs a norm_weight beside it, found none", kName);
+  check(!norm_weight || epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
   check(!add || activation == Epilogue::kNone, "{}: add and activation exclude each other", kName);
   check(!x.data || x.data != y.data, "{}: x is read while y is written", kName);
 }
@@ -360,10 +361,10 @@ void LinearBackward::check_on(Device device) const {
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
   check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
   check_apart(kName, {"fp8_dx", fp8_dx.y.data}, {"fp8_dy", fp8_dy.data});
-  check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx wants fp8_dy and a pre_activation beside it",
+  check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx needs fp8_dy and a pre_activation beside it",
         kName);
-  check(dweight || !dbias, "{}: dbias wants a dweight beside it, found none", kName);
-  check(!dweight || !add, "{}: add wants a frozen weight, found a dweight", kName);
+  check(dweight || !dbias, "{}: dbias needs a dweight beside it, found none", kName);
+  check(!dweight || !add, "{}: add needs a frozen weight, found a dweight", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {
     check(!dx.data || dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written",
           kName, name);
@@ -432,7 +433,7 @@ void CrossEntropy::check_on(Device device) const {
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true}});
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
-  check(want_gradient || !fp8_dlogits, "{}: fp8_dlogits wants want_gradient", kName);
+  check(want_gradient || !fp8_dlogits, "{}: fp8_dlogits needs want_gradient", kName);
   check_fp8_output(kName, device, "fp8_dlogits", fp8_dlogits, DType::kE5M2, logits);
 }
 
@@ -469,15 +470,15 @@ void GlobalNorm::check_on(Device device) const {
   check_fields(kName, device, {{"norm", norm, DType::kF32, {1}}});
   for (const Tensor& t : tensors)
     if (!(t && t.device == device && is_real(t.dtype)))
-      fail("{}: tensors wants real tensors on {}, found {}", kName, name_of(device), t.to_string());
+      fail("{}: tensors must be real tensors on {}, found {}", kName, name_of(device), t.to_string());
 }
 
 void AdamW::check_on(Device device) const {
   for (const Part& part : parts) {
     const Tensor& param = part.param;
     if (!(param && computes_in(param.dtype, device) && param.device == device))
-      fail("{}: param wants a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
-           param.to_string());
+      fail("{}: param must be a tensor in {} on {}, found {}", kName, names_of_dtypes(device),
+           name_of(device), param.to_string());
     const Part& first = parts.front();
     const Shape& s = param.shape;
     const DType of_grad = first.grad && first.grad.dtype == DType::kF32 ? DType::kF32 : first.param.dtype;
@@ -490,9 +491,9 @@ void AdamW::check_on(Device device) const {
                   {"v", part.v, moments, s}});
     const int64_t count = param.numel();
     check(part.decayed >= 0 && part.decayed <= count && (part.decayed % 8 == 0 || part.decayed == count),
-          "{}: decayed wants a multiple of 8 up to {}, or that, found {}", kName, count, part.decayed);
+          "{}: decayed must be a multiple of 8 up to {}, or that, found {}", kName, count, part.decayed);
     check(part.first_element >= 0 && part.first_element % 8 == 0,
-          "{}: first_element wants a multiple of 8 of at least 0, found {}", kName, part.first_element);
+          "{}: first_element must be a multiple of 8 of at least 0, found {}", kName, part.first_element);
   }
   const int64_t norms = grad_norm && grad_norm.numel() > 0 ? grad_norm.numel() : 1;
   check_fields(kName, device, {{"grad_norm", grad_norm, DType::kF32, {norms}}});

@@ -104,8 +104,8 @@ struct Fp8Matrix {
 };
 DType fp8_storage(DType format, Device device);  // of data
 
-// What an operation writes beside a result: the same in FP8, as Quantise would round it, by the scale that is
-// there. y of a forward is in e4m3, a gradient in e5m2. On CUDA for results in bf16.
+// What an operation writes beside a result: the same in FP8, as Quantise would round it, by the scale that
+// is there. y of a forward is in e4m3, a gradient in e5m2. On CUDA for results in bf16.
 struct Fp8Output {
   Fp8Matrix y;  // like the result
   Tensor amax;  // [1] fp32, becomes max(amax, |the result|), as in Quantise
@@ -245,9 +245,9 @@ struct LinearForward {
   Tensor add = {};             // [N, O], a residual; may be y itself, or pre_activation where there is one
   Tensor pre_activation = {};  // [N, O], saved for the backward
   Activation activation = Activation::kGelu;  // where there is a pre_activation
-  // x and weight in e4m3, both or none: then the product is of these
+  // x and weight in e4m3, both or none: then these are the operands
   Fp8Matrix fp8_x = {}, fp8_weight = {};
-  // Of an activation after a product in FP8. Its memory is not that of fp8_x, which may still be read.
+  // The activation in FP8, after a GEMM in FP8. Its memory is not that of fp8_x, which may still be read.
   Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
@@ -265,9 +265,9 @@ struct LinearBackward {
   Activation activation = Activation::kGelu;
   // [N, C], of a frozen weight alone: another part of the gradient of x; may be dx itself
   Tensor add = {};
-  // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then dx is the product of these
+  // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then these are the operands of dx
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
-  // Of the gradient of an activation's input, after a product in FP8; not in the memory of fp8_dy
+  // The gradient of an activation's input in FP8, after a GEMM in FP8; not in the memory of fp8_dy
   Fp8Output fp8_dx = {};
   bool accumulate = true;
 
@@ -280,8 +280,9 @@ inline int64_t count_of(const LayerParts& parts) {
   return std::ranges::count_if(parts, [](int64_t rows) { return rows > 0; });
 }
 
-// The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u B^T.
-// Each of the P layers of a matrix has an A and a B of its own: its outputs are of its r columns of u alone.
+// The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u
+// B^T. Each of the P layers of a matrix has an A and a B of its own: its outputs are of its r columns of u
+// alone.
 struct LoraForward {
   static constexpr const char* kName = "LoRA forward";
   Tensor x, a, b;    // [N, C] [P r, C] [O, r]
@@ -330,8 +331,8 @@ struct FusedLinear {
   void each_plain(Visit&& visit) const;
 };
 
-// y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads head
-// h / (H / K).
+// y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads
+// head h / (H / K).
 struct AttentionForward {
   static constexpr const char* kName = "attention forward";
   const AttentionPlan& plan;
@@ -378,8 +379,8 @@ struct RotaryAppend {
   void check_on(Device device) const;
 };
 
-// Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the rows 0
-// to starts[b]. An idle sequence has y = 0.
+// Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
+// rows 0 to starts[b]. An idle sequence has y = 0.
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
@@ -400,8 +401,8 @@ using ChainedOp =
 struct Chain {
   static constexpr const char* kName = "decode step";
   std::span<const ChainedOp> operations;
-  // chain_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one. None:
-  // the operations run one by one
+  // chain_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one.
+  // None: the operations run one by one
   Tensor memory = {};
 
   void check_on(Device device) const;
@@ -437,13 +438,13 @@ struct ApplyDropout {
   void check_on(Device device) const;
 };
 
-// losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is padding.
-// A row whose target is kNoTarget has loss 0 and gradient 0.
-// With want_gradient, logits become gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The
-// scale differs from step to step, so that it is in memory: a recording reads it when it runs.
+// losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is
+// padding. A row whose target is kNoTarget has loss 0 and gradient 0. With want_gradient, logits become
+// gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The scale differs from step to
+// step, so that it is in memory: a CUDA graph reads it when it runs.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
-  Tensor logits;   // [N, padded V], read, and overwritten by the gradient if wanted
+  Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
   Tensor targets;  // [N] int32, each < vocab_size, or kNoTarget
   Tensor losses;   // [N] fp32
   int64_t vocab_size;

@@ -5,14 +5,14 @@
 
 namespace tessera {
 
-// In the place of a token, where none was drawn: of an idle sequence, and of one with a logit that is NaN, or
-// whose largest is infinite.
+// Stand in for a token where none was drawn: for an idle sequence, and for one with a logit that is NaN,
+// or whose largest logit is infinite.
 inline constexpr int32_t kIdleToken = -1, kBadLogits = -2;
 
 // Applied in this order, which is that of transformers. A token that a filter removes has probability 0; the
 // others keep their proportions. Ties go to the lower id.
 struct SamplingRule {
-  // Of tokens that occur in the text, positive logits are divided by it and negative ones multiplied
+  // Positive logits of tokens that occur in the text are divided by it, negative ones multiplied
   // (Keskar et al., arXiv:1909.05858). 1: none
   float repetition_penalty = 1;
   float temperature = 1;  // logits are divided by it; 0: always the most probable token

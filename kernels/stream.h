@@ -20,7 +20,7 @@ class Stream {
     if constexpr (std::is_constructible_v<ChainedOp, const Op&>) {
       chain_->push_back(op);
     } else {
-      fail("{} is no operation of a chain", Op::kName);
+      fail("{} cannot be part of a fused decode step", Op::kName);
     }
   }
   // A stream that runs nothing: what it is given goes to the end of `chain`, which must outlive it.

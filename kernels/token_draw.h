@@ -5,8 +5,8 @@
 // device. A token that is less probable than 2^-40 times the most probable one has weight 0, and is never
 // drawn.
 //
-// The order of tokens is by logit, after the repetition penalty, and among equals by id. top_k and top_p keep
-// a beginning of that order, which ends with a TokenCut.
+// The order of tokens is by logit, after the repetition penalty, and among equals by id. top_k and top_p
+// keep a beginning of that order, which ends with a TokenCut.
 //
 //   1. x = penalised(logit) of tokens in `seen`. If the largest x is not finite, or a logit is NaN, the token
 //      is kBadLogits, and the sequence becomes idle: it has no next token to read. If the temperature is
@@ -32,7 +32,7 @@ inline constexpr int kWeightBits = 40;  // a vocabulary of 2^23 tokens still sum
 inline constexpr uint64_t kWholeWeight = uint64_t{1} << kWeightBits;  // of the most probable token
 inline constexpr uint64_t kSamplingStream = uint64_t{1} << 32;        // not a stream of the initial weights
 
-// Of a token that occurs in the text. fma, because a compiler may join a product with a later sum.
+// The logit of a token that occurs in the text. fma, because a compiler may join a product with a later sum.
 TESSERA_HOST_DEVICE inline float penalised(float logit, float penalty) {
   return logit > 0 ? logit / penalty : fmaf(logit, penalty, 0.0f);
 }

@@ -81,16 +81,16 @@ void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
 void check_mask(const AttentionShape& s) {
   const AttentionMask& m = s.mask;
   check(m.causal || (m.window == 0 && m.offset == 0),
-        "attention wants a causal mask where there is a window or an offset; found window {}, offset {}, not "
+        "attention with a window or an offset needs a causal mask; found window {}, offset {}, not "
         "causal",
         m.window, m.offset);
   constexpr int64_t kMost = attention::kMostTokens;
-  check(m.window >= 0 && m.window <= kMost, "attention wants a window of 0 (none) to {}, found {}", kMost,
+  check(m.window >= 0 && m.window <= kMost, "the window of attention must be 0 (none) to {}, found {}", kMost,
         m.window);
-  check(m.offset >= -kMost && m.offset <= kMost, "attention wants an offset of {} to {}, found {}", -kMost,
+  check(m.offset >= -kMost && m.offset <= kMost, "the offset of attention must be {} to {}, found {}", -kMost,
         kMost, m.offset);
   check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
-        "attention within documents wants as many keys as queries, and no offset; found {} keys, {} queries, "
+        "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
         "offset {}",
         s.kv_tokens, s.tokens, m.offset);
 }
@@ -157,11 +157,11 @@ AttnTensor attn_tensor(const Tensor& tensor) { return attn_tensor(Heads{tensor, 
 AttentionPlan choose_attention(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
   check(s.batch > 0 && s.tokens > 0 && s.heads > 0 && s.head_dim > 0,
-        "attention wants positive sizes, found batch {}, tokens {}, heads {}, head dim {}", s.batch, s.tokens,
-        s.heads, s.head_dim);
+        "the sizes of attention must be positive, found batch {}, tokens {}, heads {}, head dim {}", s.batch,
+        s.tokens, s.heads, s.head_dim);
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
-        "attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
-  check(s.kv_tokens > 0, "attention wants keys, found kv_tokens {}", s.kv_tokens);
+        "the key/value heads of attention must divide its {} heads, found {}", s.heads, s.kv_heads);
+  check(s.kv_tokens > 0, "attention needs keys, found kv_tokens {}", s.kv_tokens);
   check_mask(s);
   AttentionPlan plan;
   plan.kind = request.kind;

@@ -1,10 +1,10 @@
 // Attention by cuDNN's graph API: the vendor's fused kernels behind the arguments
 // of attention.h, as a yardstick for ours.
 //
-// The same tensors, strides and log-sum-exp (natural log, fp32 [B, H, N]) as attn_forward and attn_backward,
-// so that one's forward can be followed by the other's backward. The library is loaded when it is first asked
-// for: a program that was built with cuDNN starts on machines without it. This header needs neither; without
-// cuDNN at build time every use is refused.
+// The same tensors, strides and log-sum-exp (natural log, fp32 [B, H, N]) as attn_forward and
+// attn_backward, so that one's forward can be followed by the other's backward. The library is loaded when
+// it is first asked for: a program that was built with cuDNN starts on machines without it. This header
+// needs neither; without cuDNN at build time every use is refused.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ bool cudnn_built();
 
 // False, with the reason, where cuDNN was not built in or its library cannot be loaded. Needs no device.
 bool cudnn_available(std::string& why_not);
-// Of the library that is loaded: 91900 and "9.19.0"; 0 and "" where none is.
+// The version of the library that is loaded: 91900 and "9.19.0"; 0 and "" where none is.
 int cudnn_version_number();
 std::string cudnn_version();
 

@@ -20,10 +20,10 @@ AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
 
 DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {
   check(s.batch > 0 && s.heads > 0 && s.head_dim > 0 && s.capacity > 0,
-        "decode attention wants positive sizes, found batch {}, heads {}, head dim {}, capacity {}", s.batch,
-        s.heads, s.head_dim, s.capacity);
+        "the sizes of decode attention must be positive, found batch {}, heads {}, head dim {}, capacity {}",
+        s.batch, s.heads, s.head_dim, s.capacity);
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
-        "decode attention wants key/value heads that divide its {} heads, found {}", s.heads, s.kv_heads);
+        "the key/value heads of decode attention must divide its {} heads, found {}", s.heads, s.kv_heads);
   DecodePlan plan{.shape = s,
                   .dtype = dtype,
                   .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),

@@ -23,9 +23,9 @@ bool aligned(AttnDtype dtype, std::initializer_list<const AttnTensor*> tensors) 
   return true;
 }
 
-AttnStatus check_workspace(const void* workspace, size_t bytes, size_t wanted) {
-  if (wanted == 0) return ATTN_OK;
-  if (workspace == nullptr || bytes < wanted) return ATTN_NO_WORKSPACE;
+AttnStatus check_workspace(const void* workspace, size_t bytes, size_t needed) {
+  if (needed == 0) return ATTN_OK;
+  if (workspace == nullptr || bytes < needed) return ATTN_NO_WORKSPACE;
   return aligned(workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
 }
 

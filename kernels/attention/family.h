@@ -2,8 +2,8 @@
 // attn_supports(), attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic
 // read families() and repeat nothing of it.
 //
-// A new family is a folder whose family.cpp defines a KernelFamily, and a line in families(). No CUDA header here:
-// a build without CUDA knows the same families, without functions, and plans with them.
+// A new family is a folder whose family.cpp defines a KernelFamily, and a line in families(). No CUDA
+// header here: a build without CUDA knows the same families, without functions, and plans with them.
 #pragma once
 
 #include <limits>
@@ -96,10 +96,11 @@ extern const DecodeFamily kFamily;
 }
 inline constexpr int64_t kMostUnits = int64_t{1} << 30;
 
-// CTAs are counted in a grid's x, up to 2^31 - 1, each of at least 8 rows of a tensor; rows of a head in int.
+// CTAs are counted in a grid's x, up to 2^31 - 1, each of at least 8 rows of a tensor; rows of a head in
+// int.
 inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} << 33;
 
-// Of those that serve a problem, attn_forward() and attn_backward() take the first that was built.
+// attn_forward() and attn_backward() take the first family that serves a problem and was built.
 std::span<const KernelFamily* const> families();
 
 // Bytes that a forward needs

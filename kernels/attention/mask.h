@@ -1,5 +1,5 @@
-// Mask: which keys a query sees, as a value with verbs. Kernels on both devices derive from them what they
-// walk over, what they mask and what they skip.
+// Mask: which keys a query sees, as a value with methods. Kernels on both devices derive from these what
+// they walk over, what they mask and what they skip.
 //
 // keys_of(query) is one interval, and neither of its ends falls from one query to the next. So is
 // queries_of(key). Hence the hull of a tile is known from its first and its last row, in O(1), and a tile
@@ -29,7 +29,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// Of a sequence: see AttnMask.
+// The mask of one sequence: see AttnMask.
 struct Mask {
   int queries, keys;
   bool causal = false;
@@ -70,7 +70,7 @@ struct Mask {
   }
   TESSERA_HOST_DEVICE bool sees(int query, int key) const { return keys_of(query).contains(key); }
 
-  // Of another sequence of the batch
+  // The mask of another sequence of the batch
   TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {
     Mask mask = *this;
     if (documents) mask.documents += batch * queries * 2;
@@ -88,7 +88,7 @@ struct Mask {
   }
 };
 
-// That of the first sequence
+// The mask of the first sequence
 inline Mask mask_of(const AttnProblem& p) {
   return {.queries = static_cast<int>(p.tokens),
           .keys = static_cast<int>(p.kv_tokens),

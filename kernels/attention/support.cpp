@@ -83,7 +83,8 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily, &row::kFamily};
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily,
+                                                      &row::kFamily};
   return kFamilies;
 }
 
@@ -135,11 +136,13 @@ size_t most_workspace(const AttnProblem& problem, int arch, Bytes&& bytes_of) {
 }  // namespace
 
 extern "C" size_t attn_forward_workspace(const AttnProblem* problem, int arch) {
-  return most_workspace(*problem, arch, [&](const KernelFamily& f) { return forward_workspace(f, *problem); });
+  return most_workspace(*problem, arch,
+                        [&](const KernelFamily& f) { return forward_workspace(f, *problem); });
 }
 
 extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch) {
-  return most_workspace(*problem, arch, [&](const KernelFamily& f) { return f.backward_workspace(*problem); });
+  return most_workspace(*problem, arch,
+                        [&](const KernelFamily& f) { return f.backward_workspace(*problem); });
 }
 
 extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch) {
@@ -180,8 +183,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, or no kernel "
              "serves dropout with this problem";
     case ATTN_BAD_MASK:
-      return "a window and an offset want a causal mask, documents want no offset and as many keys as "
-             "queries; "
+      return "a window and an offset need a causal mask; documents need as many keys as queries and no "
+             "offset; "
              "or no kernel serves this mask with this problem";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "

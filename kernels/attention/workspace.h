@@ -27,7 +27,7 @@ class Carver {
   size_t used_ = 0;
 };
 
-// Of a family that needs delta alone
+// The workspace of a family that needs delta alone
 struct DeltaWorkspace {
   DeltaWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);

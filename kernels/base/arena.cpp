@@ -114,7 +114,7 @@ void Arena::add_piece(int64_t bytes, std::string_view name) {
   if (!base) {
     const DeviceMemory memory = device_memory(device_);
     throw OutOfMemory(fmt::format(
-        "out of {} memory: wanted {} for {}, {} of {} are free; this program holds {}: {}",
+        "out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}",
         device_ == Device::kCuda ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
         format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
   }

@@ -1,4 +1,5 @@
-// Error, fail() and check(). A message says what failed, what was found, what was wanted and how to fix it.
+// Error, fail() and check(). A message says what failed, what was found, what was expected and how to fix
+// it.
 #pragma once
 
 #ifdef __CUDACC__

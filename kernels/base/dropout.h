@@ -6,8 +6,9 @@
 // Rows are tokens; columns are channels, or for attention's probabilities keys.
 //
 // 16 columns from a multiple of 16 on are a unit. A unit has 128 random bits, eight planes of 16: bit j of
-// plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T, so
-// T / 256 of all elements are dropped. With the planes two units are compared in eight logical operations.
+// plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T,
+// so T / 256 of all elements are dropped. With the planes two units are compared in eight logical
+// operations.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,7 @@ class DropoutMask {
     }
     return kept;
   }
-  // Of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept.
+  // Bits of 32 columns from a multiple of 32 on: bit j tells whether column 32 block + j is kept.
   TESSERA_HOST_DEVICE uint32_t kept(uint32_t batch, uint32_t head, uint32_t row, uint32_t block) const {
     return kept(draw(batch, head, row, 2 * block), draw(batch, head, row, 2 * block + 1));
   }

@@ -38,7 +38,7 @@ FileChecksums read_checksums(const nlohmann::json& json, const std::string& name
     const FileChecksum found{whole_number(entry, kBytes, name), text_value(entry, kDigits, name)};
     const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
     check(found.checksum.size() == 32 && std::ranges::all_of(found.checksum, is_digit),
-          "{}: the checksum of {} wants 32 hexadecimal digits, found {}", name, brief(file), brief(entry));
+          "{}: the checksum of {} must be 32 hexadecimal digits, found {}", name, brief(file), brief(entry));
     check(is_within(file), "{}: a checksum must name a file in the same folder, found {}", name, brief(file));
     files[file] = found;
   }
@@ -47,18 +47,18 @@ FileChecksums read_checksums(const nlohmann::json& json, const std::string& name
 
 std::vector<FileVerdict> verify_files(const fs::path& folder, const FileChecksums& files) {
   std::vector<FileVerdict> verdicts;
-  for (const auto& [name, wanted] : files) {
-    FileVerdict verdict{.path = folder / name, .bytes = wanted.bytes, .fault = ""};
+  for (const auto& [name, expected] : files) {
+    FileVerdict verdict{.path = folder / name, .bytes = expected.bytes, .fault = ""};
     try {
       std::error_code error;
       const auto size = static_cast<int64_t>(fs::file_size(verdict.path, error));
       if (error) {
         verdict.fault = error == std::errc::no_such_file_or_directory ? "it is missing" : error.message();
-      } else if (size != wanted.bytes) {
-        verdict.fault = fmt::format("it has {} bytes, and {} were written", size, wanted.bytes);
-      } else if (const FileChecksum found = checksum_of_file(verdict.path); found != wanted) {
+      } else if (size != expected.bytes) {
+        verdict.fault = fmt::format("it has {} bytes, and {} were written", size, expected.bytes);
+      } else if (const FileChecksum found = checksum_of_file(verdict.path); found != expected) {
         verdict.fault = fmt::format("its checksum is {}, and the checksum of the written file was {}",
-                                    found.checksum, wanted.checksum);
+                                    found.checksum, expected.checksum);
       }
     } catch (const Error& error) {
       verdict.fault = error.what();

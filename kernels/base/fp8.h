@@ -34,7 +34,7 @@ inline bool is_fp8(DType dtype) {
   return false;
 }
 inline Fp8Format fp8_format(DType dtype) {
-  check(is_fp8(dtype), "wanted e4m3 or e5m2, found {}", name_of(dtype));
+  check(is_fp8(dtype), "the dtype must be e4m3 or e5m2, found {}", name_of(dtype));
   return dtype == DType::kE4M3 ? kE4M3 : kE5M2;
 }
 
@@ -50,14 +50,14 @@ inline float round_to_fp8(float x, const Fp8Format& format) {
   return std::isnan(x) ? x : std::copysign(rounded, x);
 }
 
-inline float float_from_fp8(uint8_t code, DType dtype) {
+inline float float_from_fp8(uint8_t value, DType dtype) {
   const Fp8Format f = fp8_format(dtype);
-  const int exponent = (code & 0x7f) >> f.mantissa, mantissa = code & ((1 << f.mantissa) - 1);
-  const float sign = code & 0x80 ? -1.0f : 1.0f;
+  const int exponent = (value & 0x7f) >> f.mantissa, mantissa = value & ((1 << f.mantissa) - 1);
+  const float sign = value & 0x80 ? -1.0f : 1.0f;
   const int last = 1 - f.bias - f.mantissa;  // the place of the least number
-  if (dtype == DType::kE4M3 && (code & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
+  if (dtype == DType::kE4M3 && (value & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
   if (dtype == DType::kE5M2 && exponent == 31)
-    return std::bit_cast<float>(mantissa != 0 ? 0x7fc00000u : code & 0x80 ? 0xff800000u : 0x7f800000u);
+    return std::bit_cast<float>(mantissa != 0 ? 0x7fc00000u : value & 0x80 ? 0xff800000u : 0x7f800000u);
   if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), last);
   return sign * std::ldexp(static_cast<float>(mantissa + (1 << f.mantissa)), last + exponent - 1);
 }
@@ -71,7 +71,7 @@ inline uint8_t fp8_from_float(float x, DType dtype) {
   int mantissa = 0, exponent = 0;  // size = mantissa 2^(last + exponent), doubled until it is whole
   for (float rest = std::ldexp(size, -last); rest >= static_cast<float>(2 * smallest); rest /= 2) ++exponent;
   mantissa = static_cast<int>(std::ldexp(size, -last - exponent));
-  // Below `smallest` there is no hidden bit: codes count on from 0.
+  // Below `smallest` there is no hidden bit: the values count on from 0.
   return sign | static_cast<uint8_t>(mantissa + (exponent << f.mantissa));
 }
 

@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-// Scales lie this many elements apart: cuBLASLt wants each of them at a multiple of 16 bytes.
+// Scales lie this many elements apart: cuBLASLt needs each of them at a multiple of 16 bytes.
 inline constexpr int64_t kFp8ScaleStride = 4;
 
-// Binades that a scale of the step before leaves above that step's largest element: what grows by less is not
-// cut off. They cost as many binades at the lower end, of which e4m3 has 15 and e5m2 30; and gradients, which
-// are e5m2, jump more from step to step than activations do.
+// Binades that a scale of the step before leaves above that step's largest element: what grows by less is
+// not cut off. They cost as many binades at the lower end, of which e4m3 has 15 and e5m2 30; and
+// gradients, which are e5m2, jump more from step to step than activations do.
 TESSERA_HOST_DEVICE inline int fp8_headroom(bool is_e4m3) { return is_e4m3 ? 1 : 4; }
 
 inline constexpr uint32_t kFp8One = 0x3f800000u, kInfinityBits = 0x7f800000u;

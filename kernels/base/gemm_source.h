@@ -1,4 +1,4 @@
-// Whose kernels compute matrix products, where there is a choice.
+// Whose kernels compute GEMMs, where there is a choice.
 #pragma once
 
 #include <array>

@@ -29,10 +29,10 @@ bool is_replaced(const std::string& path) {
 // The descriptor of this process's stdout or stderr, if `path` names it: opening that file again would
 // overwrite the printed text.
 int standard_stream(const std::string& path) {
-  struct stat wanted = {}, stream = {};
-  if (stat(path.c_str(), &wanted) != 0) return -1;
+  struct stat opened = {}, stream = {};
+  if (stat(path.c_str(), &opened) != 0) return -1;
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
-    if (fstat(fd, &stream) == 0 && stream.st_dev == wanted.st_dev && stream.st_ino == wanted.st_ino)
+    if (fstat(fd, &stream) == 0 && stream.st_dev == opened.st_dev && stream.st_ino == opened.st_ino)
       return fd;
   return -1;
 }

@@ -1,4 +1,4 @@
-# What --version says. Included by the top CMakeLists.txt, when every room has looked for its libraries; and run as a script,
+# What --version says. Included by the top CMakeLists.txt, when every module has looked for its libraries; and run as a script,
 # cmake -P, in each build: a commit may have come since the last.
 
 if(CMAKE_SCRIPT_MODE_FILE)

@@ -105,7 +105,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
                   h.dy.row_begin(first_query), h.dy.row, h.v.row_begin(first_key), h.v.row, 0.0f, dS, keys);
       for (int64_t i = 0; i < queries; ++i) {
-        // Of a row that sees no key: 0 stands in for -inf, since -inf - -inf is NaN.
+        // For a row that sees no key 0 stands in for -inf, since -inf - -inf is NaN.
         const float lse = h.lse[first_query + i], row_lse = lse == -kInfinity ? 0.0f : lse;
         const float row_delta = delta[first_query + i];
         float *p = &P[i * keys], *ds = &dS[i * keys];

@@ -1,4 +1,4 @@
-// Attention that stores the probabilities of T queries and N keys: a product, a masked softmax, a product.
+// Attention that stores the probabilities of T queries and N keys: a GEMM, a masked softmax, a GEMM.
 #include <cblas.h>
 
 #include <algorithm>

@@ -21,7 +21,7 @@ void check_documents(const char* op, const Tensor& documents) {
       const int64_t begin = t > 0 && t < span[-1] ? span[-2] : t;
       if (span[0] != begin || span[1] <= t || span[1] > T || (begin < t && span[1] != span[-1]))
         fail(
-            "{}: documents wants, for each token, where its document begins and ends; found {} to {} for "
+            "{}: documents must say for each token where its document begins and ends, found {} to {} for "
             "token {} of sequence {}, of {} tokens",
             op, span[0], span[1], t, b, T);
     }

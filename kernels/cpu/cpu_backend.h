@@ -1,4 +1,4 @@
-// The CPU backend: fp32, OpenMP across rows, heads or channels, BLAS for products. It is the oracle for the
+// The CPU backend: fp32, OpenMP across rows, heads or channels, BLAS for GEMMs. It is the oracle for the
 // CUDA kernels.
 //
 // Every sum has an order that depends neither on timing nor on the number of threads, so the bits are the

@@ -4,7 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
@@ -77,7 +77,7 @@ void run(const CrossEntropy& a, const Launch& /*on*/) {
     row[targets[n]] -= gradient_scale;
     std::fill(row + V, row + padded, 0.0f);
   }
-  write_codes(a.logits, DType::kE5M2, a.fp8_dlogits);
+  write_fp8(a.logits, DType::kE5M2, a.fp8_dlogits);
 }
 
 }  // namespace tessera::cpu

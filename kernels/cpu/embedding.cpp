@@ -18,7 +18,7 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
           tokens[n], n, V);
     const int64_t position = position_of(documents, starts, n, T);
     check(starts || (position >= 0 && position < T),
-          "{}: the document of row {} begins at token {}, wanted 0 to {}", a.kName, n, n % T - position,
+          "{}: the document of row {} begins at token {}, expected 0 to {}", a.kName, n, n % T - position,
           n % T);
     check(!a.position_table || position < a.position_table.shape[0],
           "{}: row {} has place {}, and the table has {} positions", a.kName, n, position,

@@ -9,7 +9,8 @@
 
 namespace tessera::cpu {
 
-// What an operation then adds to: zeros if it is not to accumulate. Empty tensors are gradients not wanted.
+// What an operation then adds to: zeros if it is not to accumulate. Empty tensors are gradients that are not
+// computed.
 inline void begin_gradients(bool accumulate, std::initializer_list<Tensor> gradients) {
   if (accumulate) return;
   for (const Tensor& gradient : gradients)

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/gradients.h"
 
 namespace tessera::cpu {
@@ -25,7 +25,7 @@ void run(const LayerNormForward& a, const Launch& /*on*/) {
     a.mean.as<float>()[n] = mean;
     a.rstd.as<float>()[n] = rstd;
   }
-  write_codes(a.y, DType::kE4M3, a.fp8_y);
+  write_fp8(a.y, DType::kE4M3, a.fp8_y);
 }
 
 // With h = (x - mean) rstd and g = dy weight:
@@ -67,7 +67,7 @@ void run(const LayerNormBackward& a, const Launch& /*on*/) {
     }
   }
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);
-  write_codes(a.dx, DType::kE5M2, a.fp8_dx);
+  write_fp8(a.dx, DType::kE5M2, a.fp8_dx);
 }
 
 }  // namespace tessera::cpu

@@ -3,7 +3,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/vector_math.h"
@@ -36,11 +36,11 @@ void activate_backward(const Tensor& input, const Tensor& d) {
   }
 }
 
-// Up to so many rows a product takes as long as reading the weight once; BLAS would copy it into tiles first.
+// Up to so many rows a GEMM takes as long as reading the weight once; BLAS would copy it into tiles first.
 // A row of the result does not depend on the others.
 constexpr int64_t kFewRows = 8;
 
-void multiply_few_rows(const LinearForward& a, const Tensor& product) {
+void multiply_few_rows(const LinearForward& a, const Tensor& out) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
 #pragma omp parallel for
   for (int64_t o = 0; o < O; ++o) {
@@ -51,19 +51,19 @@ void multiply_few_rows(const LinearForward& a, const Tensor& product) {
       float sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t c = 0; c < C; ++c) sum += x[c] * w[c];
-      product.as<float>()[n * O + o] = sum + ((a.add ? a.add.as<float>()[n * O + o] : 0.0f) + bias);
+      out.as<float>()[n * O + o] = sum + ((a.add ? a.add.as<float>()[n * O + o] : 0.0f) + bias);
     }
   }
 }
 
-void multiply_many_rows(const LinearForward& a, const Tensor& product) {
+void multiply_many_rows(const LinearForward& a, const Tensor& out) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* bias = a.bias ? a.bias.as<float>() : nullptr;
-  const bool prefilled = a.bias || a.add;  // the product is then added to what stands there
+  const bool prefilled = a.bias || a.add;  // the GEMM then adds to what stands there
   if (prefilled) {
 #pragma omp parallel for
     for (int64_t n = 0; n < N; ++n) {
-      float* y = product.as<float>() + n * O;
+      float* y = out.as<float>() + n * O;
       const float* add = a.add ? a.add.as<float>() + n * O : nullptr;
       for (int64_t o = 0; o < O; ++o) y[o] = (add ? add[o] : 0.0f) + (bias ? bias[o] : 0.0f);
     }
@@ -74,7 +74,7 @@ void multiply_many_rows(const LinearForward& a, const Tensor& product) {
             .a = {a.x.as<float>(), C},
             .b = {a.weight.as<float>(), C, true},
             .keep = prefilled ? 1.0f : 0.0f,
-            .result = product.as<float>(),
+            .result = out.as<float>(),
             .row = O});
 }
 
@@ -83,15 +83,15 @@ void multiply_many_rows(const LinearForward& a, const Tensor& product) {
 void run(const LinearForward& given, const Launch& /*on*/) {
   LinearForward a = given;
   if (a.fp8_x) a.x = a.fp8_x.data, a.weight = a.fp8_weight.data;  // in fp32, see Fp8Matrix
-  const Tensor& product = a.pre_activation ? a.pre_activation : a.y;
+  const Tensor& sum = a.pre_activation ? a.pre_activation : a.y;
   if (a.x.shape[0] <= kFewRows) {
-    multiply_few_rows(a, product);
+    multiply_few_rows(a, sum);
   } else {
-    multiply_many_rows(a, product);
+    multiply_many_rows(a, sum);
   }
   if (a.pre_activation)
     with_activation<Math>(a.activation, [&]<class A>(A) { activate<A>(a.pre_activation, a.y); });
-  write_codes(a.y, DType::kE4M3, a.fp8_y);
+  write_fp8(a.y, DType::kE4M3, a.fp8_y);
 }
 
 void run(const FusedLinear& a, const Launch& on) {
@@ -125,7 +125,7 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
   if (a.pre_activation)
     with_activation<Math>(a.activation, [&]<class A>(A) { activate_backward<A>(a.pre_activation, a.dx); });
   if (a.dx_sum) add_rows(a.dx, a.dx_sum);
-  write_codes(a.dx, DType::kE5M2, a.fp8_dx);
+  write_fp8(a.dx, DType::kE5M2, a.fp8_dx);
 }
 
 }  // namespace tessera::cpu

@@ -4,7 +4,7 @@
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/fp8_values.h"
 
 namespace tessera::cpu {
 namespace {
@@ -38,7 +38,7 @@ void note_largest(uint32_t found, const Tensor& amax) {
 
 }  // namespace
 
-void write_codes(const Tensor& x, DType format, const Fp8Output& output) {
+void write_fp8(const Tensor& x, DType format, const Fp8Output& output) {
   if (!output) return;
   round_all(x, format, output.y);
   note_largest(largest_magnitude(x), output.amax);

@@ -1,5 +1,5 @@
-// The next token of each sequence: token_draw.h has the method. The cuts of top_k and top_p are found as in a
-// radix sort, a digit of the order at a time from the highest: no list of tokens is kept or sorted.
+// The next token of each sequence: token_draw.h has the method. The cuts of top_k and top_p are found as
+// in a radix sort, a digit of the order at a time from the highest: no list of tokens is kept or sorted.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -66,10 +66,10 @@ float largest_of(const Row& row) {
   return any_nan ? std::numeric_limits<float>::quiet_NaN() : largest;
 }
 
-int64_t first_with(const Row& row, float wanted) {
+int64_t first_with(const Row& row, float sought) {
   int64_t found = -1;
   row.each_block([&](int64_t first, const float* x, int64_t count) {
-    const float* at = std::find(x, x + count, wanted);
+    const float* at = std::find(x, x + count, sought);
     if (at != x + count) found = first + (at - x);
     return found < 0;
   });
@@ -77,9 +77,9 @@ int64_t first_with(const Row& row, float wanted) {
 }
 
 // The cut where the sum of amount(x), over the tokens that `within` keeps and in their order, first reaches
-// `wanted`. Wanted is at most the sum of all.
+// `sought`. Sought is at most the sum of all.
 template <class Amount>
-TokenCut cut_at(const Row& row, const TokenCut& within, uint64_t wanted, const Amount& amount) {
+TokenCut cut_at(const Row& row, const TokenCut& within, uint64_t sought, const Amount& amount) {
   constexpr int kDigits[] = {11, 11, 10};
   uint32_t order = 0;
   int below = 32;  // bits of the order that are not yet known
@@ -99,7 +99,7 @@ TokenCut cut_at(const Row& row, const TokenCut& within, uint64_t wanted, const A
       return true;
     });
     uint32_t at = (1u << digit) - 1;
-    for (; wanted > sums[at]; --at) wanted -= sums[at];
+    for (; sought > sums[at]; --at) sought -= sums[at];
     order |= at << below;
   }
   TokenCut cut{.order = order};
@@ -107,11 +107,11 @@ TokenCut cut_at(const Row& row, const TokenCut& within, uint64_t wanted, const A
     for (int64_t i = 0; i < count; ++i) {
       if (order_of(x[i]) != order || !within.keeps(order, first + i)) continue;
       const uint64_t its = amount(x[i]);
-      if (wanted <= its) {
+      if (sought <= its) {
         cut.last_id = first + i;
         return false;
       }
-      wanted -= its;
+      sought -= its;
     }
     return true;
   });

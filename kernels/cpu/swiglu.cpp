@@ -1,5 +1,5 @@
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/fp8_codes.h"
+#include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace tessera::cpu {
@@ -12,7 +12,7 @@ void run(const SwigluForward& a, const Launch& /*on*/) {
     float* y = a.y.as<float>() + n * F;
     for (int64_t f = 0; f < F; ++f) y[f] = gate[f] / (1.0f + exp(-gate[f])) * up[f];
   }
-  write_codes(a.y, DType::kE4M3, a.fp8_y);
+  write_fp8(a.y, DType::kE4M3, a.fp8_y);
 }
 
 // With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s
@@ -30,7 +30,7 @@ void run(const SwigluBackward& a, const Launch& /*on*/) {
       dup[f] = dy[f] * g * s;
     }
   }
-  write_codes(a.d_gate_up, DType::kE5M2, a.fp8_d_gate_up);
+  write_fp8(a.d_gate_up, DType::kE5M2, a.fp8_d_gate_up);
 }
 
 }  // namespace tessera::cpu

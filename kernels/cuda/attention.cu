@@ -7,8 +7,8 @@
 // S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
 // With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale(). What is
 // kept of P lies in the workspace, for one sequence, and in the backward where dP will be.
-// Where G query heads share a head of keys and values, a product is G launches: launch g takes the g-th query
-// head of every group, as one batch of K products. dK and dV are added to by one launch after the other, in
+// Where G query heads share a head of keys and values, a GEMM is G launches: launch g takes the g-th query
+// head of every group, as one batch of K GEMMs. dK and dV are added to by one launch after the other, in
 // fixed order, and rounded by each.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"

@@ -77,8 +77,8 @@ __global__ __launch_bounds__(kWarp* kSlabThreads) void add_slabs_kernel(const fl
 
 int64_t slabs_for(int64_t rows, int64_t columns, DType dtype) {
   const int64_t blocks_wide = divide_up(columns * static_cast<int64_t>(size_of(dtype)), 16 * kWarp);
-  const int64_t wanted = divide_up(kMaxSlabs, blocks_wide);
-  return std::min(wanted, divide_up(rows, kRowsOfThreads));
+  const int64_t enough = divide_up(kMaxSlabs, blocks_wide);
+  return std::min(enough, divide_up(rows, kRowsOfThreads));
 }
 
 void sum_slabs(const Tensor& x, int64_t columns, float* partials, int64_t slabs, cudaStream_t stream) {

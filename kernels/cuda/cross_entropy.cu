@@ -1,16 +1,16 @@
-// Cross entropy. A block copies one row of logits into shared memory, with all copies in flight at once. It
-// computes the maximum and the sum of exponentials as the parts arrive (online softmax:
-// Milakov and Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over
-// the row: memory sees one read and one write of each logit. What does not fit, the end of a row of more than
+// Cross entropy. A block copies one row of logits into shared memory, with all copies in flight at once.
+// It computes the maximum and the sum of exponentials as the parts arrive (online softmax: Milakov and
+// Gimelshein, arXiv:1805.02867), then computes the gradient from shared memory and writes it over the row:
+// memory sees one read and one write of each logit. What does not fit, the end of a row of more than
 // 100,000 logits in bf16, is read twice; the second read finds most of it in the L2 cache.
 //
-// The gradient's codes in FP8, where they are wanted, are written with it.
+// The gradient in FP8, where it is asked for, is written with it.
 #include <cuda_pipeline.h>
 
 #include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/fp8_codes.cuh"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -67,15 +67,15 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
 }
 
 // kept_packs: how much of a row shared memory holds, from its beginning
-template <class T, class Codes>
+template <class T, class Fp8>
 __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     T* logits, const int32_t* targets, float* losses, int padded, int vocab_size, int kept_packs,
-    bool want_gradient, const float* gradient_scale, Codes codes) {
+    bool want_gradient, const float* gradient_scale, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * padded;
   T* row = logits + first;
-  ResultWriter<Codes> result(codes);
+  ResultWriter<Fp8> result(fp8_values);
   const float zeros[kWidth] = {};
   const int target = targets[blockIdx.x];
   if (target == kNoTarget) {  // the same for the whole block
@@ -119,7 +119,7 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(all.sum) + all.maximum - target_logit;
   if (!want_gradient) return;
 
-  const float wanted = gradient_scale ? *gradient_scale : 1, scale = wanted / all.sum;
+  const float unit = gradient_scale ? *gradient_scale : 1, scale = unit / all.sum;
   const int target_pack = target / kWidth;
 #pragma unroll 2
   for (int p = threadIdx.x; p < real_packs; p += stride) {
@@ -129,7 +129,7 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     if (p == target_pack) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i)
-        if (p * kWidth + i == target) value[i] -= wanted;
+        if (p * kWidth + i == target) value[i] -= unit;
     }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
     result.store(logits, first + p * kWidth, value);
@@ -153,14 +153,14 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
     const int64_t most_threads = 2 * row_bytes <= max_shared_bytes_ ? kThreads : kMostThreads;
     const int64_t threads = std::min(most_threads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp);
     const int64_t real_packs = cuda::divide_up(a.vocab_size, kPackWidth<T>);
-    with_codes<T, __NV_E5M2>(a.fp8_dlogits, [&]<class Codes>(Codes codes) {
-      const auto kernel = cross_entropy_kernel<T, Codes>;
+    with_fp8<T, __NV_E5M2>(a.fp8_dlogits, [&]<class Fp8>(Fp8 fp8_values) {
+      const auto kernel = cross_entropy_kernel<T, Fp8>;
       TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(kept_bytes)));
       kernel<<<N, threads, kept_bytes, on.stream>>>(
           a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
           static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-          a.want_gradient, a.gradient_scale.as<float>(), codes);
+          a.want_gradient, a.gradient_scale.as<float>(), fp8_values);
     });
     TESSERA_CUDA_LAUNCHED();
   });

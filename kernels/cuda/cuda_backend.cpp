@@ -201,7 +201,7 @@ std::unique_ptr<Transfer> CudaBackend::send(CUstream_st* stream, const Tensor& f
   return std::make_unique<CudaTransfer>(stream, stream, from, to);
 }
 
-class CudaBackend::CapturedGraph final : public Graph {
+class CudaBackend::CapturedGraph final : public DeviceGraph {
  public:
   CapturedGraph(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
     const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
@@ -219,9 +219,9 @@ class CudaBackend::CapturedGraph final : public Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-std::unique_ptr<Backend::Graph> CudaBackend::capture(CUstream_st* stream,
-                                                     const std::function<void()>& operations) {
-  check(!capturing_, "operations are being recorded already");
+std::unique_ptr<Backend::DeviceGraph> CudaBackend::capture(CUstream_st* stream,
+                                                           const std::function<void()>& operations) {
+  check(!capturing_, "a CUDA graph cannot be captured within the capture of another");
   TESSERA_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   capturing_ = true;

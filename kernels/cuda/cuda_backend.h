@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
   };
   class CapturedGraph;
   void do_(const AnyOp& op, const Launch& on) override;
-  std::unique_ptr<Graph> capture(CUstream_st* stream, const std::function<void()>& operations) override;
+  std::unique_ptr<DeviceGraph> capture(CUstream_st* stream, const std::function<void()>& operations) override;
   // Whether kernels that can start before the one before them has ended are asked to
   bool overlaps() const { return capturing_ && traits_.arch >= 90; }
   void run_op(const FillZero& a, const Launch& on);

@@ -5,9 +5,9 @@
 // in every sequence.
 //
 // The sorted rows are cut into windows of kEmbeddingWindow, each summed by one block, so that a token that
-// owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one window
-// is added to the table at once. A run that crosses windows leaves one partial sum in each; then the block of
-// the window where it begins adds them up, first to last.
+// owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one
+// window is added to the table at once. A run that crosses windows leaves one partial sum in each; then
+// the block of the window where it begins adds them up, first to last.
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
@@ -72,8 +72,8 @@ __device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
   store_floats(entry, value);
 }
 
-// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads across
-// the channels).
+// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads
+// across the channels).
 template <class T>
 __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
                                    const float* factors, T* d_token_table, float* partials, int N,
@@ -220,7 +220,7 @@ void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor
   };
   sort(nullptr);
   check(static_cast<int64_t>(sort_bytes) <= cuda::embedding_sort_bytes(N),
-        "{}: the sort of {} rows wants {} bytes", op, N, sort_bytes);
+        "{}: the sort of {} rows needs {} bytes", op, N, sort_bytes);
   sort(scratch.sort);
   with_real_type(dy.dtype, [&]<class T>() {
     const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));

@@ -1,4 +1,4 @@
-// What follows the sums of a product of few rows.
+// The epilogue of a GEMM of few rows.
 #pragma once
 
 #include "kernels/cuda/activations.cuh"

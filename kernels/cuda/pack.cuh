@@ -1,7 +1,7 @@
 // Elements in 16-byte packs, the widest access a thread has: 8 bf16 or 4 fp32, computed on as floats.
 //
-// load_pack() and store_pack() move raw bits, so that a kernel can hold a row in half the registers; unpack()
-// and pack() convert, rounding to nearest even. Addresses are multiples of 16 bytes.
+// load_pack() and store_pack() move raw bits, so that a kernel can hold a row in half the registers;
+// unpack() and pack() convert, rounding to nearest even. Addresses are multiples of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -97,7 +97,7 @@ void with_real_type(DType dtype, F&& f) {
     case DType::kI32:
     case DType::kE4M3:
     case DType::kE5M2:
-      fail("wanted bf16 or fp32, found {}", name_of(dtype));
+      fail("the dtype must be bf16 or fp32, found {}", name_of(dtype));
   }
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/fp8_codes.cuh"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/workspace.h"
 
@@ -17,9 +17,9 @@ __global__ void for_each_step(int64_t count, F f) {
 }
 
 // f(that index, result) with a ResultWriter, by which it writes a result
-template <int kStep, class Codes, class F>
-__global__ void write_each_step(int64_t count, F f, Codes codes) {
-  ResultWriter<Codes> result(codes);
+template <int kStep, class Fp8, class F>
+__global__ void write_each_step(int64_t count, F f, Fp8 fp8_values) {
+  ResultWriter<Fp8> result(fp8_values);
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kStep;
   if (i < count) f(i, result);
   result.end();
@@ -84,8 +84,8 @@ void launch(int64_t count, const F& f, cudaStream_t stream) {
 template <class T, int kStep, __nv_fp8_interpretation_t kFormat, class F>
 void launch(int64_t count, const F& f, const Fp8Output& fp8, cudaStream_t stream) {
   if (count == 0) return;
-  with_codes<T, kFormat>(fp8, [&](auto codes) {
-    write_each_step<kStep><<<divide_up(count / kStep, kThreads), kThreads, 0, stream>>>(count, f, codes);
+  with_fp8<T, kFormat>(fp8, [&](auto fp8_values) {
+    write_each_step<kStep><<<divide_up(count / kStep, kThreads), kThreads, 0, stream>>>(count, f, fp8_values);
   });
   TESSERA_CUDA_LAUNCHED();
 }

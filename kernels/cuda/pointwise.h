@@ -1,4 +1,4 @@
-// Elementwise kernels: conversion, and the epilogues of matrix products that cuBLASLt does not support.
+// Elementwise kernels: conversion, and the epilogues of GEMMs that cuBLASLt does not support.
 #pragma once
 
 #include <cuda_runtime.h>

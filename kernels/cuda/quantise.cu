@@ -1,23 +1,23 @@
 // Quantise: y = x / scale in FP8, in one pass that also finds the largest magnitude, by integer maxima: in
 // any order they are the same. With `current` a pass before it finds the scale.
 //
-// Without a transposed copy a thread takes eight elements at a time. With one it takes 8 x 8, and transposes
-// their codes in its registers: every access is of eight elements, and those of a warp fill whole sectors of
-// memory.
+// Without a transposed copy a thread takes eight elements at a time. With one it takes 8 x 8, and
+// transposes their FP8 values in its registers: every access is of eight elements, and those of a warp
+// fill whole sectors of memory.
 #include <algorithm>
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/fp8_codes.cuh"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kElements = kCodesOfPack;  // of a thread at a time
+constexpr int kElements = kFp8ValuesOfPack;  // of a thread at a time
 constexpr int kBlocksOfMultiprocessor = 8;
 // The pass that finds a scale: few blocks, as every warp of the next pass reads what each of them found
 constexpr int kAmaxThreads = 1024, kMostAmaxBlocks = 256;
@@ -52,10 +52,10 @@ __device__ __forceinline__ void load_some(const T* x, int count, float (&values)
   for (int i = 0; i < kElements; ++i)
     if (i < count) values[i] = static_cast<float>(x[i]);
 }
-__device__ __forceinline__ void store_some(uint8_t* y, int count, uint2 codes) {
+__device__ __forceinline__ void store_some(uint8_t* y, int count, uint2 fp8_values) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i)
-    if (i < count) y[i] = static_cast<uint8_t>((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)));
+    if (i < count) y[i] = static_cast<uint8_t>((i < 4 ? fp8_values.x : fp8_values.y) >> (8 * (i % 4)));
 }
 
 // Calls use(first, values, count) with eight elements at a time, of the last ones fewer.
@@ -115,18 +115,18 @@ __global__ __launch_bounds__(kThreads) void quantise_kernel(const T* x, int64_t 
   const float inverse = inverse_of<kFormat>(scale);
   uint32_t largest = 0;
   for_elements<kThreads>(x, count, [&](int64_t first, const float(&values)[kElements], int present) {
-    const uint2 codes = codes_of<kFormat>(values, inverse, largest);
+    const uint2 fp8_values = fp8_values_of<kFormat>(values, inverse, largest);
     if (present == kElements) {
-      *reinterpret_cast<uint2*>(y + first) = codes;
+      *reinterpret_cast<uint2*>(y + first) = fp8_values;
     } else {
-      store_some(y + first, present, codes);
+      store_some(y + first, present, fp8_values);
     }
   });
   if (amax) note_largest(largest, amax);
 }
 
-// 8 x 8 bytes: byte c of codes[r] becomes byte r of codes[c].
-__device__ __forceinline__ void transpose(uint2 (&codes)[kElements]) {
+// Transposes 8 x 8 bytes: byte c of row r becomes byte r of row c.
+__device__ __forceinline__ void transpose(uint2 (&fp8_values)[kElements]) {
   // 4 x 4 of them
   const auto quarter = [](const uint32_t(&row)[4], uint32_t(&column)[4]) {
     constexpr uint32_t kEven = 0x00ff00ffu, kLower = 0x0000ffffu;
@@ -144,11 +144,12 @@ __device__ __forceinline__ void transpose(uint2 (&codes)[kElements]) {
   };
   uint32_t rows[2][2][4], columns[2][2][4];  // [half of the rows][half of the columns]
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) rows[i / 4][0][i % 4] = codes[i].x, rows[i / 4][1][i % 4] = codes[i].y;
+  for (int i = 0; i < kElements; ++i)
+    rows[i / 4][0][i % 4] = fp8_values[i].x, rows[i / 4][1][i % 4] = fp8_values[i].y;
 #pragma unroll
   for (int q = 0; q < 4; ++q) quarter(rows[q / 2][q % 2], columns[q / 2][q % 2]);
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) codes[i] = {columns[0][i / 4][i % 4], columns[1][i / 4][i % 4]};
+  for (int i = 0; i < kElements; ++i) fp8_values[i] = {columns[0][i / 4][i % 4], columns[1][i / 4][i % 4]};
 }
 
 // A block takes kTile x kTile elements; a warp stores 64 bytes of a row, and 32 of a transposed one. kPacks:
@@ -170,14 +171,14 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
   const float inverse = inverse_of<kFormat>(scale);  // while they arrive; with all threads of a warp
   uint32_t largest = 0;
   if (present) {
-    uint2 codes[kElements];
+    uint2 fp8_values[kElements];
     const auto store = [&](uint8_t* to, int64_t stride, int count, int width) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         if constexpr (kPacks) {
-          *reinterpret_cast<uint2*>(to + i * stride) = codes[i];
+          *reinterpret_cast<uint2*>(to + i * stride) = fp8_values[i];
         } else {
-          if (i < count) store_some(to + i * stride, width, codes[i]);
+          if (i < count) store_some(to + i * stride, width, fp8_values[i]);
         }
       }
     };
@@ -189,10 +190,10 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
       } else {
         if (r < rows_left) load_some(x + r * columns, columns_left, values);
       }
-      codes[r] = codes_of<kFormat>(values, inverse, largest);
+      fp8_values[r] = fp8_values_of<kFormat>(values, inverse, largest);
     }
     store(y, columns, rows_left, columns_left);
-    transpose(codes);
+    transpose(fp8_values);
     store(transposed, rows, columns_left, rows_left);
   }
   if (amax) note_largest(largest, amax);
@@ -229,14 +230,14 @@ void CudaBackend::run_op(const Quantise& a, const Launch& on) {
     }
     const auto run = [&]<__nv_fp8_interpretation_t kFormat>() {
       if (!a.transposed) {
-        const int64_t wanted = cuda::divide_up(count, kThreads * kElements),
+        const int64_t enough = cuda::divide_up(count, kThreads * kElements),
                       most = static_cast<int64_t>(multiprocessors_) * kBlocksOfMultiprocessor;
-        const auto blocks = static_cast<unsigned>(std::min(wanted, most));
+        const auto blocks = static_cast<unsigned>(std::min(enough, most));
         quantise_kernel<T, kFormat><<<blocks, kThreads, 0, on.stream>>>(x, count, y, scale, amax);
         return;
       }
       const int64_t tiles = cuda::divide_up(N, kTile);
-      check(tiles <= 65535, "{}: x wants at most {} rows with a transposed copy, found {}", a.kName,
+      check(tiles <= 65535, "{}: x must have at most {} rows with a transposed copy, found {}", a.kName,
             65535 * kTile, a.x.to_string());
       const dim3 grid(static_cast<unsigned>(cuda::divide_up(C, kTile)), static_cast<unsigned>(tiles)),
           block(kTileThreads, kTileThreads);

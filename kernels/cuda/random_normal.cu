@@ -56,7 +56,7 @@ void draw(const RandomNormal& a, T* y, int64_t first, int count, Doubtful* doubt
   Doubtful found;
   copy(&found, doubtful, sizeof(found), stream);
   TESSERA_CUDA(cudaStreamSynchronize(stream));
-  check(found.count <= kMostDoubtful, "{}: {} of {} values are doubtful, wanted at most {}", a.kName,
+  check(found.count <= kMostDoubtful, "{}: {} of {} values are doubtful, expected at most {}", a.kName,
         found.count, count, kMostDoubtful);
   std::vector<T> values;
   for (const int at : std::span(found.at, static_cast<size_t>(found.count)))

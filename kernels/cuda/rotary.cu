@@ -120,7 +120,7 @@ struct ToCache {
   int64_t capacity = 0;
   int kv_heads = 0;
 
-  // Of head `kv_head` of token n; null where the sequence is idle, or full
+  // The row of head `kv_head` of token n; null where the sequence is idle, or full
   __device__ __forceinline__ T* place(T* cache, const Deal& deal, uint32_t n, int kv_head) const {
     const uint32_t b = n / static_cast<uint32_t>(deal.T);
     const int64_t start = __ldcg(deal.starts + b), row = start + n - int64_t{b} * deal.T;

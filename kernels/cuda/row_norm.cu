@@ -12,7 +12,7 @@
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/fp8_codes.cuh"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -31,8 +31,8 @@ constexpr int kBackwardRows = kMostThreads > kWideThreads ? 2 : 3;
 template <int kPacks>
 constexpr int kBackwardBlocks = kPacks == kBackwardPacksOfWarp ? 6 : 1;
 
-// A thread's packs of a row of C channels. Some threads may lack the last one, none another: with_team() sees
-// to that.
+// A thread's packs of a row of C channels. Some threads may lack the last one, none another: with_team()
+// sees to that.
 template <class T, int kPacks, int kMostThreads>
 struct Packs {
   static constexpr int kWidth = kPackWidth<T>, kCount = kPacks, kThreads = kMostThreads;
@@ -112,18 +112,18 @@ struct Rows {
         stride(static_cast<int64_t>(gridDim.x) * blockDim.y) {}
 };
 
-template <class T, int kPacks, int kMostThreads, bool kMean, class Codes>
+template <class T, int kPacks, int kMostThreads, bool kMean, class Fp8>
 __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, const T* weight,
                                                                     const T* bias, T* y, float* means,
                                                                     float* rstds, float epsilon, int64_t N,
-                                                                    int C, Codes codes) {
+                                                                    int C, Fp8 fp8_values) {
   using Row = Packs<T, kPacks, kMostThreads>;
   constexpr int kWidth = Row::kWidth;
   // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
   __shared__ float scratch[2][kMaxWarps][1];
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
-  ResultWriter<Codes> result(codes);
+  ResultWriter<Fp8> result(fp8_values);
   ForwardRing<T, kPacks, kMostThreads> ring;
   const auto fetch = [&](int64_t n) {
     if (n < N) ring.load(0, x + n * C, C);
@@ -231,10 +231,10 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][Row::kCount][Row
 // With h = (x - mean) rstd, without kMean x rstd, and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
-template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Codes>
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Fp8>
 __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_backward_kernel(
     const T* dy, const T* x, const T* weight, const float* means, const float* rstds, const T* add, T* dx,
-    float* partials, int64_t N, int C, Codes codes) {
+    float* partials, int64_t N, int C, Fp8 fp8_values) {
   using Row = Packs<T, kPacks, kMostThreads>;
   using Sums = Kept<kMean, kSumDx>;
   constexpr int kWidth = Row::kWidth;
@@ -242,7 +242,7 @@ __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_ba
   __shared__ float scratch[2][kMaxWarps][1 + kMean];
   const float inverse_of_C = 1.0f / static_cast<float>(C);
   const Rows rows;
-  ResultWriter<Codes> result(codes);
+  ResultWriter<Fp8> result(fp8_values);
   float sums[Sums::kCount][kPacks][kWidth] = {};
   constexpr int kRows = kBackwardRows<kMostThreads>;
   BackwardRing<T, kPacks, kMostThreads> ring;
@@ -349,12 +349,12 @@ template <bool kMean>
 void forward(const char* op, const Forward& a, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
-    with_codes<T, __NV_E4M3>(a.fp8_y, [&]<class Codes>(Codes codes) {
-      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Codes>;
+    with_fp8<T, __NV_E4M3>(a.fp8_y, [&]<class Fp8>(Fp8 fp8_values) {
+      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Fp8>;
       constexpr size_t shared = ForwardRing<T, kPacks, kMostThreads>::kBytes;
       kernel<<<blocks_for(kernel, block, shared, N, multiprocessors, INT32_MAX), block, shared, on.stream>>>(
           a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
-          a.epsilon, N, static_cast<int>(C), codes);
+          a.epsilon, N, static_cast<int>(C), fp8_values);
     });
   });
   TESSERA_CUDA_LAUNCHED();
@@ -362,7 +362,7 @@ void forward(const char* op, const Forward& a, int multiprocessors, const Launch
 
 struct Backward {
   Tensor dy, x, weight, mean, rstd, add, dx;
-  cuda::ColumnSums sums;  // without dx's, if that is not wanted
+  cuda::ColumnSums sums;  // without dx's, if that is not computed
   bool sum_dx, accumulate;
   Fp8Output fp8_dx;
 };
@@ -370,20 +370,20 @@ template <bool kMean>
 void backward(const char* op, const Backward& a, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
-    const auto run = [&]<bool kSumDx, class Codes>(Codes codes) {
-      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Codes>;
+    const auto run = [&]<bool kSumDx, class Fp8>(Fp8 fp8_values) {
+      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Fp8>;
       constexpr size_t shared = BackwardRing<T, kPacks, kMostThreads>::kBytes;
       const int64_t blocks = blocks_for(kernel, block, shared, N, multiprocessors, cuda::kMaxSlabs);
       auto* partials = reinterpret_cast<float*>(
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
-      kernel<<<blocks, block, shared, on.stream>>>(a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(),
-                                                   a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
-                                                   a.dx.as<T>(), partials, N, static_cast<int>(C), codes);
+      kernel<<<blocks, block, shared, on.stream>>>(
+          a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
+          a.dx.as<T>(), partials, N, static_cast<int>(C), fp8_values);
       TESSERA_CUDA_LAUNCHED();
       cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
     };
-    with_codes<T, __NV_E5M2>(a.fp8_dx, [&](auto codes) {
-      a.sum_dx ? run.template operator()<true>(codes) : run.template operator()<false>(codes);
+    with_fp8<T, __NV_E5M2>(a.fp8_dx, [&](auto fp8_values) {
+      a.sum_dx ? run.template operator()<true>(fp8_values) : run.template operator()<false>(fp8_values);
     });
   });
 }

@@ -152,10 +152,10 @@ struct Draw {
     return all;
   }
 
-  // The first bin, from `first` in steps of `by`, at which the sum reaches `wanted`, which becomes what it
+  // The first bin, from `first` in steps of `by`, at which the sum reaches `sought`, which becomes what it
   // lacks before that bin
   template <class Add>
-  __device__ __forceinline__ int bin_that_reaches(Sum& wanted, bool downwards, const Add& add) const {
+  __device__ __forceinline__ int bin_that_reaches(Sum& sought, bool downwards, const Add& add) const {
     __shared__ int found;
     __shared__ Sum left;
     for (int i = threadIdx.x; i < kBins; i += kDrawThreads) bins[i] = 0;
@@ -172,15 +172,15 @@ struct Draw {
         const Sum its = __shfl_sync(kWholeWarp, own, lane);
         if (lane < threadIdx.x) before += its;
       }
-      if (before < wanted && wanted <= before + own) {
+      if (before < sought && sought <= before + own) {
         int i = threadIdx.x * kRun;
-        Sum lacks = wanted - before;
+        Sum lacks = sought - before;
         while (lacks > bins[at(i)]) lacks -= bins[at(i++)];
         found = at(i), left = lacks;
       }
     }
     __syncthreads();  // all read what one lane found
-    wanted = left;
+    sought = left;
     const int bin = found;
     __syncthreads();  // before it is written again
     return bin;
@@ -193,8 +193,8 @@ struct Draw {
 
   // See cut_at() in kernels/cpu/sampling.cpp
   template <class Amount>
-  __device__ __forceinline__ TokenCut cut_at(const TokenCut& within, Sum wanted, const Amount& amount) const {
-    const int of_cut = bin_that_reaches(wanted, false, [&] {
+  __device__ __forceinline__ TokenCut cut_at(const TokenCut& within, Sum sought, const Amount& amount) const {
+    const int of_cut = bin_that_reaches(sought, false, [&] {
       each([&](int id, float x) {
         if (within.keeps(order_of(x), id)) atomicAdd(bins + coarse(x), amount(x));
       });
@@ -206,7 +206,7 @@ struct Draw {
       const int known = below, digit = i < 2 ? 11 : 10;
       below -= digit;
       order |= static_cast<uint32_t>(
-                   bin_that_reaches(wanted, true,
+                   bin_that_reaches(sought, true,
                                     [&] {
                                       each([&](int id, float x) {
                                         const uint32_t its = order_of(x);
@@ -217,24 +217,25 @@ struct Draw {
                                     }))
                << below;
     }
-    return {.order = order, .last_id = last_of_equals(within, order, wanted, amount)};
+    return {.order = order, .last_id = last_of_equals(within, order, sought, amount)};
   }
 
-  // Of the tokens with this order, the id at which their amounts, which are equal, reach `wanted`
+  // The id at which the amounts of the tokens with this order, which are equal, reach `sought`
   template <class Amount>
-  __device__ __forceinline__ int64_t last_of_equals(const TokenCut& within, uint32_t order, Sum wanted,
+  __device__ __forceinline__ int64_t last_of_equals(const TokenCut& within, uint32_t order, Sum sought,
                                                     const Amount& amount) const {
     Sum count = 0;
     each([&](int id, float x) { count += order_of(x) == order && within.keeps(order, id) ? 1 : 0; });
     const Sum all = total(count), its_amount = amount(number_of(order));
-    const Sum kept = its_amount == 0 ? 1 : (wanted + its_amount - 1) / its_amount;
+    const Sum kept = its_amount == 0 ? 1 : (sought + its_amount - 1) / its_amount;
     if (kept >= all) return INT64_MAX;
     return id_at(kept - 1, [&](int id, float x) {
       return static_cast<Sum>(order_of(x) == order && within.keeps(order, id));
     });
   }
 
-  // The first id whose sum of amounts, up to and with its own, is above `left`; of_warps has the warps' sums.
+  // The first id whose sum of amounts, up to and with its own, is above `left`; of_warps has the warps'
+  // sums.
   template <class Amount>
   __device__ __forceinline__ int id_at(Sum left, const Amount& amount) const {
     __shared__ int found;
@@ -277,8 +278,8 @@ struct Draw {
     if (rule.top_p < 1) {
       Sum own = 0;
       each([&](int id, float x) { own += cut.keeps(order_of(x), id) ? weight(x) : 0; });
-      const Sum wanted = top_p_weight(rule.top_p, total(own));
-      cut = cut_at(cut, wanted, [&](float x) { return weight(x); });
+      const Sum sought = top_p_weight(rule.top_p, total(own));
+      cut = cut_at(cut, sought, [&](float x) { return weight(x); });
     }
     const Sum least = min_p_weight(rule.min_p);
     const auto kept = [&](int id, float x) {

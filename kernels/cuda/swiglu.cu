@@ -1,9 +1,9 @@
 // SwiGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last pack stay
-// to the end: where codes are written, the whole block finds the largest element.
+// to the end: where FP8 values are written, the whole block finds the largest element.
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/fp8_codes.cuh"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -21,11 +21,11 @@ __device__ __forceinline__ Place place_of(uint32_t pack, uint32_t packs_of_row, 
   return {static_cast<int64_t>(pack) * width, (static_cast<int64_t>(n) * packs_of_row + pack) * width};
 }
 
-template <class T, class Codes>
+template <class T, class Fp8>
 __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_up, T* y, uint32_t packs,
-                                                                  uint32_t packs_of_row, Codes codes) {
+                                                                  uint32_t packs_of_row, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
-  ResultWriter<Codes> result(codes);
+  ResultWriter<Fp8> result(fp8_values);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
   if (pack < packs) {
     const Place at = place_of(pack, packs_of_row, kWidth);
@@ -41,12 +41,12 @@ __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_
 
 // With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
 // needs before it writes: d_gate_up may be gate_up.
-template <class T, class Codes>
+template <class T, class Fp8>
 __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,
                                                                    T* d_gate_up, uint32_t packs,
-                                                                   uint32_t packs_of_row, Codes codes) {
+                                                                   uint32_t packs_of_row, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
-  ResultWriter<Codes> result(codes);
+  ResultWriter<Fp8> result(fp8_values);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
   if (pack < packs) {
     const Place at = place_of(pack, packs_of_row, kWidth);
@@ -84,9 +84,9 @@ void CudaBackend::run_op(const SwigluForward& a, const Launch& on) {
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   with_real_type(a.y.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.y, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
-      with_codes<T, __NV_E4M3>(a.fp8_y, [&](auto codes) {
+      with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) {
         swiglu_forward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
-                                                                  packs_of_row, codes);
+                                                                  packs_of_row, fp8_values);
       });
     });
   });
@@ -97,9 +97,9 @@ void CudaBackend::run_op(const SwigluBackward& a, const Launch& on) {
   check_aligned(a.kName, {{"fp8_d_gate_up", a.fp8_d_gate_up.y.data}});
   with_real_type(a.dy.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.dy, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
-      with_codes<T, __NV_E5M2>(a.fp8_d_gate_up, [&](auto codes) {
+      with_fp8<T, __NV_E5M2>(a.fp8_d_gate_up, [&](auto fp8_values) {
         swiglu_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(
-            a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, codes);
+            a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, fp8_values);
       });
     });
   });

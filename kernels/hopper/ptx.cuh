@@ -231,7 +231,7 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t from) {
   return v;
 }
 
-// ---- wgmma (9.7.15): products of a warpgroup, m64nNk16, bf16 to fp32 ----
+// ---- wgmma (9.7.15): a warpgroup multiplies, m64nNk16, bf16 to fp32 ----
 
 // Before the first wgmma, and whenever registers that one takes were touched (9.7.15.7.1)
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

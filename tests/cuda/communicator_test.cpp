@@ -201,17 +201,17 @@ TEST_F(CudaCommunicator, ASingleRankAlone) {
 }
 
 TEST_F(CudaCommunicator, ARankOnEveryGpu) {
-  if (gpus_ < 2) GTEST_SKIP() << "wants 2 GPUs or more, found " << gpus_;
+  if (gpus_ < 2) GTEST_SKIP() << "needs 2 GPUs or more, found " << gpus_;
   on_ranks(gpus_, [&](const Ranks& ranks) { check_all(ranks, *make_communicator(cuda().backend(), ranks)); });
 }
 
 TEST_F(CudaCommunicator, APeerThatDiesIsAnErrorWithinTheTimeLimit) {
-  if (gpus_ < 2) GTEST_SKIP() << "wants 2 GPUs or more, found " << gpus_;
+  if (gpus_ < 2) GTEST_SKIP() << "needs 2 GPUs or more, found " << gpus_;
   expect_refusal_without_rank_1([] { _exit(testing::kRankDone); });
 }
 
 TEST_F(CudaCommunicator, APeerThatHangsIsAnErrorWithinTheTimeLimit) {
-  if (gpus_ < 2) GTEST_SKIP() << "wants 2 GPUs or more, found " << gpus_;
+  if (gpus_ < 2) GTEST_SKIP() << "needs 2 GPUs or more, found " << gpus_;
   expect_refusal_without_rank_1([] { std::this_thread::sleep_for(std::chrono::seconds(30)); });
 }
 

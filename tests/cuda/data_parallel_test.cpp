@@ -9,7 +9,7 @@ namespace {
 class CudaDataParallel : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (count_cuda_devices() < 2) GTEST_SKIP() << "wants at least 2 GPUs, found " << count_cuda_devices();
+    if (count_cuda_devices() < 2) GTEST_SKIP() << "needs at least 2 GPUs, found " << count_cuda_devices();
     std::string why_not;
     if (!can_communicate(Device::kCuda, why_not)) GTEST_SKIP() << why_not;
   }

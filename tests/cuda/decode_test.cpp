@@ -150,8 +150,10 @@ TEST_F(DecodeOnCuda, AppendedRowsLieWhereStartsSay) {
   for (const DType dtype : kReal)
     for (const int64_t D : {16, 6})
       for (const int64_t K : {1, 3}) {
-        const Twin starts =
-                       indices({B}, [](int64_t b) { return std::array{0, -1, 7}[static_cast<size_t>(b)]; }),
+        const Twin starts = indices({B},
+                                    [](int64_t b) {
+                                      return std::array{0, -1, 7}[static_cast<size_t>(b)];
+                                    }),
                    qkv = input(dtype, {B, T, 2 * K + 1, D}), k = input(dtype, {B, capacity, K, D}),
                    v = input(dtype, {B, capacity, K, D});
         run_on_both({k, v}, [&](auto on) {
@@ -171,8 +173,10 @@ TEST_F(DecodeOnCuda, RotatedKeysAndValuesAreAppendedInOnePass) {
     for (const bool norm : {false, true})
       for (const int64_t D : {16, 6, 128})
         for (const int64_t K : {1, 2}) {
-          const Twin starts =
-                         indices({B}, [](int64_t b) { return std::array{0, -1, 7}[static_cast<size_t>(b)]; }),
+          const Twin starts = indices({B},
+                                      [](int64_t b) {
+                                        return std::array{0, -1, 7}[static_cast<size_t>(b)];
+                                      }),
                      qkv = input(dtype, {B, T, H + 2 * K, D}), y = output(dtype, {B, T, H + K, D}),
                      k = input(dtype, {B, capacity, K, D}), v = input(dtype, {B, capacity, K, D}),
                      angles = with_values(DType::kF32, {capacity, D / 2, 2},
@@ -337,7 +341,7 @@ TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
 // A step of one text as one kernel against the same operations one by one, at contexts of one and of several
 // parts of a head, and the keys and values that it appends.
 TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
-  if (cuda().backend().traits().arch < 90) GTEST_SKIP() << "one kernel wants compute capability 9.0";
+  if (cuda().backend().traits().arch < 90) GTEST_SKIP() << "one kernel needs compute capability 9.0";
   constexpr int64_t kContext = 4200;
   ModelConfig small = gpt2(), odd = qwen3(), wide = qwen3();
   small.channels = 768, small.heads = small.kv_heads = 12, small.head_dim = 64, small.mlp_width = 3072;

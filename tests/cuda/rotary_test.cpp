@@ -226,7 +226,7 @@ TEST_F(CudaRotary, RefusesWhatItCannotServe) {
             "rotary forward: supports head dims up to 256, found 258");
   EXPECT_NE(message_of([&] {
               cuda().run(RotaryForward{.x = heads, .y = heads, .query_heads = 2, .angles = angles.cpu});
-            }).find("angles wants fp32 [5, 129, 2] on cuda"),
+            }).find("angles must be fp32 [5, 129, 2] on cuda"),
             std::string::npos);
 }
 

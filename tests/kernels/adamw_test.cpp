@@ -278,26 +278,28 @@ TEST_F(AdamWOnCpu, RefusesWhatDoesNotFit) {
     return "was not refused";
   };
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].param = half; }),
-            "adamw: param wants a tensor in fp32 on cpu, found bf16 [16] on cpu");
+            "adamw: param must be a tensor in fp32 on cpu, found bf16 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].v = half; }),
-            "adamw: v wants fp32 [16] on cpu, found bf16 [16] on cpu");
+            "adamw: v must be fp32 [16] on cpu, found bf16 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].m = half; }),
-            "adamw: v wants bf16 [16] on cpu, found fp32 [16] on cpu");
+            "adamw: v must be bf16 [16] on cpu, found fp32 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].grad = half; }),
-            "adamw: grad wants fp32 [16] on cpu, found bf16 [16] on cpu");
-  EXPECT_EQ(refusal([&](AdamW& a) { a.grad_norm = p.view({4, 4}); }),
-            "adamw: grad_norm wants fp32 [16] on cpu, found fp32 [4, 4] on cpu");
+            "adamw: grad must be fp32 [16] on cpu, found bf16 [16] on cpu");
+  EXPECT_EQ(refusal([&](AdamW& a) {
+              a.grad_norm = p.view({4, 4});
+            }),
+            "adamw: grad_norm must be fp32 [16] on cpu, found fp32 [4, 4] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].decayed = 12; }),
-            "adamw: decayed wants a multiple of 8 up to 16, or that, found 12");
+            "adamw: decayed must be a multiple of 8 up to 16, or that, found 12");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].decayed = 24; }),
-            "adamw: decayed wants a multiple of 8 up to 16, or that, found 24");
+            "adamw: decayed must be a multiple of 8 up to 16, or that, found 24");
   EXPECT_EQ(refusal([&](AdamW& a) {
               a.parts.push_back(a.parts[0]);
               a.parts[1].m = a.parts[1].v = half;
             }),
-            "adamw: m wants fp32 [16] on cpu, found bf16 [16] on cpu");
+            "adamw: m must be fp32 [16] on cpu, found bf16 [16] on cpu");
   EXPECT_EQ(refusal([&](AdamW& a) { a.parts[0].first_element = 4; }),
-            "adamw: first_element wants a multiple of 8 of at least 0, found 4");
+            "adamw: first_element must be a multiple of 8 of at least 0, found 4");
 }
 
 }  // namespace

@@ -205,12 +205,12 @@ TEST_F(AttentionDropout, IsRefusedWhereItCannotBe) {
           message_of([&] { cpu.run(backward(with, in, r, workspace, dropout)); })})
       EXPECT_NE(message.find(words), std::string::npos) << message;
   };
-  expect_words(plan_for(AttentionKind::kNaive, s), dropout_of(26), "dropout wants a plan with dropout");
-  expect_words(plan, dropout_of(256), "dropout.threshold wants 0 to 255, found 256");
-  expect_words(plan, dropout_of(-1), "dropout.threshold wants 0 to 255, found -1");
+  expect_words(plan_for(AttentionKind::kNaive, s), dropout_of(26), "dropout needs a plan with dropout");
+  expect_words(plan, dropout_of(256), "dropout.threshold must be 0 to 255, found 256");
+  expect_words(plan, dropout_of(-1), "dropout.threshold must be 0 to 255, found -1");
   Dropout odd = dropout_of(26);
   odd.place += 5;
-  expect_words(plan, odd, "dropout.place wants a multiple of 65536, found 458757");
+  expect_words(plan, odd, "dropout.place must be a multiple of 65536, found 458757");
 }
 
 TEST(ChooseAttentionDropout, NaiveNeedsTheSameScratchForwardAsBackward) {

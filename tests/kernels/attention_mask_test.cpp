@@ -310,7 +310,7 @@ TEST_F(AttentionMasks, OperationsRefuseDocumentsThatDoNotFit) {
                                        message_of([&] { cpu.run(backward(plan, in, r, workspace)); })})
       EXPECT_NE(message.find(words), std::string::npos) << message;
   };
-  expect_words(plain, "documents wants a plan within documents (AttentionMask::documents)");
+  expect_words(plain, "documents needs a plan within documents (AttentionMask::documents)");
   int32_t* span = in.documents.as<int32_t>();
   const auto with = [&](int64_t token, int32_t begin, int32_t end, const char* words) {
     const int32_t before[] = {span[2 * token], span[2 * token + 1]};
@@ -325,11 +325,11 @@ TEST_F(AttentionMasks, OperationsRefuseDocumentsThatDoNotFit) {
   with(2, 1, 4, "found 1 to 4 for token 2 of sequence 0");  // overlaps the one before
   with(4, -1, 4, "found -1 to 4 for token 0 of sequence 1");
   in.documents = make.tokens({2, 4, 3}, 1);
-  expect_words(s, "documents wants int32 [2, 4, 2] on cpu");
+  expect_words(s, "documents must be int32 [2, 4, 2] on cpu");
   in.documents = make.zeros({2, 4, 2});
-  expect_words(s, "documents wants int32 [2, 4, 2] on cpu");
+  expect_words(s, "documents must be int32 [2, 4, 2] on cpu");
   in.documents = {};
-  expect_words(s, "documents wants int32 [2, 4, 2] on cpu");
+  expect_words(s, "documents must be int32 [2, 4, 2] on cpu");
 }
 
 TEST_F(AttentionMasks, OperationsWantKeysOfThePlan) {
@@ -339,11 +339,12 @@ TEST_F(AttentionMasks, OperationsWantKeysOfThePlan) {
   const Result r{make.poisoned(good.dy.shape), make.poisoned(plan.saved_shape), poisoned_heads(s, 2),
                  poisoned_heads(s, 6, 2), poisoned_heads(s, 5, 2)};
   const Tensor workspace = workspace_of(plan);
-  const std::string of_keys =
-      message_of([&] { cpu.run(forward(plan, {good.q, short_keys.k, good.v, good.dy}, r, workspace)); });
-  EXPECT_NE(of_keys.find("k wants fp32 [1, 6, heads, 8] on cpu, found"), std::string::npos) << of_keys;
+  const std::string of_keys = message_of([&] {
+    cpu.run(forward(plan, {good.q, short_keys.k, good.v, good.dy}, r, workspace));
+  });
+  EXPECT_NE(of_keys.find("k must be fp32 [1, 6, heads, 8] on cpu, found"), std::string::npos) << of_keys;
   const std::string of_gradient = message_of([&] { cpu.run(backward(plan, good, r, workspace)); });
-  EXPECT_NE(of_gradient.find("dv wants fp32 [1, 6, heads, 8] on cpu, found"), std::string::npos)
+  EXPECT_NE(of_gradient.find("dv must be fp32 [1, 6, heads, 8] on cpu, found"), std::string::npos)
       << of_gradient;
 }
 
@@ -363,13 +364,14 @@ TEST(ChooseAttentionMasks, RefusesMasksThatSayNothing) {
   };
   AttentionMask full(false);
   full.window = 3;
-  expect_words({1, 8, 1, 8, full},
-               "wants a causal mask where there is a window or an offset; found window 3");
+  expect_words({1, 8, 1, 8, full}, "needs a causal mask; found window 3");
   full.window = 0, full.offset = -2;
   expect_words({1, 8, 1, 8, full}, "found window 0, offset -2, not causal");
-  expect_words({1, 8, 1, 8, causal_mask(-1)}, "wants a window of 0 (none) to 1073741824, found -1");
+  expect_words({1, 8, 1, 8, causal_mask(-1)},
+               "the window of attention must be 0 (none) to 1073741824, found -1");
   expect_words({1, 8, 1, 8, causal_mask(int64_t{1} << 40)}, "found 1099511627776");
-  expect_words({1, 8, 1, 8, causal_mask(0, -(int64_t{1} << 31))}, "wants an offset of -1073741824");
+  expect_words({1, 8, 1, 8, causal_mask(0, -(int64_t{1} << 31))},
+               "the offset of attention must be -1073741824");
   AttentionMask documents = document_mask(true);
   expect_words({1, 8, 1, 8, documents, 1, 9}, "found 9 keys, 8 queries, offset 0");
   documents.offset = 4;

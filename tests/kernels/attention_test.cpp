@@ -146,7 +146,7 @@ TEST_F(Attention, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
     forward(plan.forward_workspace_bytes - 4);
     FAIL() << "too small a workspace was taken";
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), fmt::format("attention forward: workspace wants {} bytes, found {}",
+    EXPECT_EQ(error.what(), fmt::format("attention forward: workspace needs {} bytes, found {}",
                                         plan.forward_workspace_bytes, plan.forward_workspace_bytes - 4));
   }
   forward(plan.forward_workspace_bytes);

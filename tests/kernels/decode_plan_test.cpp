@@ -40,10 +40,11 @@ TEST(DecodePlan, KnowsItsScaleAndItsWorkspace) {
 }
 
 TEST(DecodePlan, RefusesWithTheSizesFoundAndWanted) {
-  EXPECT_EQ(refusal_with([](DecodeShape& s) { s.capacity = 0; }),
-            "decode attention wants positive sizes, found batch 4, heads 32, head dim 128, capacity 0");
+  EXPECT_EQ(
+      refusal_with([](DecodeShape& s) { s.capacity = 0; }),
+      "the sizes of decode attention must be positive, found batch 4, heads 32, head dim 128, capacity 0");
   EXPECT_EQ(refusal_with([](DecodeShape& s) { s.kv_heads = 5; }, DeviceTraits{}),
-            "decode attention wants key/value heads that divide its 32 heads, found 5");
+            "the key/value heads of decode attention must divide its 32 heads, found 5");
   EXPECT_EQ(
       refusal_with([](DecodeShape& s) { s.head_dim = 100; }),
       "decode attention cannot run with batch 4, 32 heads of 100 in bf16, 8 key/value heads and a cache of "

@@ -89,7 +89,7 @@ TEST(Embedding, RefusesDocumentsThatDoNotFit) {
         cpu, EmbeddingForward{.tokens = tokens, .token_table = table, .y = y, .documents = documents});
   };
   EXPECT_EQ(refusal(make.tokens({1, 4}, 1)),
-            "embedding forward: documents wants int32 [1, 4, 2] on cpu, found int32 [1, 4] on cpu");
+            "embedding forward: documents must be int32 [1, 4, 2] on cpu, found int32 [1, 4] on cpu");
   const Tensor late = documents_tensor(make, {{2, 2}});
   late.as<int32_t>()[2] = 3;
   EXPECT_EQ(refusal(late), "embedding forward: the document of row 1 begins at token 3, wanted 0 to 1");

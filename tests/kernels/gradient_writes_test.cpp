@@ -68,7 +68,7 @@ TEST_F(GradientWrites, OfTheFirstOutputsOfALinearLayer) {
       refusal_of(cpu,
                  LinearBackward{
                      .dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw, .dbias = make.zeros({O + 1})}),
-      "linear backward: dbias wants fp32 [150] on cpu, found fp32 [151] on cpu");
+      "linear backward: dbias must be fp32 [150] on cpu, found fp32 [151] on cpu");
 }
 
 TEST_F(GradientWrites, OfNorms) {

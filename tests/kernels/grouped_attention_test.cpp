@@ -117,10 +117,11 @@ TEST_F(GroupedAttention, ThePlanTellsTheKernels) {
 
 TEST_F(GroupedAttention, RefusesHeadsThatDoNotDivide) {
   for (const int64_t kv_heads : {-1, 0, 4, 7, 12}) {
-    const std::string message =
-        message_of([&] { plan_for(AttentionKind::kFlash, {1, 8, 6, 16, true, kv_heads}); });
+    const std::string message = message_of([&] {
+      plan_for(AttentionKind::kFlash, {1, 8, 6, 16, true, kv_heads});
+    });
     EXPECT_EQ(message,
-              fmt::format("attention wants key/value heads that divide its 6 heads, found {}", kv_heads));
+              fmt::format("the key/value heads of attention must divide its 6 heads, found {}", kv_heads));
   }
 }
 
@@ -136,23 +137,24 @@ TEST_F(GroupedAttention, RefusesHeadsThatAreNotThere) {
   };
   Inputs bad = good;
   bad.k.first = 7;
-  expect_words(backward(plan, bad, r, workspace),
-               "attention backward: k wants 2 heads of fp32 [1, 8, 8, 16] on cpu, found 2 from head 7 on");
+  expect_words(
+      backward(plan, bad, r, workspace),
+      "attention backward: k must have 2 heads of fp32 [1, 8, 8, 16] on cpu, found 2 from head 7 on");
   bad = good;
   bad.v.first = -1;
-  expect_words(backward(plan, bad, r, workspace), "v wants 2 heads of");
+  expect_words(backward(plan, bad, r, workspace), "v must have 2 heads of");
   bad = good;
   bad.k.count = 4;  // as many as there are query heads
-  expect_words(backward(plan, bad, r, workspace), "k wants 2 heads of");
+  expect_words(backward(plan, bad, r, workspace), "k must have 2 heads of");
   bad = good;
   bad.q = poisoned_heads({1, 8, 4, 12}, 4);
   expect_words(backward(plan, bad, r, workspace),
-               "q wants fp32 [1, 8, heads, 16] on cpu, found fp32 [1, 8, 4, 12] on cpu");
+               "q must be fp32 [1, 8, heads, 16] on cpu, found fp32 [1, 8, 4, 12] on cpu");
   bad.q.tensor = make.poisoned({8, 4, 16});
-  expect_words(backward(plan, bad, r, workspace), "q wants fp32 [1, 8, heads, 16] on cpu");
+  expect_words(backward(plan, bad, r, workspace), "q must be fp32 [1, 8, heads, 16] on cpu");
   Result shared = r;
   shared.dv.first = shared.dk.first + 1;
-  expect_words(backward(plan, good, shared, workspace), "dk and dv want heads of their own");
+  expect_words(backward(plan, good, shared, workspace), "dk and dv must have heads of their own");
 }
 
 }  // namespace

@@ -162,10 +162,10 @@ TEST_F(Lora, RefusesWhatDoesNotFit) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refused([](LoraForward& op) { op.parts = {8, 3, 4}; }, "LoRA forward: parts wants layers of 14 outputs");
-  refused([](LoraForward& op) { op.parts = {0, 11, 3}; }, "LoRA forward: a wants fp32 [6, 7]");
-  refused([](LoraForward& op) { op.scale = std::nanf(""); }, "LoRA forward: scale wants a number");
-  refused([&](LoraForward& op) { op.u = make.poisoned({5, 3}); }, "LoRA forward: u wants fp32 [5, 9]");
+  refused([](LoraForward& op) { op.parts = {8, 3, 4}; }, "LoRA forward: parts must have 14 outputs together");
+  refused([](LoraForward& op) { op.parts = {0, 11, 3}; }, "LoRA forward: a must be fp32 [6, 7]");
+  refused([](LoraForward& op) { op.scale = std::nanf(""); }, "LoRA forward: scale must be a number");
+  refused([&](LoraForward& op) { op.u = make.poisoned({5, 3}); }, "LoRA forward: u must be fp32 [5, 9]");
   const Tensor x = make.normal({4, 4}), w = make.normal({4, 4});
   EXPECT_THROW(cpu.run(LinearForward{.x = x,
                                      .weight = w,

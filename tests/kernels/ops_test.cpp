@@ -127,7 +127,7 @@ TEST_F(Ops, LinearBackwardOfAFrozenWeightComputesDxAlone) {
     cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = without, .dbias = make.zeros({O})});
     FAIL() << "a bias whose weight is frozen was trained";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "linear backward: dbias wants a dweight beside it, found none");
+    EXPECT_STREQ(error.what(), "linear backward: dbias needs a dweight beside it, found none");
   }
 }
 
@@ -415,7 +415,7 @@ TEST_F(Ops, WrongArgumentsAreNamed) {
     FAIL() << "a wrong output shape was taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "linear forward: y wants fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
+              "linear forward: y must be fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
   }
 }
 
@@ -433,9 +433,9 @@ void expect_refused(const Stream& stream, const Op& op, const std::string& words
 TEST_F(Ops, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
   const Tensor x = make.normal({7}), norm = make.zeros({1});
   const GlobalNorm op{.tensors = {&x, 1}, .norm = norm};
-  expect_refused(Stream(cpu.backend()), op, "gradient norm: wants 32768 bytes of workspace, found 0");
+  expect_refused(Stream(cpu.backend()), op, "gradient norm: needs 32768 bytes of workspace, found 0");
   expect_refused(Stream(cpu.backend(), make.zeros({8191})), op,
-                 "wants 32768 bytes of workspace, found 32764");
+                 "needs 32768 bytes of workspace, found 32764");
   Stream(cpu.backend(), make.zeros({8192})).run(op);
 }
 
@@ -476,7 +476,7 @@ TEST_F(Ops, PlansAreChecked) {
   const Stream stream(*plan);
   const Tensor x{nullptr, DType::kF32, {4, 3}, Device::kCpu}, y{nullptr, DType::kF32, {4, 2}, Device::kCpu};
   stream.run(LinearForward{.x = x, .weight = {nullptr, DType::kF32, {2, 3}, Device::kCpu}, .y = y});
-  expect_refused(stream, LinearForward{.x = x, .weight = x, .y = y}, "linear forward: y wants fp32 [4, 4]");
+  expect_refused(stream, LinearForward{.x = x, .weight = x, .y = y}, "linear forward: y must be fp32 [4, 4]");
 }
 
 TEST_F(Ops, SameArgumentsSameBits) {

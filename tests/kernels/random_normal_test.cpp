@@ -45,8 +45,8 @@ TEST(RandomNormal, WrongArgumentsAreRefused) {
   };
   refused([](RandomNormal& a) { a.deviation = 0; }, "deviation");
   refused([](RandomNormal& a) { a.first = -1; }, "first");
-  refused([&](RandomNormal& a) { a.y = make.empty({8}, DType::kBF16); }, "y wants");
-  refused([](RandomNormal& a) { a.y = {}; }, "y wants");
+  refused([&](RandomNormal& a) { a.y = make.empty({8}, DType::kBF16); }, "y must be");
+  refused([](RandomNormal& a) { a.y = {}; }, "y must be");
 }
 
 }  // namespace

@@ -110,16 +110,16 @@ TEST_F(RmsNorm, RefusesWhatDoesNotFit) {
   const Tensor x = make.normal({4, 6}), weight = make.normal({6}), y = make.zeros({4, 6}),
                rstd = make.zeros({4});
   EXPECT_EQ(refusal_of(cpu, RmsNormForward{.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = 0}),
-            "rmsnorm forward: epsilon wants a number above 0, found 0");
+            "rmsnorm forward: epsilon must be a number above 0, found 0");
   EXPECT_EQ(
       refusal_of(cpu, RmsNormForward{.x = x, .weight = rstd, .y = y, .rstd = rstd, .epsilon = kEpsilon}),
-      "rmsnorm forward: weight wants fp32 [6] on cpu, found fp32 [4] on cpu");
+      "rmsnorm forward: weight must be fp32 [6] on cpu, found fp32 [4] on cpu");
   EXPECT_EQ(
       refusal_of(
           cpu,
           RmsNormBackward{
               .dy = y, .x = x, .weight = weight, .rstd = rstd, .dx = y, .dweight = weight, .add = weight}),
-      "rmsnorm backward: add wants fp32 [4, 6] on cpu, found fp32 [6] on cpu");
+      "rmsnorm backward: add must be fp32 [4, 6] on cpu, found fp32 [6] on cpu");
 }
 
 }  // namespace

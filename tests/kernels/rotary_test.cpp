@@ -260,17 +260,16 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
   };
   const Heads x{t, 0, 3}, y{other, 0, 3};
   EXPECT_EQ(forward({t, 3, 3}, y, angles),
-            "rotary forward: x wants 3 heads of fp32 [2, 3, 5, 4] on cpu, found 3 from head 3 on");
+            "rotary forward: x must have 3 heads of fp32 [2, 3, 5, 4] on cpu, found 3 from head 3 on");
   EXPECT_EQ(forward(x, {other, 0, 2}, angles),
-            "rotary forward: y wants 3 heads of fp32 [2, 3, 3, 4] on cpu, found 2 from head 0 on");
+            "rotary forward: y must have 3 heads of fp32 [2, 3, 3, 4] on cpu, found 2 from head 0 on");
   EXPECT_EQ(forward(x, {t, 1, 3}, angles), "rotary forward: y may be x itself, but not some of its heads");
-  EXPECT_EQ(forward({odd, 0, 3}, {odd, 0, 3}, angles),
-            "rotary forward: the head dim wants an even number, found 5");
-  EXPECT_EQ(forward(x, y, angles, 4), "rotary forward: query_heads wants 0 to 3, found 4");
+  EXPECT_EQ(forward({odd, 0, 3}, {odd, 0, 3}, angles), "rotary forward: the head dim must be even, found 5");
+  EXPECT_EQ(forward(x, y, angles, 4), "rotary forward: query_heads must be 0 to 3, found 4");
   EXPECT_EQ(forward(x, y, angles.rows(0, 2)),
             "rotary forward: angles of 2 positions are too few for sequences of 3 tokens");
   EXPECT_EQ(forward(x, y, weight),
-            "rotary forward: angles wants fp32 [4, 2, 2] on cpu, found fp32 [4] on cpu");
+            "rotary forward: angles must be fp32 [4, 2, 2] on cpu, found fp32 [4] on cpu");
 
   const auto normed = [&](Heads out, const Tensor& k_weight, float epsilon) {
     return refusal_of(cpu, RotaryForward{.x = x,
@@ -284,8 +283,8 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(normed(x, weight, kEpsilon),
             "rotary forward: with weights y may not be x, which the backward reads");
-  EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon wants a number above 0, found 0");
-  EXPECT_EQ(normed(y, {}, kEpsilon).find("rotary forward: k_weight wants fp32 [4] on cpu, found "), 0);
+  EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon must be a number above 0, found 0");
+  EXPECT_EQ(normed(y, {}, kEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "), 0);
 
   const auto backward = [&](Heads dx, Heads of_forward, const Tensor& dk_weight) {
     return refusal_of(cpu, RotaryBackward{.dy = y,
@@ -301,8 +300,8 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(backward(x, x, weight),
             "rotary backward: dx may be dy itself, but x is read while dx is written");
-  EXPECT_EQ(backward(y, {}, weight).find("rotary backward: x wants fp32 [2, 3, 3, 4] on cpu, found "), 0);
-  EXPECT_EQ(backward(y, x, {}).find("rotary backward: dk_weight wants fp32 [4] on cpu, found "), 0);
+  EXPECT_EQ(backward(y, {}, weight).find("rotary backward: x must be fp32 [2, 3, 3, 4] on cpu, found "), 0);
+  EXPECT_EQ(backward(y, x, {}).find("rotary backward: dk_weight must be fp32 [4] on cpu, found "), 0);
 }
 
 }  // namespace

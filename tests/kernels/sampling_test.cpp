@@ -386,7 +386,8 @@ TEST_F(SamplingTest, RefusesWhatDoesNotFit) {
   Sampling s(make, 2, 40);
   s.fill(normal_logits(40));
   const std::string wanted =
-      "sample tokens: rule wants a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 and "
+      "sample tokens: rule must have a temperature and top_k of at least 0, top_p above 0 to 1, min_p 0 to 1 "
+      "and "
       "a repetition_penalty above 0, found ";
   EXPECT_EQ(refusal_of(cpu, s.op({.temperature = -1})), wanted + "-1, 0, 1, 0 and 1");
   EXPECT_EQ(refusal_of(cpu, s.op({.top_p = 0})), wanted + "1, 0, 0, 0 and 1");
@@ -397,7 +398,7 @@ TEST_F(SamplingTest, RefusesWhatDoesNotFit) {
             "sample tokens: vocab_size 44 does not fit logits fp32 [2, 43] on cpu");
   s.V = 32;
   EXPECT_EQ(refusal_of(cpu, s.op({})),
-            "sample tokens: seen wants int32 [2, 1] on cpu, found int32 [2, 2] on cpu");
+            "sample tokens: seen must be int32 [2, 1] on cpu, found int32 [2, 2] on cpu");
 }
 
 }  // namespace

@@ -80,9 +80,9 @@ TEST_F(Swiglu, HoldsAtTheEnds) {
 TEST_F(Swiglu, RefusesWhatDoesNotFit) {
   const Tensor gate_up = make.normal({4, 6}), y = make.zeros({4, 6}), dy = make.zeros({4, 3});
   EXPECT_EQ(refusal_of(cpu, SwigluForward{.gate_up = gate_up, .y = y}),
-            "swiglu forward: gate_up wants fp32 [4, 12] on cpu, found fp32 [4, 6] on cpu");
+            "swiglu forward: gate_up must be fp32 [4, 12] on cpu, found fp32 [4, 6] on cpu");
   EXPECT_EQ(refusal_of(cpu, SwigluBackward{.dy = dy, .gate_up = gate_up, .d_gate_up = dy}),
-            "swiglu backward: d_gate_up wants fp32 [4, 6] on cpu, found fp32 [4, 3] on cpu");
+            "swiglu backward: d_gate_up must be fp32 [4, 6] on cpu, found fp32 [4, 3] on cpu");
 }
 
 }  // namespace

@@ -68,14 +68,14 @@ Decoder::Decoder(Session& session, const Settings& settings)
   step_ = prepare_decode(stream, arena, model_, cache_, tokens_.view({slots, 1}), saved, logits_,
                          settings_.separate_kernels);
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
-  read_ = stream.backend().record(stream.queue(), [this, stream] { decode(stream, step_); });
+  read_ = stream.backend().make_graph(stream.queue(), [this, stream] { decode(stream, step_); });
 }
 
 void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
   if (sample_ && rule == rule_ && seed == seed_) return;
   const Stream& stream = session_.stream();
   rule_ = rule, seed_ = seed;
-  sample_ = stream.backend().record(stream.queue(), [this, stream] {
+  sample_ = stream.backend().make_graph(stream.queue(), [this, stream] {
     stream.run(SampleTokens{.logits = logits_,
                             .vocab_size = settings_.known,
                             .rule = rule_,

@@ -82,7 +82,7 @@ class Decoder {
   // A step is two recordings: between them, full slots stop.
   SamplingRule rule_;  // of sample_
   uint64_t seed_ = 0;
-  std::unique_ptr<Recorded> sample_, read_;
+  std::unique_ptr<OpGraph> sample_, read_;
   std::unique_ptr<Transfer> fetch_;
 };
 

@@ -219,7 +219,7 @@ void TrainState::run(const MicroStep& micro_step) {
     return compute(micro_step);
   }
   if (!recorded.operations)
-    recorded.operations = stream().backend().record(
+    recorded.operations = stream().backend().make_graph(
         stream().queue(), [this, first = micro_step.first] { compute({.first = first}); });
   recorded.operations->run();
 }

@@ -15,8 +15,9 @@ __device__ __forceinline__ uint32_t pair_mask(uint32_t low, uint32_t high, uint3
   return ptx::permute_bytes(low, high, first | first << 4 | second << 8 | second << 12);
 }
 
-// Rows are 16 queries, columns kKeys keys from a multiple of 16 on. The four lanes of a row, and of the row 8
-// below, draw the units of both: unit u of them is drawn by lane u % 4, as half u / 4 % 2 of its word u / 8.
+// Rows are 16 queries, columns kKeys keys from a multiple of 16 on. The four lanes of a row, and of the
+// row 8 below, draw the units of both: unit u of them is drawn by lane u % 4, as half u / 4 % 2 of its
+// word u / 8.
 template <int kKeys>
 struct QueryMasks {
   static constexpr int kUnits = kKeys / Dropout::kUnit;  // of a row
@@ -60,8 +61,8 @@ struct QueryMasks {
 };
 
 // Dropping a probability in bf16 so that it can be brought back: the second highest bit of the exponent is
-// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones have to be raised to 2^-63 first,
-// or they would come back as others.
+// set in all from 2^-63 to 2, and clearing it divides by 2^64. Smaller ones have to be raised to 2^-63
+// first, or they would come back as others.
 inline constexpr uint32_t kDropBit = 0x2000;
 inline constexpr uint32_t kDropBits =
     kDropBit << 16 | kDropBit;  // of a pair, which as numbers are both 2^-63
@@ -69,13 +70,13 @@ __device__ __forceinline__ float before_drop(float p) {
   return __uint_as_float(__float_as_uint(p) | kDropBit << 16);
 }
 
-// Of transposed scores: rows are 16 keys from a multiple of 16 on, columns kQueries queries. A word of a lane
-// has what it holds of 64 queries: bit 16 h + 8 r + 2 n + e of column 32 h + 8 n + 2 (lane % 4) + e and row
-// 8 r + lane / 4.
+// Masks of transposed scores: rows are 16 keys from a multiple of 16 on, columns kQueries queries. A word
+// of a lane has what it holds of 64 queries: bit 16 h + 8 r + 2 n + e of column 32 h + 8 n + 2 (lane % 4)
+// + e and row 8 r + lane / 4.
 //
-// A lane draws the bits of 16 keys for two queries; then three exchanges between lanes turn bits of keys into
-// bits of queries. With the lane's number made of the bits q4 q3 q0 q2 q1 of its query, and the place in a
-// word of h k3 k2 k1 k0 (query 32 h + q, key k), they swap q4 with k2, q3 with k1 and q0 with k0.
+// A lane draws the bits of 16 keys for two queries; then three exchanges between lanes turn bits of keys
+// into bits of queries. With the lane's number made of the bits q4 q3 q0 q2 q1 of its query, and the place
+// in a word of h k3 k2 k1 k0 (query 32 h + q, key k), they swap q4 with k2, q3 with k1 and q0 with k0.
 template <int kQueries>
 struct KeyMasks {
   static constexpr int kWords = kQueries / 64;

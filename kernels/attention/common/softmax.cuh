@@ -6,7 +6,7 @@
 //   sum = sum over keys of 2^(c s - m),  O = sum over keys of 2^(c s - m) v,   c = scale log2(e)
 // Any m gives the same O / sum and m + log2(sum); it only has to keep the powers in range. So m is not the
 // largest c s but lags behind it: it is raised when some c s exceeds it by more than kSlack, which spares
-// most steps the rescaling of O. The verbs are apart, for O may be the target of a product under way:
+// most steps the rescaling of O. The methods are apart, since O may be the target of a product under way:
 //   raise(s): m for a tile of scores;  exponentiate(s): s becomes P;  rescale(o): O follows m.
 #pragma once
 

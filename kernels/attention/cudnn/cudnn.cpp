@@ -219,7 +219,8 @@ struct CudnnAttention::Impl {
     Graph built;
     guarded(p, what, [&] {
       built.graph = describe_it();
-      // The heuristic's first choice and no timing: two runs must make the same choice to give the same bits.
+      // The heuristic's first choice and no timing: two runs must make the same choice to give the same
+      // bits.
       if (auto error = built.graph->build(handle, {fe::HeurMode_t::A}); error.is_bad()) return error;
       return built.graph->get_workspace_size(built.workspace_bytes);
     });
@@ -243,9 +244,9 @@ struct CudnnAttention::Impl {
   }
 
   void run(const Graph& g, const AttnProblem& p, const char* what, Pointers pointers, void* workspace,
-           size_t lent, CUstream_st* on) {
-    if (static_cast<int64_t>(lent) < g.workspace_bytes)
-      refuse(p, what, fmt::format("it asks for {} bytes of workspace, lent are {}", g.workspace_bytes, lent));
+           size_t given, CUstream_st* on) {
+    if (static_cast<int64_t>(given) < g.workspace_bytes)
+      refuse(p, what, fmt::format("needs {} bytes of workspace, got {}", g.workspace_bytes, given));
     guarded(p, what, [&]() -> fe::error_t {
       if (on != stream) {
         if (fe::detail::set_stream(handle, on) != CUDNN_STATUS_SUCCESS)

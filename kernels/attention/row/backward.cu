@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) queries_kernel(const Args a) {
   Eight dq;
 #pragma unroll 2
   for (int first = 0; first < keys; first += kAtATime) {
-    const int j = first + group, loaded = min(j, keys - 1);  // past the end: dot() wants every lane
+    const int j = first + group, loaded = min(j, keys - 1);  // past the end: dot() needs every lane
     const Eight key = Eight::load(k + loaded * a.k.row), value = Eight::load(v + loaded * a.v.row);
     const float p = exp2f(fmaf(dot<kHeadDim>(q, key), log2_scale, -log2_sum_exp));
     const float ds = p * (dot<kHeadDim>(dout, value) - delta);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const Args a) {
     const int64_t statistics = static_cast<int64_t>(b * a.heads + h) * a.tokens;
 #pragma unroll 2
     for (int first = a.causal ? j : 0; first < a.tokens; first += kAtATime) {
-      const int i = first + group, loaded = min(i, a.tokens - 1);  // past the end: dot() wants every lane
+      const int i = first + group, loaded = min(i, a.tokens - 1);  // past the end: dot() needs every lane
       const Eight query = Eight::load(q + loaded * a.q.row),
                   gradient = Eight::load(dout + loaded * a.dout.row);
       const float log2_sum_exp = log2_sum_exp_of(a.lse[statistics + loaded]),

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
   float max = -INFINITY;
 #pragma unroll 4
   for (int first = 0; first < keys; first += kAtATime) {
-    // Past the end the last key once more: dot() wants every lane.
+    // Past the end the last key once more: dot() needs every lane.
     const int j = min(first + group, keys - 1);
     const float s = dot<kHeadDim>(q, Eight::load(k + j * a.k.row)) * a.scale;
     max = fmaxf(max, s);

@@ -4,7 +4,7 @@
 // constants and compares; kAny is every mask of kernels/attention/mask.h. There, rows and columns given here
 // may reach past the end.
 //
-// Of any tile, and of any part of one, holds: keys_of(rows) and some columns have a key in common where
+// For any tile, and any part of one: keys_of(rows) and some columns have a key in common where
 // queries_of(those columns) and the rows have a query in common. So CTAs that walk over queries and CTAs, or
 // warps, that walk over keys agree on which tiles meet.
 #pragma once

@@ -2,20 +2,20 @@
 //
 //   for a block of 128 keys of one batch and key/value head, 64 a warpgroup:    K, V [128, D]
 //     dK = dV = 0
-//     for each query head of the work and every query tile i that sees a key of the block, upwards:
+//     for each query head of the work tile and every query tile i that sees a key of the block, upwards:
 //                                                                   Q_i, dO_i [Bq, D], L_i, delta_i [Bq]
 //       P^T  = 2^(c K Q_i^T - L_i), 0 where masked                                  [128, Bq]
 //       dS^T = P^T o (V dO_i^T - delta_i)                                           [128, Bq]
 //       dV  += P^T dO_i,  dK += dS^T Q_i                                            [128, D]
-//       dQ_i += dS K, a sum over CTAs: backward_work.cuh, backward_move.cuh         [Bq, D]
+//       dQ_i += dS K, a sum over CTAs: backward_work_tile.cuh, backward_move.cuh         [Bq, D]
 //     dK *= scale (and so is dQ, where it is finished)
 //   where c = scale log2(e), L = LSE log2(e), and delta = rowsum(dO o O) = rowsum(P o dP).
 //
 // With the scores transposed, P^T and dS^T are, packed, operands in registers of dV and dK. Only dS passes
 // through shared memory, since dQ sums over the keys of both warpgroups.
 //
-// Step i, of a warpgroup, so that products run under the arithmetic (of the other warpgroup as well, which is
-// half a step away since the two take turns at the powers):
+// Step i, of a warpgroup, so that products run under the arithmetic (of the other warpgroup as well, which
+// is half a step away since the two take turns at the powers):
 //   start S_i, dK of step i - 1, dQ of step i - 2;  publish dS of step i - 1, which lay in registers
 //   S_i: powers, P_i in place of dS
 //   start dP_i, dV of step i;  put dQ of step i - 2 where it is sent from
@@ -61,7 +61,7 @@ struct BackwardConsumer {
   __device__ __forceinline__ BackwardConsumer(const BackwardArgs& args, int warpgroup)
       : a(args), group(warpgroup) {}
 
-  // Of dQ and dK
+  // What dQ and dK are multiplied by
   __device__ __forceinline__ float gradient_scale() const {
     return Shape::kDropout ? a.scale * a.dropout.scale() : a.scale;
   }
@@ -79,7 +79,7 @@ struct BackwardConsumer {
     __syncwarp();
     if (warp_leader) ptx::mbarrier_arrive(memory.ds_full(at.before().slot));
   }
-  // Of the step before
+  // Begins dK of the step before
   __device__ __forceinline__ void begin_dk(Block& b) const {
     multiply_registers_rows<kHeadDim, kBlockQ>(b.dk, b.p, memory.q(at.before().slot), 0);
     ptx::wgmma_commit();
@@ -90,7 +90,7 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  __device__ __forceinline__ void begin_block(Block& b, const Work<Shape>& work) const {
+  __device__ __forceinline__ void begin_block(Block& b, const WorkTile<Shape>& work) const {
     b.first_k = work.key_block * kBlockK + row;
     if constexpr (Shape::kAnyMask) {
       const Mask mask = a.mask.of_sequence(work.batch);
@@ -121,8 +121,9 @@ struct BackwardConsumer {
       if (kEarlySpans && masked) find_seeing(b, seeing);
     }
     KeyMasks<kBlockQ> masks;
-    if constexpr (Shape::kDropout) {                                     // while the products are under way
-      const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
+    if constexpr (Shape::kDropout) {  // while the products are under way
+      const int batch =
+          WorkTile<Shape>::published(memory.work(), a).batch;  // read again: registers are short
       masks.draw(a.dropout, batch, b.walk.head, b.walk.tile * kBlockQ,
                  b.first_k + 16 * (threadIdx.x / 32 % kWarpsPerGroup));
       ptx::hold(masks.words);
@@ -178,12 +179,12 @@ struct BackwardConsumer {
   // The queries that see the thread's two keys: read while the scores are under way, where registers allow
   static constexpr bool kEarlySpans = kHeadDim == 64;
   __device__ __forceinline__ void find_seeing(const Block& b, Span (&seeing)[2]) const {
-    const int batch = Work<Shape>::published(memory.work(), a).batch;  // read again: registers are short
+    const int batch = WorkTile<Shape>::published(memory.work(), a).batch;  // read again: registers are short
     const Mask mask = a.mask.of_sequence(batch);
     seeing[0] = seeing_of(b.first_k, 0, mask), seeing[1] = seeing_of(b.first_k, 1, mask);
   }
 
-  // Of the step that ends
+  // Notes the role in dQ of the step that ends
   __device__ __forceinline__ void note_role(Block& b, Adders adders) const {
     Turn turn{};
     if constexpr (Shape::kAnyMask) {
@@ -223,13 +224,13 @@ struct BackwardConsumer {
     ptx::wgmma_commit();
   }
 
-  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work, looked
-  // up once more rather than kept in registers.
-  __device__ __forceinline__ Work<Shape> catch_up(Block& b) {
+  // What lags behind the last step: its dK and dQ, and dQ of the one before. Returns the block's work,
+  // looked up once more rather than kept in registers.
+  __device__ __forceinline__ WorkTile<Shape> catch_up(Block& b) {
     wait_ds_place(at.before());
     store_fragment(memory.ds(at.before().slot), row, 0, b.p);
     publish_ds();
-    const auto done = Work<Shape>::published(memory.work(), a);
+    const auto done = WorkTile<Shape>::published(memory.work(), a);
     if (done.steps(a) > 1) {
       wait_ds(at.before().before());
       ptx::wgmma_fence();
@@ -259,10 +260,10 @@ struct BackwardConsumer {
     return done;
   }
 
-  // Of a work that has not all query heads of its keys: dK and dV with those of the heads before, which are
-  // waited for; kept for the next heads, if there are any. Each thread finds what the same thread of another
-  // CTA had in these registers.
-  __device__ __forceinline__ void add_heads(Block& b, const Work<Shape>& done) const {
+  // For a work tile without all query heads of its keys: waits for the heads before and adds their dK and
+  // dV. Keeps the sums for the next heads, if there are any. Each thread finds what the same thread of
+  // another CTA had in these registers.
+  __device__ __forceinline__ void add_heads(Block& b, const WorkTile<Shape>& done) const {
     constexpr int kQuads = kHeadDim / 2 / 4;
     const int index =
         ((done.batch * a.kv_heads + done.kv_head) * a.key_blocks + done.key_block) * Shape::kGroups + group;
@@ -287,7 +288,7 @@ struct BackwardConsumer {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) store_quad(sums + (kQuads + i) * kWarpgroup, b.dv + 4 * i);
     sync_warpgroup(group);
-    if (leader) ptx::red_add_release(counter, a.heads_per_work);
+    if (leader) ptx::red_add_release(counter, a.heads_per_work_tile);
   }
   // Past L1, where sums of another CTA do not arrive
   static __device__ __forceinline__ void add_quad(float* to, const float4* sums) {
@@ -300,7 +301,7 @@ struct BackwardConsumer {
 
   // dK and dV leave through shared memory that nothing reads any more. D = 64: this warpgroup's rows of the
   // slot that takes the next dS. D = 128: K and V, when both warpgroups are done with them.
-  __device__ __forceinline__ void write(Block& b, const Work<Shape>& done) const {
+  __device__ __forceinline__ void write(Block& b, const WorkTile<Shape>& done) const {
     using Gradients = typename Memory::Gradients;
     constexpr bool kThroughScores = kHeadDim == 64;
     const uint32_t rows = group * Gradients::kBytes;
@@ -352,7 +353,7 @@ struct BackwardConsumer {
       if (leader) ptx::bulk_wait_read<0>();  // dK, dV of the block before have left shared memory, ...
       sync_warpgroup(group);                 // ... and all threads know it
       memory.k_ring().wait_full(keys_at);
-      const auto work = Work<Shape>::published(memory.work(), a);
+      const auto work = WorkTile<Shape>::published(memory.work(), a);
       if (work.key_block < 0) break;
       Block b{.walk = {work, a}};
       begin_block(b, work);
@@ -360,10 +361,10 @@ struct BackwardConsumer {
       if (!b.walk.ended()) step<1>(b);
       while (!b.walk.ended()) step<2>(b);
       if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
-      const Work<Shape> done = catch_up(b);
+      const WorkTile<Shape> done = catch_up(b);
       const bool writes = done.has_last_head(a);
       if (!writes) release_keys();  // early, for add_heads() may wait
-      if (a.heads_per_work != a.heads_per_kv) add_heads(b, done);
+      if (a.heads_per_work_tile != a.heads_per_kv) add_heads(b, done);
       if (writes) write(b, done);
     }
   }

@@ -22,10 +22,10 @@ struct BackwardArgs {
   float* key_sums;
   uint32_t* key_counters;
   int tokens, kv_tokens, heads, kv_heads, heads_per_kv, query_tiles, key_blocks;
-  int all_kv_heads;    // of all sequences
-  int heads_per_work;  // query heads
-  uint32_t works;      // key blocks of all groups of so many query heads
-  int groups_at_once;  // see Work, as the next
+  int all_kv_heads;         // of all sequences
+  int heads_per_work_tile;  // query heads
+  uint32_t work_tiles;      // key blocks of all groups of so many query heads
+  int groups_at_once;       // see WorkTile, as the next
   int descending_groups;
   int causal;
   float scale;
@@ -85,8 +85,8 @@ struct BackwardMemory {
   // mbarriers. dS^T of a slot is there; is no longer needed (an arrival a warp)
   __device__ __forceinline__ uint32_t ds_full(int slot) const { return base + kBarriers + 8 * slot; }
   __device__ __forceinline__ uint32_t ds_empty(int slot) const { return ds_full(Shape::kSlots) + 8 * slot; }
-  // A warpgroup's part of dQ is in shared memory (an arrival a warp); has left it (one); the sum of the other
-  // key blocks is in its place (one, and bytes)
+  // A warpgroup's part of dQ is in shared memory (an arrival a warp); has left it (one); the sum of the
+  // other key blocks is in its place (one, and bytes)
   __device__ __forceinline__ uint32_t part_full(int group, int slot) const {
     return ds_empty(Shape::kSlots) + 8 * (group * Shape::kSlots + slot);
   }

@@ -23,7 +23,8 @@ __device__ __forceinline__ void pass_turn(int group) {
   ptx::barrier_arrive(2 + Shape::kGroups + (group ^ 1), 2 * kWarpgroup);
 }
 
-// Of a key block in the dQ of a query tile: adds to the sum; is the last to do so; is the only one
+// The role of a key block in the dQ of a query tile: it adds to the sum, is the last to do so, or the only
+// one
 enum class Role { kAdds, kFinishes, kAlone };
 
 // A warpgroup's part of dQ on its way to send_gradients

@@ -72,9 +72,9 @@ AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& 
   return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 
-// Groups of a causal problem whose tickets go downwards: see backward_work.cuh. Those that go upwards are
-// two and a half works for each multiprocessor (measured), but the first works of all go downwards, for they
-// begin at once, and would wait for each other upwards.
+// Groups of a causal problem whose tickets go downwards: see backward_work_tile.cuh. Those that go upwards
+// are two and a half work tiles for each multiprocessor (measured). But the very first work tiles go
+// downwards: they begin at once, and upwards they would wait for each other.
 inline int descending_groups_of(int groups, int key_blocks, int sms) {
   const int begin_at_once = (sms + key_blocks / 2) / key_blocks,
             ascending = (5 * sms + 2 * key_blocks - 1) / (2 * key_blocks);
@@ -90,7 +90,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const int query_tiles = (tokens + Shape::kBlockQ - 1) / Shape::kBlockQ,
             key_blocks = static_cast<int>(BackwardWorkspace::key_blocks_of(p));
   const auto heads = static_cast<int>(p.batch * p.heads);
-  const int heads_per_work = BackwardWorkspace::heads_per_work(p), groups = heads / heads_per_work;
+  const int heads_per_work_tile = BackwardWorkspace::heads_per_work_tile(p),
+            groups = heads / heads_per_work_tile;
 
   const BackwardRowsArgs rows = {
       .out = view<const bf16>(f.out),
@@ -112,7 +113,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   int sms;
   status = multiprocessors(&sms);
   if (status != ATTN_OK) return status;
-  // Without a mask neighbouring key blocks should start a little more than a step apart: see Work.
+  // Without a mask neighbouring key blocks should start a little more than a step apart: see WorkTile.
   const int apart = (3 * sms / 2 + query_tiles - 1) / query_tiles;
   // Within documents or a window CTAs that work at a time read few rows of a head each: neighbouring heads
   // together read longer pieces of them. Measured; with more heads long documents no longer fit L2.
@@ -135,8 +136,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .query_tiles = query_tiles,
       .key_blocks = key_blocks,
       .all_kv_heads = all_kv_heads,
-      .heads_per_work = heads_per_work,
-      .works = static_cast<uint32_t>(groups) * key_blocks,
+      .heads_per_work_tile = heads_per_work_tile,
+      .work_tiles = static_cast<uint32_t>(groups) * key_blocks,
       // Not two groups of the same keys, of which one would wait for the sums of the other
       .groups_at_once = std::min(groups_at_once, all_kv_heads),
       .descending_groups = descending_groups,
@@ -154,8 +155,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   }
   status = make_tensor_maps<Shape>(&args, f);
   if (status != ATTN_OK) return status;
-  return launch(backward_kernel<Shape>, std::min(static_cast<uint32_t>(sms), args.works), Shape::kThreads,
-                BackwardMemory<Shape>::kBytes, stream, args);
+  return launch(backward_kernel<Shape>, std::min(static_cast<uint32_t>(sms), args.work_tiles),
+                Shape::kThreads, BackwardMemory<Shape>::kBytes, stream, args);
 }
 
 }  // namespace tessera::attention::sm90

@@ -1,7 +1,7 @@
 // The backward's warpgroup that moves data: one warp loads, the others send dQ.
 #pragma once
 
-#include "kernels/attention/sm90/backward_work.cuh"
+#include "kernels/attention/sm90/backward_work_tile.cuh"
 #include "kernels/base/ptx.cuh"
 
 namespace tessera::attention::sm90 {
@@ -16,8 +16,8 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 
   for (;; keys_at.next()) {
     const uint32_t ticket = atomicAdd(a.counters, 1u);
-    const bool any = ticket < a.works;
-    const auto work = any ? Work<Shape>::of(ticket, a) : Work<Shape>::none();
+    const bool any = ticket < a.work_tiles;
+    const auto work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();
     memory.k_ring().wait_empty(keys_at);  // and nobody looks up the last work any more
     work.publish(memory.work());
     if (!any) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
       ptx::load_bytes(memory.rows(at.slot), a.row_statistics + index * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
       if (walk.begins(a)) {
-        const auto again = Work<Shape>::published(memory.work(), a);  // registers are short
+        const auto again = WorkTile<Shape>::published(memory.work(), a);  // registers are short
         load_tile<Shape::kWhole>(memory.v(), a.v, memory.v_ring().begin_fill(keys_at, Memory::Keys::kBytes),
                                  again.key_block * Shape::kBlockK, again.kv_head, work.batch);
       }
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
 
 // One thread of a warp sends parts of dQ out, when it is their turn.
 //
-// The first adder stores, the others add: by the copy engine, in whose proxy they follow one another. When a
+// The first adder stores, the others add: by TMA, in whose proxy they follow one another. When a
 // copy is complete (bulk_wait) its thread sees it, and by releasing the counter lets the next adder's thread
 // see it, which then orders it before its own copy by a proxy fence. For the last adder, the sum of the
 // others is brought into shared memory for the warpgroup to add, and what is sent is dQ in bf16.
@@ -78,7 +78,7 @@ struct Sender {
     constexpr int kSlot = kEnd - kFirst - 1;
     for (RingPlace<1> keys_at;; keys_at.next()) {
       memory.k_ring().wait_full(keys_at);
-      const auto work = Work<Shape>::published(memory.work(), a);
+      const auto work = WorkTile<Shape>::published(memory.work(), a);
       memory.k_ring().release(keys_at);
       if (work.key_block < 0) break;
       Adders next{};  // read a step ahead: it takes a while

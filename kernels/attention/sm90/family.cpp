@@ -1,4 +1,4 @@
-// bf16 on compute capability 9.0: warpgroups, the copy engine, roles for warps.
+// bf16 on compute capability 9.0: warpgroups, TMA, roles for warps.
 #include "kernels/attention/family.h"
 
 #include "kernels/attention/sm90/kernels.h"
@@ -41,26 +41,26 @@ constexpr std::nullptr_t forward = nullptr, backward = nullptr;
 
 TileRows tile_rows(const AttnProblem& p, int /*arch*/) {
   return {p.head_dim <= 64 ? ForwardTile<64>::kBlockQ : ForwardTile<128>::kBlockQ, BackwardWorkspace::kBlockK,
-          BackwardWorkspace::heads_per_work(p)};
+          BackwardWorkspace::heads_per_work_tile(p)};
 }
 
 }  // namespace
 
 constinit const KernelFamily kFamily = {.name = "sm90",
-                                  .lowest_arch = kHopper,
-                                  .highest_arch = kHopper,
-                                  .dtype = ATTN_BF16,
-                                  .head_dims = {.step = 8, .most = 128},
-                                  .most_tokens = kMostTokens,
-                                  .most_rows = kMostRows,
-                                  .row_padding = BackwardWorkspace::kRowPadding,
-                                  .by_name_only = false,
-                                  .dropout = true,
-                                  .masks = Masks::kAllWithoutDropout,
-                                  .tile_rows = tile_rows,
-                                  .forward_workspace = workspace_bytes<ForwardWorkspace>,
-                                  .backward_workspace = workspace_bytes<BackwardWorkspace>,
-                                  .forward = forward,
-                                  .backward = backward};
+                                        .lowest_arch = kHopper,
+                                        .highest_arch = kHopper,
+                                        .dtype = ATTN_BF16,
+                                        .head_dims = {.step = 8, .most = 128},
+                                        .most_tokens = kMostTokens,
+                                        .most_rows = kMostRows,
+                                        .row_padding = BackwardWorkspace::kRowPadding,
+                                        .by_name_only = false,
+                                        .dropout = true,
+                                        .masks = Masks::kAllWithoutDropout,
+                                        .tile_rows = tile_rows,
+                                        .forward_workspace = workspace_bytes<ForwardWorkspace>,
+                                        .backward_workspace = workspace_bytes<BackwardWorkspace>,
+                                        .forward = forward,
+                                        .backward = backward};
 
 }  // namespace tessera::attention::sm90

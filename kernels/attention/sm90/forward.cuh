@@ -1,4 +1,4 @@
-// Forward attention with wgmma and the copy engine.
+// Forward attention with wgmma and TMA.
 //
 //   for every tile of queries that this CTA takes, three slices of 64, one a warpgroup:      Q_i [64, D]
 //     O = 0, m = -inf, sum = 0
@@ -35,7 +35,7 @@ struct SliceMask {
   Span whole;
   uint32_t rows_keys;  // with kAnyMask: in shared memory, of that row
 
-  __device__ __forceinline__ SliceMask(int all_tokens, const ForwardWork<Shape>& work,
+  __device__ __forceinline__ SliceMask(int all_tokens, const ForwardWorkTile<Shape>& work,
                                        uint32_t slice_rows_keys)
       : tokens(all_tokens),
         row(work.row + lane_row()),
@@ -78,7 +78,7 @@ struct SliceMask {
 template <class Shape, bool kCausal>
 struct ForwardConsumer {
   using Memory = ForwardMemory<Shape>;
-  using Work = ForwardWork<Shape>;
+  using WorkTile = ForwardWorkTile<Shape>;
   using Softmax = OnlineSoftmax<SumOrder::kPairs>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
@@ -94,7 +94,7 @@ struct ForwardConsumer {
   float o[kHeadDim / 2] = {};
   uint32_t p[kBlockK / 4] = {};
   bool pending = false;                          // O lacks the product of p and the V at v_at
-  bool storing = false;                          // the copy engine may still read an output, at slot q_stored
+  bool storing = false;                          // TMA may still read an output, at slot q_stored
   int out_row = 0, out_head = 0, out_batch = 0;  // where O goes, by slot q_out
   typename Memory::QRing::Place q_at, q_out, q_stored;
   typename Memory::KVRing::Place k_at, v_at;
@@ -174,7 +174,7 @@ struct ForwardConsumer {
     for (;;) {
       finish_store();  // the loader may need that slot to bring the next slice
       memory.q_ring(warpgroup).wait_full(q_at);
-      const Work work = Work::load(memory.work(warpgroup, q_at.slot));
+      const WorkTile work = WorkTile::load(memory.work(warpgroup, q_at.slot));
       const bool active = work.key_tiles >= 0 && work.row < a.tokens;
       Span mine{0, 0};
       if constexpr (Shape::kAnyMask) {
@@ -217,7 +217,7 @@ struct ForwardConsumer {
 
   // A slice, of the key tiles `mine`; `skipped` tiles before them, of which K is already skipped. Leaves the
   // last product pending.
-  __device__ __forceinline__ void attend(const Work& work, Span mine, int skipped) {
+  __device__ __forceinline__ void attend(const WorkTile& work, Span mine, int skipped) {
     const auto q = memory.q(warpgroup, q_at.slot);
     const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
     for (int j = mine.end - 1; j >= mine.begin; --j) {

@@ -66,7 +66,7 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       const auto ring = memory.q_ring(w);
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWork<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
+      ForwardWorkTile<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
           memory.work(w, q_at.slot));
       const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
       if (!active) continue;

@@ -70,7 +70,7 @@ struct ForwardMemory {
 
 // What a consumer has to do, handed over with its slice of queries
 template <class Shape>
-struct ForwardWork {
+struct ForwardWorkTile {
   int key_tiles;  // the query tile walks down from the one before this; -1: there is no more work
   int row;        // where the slice begins; past the end of the sequence, this consumer has none
   int head, batch;
@@ -85,10 +85,10 @@ struct ForwardWork {
       ptx::store_shared(to + 32, make_uint2(first_key_tile, 0));
     }
   }
-  static __device__ __forceinline__ ForwardWork load(uint32_t from) {
+  static __device__ __forceinline__ ForwardWorkTile load(uint32_t from) {
     const uint4 w = ptx::load_shared_uint4(from);
-    ForwardWork work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z),
-                     static_cast<int>(w.w)};
+    ForwardWorkTile work{static_cast<int>(w.x), static_cast<int>(w.y), static_cast<int>(w.z),
+                         static_cast<int>(w.w)};
     if constexpr (Shape::kAnyMask) {
       const uint4 k = ptx::load_shared_uint4(from + 16);
       work.keys = {{static_cast<int>(k.x), static_cast<int>(k.y)},

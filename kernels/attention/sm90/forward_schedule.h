@@ -1,5 +1,5 @@
-// Which query tiles a CTA takes, and in which order: for the plain masks static, so that the forward needs no
-// counter in memory.
+// Which query tiles a CTA takes, and in which order: for the plain masks static, so that the forward needs
+// no counter in memory.
 //
 // The rows of a head are cut into slices, one a warpgroup, and as few query tiles as
 // hold them; where the slices do not come out even, the first tiles have one less. An
@@ -98,7 +98,7 @@ class ForwardSchedule {
     }
     return query_tile(tile, head);
   }
-  // Of any mask: as causal, but for the order of a sequence's tiles, which is read.
+  // The tile of an item with any mask: as causal, but the order of a sequence's tiles is read.
   TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order) const {
     const int before = section_items_.split(item) * section_;
     const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;

@@ -3,8 +3,8 @@
 // begin last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
 // The first CTAs take a sequence each. The place of a tile is the number of tiles that come before it,
-// counted by one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other CTAs
-// take rows.
+// counted by one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other
+// CTAs take rows.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -18,7 +18,7 @@ struct ForwardSpansArgs {
   Mask mask;
   int batch, block_k;
 
-  // Of the rows of slices [first, last)
+  // What the rows of slices [first, last) see
   __device__ __forceinline__ SliceKeys keys_of(const Mask& here, int first, int last) const {
     const int row = first * kWarpgroupRows, end_row = min(last * kWarpgroupRows, here.queries);
     const Span low = here.keys_of(row), high = here.keys_of(end_row - 1);

@@ -1,5 +1,4 @@
-// The launchers of the sm_90 kernels: bf16, wgmma and the copy engine;
-// built where 90a is among the architectures.
+// The launchers of the sm_90 kernels: bf16, wgmma and TMA. Built where 90a is among the architectures.
 #pragma once
 
 #include "kernels/attention/attention.h"

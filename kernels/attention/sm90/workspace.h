@@ -9,13 +9,13 @@
 
 namespace tessera::attention::sm90 {
 
-// What the rows of a slice see, of a mask that is not plain
+// What the rows of a slice see, for a mask that is not plain
 struct alignas(16) SliceKeys {
   Span tiles;  // key tiles: at least one, so that a row that sees nothing gets its results as any other
   Span whole;  // keys that all of them see
 };
 
-// Of a mask that is not plain: see forward_spans.cuh.
+// Used for a mask that is not plain: see forward_spans.cuh.
 struct ForwardWorkspace {
   ForwardWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
@@ -39,7 +39,7 @@ struct ForwardWorkspace {
   size_t bytes;
 };
 
-// Rows are padded to whole query tiles: the copy engine brings row statistics without asking where N ends.
+// Rows are padded to whole query tiles: TMA brings row statistics without asking where N ends.
 struct BackwardWorkspace {
   static constexpr int kRowPadding = BackwardShape<64>::kBlockQ;  // the largest kBlockQ
   static_assert(kRowPadding % BackwardShape<128>::kBlockQ == 0);
@@ -62,14 +62,14 @@ struct BackwardWorkspace {
     return (queries + kBlockK / 2) / query_tile_of(p);
   }
 
-  // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are fewer
-  // sums of dK and dV in memory, each of which takes as long as one or two steps; fewer heads are shorter
-  // works, so that CTAs end at about the same time and wait less for each other's dQ. Measured:
-  // docs/attention_results.md.
-  static int heads_per_work(const AttnProblem& p) {
-    // Of an H100 or H200: works that fill it; so many that the last ones matter little
+  // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are
+  // fewer sums of dK and dV in memory, each of which takes as long as one or two steps. Fewer heads are
+  // shorter work tiles, so that CTAs end at about the same time and wait less for each other's dQ.
+  // Measured: docs/attention_results.md.
+  static int heads_per_work_tile(const AttnProblem& p) {
+    // Work tiles that fill an H100 or H200, and so many that the last ones matter little
     constexpr int64_t kMultiprocessors = 132, kFew = kMultiprocessors * 2 / 3, kMany = 16 * kMultiprocessors;
-    const int64_t all = p.heads / p.kv_heads, works_of_all = p.batch * p.kv_heads * key_blocks_of(p);
+    const int64_t all = p.heads / p.kv_heads, work_tiles_of_all = p.batch * p.kv_heads * key_blocks_of(p);
     const double steps = steps_of_head(p);
     int64_t heads = all;
     if (p.mask.documents != nullptr) {
@@ -77,7 +77,7 @@ struct BackwardWorkspace {
     } else if (!mask_of(p).plain()) {
       constexpr double kMostSteps = 24;
       if (steps > kMostSteps) heads = 1;
-    } else if (p.mask.causal && works_of_all < kMany) {
+    } else if (p.mask.causal && work_tiles_of_all < kMany) {
       constexpr double kBestSteps = 16;
       const auto off = [&](int64_t n) {  // too long costs more than too short
         const double ratio = static_cast<double>(n) * steps / kBestSteps;
@@ -86,7 +86,7 @@ struct BackwardWorkspace {
       for (int64_t n = all; n > 0; --n)
         if (all % n == 0 && off(n) < off(heads)) heads = n;
     }
-    while (heads > 1 && (all % heads != 0 || works_of_all * all < kFew * heads)) --heads;
+    while (heads > 1 && (all % heads != 0 || work_tiles_of_all * all < kFew * heads)) --heads;
     return static_cast<int>(heads);
   }
 
@@ -98,7 +98,7 @@ struct BackwardWorkspace {
     row_statistics = carver.take<float>(rows * 2);
     dq = carver.take<float>(rows * static_cast<size_t>(tile_width(p.head_dim)));
     const auto part_counters = static_cast<size_t>(p.batch * p.heads * tiles * kPartsPerTile);
-    const bool shared = heads_per_work(p) < p.heads / p.kv_heads;
+    const bool shared = heads_per_work_tile(p) < p.heads / p.kv_heads;
     const size_t shared_parts =
         shared ? static_cast<size_t>(p.batch * p.kv_heads * blocks * BackwardShape<64>::kGroups) : 0;
     counter_count = static_cast<uint32_t>(1 + part_counters + shared_parts);
@@ -119,11 +119,11 @@ struct BackwardWorkspace {
   float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
   uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
   uint32_t counter_count;  // with key_counters, which lie behind
-  // Where a work has not all heads. [B, K, key block, warpgroup]: query heads that have added to dK and dV;
-  // [..., 2, D / 8, 128] of four floats: sums in the order of a warpgroup's registers
+  // Where a work tile has not all heads. [B, K, key block, warpgroup]: query heads that have added to dK
+  // and dV; [..., 2, D / 8, 128] of four floats: sums in the order of a warpgroup's registers
   uint32_t* key_counters = nullptr;
   float* key_sums = nullptr;
-  // Of a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the
+  // For a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the
   // query tiles that it meets. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   size_t bytes;

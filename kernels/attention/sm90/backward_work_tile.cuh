@@ -1,10 +1,10 @@
 // Which key blocks a CTA works on, in which order it meets query tiles, and why CTAs that add to dQ in a
 // fixed order do not deadlock.
 //
-// A work is a block of keys with the query heads that share them, or with a group of these
-// (BackwardWorkspace says which): then dK and dV of a block are sums over groups, in a fixed order as well.
-// The first groups of all heads of keys come first, then the second ones: when a group wants to add, the one
-// before has usually been done for long.
+// A work tile is a block of keys with the query heads that share them, or with a group of these heads
+// (BackwardWorkspace says which). With groups, dK and dV of a block are sums over groups, in a fixed order
+// as well. The first groups of all key heads come first, then the second ones: when a group is ready to
+// add, the one before has usually finished long ago.
 //
 // CTAs stay, and take tickets as they become free; within a group tickets go to key blocks downwards. Before
 // it adds to query tile i, key block j waits until all blocks above j that see tile i have added. Those have
@@ -17,9 +17,9 @@
 // step as block j + 1 and has to lag behind it: there, several groups take turns with their
 // tickets, so that block j also starts later.
 //
-// Downwards, causal blocks get longer and longer, and at the end a few CTAs would still work on the longest.
-// So the last groups go upwards, all at once, and end with the shortest; there block j adds after those below
-// it, and lags a step behind block j - 1.
+// Downwards, causal blocks get longer and longer, and at the end a few CTAs would still work on the
+// longest. So the last groups go upwards, all at once, and end with the shortest; there block j adds after
+// those below it, and lags a step behind block j - 1.
 #pragma once
 
 #include "kernels/attention/sm90/backward_args.cuh"
@@ -34,49 +34,50 @@ __device__ __forceinline__ Span tiles_of(int key_block, int batch, const Backwar
 }
 
 template <class Shape>
-struct Work {
+struct WorkTile {
   int key_block, kv_head, batch;
   int first_head;  // of the query heads
   bool upwards;    // tickets of its group
   Span tiles;      // of queries, which the block meets
 
-  static __device__ __forceinline__ Work none() { return {-1, 0, 0, 0, false, {0, 0}}; }
-  static __device__ __forceinline__ Work of(uint32_t ticket, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile none() { return {-1, 0, 0, 0, false, {0, 0}}; }
+  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks),
                at_once = static_cast<uint32_t>(a.groups_at_once),
                descending = static_cast<uint32_t>(a.descending_groups);
     const bool upwards = ticket >= descending * blocks;
     const uint32_t first_group = upwards ? descending : ticket / (at_once * blocks) * at_once;
-    const uint32_t groups = upwards ? a.works / blocks - descending : min(at_once, descending - first_group);
+    const uint32_t groups =
+        upwards ? a.work_tiles / blocks - descending : min(at_once, descending - first_group);
     ticket -= first_group * blocks;
     const uint32_t group = first_group + ticket % groups, turn = ticket / groups;
     const auto key_block = static_cast<int>(upwards ? turn : blocks - 1 - turn);
     const auto all_kv_heads = static_cast<uint32_t>(a.all_kv_heads);
     const auto head = static_cast<int>(group % all_kv_heads), nth = static_cast<int>(group / all_kv_heads);
     const int batch = head / a.kv_heads, kv_head = head - batch * a.kv_heads;
-    const int first_head = kv_head * a.heads_per_kv + nth * a.heads_per_work;
+    const int first_head = kv_head * a.heads_per_kv + nth * a.heads_per_work_tile;
     return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, batch, a)};
   }
   // Each a query tile of a query head
   __device__ __forceinline__ int steps(const BackwardArgs& a) const {
-    return a.heads_per_work * tiles.size();
+    return a.heads_per_work_tile * tiles.size();
   }
-  // Query heads of these keys that add to dK and dV before this work's
+  // Query heads of these keys that add to dK and dV before this work tile's
   __device__ __forceinline__ int heads_before(const BackwardArgs& a) const {
     return first_head - kv_head * a.heads_per_kv;
   }
   __device__ __forceinline__ bool has_last_head(const BackwardArgs& a) const {
-    return heads_before(a) + a.heads_per_work == a.heads_per_kv;
+    return heads_before(a) + a.heads_per_work_tile == a.heads_per_kv;
   }
 
-  // What the CTA works on, as its loader lets the others know; key block -1 ends it.
+  // The loader tells the other warps which work tile the CTA has; key block -1 ends it.
   __device__ __forceinline__ void publish(uint32_t at) const {
     ptx::store_shared(
         at, uint4{static_cast<uint32_t>(key_block), static_cast<uint32_t>(kv_head),
                   static_cast<uint32_t>(batch), static_cast<uint32_t>(first_head * 2 + (upwards ? 1 : 0))});
     if constexpr (Shape::kAnyMask) ptx::store_shared(at + 16, make_uint2(tiles.begin, tiles.end));
   }
-  static __device__ __forceinline__ Work published(uint32_t at, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile published(uint32_t at, const BackwardArgs& a) {
     const uint4 w = ptx::load_shared_uint4(at);
     const auto key_block = static_cast<int>(w.x), batch = static_cast<int>(w.z);
     Span tiles;
@@ -90,7 +91,7 @@ struct Work {
   }
 };
 
-// The steps of a work. Everyone in the CTA walks so.
+// The steps of a work tile, in the order in which every warp of the CTA walks.
 //
 // All tiles of a query head, then those of the next one: so the tiles that all CTAs need at a time fit L2.
 // But within documents all heads of a tile, then those of the next one. For where documents meet, a block
@@ -100,29 +101,29 @@ template <class Shape>
 struct QueryWalk {
   int tile, first_tile, end_tile;
   int head;        // of the batch
-  int heads_left;  // of the work, or within documents of the tile; this one included
+  int heads_left;  // of the work tile, or within documents of the query tile; this one included
   int adds_as;     // to dQ of a plain mask: see turn_of()
 
-  __device__ __forceinline__ QueryWalk(const Work<Shape>& work, const BackwardArgs& a)
+  __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const BackwardArgs& a)
       : tile(work.tiles.begin),
         first_tile(work.tiles.begin),
         end_tile(work.tiles.end),
         head(work.first_head),
-        heads_left(a.heads_per_work),
+        heads_left(a.heads_per_work_tile),
         adds_as(work.upwards ? ~work.key_block : work.key_block) {}
   __device__ __forceinline__ bool begins(const BackwardArgs& a) const {
-    return tile == first_tile && heads_left == a.heads_per_work;
+    return tile == first_tile && heads_left == a.heads_per_work_tile;
   }
   __device__ __forceinline__ bool ended() const { return tile == end_tile; }
   __device__ __forceinline__ void next(const BackwardArgs& a) {
     if (Shape::kAnyMask && a.mask.documents != nullptr) {
       ++head;
-      if (--heads_left == 0) ++tile, head -= a.heads_per_work, heads_left = a.heads_per_work;
+      if (--heads_left == 0) ++tile, head -= a.heads_per_work_tile, heads_left = a.heads_per_work_tile;
     } else {
       if (++tile == end_tile && --heads_left > 0) tile = first_tile, ++head;
     }
   }
-  // Of the tile, among those of all heads. Computed anew: warps that move data have no register for it.
+  // The tile's index among those of all heads. Computed anew: warps that move data have no register for it.
   __device__ __forceinline__ int index(int batch, const BackwardArgs& a) const {
     return (batch * a.heads + head) * a.query_tiles + tile;
   }
@@ -135,7 +136,7 @@ struct Turn {
   __device__ __forceinline__ bool finishes() const { return before == last; }
 };
 
-// Of any mask: the blocks [last, first], the highest adds first
+// The key blocks [last, first] that add to dQ of a query tile, with any mask. The highest adds first.
 struct Adders {
   int last, first;
 
@@ -153,7 +154,7 @@ __device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardA
   return {blocks.begin, blocks.end - 1};
 }
 
-// Of a plain mask. adds_as: the key block, or its complement if its tickets go upwards
+// The turn of a key block with a plain mask. adds_as: the block, or its complement if its tickets go upwards
 template <class Shape>
 __device__ __forceinline__ Turn turn_of(int tile, int adds_as, const BackwardArgs& a) {
   constexpr int kTilesPerBlock = Shape::kBlockK / Shape::kBlockQ;
