@@ -5,7 +5,7 @@
 // 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients and updates that
 // part of the weights; the weights are gathered while the next parts are updated and the next forward runs.
 //
-// From the second step on a micro-step is run from a recording (Backend::make_graph): on CUDA one launch in place
+// From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
 // of hundreds, of the same kernels. Without one run those that drop at random, as their masks differ from
 // step to step, those that other ranks wait for, and all of a run whose memory is recorded.
 //
