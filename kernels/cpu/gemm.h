@@ -1,6 +1,6 @@
-// GEMMs on all threads. OpenBLAS multiplies tiles of the result, each on one thread. Their size depends on the
-// shape alone, so the bits do not depend on the number of threads. By itself OpenBLAS cuts the result into a part
-// for each thread, and its kernels for AVX2 add in another order at the end of a part.
+// GEMMs on all threads. OpenBLAS multiplies tiles of the result, each on one thread. Their size depends on
+// the shape alone, so the bits do not depend on the number of threads. By itself OpenBLAS cuts the result
+// into a part for each thread, and its kernels for AVX2 add in another order at the end of a part.
 #pragma once
 
 #include <cstdint>

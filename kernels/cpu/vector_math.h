@@ -1,5 +1,5 @@
-// fp32 functions within 2 units in the last place of libm. exp() is branch-free: compilers turn it into vector
-// code.
+// fp32 functions within 2 units in the last place of libm. exp() is branch-free: compilers turn it into
+// vector code.
 #pragma once
 
 #include <bit>

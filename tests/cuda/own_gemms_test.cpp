@@ -1,4 +1,5 @@
-// Our matrix products for Hopper (kernels/gemm/sm90) in the operations that use them, against the CPU backend.
+// Our matrix products for Hopper (kernels/gemm/sm90) in the operations that use them, against the CPU
+// backend.
 #include <unistd.h>
 
 #include <filesystem>
