@@ -5,7 +5,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr float kEpsilon = 1e-6f;
+constexpr float kRotaryEpsilon = 1e-6f;
 
 struct Size {
   int64_t B, T, query_heads, key_heads, D;
@@ -49,7 +49,7 @@ RotaryFormula formula(const Size& s, const Heads& x, const Heads& dy, const Tens
       double squares = 0;
       for (int64_t i = 0; i < D; ++i) squares += xs(i) * xs(i);
       const double rstd =
-          weight ? 1 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(kEpsilon)) : 1.0;
+          weight ? 1 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(kRotaryEpsilon)) : 1.0;
       f.rstd[size(n * heads + h)] = rstd;
       const size_t first = size((n * heads + h) * D);
       Doubles g(size(D));  // the gradient before the rotation
@@ -162,7 +162,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
                             .angles = angles,
                             .q_weight = q_weight,
                             .k_weight = k_weight,
-                            .epsilon = kEpsilon,
+                            .epsilon = kRotaryEpsilon,
                             .rstd = rstd,
                             .documents = documents});
       expect_formula(taken_out(y), want.y, "y");
@@ -210,7 +210,7 @@ TEST_F(Rotary, MatchesFiniteDifferences) {
                             .angles = angles,
                             .q_weight = only(q_weight),
                             .k_weight = only(k_weight),
-                            .epsilon = kEpsilon,
+                            .epsilon = kRotaryEpsilon,
                             .rstd = only(rstd)});
       return dot(y, dy);
     };
@@ -281,10 +281,10 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
                                          .epsilon = epsilon,
                                          .rstd = rstd});
   };
-  EXPECT_EQ(normed(x, weight, kEpsilon),
+  EXPECT_EQ(normed(x, weight, kRotaryEpsilon),
             "rotary forward: with weights y may not be x, which the backward reads");
   EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon must be a number above 0, found 0");
-  EXPECT_EQ(normed(y, {}, kEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "), 0);
+  EXPECT_EQ(normed(y, {}, kRotaryEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "), 0);
 
   const auto backward = [&](Heads dx, Heads of_forward, const Tensor& dk_weight) {
     return refusal_of(cpu, RotaryBackward{.dy = y,
