@@ -1,4 +1,4 @@
-// The keys of products in FP8: what linear layers multiply (train.matmul), which of them, by which scales.
+// The keys of products in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which scales.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace tessera {
 
 enum class Matmul : uint8_t { kBf16, kFp8 };
-constexpr auto words_of(Matmul) {  // of train.matmul
+constexpr auto words_of(Matmul) {  // of train.gemm_dtype
   return std::array{Word{"bf16", Matmul::kBf16}, Word{"fp8", Matmul::kFp8}};
 }
 

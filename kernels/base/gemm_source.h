@@ -1,4 +1,4 @@
-// Whose kernels compute GEMMs, where there is a choice.
+// Whose kernels compute GEMMs: NVIDIA's or ours, where there is a choice.
 #pragma once
 
 #include <array>
@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-enum class GemmSource : uint8_t { kAuto, kCublasLt, kOwn };
-constexpr auto words_of(GemmSource) {  // of train.products
+enum class GemmSource : uint8_t { kAuto, kCublasLt, kTessera };
+constexpr auto words_of(GemmSource) {  // of train.gemm_backend
   return std::array{Word{"auto", GemmSource::kAuto}, Word{"cublaslt", GemmSource::kCublasLt},
-                    Word{"own", GemmSource::kOwn}};
+                    Word{"tessera", GemmSource::kTessera}};
 }
 
 }  // namespace tessera

@@ -255,7 +255,7 @@ std::optional<gemm::Problem> GemmRunner::own(const GemmKey& key) const {
 
 bool GemmRunner::prefers_own(const gemm::Problem& problem) const {
   return has_own_ && source_ != GemmSource::kCublasLt &&
-         (source_ == GemmSource::kOwn || gemm::is_preferred(problem, multiprocessors_));
+         (source_ == GemmSource::kTessera || gemm::is_preferred(problem, multiprocessors_));
 }
 
 const GemmRunner::Plan& GemmRunner::plan_for(const GemmKey& key) {
@@ -336,7 +336,7 @@ std::vector<GemmAlgorithm> GemmRunner::algorithms(const GemmKey& key, int most) 
   const auto problem = own(key);
   if (!problem || source_ == GemmSource::kCublasLt) return algorithms;
   const GemmAlgorithm ours{.id = GemmAlgorithm::kOwn};
-  if (source_ == GemmSource::kOwn) return {ours};
+  if (source_ == GemmSource::kTessera) return {ours};
   // It is one of `most`, and the first where the library would take it.
   if (algorithms.size() >= static_cast<size_t>(most)) algorithms.pop_back();
   algorithms.insert(prefers_own(*problem) ? algorithms.begin() : algorithms.end(), ours);
@@ -376,9 +376,9 @@ void GemmRunner::use(const GemmTable& table) {
 }
 
 void GemmRunner::take_from(GemmSource source) {
-  check(source != GemmSource::kOwn || has_own_,
+  check(source != GemmSource::kTessera || has_own_,
         "our own GEMMs need a GPU of compute capability 9.0 and a build for it (90a in TESSERA_CUDA_ARCHS); "
-        "set train.products to auto");
+        "set train.gemm_backend to auto");
   source_ = source;
   plans_->clear();
 }

@@ -329,7 +329,7 @@ constexpr Activation kOfOwn[] = {Activation::kGelu, Activation::kGeluExact};
 
 TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
   if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
-  cuda().backend().gemms()->take_from(GemmSource::kOwn);
+  cuda().backend().gemms()->take_from(GemmSource::kTessera);
   for (const auto [N, C, O] : kOwnSizes)
     for (const bool with_bias : {false, true})
       for (const Activation activation : kOfOwn) {
@@ -358,7 +358,7 @@ TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
 
 TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
   if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
-  cuda().backend().gemms()->take_from(GemmSource::kOwn);
+  cuda().backend().gemms()->take_from(GemmSource::kTessera);
   for (const auto [N, O, C] : kOwnSizes)
     for (const Activation activation : kOfOwn) {
       SCOPED_TRACE(fmt::format("{} x {} x {}, {}", N, O, C, name_of(activation)));

@@ -206,13 +206,13 @@ TEST_F(CudaGemmRun, OffIsTheLibrarysOwnChoice) {
 
 // On a GPU with products of our own
 TEST_F(CudaGemmRun, BenchTimesTheProductsOfTheKey) {
-  for (const std::string source : {"own", "cublaslt"}) {
+  for (const std::string source : {"tessera", "cublaslt"}) {
     const ProcessResult bench = run_process(
-        BENCH_BINARY, {"gemm", "small.yaml", "--set", "train.products=" + source}, {.folder = folder});
+        BENCH_BINARY, {"gemm", "small.yaml", "--set", "train.gemm_backend=" + source}, {.folder = folder});
     if (bench.error.find("want a GPU of compute capability 9.0") != std::string::npos)
       GTEST_SKIP() << "no products of our own";
     ASSERT_EQ(bench.status, 0) << bench.error;
-    EXPECT_EQ(bench.out.find(" ours\n") != std::string::npos, source == "own") << bench.out;
+    EXPECT_EQ(bench.out.find(" ours\n") != std::string::npos, source == "tessera") << bench.out;
   }
 }
 

@@ -28,7 +28,7 @@ class CudaOwnGemms : public CudaTest {
     CudaTest::SetUp();
     if (IsSkipped()) return;
     if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
-    library().take_from(GemmSource::kOwn);
+    library().take_from(GemmSource::kTessera);
   }
   GemmLibrary& library() { return *cuda().backend().gemms(); }
   void expect_own(const Gemm& gemm) {

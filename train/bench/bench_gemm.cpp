@@ -20,7 +20,7 @@ void bench_gemm(const Config& config, const BenchGemmOptions& options) {
   check(library != nullptr,
         "./bench gemm compares algorithms of cuBLASLt, and {} computes products in one way. Run it on a GPU",
         device.name);
-  library->take_from(config.train.products);
+  library->take_from(config.train.gemm_backend);
   const RunShape shape = run_shape(config, device);
   GemmResults results{.platform = library->platform(), .peak_flops = gemm_peak(*be), .rows = {}};
   fmt::print("{}, cuBLASLt {}: {} x {} tokens, {}; GEMM peak measured here {:.1f} TFLOP/s\n", device.name,

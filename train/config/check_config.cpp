@@ -185,18 +185,18 @@ void check_fp8(const SourcedConfig& sourced) {
   const Fp8Config& fp8 = sourced.config.train.fp8;
   const ModelConfig model = sourced.config.model.resolved();
   const Fp8Config defaults;
-  const char* key = "train.matmul";
+  const char* key = "train.gemm_dtype";
   const auto needs = [&](bool is_default, const char* used) {
-    sourced.require(fp8 || is_default, used, "has no effect with", key, "set train.matmul=fp8 too");
+    sourced.require(fp8 || is_default, used, "has no effect with", key, "set train.gemm_dtype=fp8 too");
   };
   needs(fp8.scaling == defaults.scaling, "train.fp8.scaling");
   needs(fp8.edges == defaults.edges, "train.fp8.edges");
   needs(fp8.head == defaults.head, "train.fp8.head");
   if (!fp8) return;
   sourced.require(!sourced.config.train.lora, key, "is given together with", "train.lora.rank",
-                  "adapters are trained in bf16: set train.matmul=bf16");
+                  "adapters are trained in bf16: set train.gemm_dtype=bf16");
   sourced.require(!sourced.config.train.freeze, key, "is given together with", "train.freeze",
-                  "all weights are trained in FP8: set train.matmul=bf16");
+                  "all weights are trained in FP8: set train.gemm_dtype=bf16");
   constexpr int64_t kUnit = 16;  // of the GPU's products in FP8
   sourced.require(model.channels % kUnit == 0, key, "wants a multiple of 16 of", "model.channels",
                   nearest_multiples(model.channels, kUnit));

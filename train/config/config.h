@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/special_tokens.h"
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/gemm_source.h"
+#include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
@@ -127,9 +127,9 @@ struct Config {
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Tune tune = Tune::kAuto;
-    GemmSource products = GemmSource::kAuto;
-    bool recorded = true;
-    Fp8Config fp8 = {};  // train.matmul too
+    GemmSource gemm_backend = GemmSource::kAuto;
+    bool cuda_graphs = true;
+    Fp8Config fp8 = {};  // train.gemm_dtype too
     Keep recompute = {};
     Freeze freeze = {};
     LoraConfig lora = {};
@@ -189,7 +189,8 @@ struct Config {
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 
-  int64_t ranks = 1;  // processes of the run; no key: the launcher sets it
+  int64_t ranks = 1;                      // processes of the run; no key: the launcher sets it
+  std::vector<std::string> notices = {};  // for the user when a run starts: names that have changed
   int64_t epoch_steps =
       0;  // the steps of train.epochs; no key: known once the data is open, see train/run/epochs.h
 

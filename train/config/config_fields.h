@@ -133,18 +133,20 @@ void visit_train(Section& train, Visit& visit) {
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},
-        "The number format of activations and matrix products; auto: bf16 on a GPU, fp32 on the CPU");
-  visit("train.matmul", train.fp8.matmul, OneOf<Matmul>{},
-        "The number format of the factors in linear layers' products; bf16: that of train.precision; fp8: "
-        "rounded to 8 bits, for outputs and for gradients of inputs");
-  visit(
-      "train.tune", train.tune, OneOf<Tune>{},
-      "The algorithms of matrix products on a GPU; off: those that cuBLASLt takes first; auto: the fastest, "
-      "from a table that ships or timed once and kept");
-  visit("train.products", train.products, OneOf<GemmSource>{},
-        "Whose kernels compute matrix products on a Hopper GPU; cublaslt: NVIDIA's; auto: the faster ones "
-        "with train.tune=auto, else ours for products with an activation or bias; own: ours, where they can. "
-        "Unless cublaslt, logits in bf16 are computed in one with the loss");
+        "The dtype of activations and GEMMs; auto: bf16 on a GPU, fp32 on the CPU");
+  visit("train.gemm_dtype", train.fp8.matmul, OneOf<Matmul>{},
+        "The dtype of the operands of the linear layers' GEMMs; bf16: that of train.precision; fp8: rounded "
+        "to 8 "
+        "bits, for outputs and for gradients of inputs");
+  visit("train.tune", train.tune, OneOf<Tune>{},
+        "The algorithms of GEMMs on a GPU; off: those that cuBLASLt takes first; auto: the fastest, from a "
+        "table "
+        "that ships or timed once and kept");
+  visit("train.gemm_backend", train.gemm_backend, OneOf<GemmSource>{},
+        "Whose kernels compute GEMMs on a Hopper GPU; cublaslt: NVIDIA's; auto: the faster ones with "
+        "train.tune=auto, else Tessera's for GEMMs with an activation or a bias; tessera: Tessera's, where "
+        "they "
+        "can. Unless cublaslt, logits in bf16 are computed in one with the loss");
   visit(
       "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
@@ -162,8 +164,9 @@ void visit_train(Section& train, Visit& visit) {
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
         "With several GPUs: the seconds that they wait for one that does not start, or does not answer");
-  visit("train.recorded", train.recorded, Flag{},
-        "Run micro-batches from a recording, on a GPU a CUDA graph, from the second step on: same bits, "
+  visit("train.cuda_graphs", train.cuda_graphs, Flag{},
+        "Run micro-batches as a CUDA graph from the second step on, on the CPU as a list of operations: same "
+        "bits, "
         "faster where micro-batches are small");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},

@@ -20,7 +20,14 @@ std::vector<std::string_view> all_keys() {
 struct Renamed {
   std::string_view before, now;
 };
-constexpr Renamed kRenamed[] = {{"optimizer.warmup_steps", "optimizer.warmup"}};
+constexpr Renamed kRenamed[] = {{"optimizer.warmup_steps", "optimizer.warmup"},
+                                {"train.matmul", "train.gemm_dtype"},
+                                {"train.products", "train.gemm_backend"},
+                                {"train.recorded", "train.cuda_graphs"}};
+struct RenamedValue {
+  std::string_view key, before, now;
+};
+constexpr RenamedValue kRenamedValues[] = {{"train.gemm_backend", "own", "tessera"}};
 
 // With the earlier names of keys, which are taken, too
 std::vector<std::string_view> all_names() {
@@ -64,6 +71,12 @@ std::string_view present_name(std::string_view key) {
   for (const Renamed& renamed : kRenamed)
     if (key == renamed.before) return renamed.now;
   return key;
+}
+
+std::string_view present_value(std::string_view key, std::string_view value) {
+  for (const RenamedValue& renamed : kRenamedValues)
+    if (key == renamed.key && value == renamed.before) return renamed.now;
+  return value;
 }
 
 bool is_section(std::string_view name) {

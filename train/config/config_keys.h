@@ -17,6 +17,8 @@ bool is_section(std::string_view name);  // "model", "model.rope"
 
 // The key that is now so called: "optimizer.warmup" for "optimizer.warmup_steps"
 std::string_view present_name(std::string_view key);
+// Likewise of a value: "tessera" for "own" of train.gemm_backend
+std::string_view present_value(std::string_view key, std::string_view value);
 
 // Whether one value may stand for the section, and be that of each of its keys
 bool takes_one_value(std::string_view section);

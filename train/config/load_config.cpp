@@ -69,11 +69,20 @@ class Reader {
 void Reader::set_key(const Written& value, Origin origin) {
   Written named = value;
   named.key = present_name(value.key);
+  named.text = present_value(named.key, value.text);
   const Place before = sourced_.place(named.key);
   std::string& name = names_[named.key];
   check(before.origin != origin || name == value.key,
         "{}: {} is given, and {} is the same key ({}): remove one of them", value.where, value.key, name,
         before.where);
+  if (name.empty() && named.key != value.key)
+    sourced_.config.notices.push_back(
+        fmt::format("{}: {} is called {} now; a later version will refuse the old name", value.where,
+                    value.key, named.key));
+  if (named.text != value.text)
+    sourced_.config.notices.push_back(
+        fmt::format("{}: {}={} is written {} now; a later version will refuse the old word", value.where,
+                    named.key, value.text, named.text));
   name = value.key;
   sourced_.set(named, origin);
 }

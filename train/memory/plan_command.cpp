@@ -42,7 +42,7 @@ std::string frozen_line(const RunPlan& plan) {
                      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
-// What train.matmul=fp8 adds to the peak: weights in one byte, twice, and room for an operand
+// What train.gemm_dtype=fp8 adds to the peak: weights in one byte, twice, and room for an operand
 std::string fp8_line(const RunPlan& plan) {
   if (!plan.shape.fp8) return "";
   RunShape without = plan.shape;

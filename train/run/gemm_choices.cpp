@@ -112,10 +112,10 @@ GemmChoices choose_gemms(const GemmChooser& chooser, const std::vector<GemmKey>&
         choices.table.choices.insert(*found), ++used;
       } else if (found->second.algorithm.id == GemmAlgorithm::kOwn) {
         if (path == places.run)
-          choices.notices.push_back(
-              fmt::format("{}: this run has used our own product for {}, but train.products or this build "
-                          "leaves it out; another is chosen, and the bits of this run may differ",
-                          path.string(), describe(key)));
+          choices.notices.push_back(fmt::format(
+              "{}: this run has used our own product for {}, but train.gemm_backend or this build "
+              "leaves it out; another is chosen, and the bits of this run may differ",
+              path.string(), describe(key)));
       } else {
         choices.notices.push_back(
             fmt::format("{}: cuBLASLt does not support algorithm {} for {}; another is "
@@ -169,9 +169,10 @@ std::vector<GemmTime> time_on(Backend& be, const GemmKey& key) {
 GemmChoices use_chosen_gemms(Backend& be, const Config& config, const std::vector<RunShape>& shapes,
                              const fs::path& run, RankGroup& ranks, StatusLine& line) {
   GemmLibrary* library = be.gemms();
-  const GemmSource source = config.train.products;
+  const GemmSource source = config.train.gemm_backend;
   if (!library) {
-    check(source != GemmSource::kOwn, "train.products: own wants a Hopper GPU, found {}", be.traits().name);
+    check(source != GemmSource::kTessera, "train.gemm_backend=tessera needs a Hopper GPU, found {}",
+          be.traits().name);
     return {};
   }
   library->take_from(source);
@@ -189,7 +190,7 @@ GemmChoices use_chosen_gemms(Backend& be, const Config& config, const std::vecto
         if (std::ranges::find(keys, gemm.key) == keys.end()) keys.push_back(gemm.key);
     GemmTablePlaces places = table_places(platform, run);
     if (source != GemmSource::kAuto) places.cache.clear();  // it is a choice among all
-    if (source == GemmSource::kOwn) places.shipped.clear();
+    if (source == GemmSource::kTessera) places.shipped.clear();
     choices =
         choose_gemms({.library = *library,
                       .places = places,

@@ -102,6 +102,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   ranks_.check_same(checkpoint ? checkpoint->string() : "none",
                     "the newest checkpoint: train.folder has to be the same folder for all ranks");
 
+  add_notices(config.notices);
   if (checkpoint) resumed_ = *checkpoint;
   if (!checkpoint) check_init_from(config_);
   std::string& init_from = config_.train.init_from;
@@ -112,7 +113,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
         config.train.lora.rank);
   const bool reads_base = !checkpoint || config.train.lora;
   if (reads_base && !init_from.empty())  // before anything slow
-    notices_ = check_weights(init_from, model_config(config), config.model.position_extension);
+    add_notices(check_weights(init_from, model_config(config), config.model.position_extension));
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();

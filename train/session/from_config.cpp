@@ -73,12 +73,12 @@ void check_shares(const Config& c) {
 void check_fp8(const Config& c, const DeviceTraits& device, DType dtype) {
   if (!c.train.fp8 || device.device != Device::kCuda) return;
   check(dtype == DType::kBF16,
-        "train.matmul=fp8 rounds what is bf16 otherwise, and train.precision is {}: set "
-        "train.precision=auto, or train.matmul=bf16",
+        "train.gemm_dtype=fp8 rounds what is bf16 otherwise, and train.precision is {}: set "
+        "train.precision=auto, or train.gemm_dtype=bf16",
         name_of(c.train.precision));
   check(device.arch >= 89,
-        "train.matmul=fp8 needs a GPU of compute capability 8.9 or newer, and {} has {}.{}: set "
-        "train.matmul=bf16",
+        "train.gemm_dtype=fp8 needs a GPU of compute capability 8.9 or newer, and {} has {}.{}: set "
+        "train.gemm_dtype=bf16",
         device.name, device.arch / 10, device.arch % 10);
 }
 // cuBLASLt wants multiples of 16 in FP8, of rows too.
@@ -86,7 +86,8 @@ void check_fp8_rows(const RunShape& shape, const DeviceTraits& device) {
   constexpr int64_t kUnit = 16;
   if (!shape.fp8 || device.device != Device::kCuda) return;
   check(shape.rows() % kUnit == 0,
-        "train.matmul=fp8 needs a multiple of {} tokens in a micro-batch, and {} sequences of {} are {}: set "
+        "train.gemm_dtype=fp8 needs a multiple of {} tokens in a micro-batch, and {} sequences of {} are {}: "
+        "set "
         "train.micro_batch to a multiple of {}",
         kUnit, shape.micro_batch, shape.sequence_length, shape.rows(), kUnit);
   check(!shape.fp8.head || shape.classifier_chunk % kUnit == 0,
@@ -140,10 +141,10 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
-                 .recorded = c.train.recorded,
+                 .recorded = c.train.cuda_graphs,
                  .fp8 = c.train.fp8,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
-                               c.train.products != GemmSource::kCublasLt,
+                               c.train.gemm_backend != GemmSource::kCublasLt,
                  .ranks = c.ranks,
                  .shard_optimizer = c.train.zero == ZeroStage::k1,
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};

@@ -45,8 +45,8 @@ struct RunShape {
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
-  bool recorded = false;         // train.recorded
-  Fp8Config fp8 = {};            // train.matmul and train.fp8
+  bool recorded = false;         // train.cuda_graphs
+  Fp8Config fp8 = {};            // train.gemm_dtype and train.fp8
   bool fused_head = false;       // see Model
 
   int64_t ranks = 1;            // that share the sequences of a step

@@ -60,6 +60,14 @@ TEST_F(ConfigFile, AWarmUpIsStepsOrAShareAndHasTwoNames) {
   EXPECT_EQ(warmup(share, {"optimizer.warmup_steps=7"}), WarmUp{.steps = 7});  // an override wins
   EXPECT_EQ(warmup("optimizer:\n  warmup_steps: 7\n", {"optimizer.warmup=3%"}), WarmUp{.percent = 3});
   EXPECT_EQ(warmup("", {"optimizer.warmup_steps=7", "optimizer.warmup_steps=8"}), WarmUp{.steps = 8});
+  // A run says which names have changed, each once.
+  const Config old = load("train:\n  matmul: fp8\n  recorded: false\n", {"train.products=own"});
+  EXPECT_EQ(old.train.fp8.matmul, Matmul::kFp8);
+  EXPECT_FALSE(old.train.cuda_graphs);
+  EXPECT_EQ(old.train.gemm_backend, GemmSource::kTessera);
+  ASSERT_EQ(old.notices.size(), 4u);
+  EXPECT_NE(old.notices[0].find("run.yaml:2:11: train.matmul"), std::string::npos) << old.notices[0];
+  EXPECT_NE(old.notices[0].find("train.gemm_dtype"), std::string::npos) << old.notices[0];
   EXPECT_EQ(refusal("optimizer:\n  warmup: 3%\n  warmup_steps: 50\n"),
             "run.yaml:3:17: optimizer.warmup_steps is given, and optimizer.warmup is the same key "
             "(run.yaml:2:11): remove one of them");

@@ -1,4 +1,4 @@
-// train.matmul and train.fp8: what is read, and what is refused.
+// train.gemm_dtype and train.fp8: what is read, and what is refused.
 #include "tests/train/config/config_file.h"
 #include "train/session/from_config.h"
 
@@ -21,8 +21,8 @@ TEST_F(Fp8Keys, AreRead) {
 TEST_F(Fp8Keys, RefuseWhatHasNoEffect) {
   for (const char* setting : {"train.fp8.scaling=current", "train.fp8.edges=true", "train.fp8.head=true"}) {
     const std::string message = refusal("", {setting});
-    EXPECT_NE(message.find("has no effect with train.matmul"), std::string::npos) << message;
-    EXPECT_NE(message.find("set train.matmul=fp8 too"), std::string::npos) << message;
+    EXPECT_NE(message.find("has no effect with train.gemm_dtype"), std::string::npos) << message;
+    EXPECT_NE(message.find("set train.gemm_dtype=fp8 too"), std::string::npos) << message;
   }
   const std::string nothing = refusal(kFp8, {"model.layers=2"});
   EXPECT_NE(nothing.find("finds nothing to do"), std::string::npos) << nothing;
@@ -63,14 +63,14 @@ TEST_F(Fp8Devices, RefuseFp32AndOlderGpus) {
   EXPECT_EQ(refused(ada), "was not refused");
   EXPECT_EQ(refused(hopper), "was not refused");
   EXPECT_EQ(refused(ampere),
-            "train.matmul=fp8 needs a GPU of compute capability 8.9 or newer, and A100 has 8.0: set "
-            "train.matmul=bf16");
+            "train.gemm_dtype=fp8 needs a GPU of compute capability 8.9 or newer, and A100 has 8.0: set "
+            "train.gemm_dtype=bf16");
   EXPECT_EQ(refused(hopper, {"train.precision=fp32"}),
-            "train.matmul=fp8 rounds what is bf16 otherwise, and train.precision is fp32: set "
-            "train.precision=auto, or train.matmul=bf16");
+            "train.gemm_dtype=fp8 rounds what is bf16 otherwise, and train.precision is fp32: set "
+            "train.precision=auto, or train.gemm_dtype=bf16");
   EXPECT_EQ(
       refused(hopper, {"train.sequence_length=1000", "train.tokens_per_step=1000000", "train.micro_batch=1"}),
-      "train.matmul=fp8 needs a multiple of 16 tokens in a micro-batch, and 1 sequences of 1000 are "
+      "train.gemm_dtype=fp8 needs a multiple of 16 tokens in a micro-batch, and 1 sequences of 1000 are "
       "1000: set train.micro_batch to a multiple of 16");
   EXPECT_NE(refused(hopper, {"train.fp8.head=true", "train.classifier_chunk=1000"})
                 .find("needs train.classifier_chunk=all or a multiple of 16, found 1000"),

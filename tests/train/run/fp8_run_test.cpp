@@ -1,4 +1,4 @@
-// train.matmul=fp8 in the train program: what it prints, refuses, saves and resumes.
+// train.gemm_dtype=fp8 in the train program: what it prints, refuses, saves and resumes.
 #include <nlohmann/json.hpp>
 
 #include "tests/train_program.h"
@@ -71,17 +71,17 @@ TEST_F(Fp8Run, ChangesItsSequenceLength) {
 }
 
 TEST_F(Fp8Run, ResumesFromARunWithoutIt) {
-  trains({"--set", "train.matmul=bf16", "--set", "train.fp8.edges=false", "--set", "train.fp8.head=false",
+  trains({"--set", "train.gemm_dtype=bf16", "--set", "train.fp8.edges=false", "--set", "train.fp8.head=false",
           "--set", "train.steps=4"});
   EXPECT_FALSE(state(4).contains("fp8_scales"));
   const std::string out = trains({"--resume"});
-  EXPECT_NE(out.find("train.matmul: bf16, now fp8"), std::string::npos) << out;
+  EXPECT_NE(out.find("train.gemm_dtype: bf16, now fp8"), std::string::npos) << out;
   EXPECT_TRUE(state(8).contains("fp8_scales"));
 }
 
 TEST_F(Fp8Run, IsResumedWithoutIt) {
   trains({"--set", "train.steps=4"});
-  trains({"--resume", "--set", "train.matmul=bf16", "--set", "train.fp8.edges=false", "--set",
+  trains({"--resume", "--set", "train.gemm_dtype=bf16", "--set", "train.fp8.edges=false", "--set",
           "train.fp8.head=false"});
   EXPECT_FALSE(state(8).contains("fp8_scales"));
 }
@@ -108,7 +108,7 @@ TEST_F(Fp8Run, IsPlanned) {
   EXPECT_NE(out.find("fp8      blocks 0 to 2 of 3, and the logits; delayed scales; takes "),
             std::string::npos)
       << out;
-  refused(ampere, {"train.matmul=fp8 needs a GPU of compute capability 8.9 or newer"});
+  refused(ampere, {"train.gemm_dtype=fp8 needs a GPU of compute capability 8.9 or newer"});
 }
 
 }  // namespace

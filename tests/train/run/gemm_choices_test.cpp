@@ -139,7 +139,7 @@ TEST_F(GemmChoicesTest, AnAlgorithmThatTheLibraryDoesNotSupportIsNamedAndTimedAn
           ": cuBLASLt does not support algorithm 9 for [64, 32] x [128, 32]^T in bf16; another is chosen");
 }
 
-// As with train.products: cublaslt, where a table that ships may name our products: only a run is told.
+// As with train.gemm_backend: cublaslt, where a table that ships may name our products: only a run is told.
 TEST_F(GemmChoicesTest, AProductOfOursThatIsLeftOutIsTimedAnew) {
   GemmTable ours = table({a}, 1);
   ours.choices[a].algorithm = {.id = GemmAlgorithm::kOwn};
