@@ -131,10 +131,11 @@ std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or 
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,
                                            std::function<void(const AnyOp&)> see = {});
 
-// Bytes of Chain::memory with which a device computes these operations as one kernel: one row of bf16, on
-// CUDA from compute capability 9.0 on, in the order of model/decode.cpp. 0: it runs them one by one. By
-// their shapes alone.
-int64_t chain_bytes(std::span<const ChainedOp> operations, const DeviceTraits& device);
+// Bytes of FusedDecodeStep::memory with which a device computes these operations as one kernel; 0: it runs
+// them one by one. By their shapes alone.
+int64_t decode_step_bytes(std::span<const DecodeOp> operations, const DeviceTraits& device);
+// Why it runs them one by one: "head dim 160: more than 128"; "" where they are one kernel
+std::string why_not_one_kernel(std::span<const DecodeOp> operations, const DeviceTraits& device);
 
 // How many GPUs this process can see; 0 without a CUDA build or driver.
 int count_cuda_devices();

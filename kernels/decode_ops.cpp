@@ -46,8 +46,12 @@ void DecodeAttention::check_on(Device device) const {
   check_scratch(kName, workspace, plan.workspace_bytes, device);
 }
 
-void Chain::check_on(Device device) const {
-  for (const ChainedOp& op : operations) std::visit([&](const auto& each) { each.check_on(device); }, op);
+void CachedAttention::check_on(Device device) const {
+  each_plain([&](const auto& op) { op.check_on(device); });
+}
+
+void FusedDecodeStep::check_on(Device device) const {
+  for (const DecodeOp& op : operations) op.each_plain([&](const auto& one) { one.check_on(device); });
   if (memory && memory.device != device)
     fail("{}: memory must be a tensor on {}, found {}", kName, name_of(device), memory.to_string());
 }

@@ -29,7 +29,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <span>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -393,15 +395,40 @@ struct DecodeAttention {
   void check_on(Device device) const;
 };
 
-// The operations of a decode step, one after another: of each, x and add are what those before it have
-// written. A device that computes all of them in one kernel writes the caches and the y of the last one
-// alone; other tensors then keep what they held.
-using ChainedOp =
-    std::variant<EmbeddingForward, FusedLinear, LinearForward, RotaryAppend, CacheAppend, DecodeAttention>;
-struct Chain {
+// Attention of a decode step, from the new heads on: those of q and k are normed and rotated where
+// positions are rotary, k and v go to the cache, and q reads the cache.
+struct CachedAttention {
+  Tensor heads;                         // [B, 1, H + 2 K, D]: q, k, v of the new tokens
+  std::optional<RotaryForward> rotary;  // of q and k in `heads`
+  CacheAppend append;
+  DecodeAttention attention;
+
+  void check_on(Device device) const;
+  // Calls visit(op) with the operations that compute it: RotaryAppend or CacheAppend, and DecodeAttention.
+  template <class Visit>
+  void each_plain(Visit&& visit) const;
+};
+
+// An operation of a decode step. What it reads is named by numbers of operations of the same step, so that a
+// device need not find out who wrote it.
+struct DecodeOp {
+  static constexpr int kNone = -1;
+  std::variant<EmbeddingForward, FusedLinear, LinearForward, CachedAttention> op;
+  int x = kNone, add = kNone;  // the operations whose y is its x and its add
+  int buffer = 0;              // operations with the same one have equal y: the next one writes over the last
+
+  // Calls visit(op) with the operations of AnyOp that compute it.
+  template <class Visit>
+  void each_plain(Visit&& visit) const;
+};
+
+// The operations of a decode step, one after another: an embedding, then linear layers and attention, a
+// linear layer last. A device that computes all of them in one kernel writes the caches and the y of the
+// last one alone; other tensors then keep what they held.
+struct FusedDecodeStep {
   static constexpr const char* kName = "decode step";
-  std::span<const ChainedOp> operations;
-  // chain_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one.
+  std::span<const DecodeOp> operations;
+  // decode_step_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one.
   // None: the operations run one by one
   Tensor memory = {};
 
@@ -530,14 +557,16 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
-using AnyOp = std::variant<
-    const FillZero*, const Copy*, const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*,
-    const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*,
-    const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*,
-    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
-    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const CacheAppend*,
-    const RotaryAppend*, const DecodeAttention*, const Chain*, const SampleTokens*, const ApplyDropout*,
-    const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
+using AnyOp =
+    std::variant<const FillZero*, const Copy*, const RandomNormal*, const EmbeddingForward*,
+                 const EmbeddingBackward*, const LayerNormForward*, const LayerNormBackward*,
+                 const RmsNormForward*, const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
+                 const SwigluForward*, const SwigluBackward*, const Quantise*, const UpdateScales*,
+                 const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+                 const LoraBackward*, const AttentionForward*, const AttentionBackward*, const CacheAppend*,
+                 const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
+                 const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+                 const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 
@@ -574,6 +603,25 @@ void FusedLinear::each_plain(Visit&& visit) const {
   }
   linear.pre_activation = sums;
   visit(linear);
+}
+
+template <class Visit>
+void CachedAttention::each_plain(Visit&& visit) const {
+  if (rotary)
+    visit(RotaryAppend{*rotary, append});
+  else
+    visit(append);
+  visit(attention);
+}
+
+template <class Visit>
+void DecodeOp::each_plain(Visit&& visit) const {
+  if (const auto* cached = std::get_if<CachedAttention>(&op)) return cached->each_plain(visit);
+  std::visit(
+      [&](const auto& one) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(one)>, CachedAttention>) visit(one);
+      },
+      op);
 }
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "kernels/base/check.h"
 
 namespace tessera {
 
@@ -16,18 +15,7 @@ class Stream {
 
   template <class Op>
   void run(const Op& op) const {
-    if (!chain_) return backend_->run(op, launch_);
-    if constexpr (std::is_constructible_v<ChainedOp, const Op&>) {
-      chain_->push_back(op);
-    } else {
-      fail("{} cannot be part of a fused decode step", Op::kName);
-    }
-  }
-  // A stream that runs nothing: what it is given goes to the end of `chain`, which must outlive it.
-  Stream into(std::vector<ChainedOp>& chain) const {
-    Stream stream = *this;
-    stream.chain_ = &chain;
-    return stream;
+    backend_->run(op, launch_);
   }
   void synchronize() const { backend_->synchronize(launch_.stream); }
 
@@ -40,7 +28,6 @@ class Stream {
  private:
   Backend* backend_;
   Launch launch_;
-  std::vector<ChainedOp>* chain_ = nullptr;
 };
 
 }  // namespace tessera

@@ -1,12 +1,13 @@
-// Self-attention: one product for q, k and v, their rotation, attention in the way that the plan says, and
-// the projection W_O, which adds to the residual stream. Query heads share heads of k and v in groups
-// (Ainslie et al., arXiv:2305.13245).
+// The weights of self-attention: one GEMM for q, k and v, their rotation, attention in the way that the
+// plan says, and the projection W_O, which adds to the residual stream. Query heads share heads of k and v
+// in groups (Ainslie et al., arXiv:2305.13245). Here is what stands between the two linear layers; the
+// stages are in model/stages.cpp.
 #pragma once
 
 #include <optional>
 
 #include "kernels/attention/decode.h"
-#include "kernels/base/arena.h"
+#include "kernels/stream.h"
 #include "model/kv_cache.h"
 #include "model/lora.h"
 
@@ -45,63 +46,48 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
                  attention.out);
 }
 
-template <class S, class Visit>
-void visit_attention_saved(S& attention, const ModelConfig& config, const AttentionPlan& plan,
-                           Visit&& visit) {
-  const int64_t B = plan.shape.batch, T = plan.shape.tokens, H = config.heads, K = config.kv_heads,
-                D = config.head_dim;
-  const LoraConfig& lora = config.lora;
-  const bool adapted = lora.adapts(Adapted::kAttention);
-  if (adapted)
-    visit(
-        SavedInfo{
-            Stage::kQkv, "adapter of qkv", plan.dtype, {B * T, count_of(qkv_layers(config)) * lora.rank}},
-        attention.qkv_adapter);
-  visit(SavedInfo{Stage::kQkv, "qkv", plan.dtype, {B, T, config.qkv_heads(), D}}, attention.qkv);
-  if (config.qk_norm) {
-    visit(SavedInfo{Stage::kQkv, "rotated q and k", plan.dtype, {B, T, H + K, D}}, attention.rotated);
-    visit(SavedInfo{Stage::kQkv, "rstd of q and k", DType::kF32, {B * T, H + K}}, attention.head_rstd);
-  }
-  visit(SavedInfo{Stage::kAttention, "attention output", plan.dtype, {B, T, H, D}}, attention.output);
-  if (plan.saved_shape.rank() > 0)  // else of decoding
-    visit(SavedInfo{Stage::kAttention, plan.saved_name, plan.saved_dtype, plan.saved_shape,
-                    MemoryTag::kAttention},
-          attention.row_state);
-  if (adapted)
-    visit(SavedInfo{Stage::kOut, "adapter of W_O", plan.dtype, {B * T, lora.rank}}, attention.out_adapter);
-}
-
-// What attention is given besides its weights, the same for every block but for the plan's scale and dropout
-struct AttentionSettings {
+// Attention of one block over one batch
+struct Attention {
   const ModelConfig& config;
-  AttentionPlan plan;
-  Tensor angles;         // [>= T, D / 2, 2], see rope.h; only with rotary positions
-  Dropout dropout = {};  // of the probabilities
-  Tensor documents;      // of the batch
+  const AttentionWeights& weights;
+  const AttentionSaved& saved;
+  AttentionPlan plan;                     // with the scale of this block
+  std::optional<DecodePlan> decode = {};  // set: each text has one new token, and this plan is the one used
+  Tensor workspace = {};                  // of the forward
+  Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
+  Dropout dropout = {};                   // of the probabilities
+  Tensor documents = {};                  // of the batch
   // Of texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
-  Tensor starts = {};                     // [B], see KvCache
-  std::optional<DecodePlan> decode = {};  // set: each text has one new token, and this plan is the one used
+  Tensor starts = {};  // [B], see KvCache
 };
 
-// `fp8_x` is x in FP8 where that has been rounded, or none.
-void qkv_forward(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w, const Tensor& x,
-                 const AttentionSaved& s, const Fp8Matrix& fp8_x);
-// Of qkv_forward(), what follows its product: the rotation, and where texts are continued, the new keys and
-// values to the cache
-void place_heads(const Stream& stream, const AttentionSettings& a, const AttentionWeights& w,
-                 const AttentionSaved& s);
-void attention_forward(const Stream& stream, const AttentionSettings& a, const AttentionSaved& s,
-                       const Tensor& workspace);
-// y = add + W_O output; without `add`, that alone
-void out_forward(const Stream& stream, const ModelConfig& config, const AttentionWeights& w,
-                 const AttentionSaved& s, const Tensor& add, const Tensor& y);
+inline Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
+  return heads.view({heads.shape[0] * heads.shape[1], heads.shape[2] * heads.shape[3]});
+}
 
-// From `dy`, the gradient of out_forward's y, to that of x, which overwrites x. `fp8_dy` is dy in FP8 where
-// that has been rounded, or none.
-void attention_backward(const Stream& stream, Arena& arena, const AttentionSettings& a,
-                        const AttentionWeights& w, const AttentionSaved& s, const AttentionWeights& gradients,
-                        const WriteGradients& write, const Tensor& dy, const Fp8Matrix& fp8_dy,
-                        const Tensor& x);
+// The heads of saved.qkv: the rotation, and where texts are continued, the new keys and values to the cache
+void place_heads(const Stream& stream, const Attention& a);
+void attend(const Stream& stream, const Attention& a);  // to saved.output
+
+struct AttendBackward {
+  Tensor d_output, d_qkv;  // like saved.output and saved.qkv: of the latter, before it was rotated in place
+  Tensor workspace;
+};
+void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward);
+
+struct PlaceBackward {
+  Tensor d_qkv;  // overwritten
+  const AttentionWeights& gradients;
+  bool accumulate = true;
+};
+void place_heads_backward(const Stream& stream, const Attention& a, const PlaceBackward& backward);
+
+// The part of the gradient of the qkv bias that is left to be summed over the rows of the gradient of qkv. It
+// needs the gradient of W_O's bias, and writes the other part.
+Tensor qkv_bias_to_sum(const Stream& stream, const Attention& a, const AttentionWeights& gradients);
+
+// place_heads() and attend() of a decode step
+CachedAttention cached_attention(const Attention& a);
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "model/decode.h"
 
 #include "kernels/base/check.h"
+#include "model/stages.h"
 
 namespace tessera {
 namespace {
@@ -10,112 +11,91 @@ AttentionKind prefill_kind(AttentionKind kind) {
   return kind == AttentionKind::kCudnn ? AttentionKind::kFlash : kind;
 }
 
-AttentionShape shape_of(const ModelConfig& config, int64_t batch, int64_t tokens) {
-  return {.batch = batch,
-          .tokens = tokens,
-          .heads = config.heads,
-          .head_dim = config.head_dim,
-          .mask = {/*is_causal=*/true},
-          .kv_heads = config.kv_heads};
-}
-
-void add_operations(const Stream& stream, const DecodeStep& step) {
+std::vector<DecodeOp> operations_of(const Stream& stream, const DecodeStep& step) {
   const Model& model = step.model;
-  const ModelConfig& config = model.config;
-  const Params& p = model.params;
-  const KvCache& cache = *step.batch.cache;
   const Saved& saved = step.saved;
-  stream.run(EmbeddingForward{.tokens = step.batch.tokens,
-                              .token_table = p.token_table,
-                              .position_table = p.position_table,
-                              .y = saved.embedded.view({cache.slots(), 1, config.channels}),
-                              .starts = cache.starts});
-  Tensor x = saved.embedded;
-  for (size_t l = 0; l < saved.blocks.size(); ++l) {
-    const BlockParams& w = p.blocks[l];
-    const BlockSaved& s = saved.blocks[l];
-    const AttentionSettings a = model.attention_of(l, {}, step.batch);
-    FusedLinear qkv{.x = x,
-                    .weight = w.attention.qkv.weight,
-                    .y = s.attention.qkv.view({x.shape[0], w.attention.qkv.weight.shape[0]}),
-                    .bias = w.attention.qkv.bias};
-    norm_first(config, w.norm1, s.norm1, qkv);
-    stream.run(qkv);
-    place_heads(stream, a, w.attention, s.attention);
-    attention_forward(stream, a, s.attention, saved.attention_workspace);
-    out_forward(stream, config, w.attention, s.attention, x, s.residual_mid);
-    FusedLinear expand = fused_expand(config, w.mlp, s.residual_mid, s.mlp);
-    norm_first(config, w.norm2, s.norm2, expand);
-    stream.run(expand);
-    contract_forward(stream, config, w.mlp, s.mlp, s.residual_mid, s.residual_out);
-    x = s.residual_out;
-  }
-  FusedLinear head{.x = x, .weight = p.classifier(), .y = step.logits};
-  norm_first(config, p.norm, saved.norm, head);
-  stream.run(head);
+  const ActiveDropout no_dropout;
+  const Pass pass{.stream = stream, .model = model, .batch = step.batch, .dropout = no_dropout};
+  DecodeBuilder builder;
+  builder.embed({.tokens = step.batch.tokens,
+                 .token_table = model.params.token_table,
+                 .position_table = model.params.position_table,
+                 .y = by_sequence(model, saved.embedded),
+                 .starts = step.batch.cache->starts});
+  for (size_t l = 0; l < saved.blocks.size(); ++l) decode_stages(Block(pass, saved, l), builder);
+  builder.add(decode_logits(model, saved, step.logits), DecodeBuilder::Reads::kResidual,
+              DecodeBuilder::kLogits);
+  return builder.take();
 }
 
 }  // namespace
 
-void prefill(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
-             const Tensor& tokens, int64_t start, const Tensor& logits) {
+void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
+  const auto& [model, cache, tokens, start, logits] = prompt;
+  const ModelConfig& config = model.config;
   const int64_t T = tokens.shape[1];
   check(start >= 0 && start + T <= cache.capacity(),
-        "a prompt wants room for {} tokens after {} in the cache, found {}", T, start, cache.capacity());
+        "a prompt needs room for {} tokens after {} in the cache, found {}", T, start, cache.capacity());
   Arena::Scope scope(arena);
   Model whole = model;
-  AttentionShape shape = shape_of(model.config, 1, T);
+  AttentionShape shape{.batch = 1,
+                       .tokens = T,
+                       .heads = config.heads,
+                       .head_dim = config.head_dim,
+                       .mask = {/*is_causal=*/true},
+                       .kv_heads = config.kv_heads,
+                       .kv_tokens = start + T};
   shape.mask.offset = start;
-  shape.kv_tokens = start + T;
-  whole.plan = choose_attention({.kind = prefill_kind(model.plan.kind),
-                                 .shape = shape,
-                                 .dtype = model.plan.dtype,
-                                 .device = stream.backend().traits()});
-  const Saved saved = allocate_saved(arena, model.config, whole.plan, Keep::nothing());
-  forward(stream, whole, {.tokens = tokens, .targets = {}, .cache = &cache}, saved);
-  if (logits) logits_forward(stream, whole, saved.norm.y.rows(T - 1, 1), logits);
+  whole.attention = AttentionPlans(config, {.kind = prefill_kind(model.attention.kind()),
+                                            .shape = shape,
+                                            .dtype = model.attention.dtype(),
+                                            .device = stream.backend().traits()});
+  const Saved saved = allocate_saved(arena, whole, Keep::nothing());
+  const Batch batch{.tokens = tokens, .targets = {}, .cache = &cache};
+  forward(stream, {.model = whole, .batch = batch, .saved = saved});
+  if (logits) logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - 1, 1), .logits = logits});
 }
 
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device) {
   const ModelConfig& config = model.config;
   Model one = model;
-  one.decode = choose_decode({.batch = cache.slots(),
-                              .heads = config.heads,
-                              .head_dim = config.head_dim,
-                              .kv_heads = config.kv_heads,
-                              .capacity = cache.capacity()},
-                             model.plan.dtype, device);
-  one.plan = {.shape = shape_of(config, cache.slots(), 1),
-              .dtype = model.plan.dtype,
-              .scale = one.decode->scale,
-              .forward_workspace_bytes = one.decode->workspace_bytes};
+  one.attention = AttentionPlans::decoding(config,
+                                           {.batch = cache.slots(),
+                                            .heads = config.heads,
+                                            .head_dim = config.head_dim,
+                                            .kv_heads = config.kv_heads,
+                                            .capacity = cache.capacity()},
+                                           model.attention.dtype(), device);
   return one;
 }
 
-DecodeStep prepare_decode(const Stream& stream, Arena& arena, const Model& model, const KvCache& cache,
-                          const Tensor& tokens, const Saved& saved, const Tensor& logits,
-                          bool separate_kernels) {
-  DecodeStep step{.model = model,
-                  .batch = {.tokens = tokens, .targets = {}, .cache = &cache},
-                  .saved = saved,
-                  .logits = logits};
-  if (model.config.lora) return step;  // adapters stand between a product and its activation
-  add_operations(stream.into(step.operations), step);
-  const int64_t bytes = separate_kernels ? 0 : chain_bytes(step.operations, stream.backend().traits());
-  if (bytes == 0) return step;
-  step.memory = arena.alloc(MemoryTag::kActivations, "what passes between a step's stages", DType::kI32,
-                            {(bytes + 3) / 4});
+DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensors& tensors) {
+  DecodeStep step{.model = tensors.model,
+                  .batch = {.tokens = tensors.tokens, .targets = {}, .cache = &tensors.cache},
+                  .saved = tensors.saved,
+                  .logits = tensors.logits};
+  if (step.model.config.lora) {
+    step.why_separate_kernels = "LoRA adapters";
+    return step;
+  }
+  step.operations = operations_of(stream, step);
+  const DeviceTraits& device = stream.backend().traits();
+  step.why_separate_kernels =
+      tensors.separate_kernels ? "as asked for" : why_not_one_kernel(step.operations, device);
+  if (!step.why_separate_kernels.empty()) return step;
+  step.memory = arena.alloc(MemoryTag::kActivations, "what passes between a step's instructions", DType::kI32,
+                            {(decode_step_bytes(step.operations, device) + 3) / 4});
   stream.run(FillZero{step.memory});
   return step;
 }
 
 void decode(const Stream& stream, const DecodeStep& step) {
   if (step.operations.empty()) {
-    forward(stream, step.model, step.batch, step.saved);
-    return logits_forward(stream, step.model, step.saved.norm.y, step.logits);
+    forward(stream, {.model = step.model, .batch = step.batch, .saved = step.saved});
+    return logits_forward(stream, {.model = step.model, .rows = step.saved.norm.y, .logits = step.logits});
   }
-  if (step.memory) return stream.run(Chain{.operations = step.operations, .memory = step.memory});
-  for (const ChainedOp& op : step.operations) std::visit([&](const auto& each) { stream.run(each); }, op);
+  if (step.memory) return stream.run(FusedDecodeStep{.operations = step.operations, .memory = step.memory});
+  for (const DecodeOp& op : step.operations) op.each_plain([&](const auto& one) { stream.run(one); });
 }
 
 }  // namespace tessera

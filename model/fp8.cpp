@@ -5,29 +5,10 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
+#include "model/stages.h"
 
 namespace tessera {
 namespace {
-
-// Walks over the visits of a block's weights, as ParamVisitor, and calls visit(name, LinearWeights&) for its
-// linear layers.
-template <class Visit>
-class LinearVisitor {
- public:
-  LinearVisitor(Visit& visit, std::string prefix) : visit_(visit), prefix_(std::move(prefix)) {}
-
-  LinearVisitor below(const char* name) const { return {visit_, prefix_ + "." + name}; }
-  LinearVisitor of(ParamPart) const { return *this; }
-  void matrix(const char*, const Shape&, Init, Tensor&) const {}
-  void vector(const char*, int64_t, Init, Tensor&) const {}
-  void linear(const char* name, const LayerParts&, int64_t, Init, bool, LinearWeights& linear) const {
-    visit_(prefix_ + "." + name, linear);
-  }
-
- private:
-  Visit& visit_;
-  std::string prefix_;
-};
 
 // Of the scales of a tensor of any shape, the one numbered i
 Tensor scale_of(const Tensor& scales, int64_t i) {
@@ -44,45 +25,48 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
                      config.head ? "the logits" : "", name_of(config.scaling));
 }
 
-void Fp8::find_layers(const ModelConfig& model, Params& params) {
-  for (int64_t l = 0; l < model.layers; ++l) {
-    if (!config_.has_block(l, model.layers)) continue;
-    const auto visit = [&](const std::string& name, LinearWeights& linear) {
-      layers_.push_back({name, l, linear.weight, &linear.fp8});
-    };
-    visit_block_weights(params.blocks[static_cast<size_t>(l)], model,
-                        LinearVisitor(visit, fmt::format("blocks.{}", l)));
+void Fp8::find_layers(const Model& model) {
+  const int64_t layers = model.config.layers;
+  fp8_.blocks.resize(static_cast<size_t>(layers));
+  for (int64_t l = 0; l < layers; ++l) {
+    if (!config_.has_block(l, layers)) continue;
+    const auto at = static_cast<size_t>(l);
+    const BlockSpec spec = block_spec(model.config, at);
+    for (const StageRow* row : stages_of(spec)) {
+      if (!row->linear) continue;
+      const StageRow *before = stage_before(spec, row->stage), *after = stage_after(spec, row->stage);
+      layers_.push_back({.name = fmt::format("blocks.{}.{}", l, row->linear.name),
+                         .number = l,
+                         .weight = row->linear.weights(model.params.blocks[at]).weight,
+                         .fp8 = &fp8_.blocks[at][static_cast<size_t>(row->stage)],
+                         .gemm_writes_x = before && before->linear && offers_of(*before, spec).fp8_y,
+                         .gemm_writes_dy = after && after->linear && offers_of(*after, spec).fp8_dx});
+    }
   }
   if (config_ && config_.head)
-    layers_.push_back({"head", model.layers, params.classifier(), &params.head_fp8});
+    layers_.push_back(
+        {.name = "head", .number = layers, .weight = model.params.classifier(), .fp8 = &fp8_.head});
 }
 
-Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params& params,
-         const Fp8Sizes& sizes)
-    : config_(config), rank_(sizes.rank) {
-  find_layers(model, params);
+Fp8::Fp8(Arena& arena, Model& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
+  find_layers(model);
   if (layers_.empty()) return;
+  model.fp8 = &fp8_;
   const auto S = std::ssize(layers_);
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
     return arena.alloc(MemoryTag::kWeights, name, dtype, shape);
   };
   scales_ = take("FP8 scales", DType::kF32, {2, S, kFp8ScaleStride});
-  amaxes_ = take("FP8 largest elements", DType::kF32, {sizes.ranks, 2, S});
+  amaxes_ = take("FP8 largest elements", DType::kF32, {run.ranks, 2, S});
   weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
-  // Between the MLP's layers, where their products may write codes (Product, kernels/gemm/sm90)
-  const auto of_hidden = [&](const Layer& layer, const auto& member) {
-    return !model.gated() && layer.number < model.layers &&
-           layer.fp8 == &(params.blocks[static_cast<size_t>(layer.number)].mlp.*member).fp8;
-  };
-  const auto hidden_x = [&](const Layer& layer) { return of_hidden(layer, &MlpWeights::contract); };
-  const auto hidden_dy = [&](const Layer& layer) { return of_hidden(layer, &MlpWeights::expand); };
+  // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0;
   for (const Layer& layer : layers_) {
-    const int64_t rows = layer.number == model.layers ? sizes.logit_rows : sizes.rows;
-    int64_t& for_x = hidden_x(layer) ? largest_hidden : largest;
+    const int64_t rows = layer.number == model.config.layers ? run.logit_rows : run.rows;
+    int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
     for_x = std::max(for_x, rows * layer.weight.shape[1]);
-    int64_t& for_dy = hidden_dy(layer) ? largest_hidden : largest;
+    int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;
     for_dy = std::max(for_dy, rows * layer.weight.shape[0]);
   }
   const auto place = [&](const char* name, int64_t bytes) {
@@ -100,8 +84,8 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params
                   .dy_scale = scale_of(scales_, S + i),
                   .x_amax = own.rows(i, 1),
                   .dy_amax = own.rows(S + i, 1),
-                  .x_place = hidden_x(layer) ? hidden : operand,
-                  .dy_place = hidden_dy(layer) ? hidden : operand};
+                  .x_place = layer.gemm_writes_x ? hidden : operand,
+                  .dy_place = layer.gemm_writes_dy ? hidden : operand};
   }
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "model/fp8_config.h"
-#include "model/params.h"
+#include "model/model.h"
 
 namespace tessera {
 
@@ -24,7 +24,8 @@ using Fp8Scales = std::map<std::string, Fp8Exponents>;
 // "blocks 1 to 10 of 12; delayed scales"
 std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
-struct Fp8Sizes {
+struct Fp8Run {
+  Fp8Config config;
   int64_t rows;        // of a micro-batch, N
   int64_t logit_rows;  // of its logits that are in memory at a time
   int64_t rank = 0, ranks = 1;
@@ -32,14 +33,14 @@ struct Fp8Sizes {
 
 class Fp8 {
  public:
-  // Allocates, and gives the layers of `params` that are in FP8 what they have for it. `params` must outlive
-  // it, and stay where they are.
-  Fp8(Arena& arena, const ModelConfig& model, const Fp8Config& config, Params& params, const Fp8Sizes& sizes);
+  // Allocates, and sets model.fp8, which is valid while this lives. The model's weights must outlive it.
+  Fp8(Arena& arena, Model& model, const Fp8Run& run);
+  Fp8(const Fp8&) = delete;
 
   explicit operator bool() const { return !layers_.empty(); }
 
   void begin_step(const Stream& stream);
-  // Of a block, or of the head: L. Before the first product with it in a step.
+  // Of a block, or of the head: L. Before the first GEMM with it in a step.
   void quantise_weights(const Stream& stream, int64_t layer) const;
   // The scales of the next step, once all ranks have one another's amaxes()
   void end_step(const Stream& stream);
@@ -59,11 +60,14 @@ class Fp8 {
     std::string name;
     int64_t number;  // of the block; L: the head
     Tensor weight;
-    Fp8Linear* fp8;
+    Fp8Linear* fp8;  // of fp8_
+    // Whether x or dy is written by the GEMM of another layer, see Fp8::Fp8
+    bool gemm_writes_x = false, gemm_writes_dy = false;
   };
-  void find_layers(const ModelConfig& model, Params& params);
+  void find_layers(const Model& model);
 
   Fp8Config config_;
+  Fp8Layers fp8_;
   std::vector<Layer> layers_;
   Tensor scales_;         // as UpdateScales has them: of x and of dy, of S layers
   Tensor amaxes_;         // [ranks, 2, S] fp32, of this step

@@ -33,18 +33,16 @@ Fp8Output Fp8Linear::dy_output(const Tensor& dy) const {
   return writers_round(*this) ? place_of_dy(*this, dy) : Fp8Output{};
 }
 
-void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearForward& product) {
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm) {
   if (!fp8) return;
-  if (!product.fp8_x)
-    product.fp8_x = quantised(stream, fp8, product.x, DType::kE4M3, place_of_x(fp8, product.x));
-  product.fp8_weight = fp8.weight;
+  if (!gemm.fp8_x) gemm.fp8_x = quantised(stream, fp8, gemm.x, DType::kE4M3, place_of_x(fp8, gemm.x));
+  gemm.fp8_weight = fp8.weight;
 }
 
-void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearBackward& product) {
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm) {
   if (!fp8) return;
-  if (!product.fp8_dy)
-    product.fp8_dy = quantised(stream, fp8, product.dy, DType::kE5M2, place_of_dy(fp8, product.dy));
-  product.fp8_weight = fp8.transposed;
+  if (!gemm.fp8_dy) gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy));
+  gemm.fp8_weight = fp8.transposed;
 }
 
 }  // namespace tessera

@@ -1,16 +1,19 @@
-// A linear layer whose products are in FP8 (Micikevicius et al., arXiv:2209.05433): with q(t) for a tensor
+// A linear layer whose GEMMs are in FP8 (Micikevicius et al., arXiv:2209.05433): with q(t) for a tensor
 // rounded to one byte an element, and one scale s for all of it,
 //   y  = s_x s_W q(x) q(W)^T + bias       x and W in e4m3
 //   dx = s_dy s_W q(dy) q(W)              dy in e5m2
 //   dW = dy^T x                           of the tensors themselves
 //
-// The operation that writes x or dy can write q(x) or q(dy) with it, to x_output() or dy_output(): the
-// product is then given that as its factor. Otherwise quantise_factors() reads the tensor once more. Layers
-// share the place of these factors, so that nothing else may be rounded between the two; but what lies
-// between the MLP's layers has its own, since one product reads codes and writes those of the next.
+// The operation that writes x or dy can write q(x) or q(dy) with it, to x_output() or dy_output(), and the
+// GEMM is then given that as its operand. Otherwise quantise_operands() reads the tensor once more. Layers
+// share the place of these operands, so that nothing else may be rounded between the two (stages.h); but
+// what a GEMM writes for the next one has a place of its own, since it reads its operand at the same time.
 #pragma once
 
+#include <vector>
+
 #include "kernels/stream.h"
+#include "model/keep.h"
 
 namespace tessera {
 
@@ -30,9 +33,16 @@ struct Fp8Linear {
   Fp8Output dy_output(const Tensor& dy) const;
 };
 
-// Names the factors in `product`, after rounding x or dy if it has none yet. Nothing changes where the layer
-// is not in FP8.
-void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearForward& product);
-void quantise_factors(const Stream& stream, const Fp8Linear& fp8, LinearBackward& product);
+// The linear layers of a model: of each stage of each block, and the logits. Those that are not in FP8
+// have nothing.
+struct Fp8Layers {
+  std::vector<std::array<Fp8Linear, kStages.size()>> blocks;
+  Fp8Linear head;
+};
+
+// Names the operands of `gemm`, after rounding x or dy if it has none in FP8 yet. Nothing changes where
+// the layer is not in FP8.
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm);
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm);
 
 }  // namespace tessera

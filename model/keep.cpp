@@ -1,5 +1,7 @@
 #include "model/keep.h"
 
+#include "kernels/base/text.h"
+
 namespace tessera {
 
 std::string text_of(Keep keep) {

@@ -2,12 +2,29 @@
 // blocks: the backward runs their stages again, with the same operations and the same bits.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
-#include "model/part.h"
+#include "kernels/base/words.h"
 
 namespace tessera {
+
+// The stages of a block, in the order of its forward; model/stages.h says what they are. Each can be run
+// again from what earlier ones wrote.
+enum class Stage : uint8_t {
+  kNorm1,
+  kQkv,  // and the rotation
+  kAttention,
+  kOut,  // W_O, and the residual
+  kNorm2,
+  kExpand,      // and, unless it is gated, the activation
+  kActivation,  // of a gated MLP
+  kContract,    // and the residual: the output of the block
+};
+inline constexpr std::array kStages = {Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,
+                                       Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract};
 
 // The words of train.recompute, besides none
 enum class Recomputed : uint8_t {
@@ -36,38 +53,12 @@ class Keep {
   }
 
   constexpr bool recomputes(Recomputed part) const { return parts_ >> static_cast<int>(part) & 1; }
-  constexpr bool keeps(Stage stage) const { return !(parts_ & parts_with(stage)); }
-  // Whether this recomputes all that `other` recomputes
-  constexpr bool covers(Keep other) const {
-    for (const Stage stage : kStages)
-      if (keeps(stage) && !other.keeps(stage)) return false;
-    return true;
-  }
+  bool keeps(Stage stage) const;  // by the words of the stage, see StageRow::dropped_by
+  bool covers(Keep other) const;  // whether this recomputes all that `other` recomputes
   bool operator==(const Keep&) const = default;
 
  private:
   static constexpr unsigned kNothing = ~0u;
-  static constexpr unsigned parts_with(Stage stage) {
-    const auto bits = [](std::initializer_list<Recomputed> parts) { return Keep(parts).parts_; };
-    switch (stage) {
-      case Stage::kNorm1:
-        return bits({Recomputed::kNorms, Recomputed::kBlock});
-      case Stage::kQkv:
-      case Stage::kAttention:
-      case Stage::kOut:
-        return bits({Recomputed::kAttention, Recomputed::kBlock});
-      case Stage::kNorm2:
-        return bits({Recomputed::kNorms, Recomputed::kMlp, Recomputed::kBlock});
-      case Stage::kExpand:
-        return bits({Recomputed::kMlp, Recomputed::kBlock});
-      case Stage::kActivation:
-        return bits({Recomputed::kActivation, Recomputed::kMlp, Recomputed::kBlock});
-      case Stage::kContract:
-        return 1u << 31;  // of nothing() alone
-    }
-    return 0;
-  }
-
   unsigned parts_ = 0;  // a bit for each Recomputed
 };
 inline constexpr Keep kKeepAll{}, kKeepAllButMlp{Recomputed::kMlp}, kKeepOutputs{Recomputed::kBlock};

@@ -5,44 +5,42 @@
 namespace tessera {
 
 // The adapter's part first: of the two sums it is the small one, so that less of it is lost in a rounding.
-void linear_forward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
-                    const LayerParts& parts, const Tensor& u, LinearForward product) {
-  if (w.lora_a) {
-    const Tensor sum = product.pre_activation ? product.pre_activation : product.y;
-    stream.run(LoraForward{.x = product.x,
-                           .a = w.lora_a,
-                           .b = w.lora_b,
-                           .parts = parts,
-                           .scale = config.lora.scale(),
-                           .u = u,
+void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForward gemm) {
+  if (layer.weights.lora_a) {
+    const Tensor sum = gemm.pre_activation ? gemm.pre_activation : gemm.y;
+    stream.run(LoraForward{.x = gemm.x,
+                           .a = layer.weights.lora_a,
+                           .b = layer.weights.lora_b,
+                           .parts = layer.parts,
+                           .scale = layer.scale,
+                           .u = layer.u,
                            .y = sum,
-                           .add = product.add});
-    product.add = sum;
+                           .add = gemm.add});
+    gemm.add = sum;
   }
-  quantise_factors(stream, w.fp8, product);
-  stream.run(product);
+  quantise_operands(stream, layer.fp8, gemm);
+  stream.run(gemm);
 }
 
-void linear_backward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
-                     const LinearWeights& gradients, const LayerParts& parts, const Tensor& u,
-                     LinearBackward product) {
-  if (w.lora_a) {
-    check(!product.dweight, "a weight with an adapter is frozen, and was given a gradient");
-    stream.run(LoraBackward{.dy = product.dy,
-                            .x = product.x,
-                            .a = w.lora_a,
-                            .b = w.lora_b,
-                            .parts = parts,
-                            .scale = config.lora.scale(),
-                            .u = u,
-                            .dx = product.dx,
-                            .da = gradients.lora_a,
-                            .db = gradients.lora_b,
-                            .accumulate = product.accumulate});
-    product.x = product.add = product.dx;  // x may be overwritten, and without dweight is not read
+void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradients gradients) {
+  LinearBackward& gemm = gradients.gemm;
+  if (layer.weights.lora_a) {
+    check(!gemm.dweight, "a weight with an adapter is frozen, and was given a gradient");
+    stream.run(LoraBackward{.dy = gemm.dy,
+                            .x = gemm.x,
+                            .a = layer.weights.lora_a,
+                            .b = layer.weights.lora_b,
+                            .parts = layer.parts,
+                            .scale = layer.scale,
+                            .u = layer.u,
+                            .dx = gemm.dx,
+                            .da = gradients.adapter.lora_a,
+                            .db = gradients.adapter.lora_b,
+                            .accumulate = gemm.accumulate});
+    gemm.x = gemm.add = gemm.dx;  // x may be overwritten, and without dweight is not read
   }
-  quantise_factors(stream, w.fp8, product);
-  stream.run(product);
+  quantise_operands(stream, layer.fp8, gemm);
+  stream.run(gemm);
 }
 
 void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,

@@ -5,17 +5,27 @@
 #include <string>
 
 #include "kernels/stream.h"
+#include "model/fp8_linear.h"
 #include "model/part.h"
 
 namespace tessera {
 
-// What a linear layer computes: `product`, and on top of that its adapter. `u`, [N, P r], is kept for the
-// backward; none without an adapter.
-void linear_forward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
-                    const LayerParts& parts, const Tensor& u, LinearForward product);
-void linear_backward(const Stream& stream, const ModelConfig& config, const LinearWeights& w,
-                     const LinearWeights& gradients, const LayerParts& parts, const Tensor& u,
-                     LinearBackward product);
+// A linear layer, its adapter, and what it has for FP8
+struct LinearLayer {
+  const LinearWeights& weights;
+  const Fp8Linear& fp8;
+  LayerParts parts;  // outputs of the layers that it is
+  Tensor u = {};     // [N, P r], kept for the backward; none without an adapter
+  float scale = 0;   // of the adapter
+};
+
+// What a linear layer computes: `gemm`, and on top of that its adapter.
+void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForward gemm);
+struct LinearGradients {
+  LinearBackward gemm;           // with the gradients of weight and bias
+  const LinearWeights& adapter;  // lora_a and lora_b are the gradients of these
+};
+void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradients gradients);
 
 // weight [O, C] += scale B A, of fp32 tensors on the host; `parts` as in LoraForward
 void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,

@@ -2,6 +2,7 @@
 // Sennrich, arXiv:1910.07467).
 #pragma once
 
+#include "kernels/stream.h"
 #include "model/part.h"
 
 namespace tessera {
@@ -16,32 +17,34 @@ struct NormSaved {
 };
 
 template <class W, class V>
-void visit_norm_weights(W& norm, const ModelConfig& config, const V& visitor) {
+void visit_norm_weights(W& norm, const ModelConfig& config, NormKind kind, const V& visitor) {
   visitor.vector("weight", config.channels, Init::kOne, norm.weight);
-  if (config.norm == NormKind::kLayerNorm) visitor.vector("bias", config.channels, Init::kZero, norm.bias);
+  if (kind == NormKind::kLayerNorm) visitor.vector("bias", config.channels, Init::kZero, norm.bias);
 }
 
-// `names` of y, mean and rstd
-template <class S, class Visit>
-void visit_norm_saved(S& norm, const ModelConfig& config, int64_t N, DType dtype, Stage stage,
-                      const std::array<const char*, 3>& names, Visit&& visit) {
-  visit(SavedInfo{stage, names[0], dtype, {N, config.channels}}, norm.y);
-  if (config.norm == NormKind::kLayerNorm) visit(SavedInfo{stage, names[1], DType::kF32, {N}}, norm.mean);
-  visit(SavedInfo{stage, names[2], DType::kF32, {N}}, norm.rstd);
-}
+struct Norm {
+  NormKind kind;
+  float epsilon;
+  const NormWeights& weights;
+  const NormSaved& saved;
+  Tensor x;  // [N, C]
+};
 
 // `fp8_y`, or none, gets y in FP8 as well.
-void norm_forward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                  const NormSaved& s, const Fp8Output& fp8_y);
+void norm_forward(const Stream& stream, const Norm& norm, const Fp8Output& fp8_y = {});
 
-// `linear` of the norm of its x
-void norm_first(const ModelConfig& config, const NormWeights& w, const NormSaved& s, FusedLinear& linear);
+// saved.y holds the gradient of y.
+struct NormBackward {
+  const NormWeights& gradients;
+  Tensor dx;               // add + the gradient of x
+  Tensor add = {};         // may be dx itself
+  Tensor dx_sum = {};      // gets the sum of dx's rows: the gradient of the last bias that was added to x
+  Fp8Output fp8_dx = {};   // gets dx in FP8 as well
+  bool accumulate = true;  // else gradients of parameters are overwritten
+};
+void norm_backward(const Stream& stream, const Norm& norm, const NormBackward& backward);
 
-// s.y holds the gradient of y. dx = add + the gradient of x; add may be dx itself, or none. dx_sum, or none,
-// is the gradient of the last bias that was added to x: it gets the sum of dx's rows. fp8_dx, or none, gets
-// dx in FP8 as well.
-void norm_backward(const Stream& stream, const ModelConfig& config, const NormWeights& w, const Tensor& x,
-                   const NormSaved& s, const NormWeights& gradients, const Tensor& dx, const Tensor& add,
-                   const Tensor& dx_sum, const Fp8Output& fp8_dx, bool accumulate);
+// The norm in front of a linear layer of a decode step, as a part of it
+void put_norm_in(const Norm& norm, FusedLinear& linear);
 
 }  // namespace tessera

@@ -16,6 +16,7 @@
 
 #include "kernels/base/arena.h"
 #include "model/attention.h"
+#include "model/block_spec.h"
 #include "model/freeze.h"
 #include "model/mlp.h"
 #include "model/norm.h"
@@ -35,7 +36,6 @@ struct Params {
   std::vector<BlockParams> blocks;
   NormWeights norm;
   Tensor head_weight;  // [padded V, C]; none if the logits use the token table
-  Fp8Linear head_fp8;  // of the classifier, see LinearWeights
 
   std::vector<Tensor> buckets;  // the tensors above are views of these: see ParamLayout
 
@@ -48,11 +48,11 @@ inline constexpr const char *kTokenTable = "token_table", *kPositionTable = "pos
 
 // Calls visit(ParamInfo, Tensor&) for every weight of a block, or every adapter.
 template <class B, class V>
-void visit_block_weights(B& block, const ModelConfig& config, const V& visitor) {
-  visit_norm_weights(block.norm1, config, visitor.of(ParamPart::kNorms).below("norm1"));
+void visit_block_weights(B& block, const ModelConfig& config, const BlockSpec& spec, const V& visitor) {
+  visit_norm_weights(block.norm1, config, spec.norm, visitor.of(ParamPart::kNorms).below("norm1"));
   visit_attention_weights(block.attention, config, visitor.of(ParamPart::kAttention).below("attention"));
-  visit_norm_weights(block.norm2, config, visitor.of(ParamPart::kNorms).below("norm2"));
-  visit_mlp_weights(block.mlp, config, visitor.of(ParamPart::kMlp).below("mlp"));
+  visit_norm_weights(block.norm2, config, spec.norm, visitor.of(ParamPart::kNorms).below("norm2"));
+  visit_mlp_weights(block.mlp, config, spec, visitor.of(ParamPart::kMlp).below("mlp"));
 }
 
 // Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward; adapters come last, so
@@ -67,12 +67,13 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
   const auto inside = [&](size_t l) {
     return ParamVisitor(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
   };
-  for (size_t l = 0; l < params.blocks.size(); ++l) visit_block_weights(params.blocks[l], config, inside(l));
-  visit_norm_weights(params.norm, config, outside.of(ParamPart::kNorms).below("norm"));
+  for (size_t l = 0; l < params.blocks.size(); ++l)
+    visit_block_weights(params.blocks[l], config, block_spec(config, l), inside(l));
+  visit_norm_weights(params.norm, config, config.norm, outside.of(ParamPart::kNorms).below("norm"));
   if (!config.tied)
     outside.of(ParamPart::kHead).matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
   for (size_t l = 0; config.lora && l < params.blocks.size(); ++l)
-    visit_block_weights(params.blocks[l], config, inside(l).adapters(config.lora));
+    visit_block_weights(params.blocks[l], config, block_spec(config, l), inside(l).adapters(config.lora));
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment

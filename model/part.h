@@ -1,20 +1,16 @@
-// What the parts of a model share: how a weight is described, and the stages of a block that a backward may
-// recompute.
+// What the parts of a model share: how a weight is described.
 //
-// A part is a struct of weights (the same struct holds their gradients) and a struct of what its forward
-// keeps, with one visit of each; its forward and its backward stand side by side. Allocation, initial values,
-// weight decay, counts, names and checkpoints are walks over the visits.
+// A part is a struct of weights, with one visit of them; the same struct holds their gradients. Allocation,
+// initial values, weight decay, counts, names and checkpoints are walks over the visits.
 #pragma once
 
 #include <array>
 #include <numeric>
 #include <string>
 
-#include "kernels/base/memory_tag.h"
 #include "kernels/base/words.h"
-#include "kernels/stream.h"
+#include "kernels/ops.h"
 #include "model/config.h"
-#include "model/fp8_linear.h"
 
 namespace tessera {
 
@@ -55,16 +51,9 @@ struct ParamInfo {
   LayerParts layers = {};  // of an adapter: the outputs of the layers that are one matrix
 };
 
-// How the backward of a part writes the gradients of its parameters
-struct WriteGradients {
-  bool accumulate = true;   // else they are overwritten
-  bool branch_bias = true;  // else the norm that wrote the gradient of the branch has summed that of its bias
-};
-
 struct LinearWeights {
   Tensor weight, bias;    // [O, I] [O]; bias: none where the model has none
   Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
-  Fp8Linear fp8 = {};     // of a training step; no parameter
 };
 
 // Calls visit(ParamInfo, Tensor&) for weights whose names begin with a prefix, or for the adapters of these
@@ -119,29 +108,6 @@ class ParamVisitor {
   int64_t block_;
   ParamPart part_;
   const LoraConfig* adapters_;  // none: the weights
-};
-
-// The steps of a block's forward, in their order. Each can be run again from what earlier ones wrote.
-enum class Stage : uint8_t {
-  kNorm1,
-  kQkv,  // with the rotation
-  kAttention,
-  kOut,  // W_O and the residual
-  kNorm2,
-  kExpand,
-  kActivation,  // of a gated MLP; else a part of kExpand
-  kContract,    // and the residual: the output of the block
-};
-inline constexpr std::array kStages = {Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,
-                                       Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract};
-
-// A tensor that a forward keeps
-struct SavedInfo {
-  Stage stage;  // that writes it
-  const char* name;
-  DType dtype;
-  Shape shape;
-  MemoryTag tag = MemoryTag::kActivations;
 };
 
 }  // namespace tessera

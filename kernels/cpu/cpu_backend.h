@@ -35,7 +35,7 @@ void run(const AttentionBackward& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);
 void run(const RotaryAppend& a, const Launch& on);
 void run(const DecodeAttention& a, const Launch& on);
-void run(const Chain& a, const Launch& on);
+void run(const FusedDecodeStep& a, const Launch& on);
 void run(const SampleTokens& a, const Launch& on);
 void run(const ApplyDropout& a, const Launch& on);
 void run(const CrossEntropy& a, const Launch& on);

@@ -90,8 +90,8 @@ void run(const DecodeAttention& a, const Launch& /*on*/) {
       }
 }
 
-void run(const Chain& a, const Launch& on) {
-  for (const ChainedOp& op : a.operations) std::visit([&](const auto& each) { run(each, on); }, op);
+void run(const FusedDecodeStep& a, const Launch& on) {
+  for (const DecodeOp& op : a.operations) op.each_plain([&](const auto& one) { run(one, on); });
 }
 
 }  // namespace tessera::cpu

@@ -69,7 +69,7 @@ class CudaBackend final : public Backend {
   void run_op(const CacheAppend& a, const Launch& on);
   void run_op(const RotaryAppend& a, const Launch& on);
   void run_op(const DecodeAttention& a, const Launch& on);
-  void run_op(const Chain& a, const Launch& on);
+  void run_op(const FusedDecodeStep& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);

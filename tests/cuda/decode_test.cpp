@@ -358,8 +358,12 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
     const Model one = decoding(pair.on_cuda.model(), cache, stream.backend().traits());
     const Tensor tokens = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {1, 1}),
                  logits = arena.alloc(MemoryTag::kData, "logits", DType::kBF16, {1, model.padded_vocab()});
-    const DecodeStep step = prepare_decode(stream, arena, one, cache, tokens,
-                                           allocate_saved(arena, model, one.plan, Keep::nothing()), logits);
+    const DecodeStep step = prepare_decode(stream, arena,
+                                           {.model = one,
+                                            .cache = cache,
+                                            .tokens = tokens,
+                                            .saved = allocate_saved(arena, one, Keep::nothing()),
+                                            .logits = logits});
     ASSERT_TRUE(step.memory);
     DecodeStep one_by_one = step;
     one_by_one.memory = {};

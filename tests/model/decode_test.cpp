@@ -27,9 +27,10 @@ std::vector<Variant> all_variants() {
 struct Whole {
   Whole(const ModelConfig& config, AttentionKind attention) : loud(config, attention) {
     Arena::Scope scope(loud.arena);
-    const Saved saved = allocate_saved(loud.arena, config, loud.model.plan, Keep::nothing());
-    forward(loud.cpu, loud.model, {.tokens = loud.tokens, .targets = {}}, saved);
-    logits_forward(loud.cpu, loud.model, saved.norm.y, logits);
+    const Saved saved = allocate_saved(loud.arena, loud.model, Keep::nothing());
+    const Batch batch{.tokens = loud.tokens, .targets = {}};
+    forward(loud.cpu, {.model = loud.model, .batch = batch, .saved = saved});
+    logits_forward(loud.cpu, {.model = loud.model, .rows = saved.norm.y, .logits = logits});
   }
 
   // A cache whose rows are NaN, so that one that is read before it is written shows
@@ -53,7 +54,12 @@ struct Whole {
   }
   void read(const KvCache& slot, int64_t index, int64_t start, int64_t count, const Tensor& found) {
     slot.starts.as<int32_t>()[0] = static_cast<int32_t>(start);
-    prefill(loud.cpu, loud.arena, loud.model, slot, text(index, start, count), start, found);
+    prefill(loud.cpu, loud.arena,
+            {.model = loud.model,
+             .cache = slot,
+             .tokens = text(index, start, count),
+             .start = start,
+             .logits = found});
   }
 
   LoudModel loud;
@@ -107,11 +113,13 @@ TEST(Decode, HasTheLogitsOfAWholeForwardInSlotsOfDifferentLengths) {
     Whole whole(variant.model, AttentionKind::kFlash);
     const KvCache cache = whole.cache(slots, kTokens);
     const Model model = decoding(whole.loud.model, cache, {});
-    const Saved saved = allocate_saved(whole.loud.arena, model.config, model.plan, Keep::nothing());
+    const Saved saved = allocate_saved(whole.loud.arena, model, Keep::nothing());
     const Tensor tokens = whole.loud.make.poisoned({slots, 1}),
                  logits = whole.loud.make.poisoned({slots, model.config.padded_vocab()});
     const Tensor ids{.data = tokens.data, .dtype = DType::kI32, .shape = tokens.shape};
-    const DecodeStep all = prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits);
+    const DecodeStep all =
+        prepare_decode(whole.loud.cpu, whole.loud.arena,
+                       {.model = model, .cache = cache, .tokens = ids, .saved = saved, .logits = logits});
     int32_t* starts = cache.starts.as<int32_t>();
     for (int64_t step = 0; step < kTokens; ++step) {
       for (int64_t slot = 0; slot < slots; ++slot) {
@@ -142,11 +150,13 @@ TEST(Decode, LeavesIdleSlotsAlone) {
   for (const KvCache::Layer& layer : idle.layers)
     before.push_back({whole.loud.make.copy_of(layer.k), whole.loud.make.copy_of(layer.v)});
   const Model model = decoding(whole.loud.model, cache, {});
-  const Saved saved = allocate_saved(whole.loud.arena, model.config, model.plan, Keep::nothing());
+  const Saved saved = allocate_saved(whole.loud.arena, model, Keep::nothing());
   const Tensor ids = whole.loud.make.tokens({2, 1}, kPlain.vocab_size);
   cache.starts.as<int32_t>()[0] = 5;
   cache.starts.as<int32_t>()[1] = -1;
-  decode(whole.loud.cpu, prepare_decode(whole.loud.cpu, whole.loud.arena, model, cache, ids, saved, logits));
+  decode(whole.loud.cpu,
+         prepare_decode(whole.loud.cpu, whole.loud.arena,
+                        {.model = model, .cache = cache, .tokens = ids, .saved = saved, .logits = logits}));
   for (size_t l = 0; l < before.size(); ++l) {
     EXPECT_EQ(std::memcmp(idle.layers[l].k.data, before[l].k.data, before[l].k.bytes()), 0);
     EXPECT_EQ(std::memcmp(idle.layers[l].v.data, before[l].v.data, before[l].v.bytes()), 0);

@@ -17,16 +17,17 @@ struct LoudModel {
   LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
       : model{.config = config,
               .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
-              .plan = choose_attention({.kind = attention,
-                                        .shape = {.batch = kBatch,
-                                                  .tokens = kTokens,
-                                                  .heads = config.heads,
-                                                  .head_dim = config.head_dim,
-                                                  .mask = {/*is_causal=*/true, !document_lengths.empty()},
-                                                  .kv_heads = config.kv_heads},
-                                        .dtype = DType::kF32,
-                                        .device = {},
-                                        .dropout = config.dropout.attention > 0}),
+              .attention =
+                  choose_attention({.kind = attention,
+                                    .shape = {.batch = kBatch,
+                                              .tokens = kTokens,
+                                              .heads = config.heads,
+                                              .head_dim = config.head_dim,
+                                              .mask = {/*is_causal=*/true, !document_lengths.empty()},
+                                              .kv_heads = config.kv_heads},
+                                    .dtype = DType::kF32,
+                                    .device = {},
+                                    .dropout = config.dropout.attention > 0}),
               .angles = allocate_angles(cpu, arena, config, kTokens)},
         grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
         reference(config) {
@@ -48,8 +49,13 @@ struct LoudModel {
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
     const auto count = static_cast<float>(counted(ids(targets)));
-    train_batch(cpu, arena, model, {tokens, targets, documents}, make.scalar(1 / count), losses, grads,
-                reference.dropout);
+    train_batch(cpu, arena,
+                {.model = model,
+                 .batch = {tokens, targets, documents},
+                 .gradient_scale = make.scalar(1 / count),
+                 .losses = losses,
+                 .grads = grads,
+                 .dropout = reference.dropout});
     double sum = 0;
     for (const float loss : floats(losses)) sum += static_cast<double>(loss);
     return sum / static_cast<double>(count);

@@ -112,7 +112,7 @@ class Bench {
     arena.record();
     TrainState state(*be, arena, shape);
     state.walk_step();
-    const char* saved_name = state.model().plan.saved_name;
+    const char* saved_name = state.model().attention.of(0).saved_name;
     return {shape, step_memory(arena.ledger(), saved_name), saved_name};
   }
 

@@ -123,9 +123,9 @@ OpCost cost(const AttentionBackward& a) {
 OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
 OpCost cost(const RotaryAppend& a) { return cost(a.rotary) + cost(a.append); }
 OpCost cost(const DecodeAttention& a) { return moved(a.q, a.y); }
-OpCost cost(const Chain& a) {
+OpCost cost(const FusedDecodeStep& a) {
   OpCost all;
-  for (const ChainedOp& op : a.operations) all += std::visit([](const auto& one) { return cost(one); }, op);
+  for (const DecodeOp& op : a.operations) op.each_plain([&](const auto& one) { all += cost(one); });
   return all;
 }
 OpCost cost(const SampleTokens& a) { return moved(a.logits); }

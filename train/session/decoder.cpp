@@ -48,7 +48,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
-  const Saved saved = allocate_saved(arena, model_.config, model_.plan, Keep::nothing());
+  const Saved saved = allocate_saved(arena, model_, Keep::nothing());
   logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
                         {slots, model_.config.padded_vocab()});
   prompt_logits_ =
@@ -65,10 +65,20 @@ Decoder::Decoder(Session& session, const Settings& settings)
   drawn_ = host_.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
   copy_to(session.stream(), std::vector<int32_t>(static_cast<size_t>(slots), -1), cache_.starts);
   const Stream& stream = session.stream();
-  step_ = prepare_decode(stream, arena, model_, cache_, tokens_.view({slots, 1}), saved, logits_,
-                         settings_.separate_kernels);
+  step_ = prepare_decode(stream, arena,
+                         {.model = model_,
+                          .cache = cache_,
+                          .tokens = tokens_.view({slots, 1}),
+                          .saved = saved,
+                          .logits = logits_,
+                          .separate_kernels = settings_.separate_kernels});
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
   read_ = stream.backend().make_graph(stream.queue(), [this, stream] { decode(stream, step_); });
+}
+
+std::string Decoder::kernels_text() const {
+  if (is_one_kernel()) return "one kernel a token";
+  return "separate kernels a token: " + step_.why_separate_kernels;
 }
 
 void Decoder::record_sample(const SamplingRule& rule, uint64_t seed) {
@@ -156,8 +166,12 @@ void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<in
   for (int64_t first = 0; first < count; first += settings_.prefill) {
     const int64_t T = std::min(settings_.prefill, count - first), start = before + first;
     copy_to(stream, std::array{static_cast<int32_t>(start)}, own.starts);
-    prefill(stream, arena, session_.model(), own, prompt.rows(first, T).view({1, T}), start,
-            first + T == count ? logits_.rows(slot, 1) : Tensor{});
+    prefill(stream, arena,
+            {.model = session_.model(),
+             .cache = own,
+             .tokens = prompt.rows(first, T).view({1, T}),
+             .start = start,
+             .logits = first + T == count ? logits_.rows(slot, 1) : Tensor{}});
   }
   for (const int32_t token : tokens)
     if (token < settings_.known) seen[static_cast<size_t>(token / 32)] |= int32_t{1} << token % 32;

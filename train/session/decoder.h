@@ -50,7 +50,9 @@ class Decoder {
   std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
 
   const Settings& settings() const { return settings_; }
-  bool is_one_kernel() const { return bool{step_.memory}; }  // a step, of those that decode
+  bool is_one_kernel() const { return static_cast<bool>(step_.memory); }  // a step, of those that decode
+  // "one kernel a token", or "separate kernels a token: head dim 160: more than 128"
+  std::string kernels_text() const;
 
  private:
   // The text of the last start(): in its slot until another start() there, whatever was drawn after it

@@ -11,19 +11,20 @@
 namespace tessera {
 namespace {
 
-AttentionPlan plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch, int64_t tokens,
-                             bool documents, bool dropout = false) {
-  return choose_attention({.kind = s.attention,
-                           .shape = {.batch = batch,
-                                     .tokens = tokens,
-                                     .heads = s.model.heads,
-                                     .head_dim = s.model.head_dim,
-                                     .mask = {/*is_causal=*/true, documents},
-                                     .kv_heads = s.model.kv_heads},
-                           .dtype = s.dtype,
-                           .device = device,
-                           .deterministic = s.deterministic,
-                           .dropout = dropout});
+AttentionPlans plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch,
+                              int64_t tokens, bool documents, bool dropout = false) {
+  return {s.model,
+          {.kind = s.attention,
+           .shape = {.batch = batch,
+                     .tokens = tokens,
+                     .heads = s.model.heads,
+                     .head_dim = s.model.head_dim,
+                     .mask = {/*is_causal=*/true, documents},
+                     .kv_heads = s.model.kv_heads},
+           .dtype = s.dtype,
+           .device = device,
+           .deterministic = s.deterministic,
+           .dropout = dropout}};
 }
 
 // What the kernels of any batch need, those of a backward too
@@ -45,7 +46,8 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
       model_{.config = shape.model,
              .params = layout_.params(
                  shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
-             .plan = plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
+             .attention =
+                 plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk} {
@@ -76,14 +78,14 @@ Model Session::training_model(Keep keep) const {
   Model model = model_;
   model.keep = keep;
   if (shape_.model.dropout.attention > 0)
-    model.plan = plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length,
-                                shape_.documents, true);
+    model.attention = plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length,
+                                     shape_.documents, true);
   return model;
 }
 
 Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.plan = plan_attention(shape_, stream_.backend().traits(), batch, tokens, documents);
+  model.attention = plan_attention(shape_, stream_.backend().traits(), batch, tokens, documents);
   return model;
 }
 
@@ -113,7 +115,8 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
   copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
   copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
   copy_documents(stream_, sequences.documents, T, batch.documents);
-  evaluate_batch(stream_, arena_, model_at(count, T, shape_.documents), batch, found);
+  evaluate_batch(stream_, arena_,
+                 {.model = model_at(count, T, shape_.documents), .batch = batch, .losses = found});
   return host_losses(stream_, found);
 }
 
@@ -124,12 +127,13 @@ std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t
   const Model model = model_at(1, T, /*documents=*/false);
   const Tensor device_tokens = arena_.alloc(MemoryTag::kData, "prompt", DType::kI32, {1, T});
   copy_ids(stream_, Ids::kTokens, tokens, shape_.model.vocab_size, device_tokens);
-  const Saved saved = allocate_saved(arena_, shape_.model, model.plan, Keep::nothing());
-  forward(stream_, model, {.tokens = device_tokens, .targets = {}}, saved);
+  const Saved saved = allocate_saved(arena_, model, Keep::nothing());
+  const Batch batch{.tokens = device_tokens, .targets = {}};
+  forward(stream_, {.model = model, .batch = batch, .saved = saved});
   const int64_t V = shape_.model.vocab_size, padded = shape_.model.padded_vocab();
   const Shape logits_shape{count, padded};
   const Tensor logits = arena_.alloc(MemoryTag::kActivations, "logits", shape_.dtype, logits_shape);
-  logits_forward(stream_, model, saved.norm.y.rows(T - count, count), logits);
+  logits_forward(stream_, {.model = model, .rows = saved.norm.y.rows(T - count, count), .logits = logits});
   std::vector<float> host(static_cast<size_t>(count * padded));
   stream_.run(Copy{logits, {host.data(), DType::kF32, logits_shape, Device::kCpu}});
   stream_.synchronize();

@@ -25,8 +25,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       comm_(comm ? comm : alone_.get()),
       session_(be, arena, shape.session(), shape.parts(), shape.freeze),
       model_(session_.training_model(shape.keep)),
-      fp8_(arena, shape.model, shape.fp8, model_.params,
-           {.rows = shape.rows(),
+      fp8_(arena, model_,
+           {.config = shape.fp8,
+            .rows = shape.rows(),
             .logit_rows =
                 shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
             .rank = comm_->rank(),
@@ -200,9 +201,15 @@ void TrainState::compute(const MicroStep& micro_step) {
   Batch batch{.tokens = tokens_.device().rows(0, 1).view(shape),
               .targets = targets_.device().rows(0, 1).view(shape)};
   if (documents) batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
-  train_batch(stream(), arena_, model_, batch, gradient_scale_.device(),
-              losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}), grads_, micro_step.dropout,
-              micro_step.hooks, /*accumulate=*/!micro_step.first);
+  train_batch(stream(), arena_,
+              {.model = model_,
+               .batch = batch,
+               .gradient_scale = gradient_scale_.device(),
+               .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
+               .grads = grads_,
+               .dropout = micro_step.dropout,
+               .hooks = micro_step.hooks,
+               .accumulate = !micro_step.first});
 }
 
 bool TrainState::can_record(const MicroStep& micro_step) const {

@@ -1,33 +1,33 @@
 // The ring in shared memory through which a block's weights, keys and values come, in the order in which its
-// stages need them. Some warps load, as far ahead as there is room; the others wait for an entry, read it,
-// and give it back. Entries have any size: they lie one behind another, and begin again where the rest is
-// short.
+// instructions need them. Some warps load, as far ahead as there is room; the others wait for an entry,
+// read it, and give it back. Entries have any size: they lie one behind another, and begin again where the
+// rest is short.
 #pragma once
 
 #include <cstddef>
 
 #include "kernels/attention/decode/kernel.cuh"
-#include "kernels/chain/stages.h"
-#include "kernels/cuda/chain/args.h"
-#include "kernels/cuda/chain/ptx.cuh"
+#include "kernels/cuda/decode_step/args.h"
+#include "kernels/cuda/decode_step/ptx.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/decode_step/instructions.h"
 #include "kernels/hopper/tensor_map.h"
 
-namespace tessera::cuda::chain {
+namespace tessera::cuda::decode_step {
 
-using namespace tessera::chain;
+using namespace tessera::decode_step;
 using hopper::kPanel;
 
 inline constexpr uint32_t kEntries = 32;  // under way, at most
-inline constexpr int kGroup = 4;          // tiles of a linear stage whose outputs are finished together
+inline constexpr int kGroup = 4;          // tiles of a linear instruction whose outputs are finished together
 inline constexpr int kBatch = 4;          // entries of W that are in registers together
 inline constexpr int kMostRows = 4;       // of A: see linear.cuh
 inline constexpr int kStepColumns = 32, kSliceSteps = kChunk / kStepColumns / kWarps;  // of a warp in a chunk
 inline constexpr uint32_t kLoaders = 4;                                                // warps that load
 inline constexpr int kComputeThreads = kWarps * kWarp, kThreads = kComputeThreads + kLoaders * kWarp;
 inline constexpr int kComputeBarrier = 1;
-inline constexpr uint32_t kStamps = 65535;  // there are
+inline constexpr uint32_t kFlags = 65535;  // there are
 
 // Sums of each warp for the rows of A and the outputs of a group of tiles
 using Partial = float[kWarps][kMostRows][kGroup * kTileRows];
@@ -41,14 +41,14 @@ struct Shared {
   float2 angles[kMostHeadDim / 2];
 };
 
-// A stage in registers: one batch of reads of constant memory, and none later
-__device__ __forceinline__ Stage fetch(const KernelArgs& a, int i) {
-  uint32_t words[sizeof(Stage) / 4];
-  Stage s;
-  memcpy(words, &a.stages[i], sizeof(Stage));
+// An instruction in registers: one batch of reads of constant memory, and none later
+__device__ __forceinline__ Instruction fetch(const KernelArgs& a, int i) {
+  uint32_t registers[sizeof(Instruction) / 4];
+  Instruction s;
+  memcpy(registers, &a.instructions[i], sizeof(Instruction));
 #pragma unroll
-  for (uint32_t& word : words) ptx::opaque(word);
-  memcpy(&s, words, sizeof(Stage));
+  for (uint32_t& one : registers) ptx::opaque(one);
+  memcpy(&s, registers, sizeof(Instruction));
   return s;
 }
 
@@ -56,21 +56,21 @@ __device__ __forceinline__ Stage fetch(const KernelArgs& a, int i) {
 struct Block {
   const KernelArgs& a;
   Shared& shared;
-  uint32_t* words;
+  uint32_t* values;
   uint32_t at, ring;  // shared addresses of `shared` and of the ring
   uint8_t* region;    // behind the ring: x, or what attention needs
-  uint32_t run, first_stamp;
+  uint32_t run, first_flag;
   int start;  // the token's place
 
-  // Words of stage i: never 0, and not those of the 65,534 stages before
-  __device__ __forceinline__ uint32_t stamp(int i) const {
-    const uint32_t own = first_stamp + i;
-    return own <= kStamps ? own : own - kStamps;
+  // The flag of instruction i: never 0, and not that of the 65,534 instructions before
+  __device__ __forceinline__ uint32_t flag(int i) const {
+    const uint32_t own = first_flag + i;
+    return own <= kFlags ? own : own - kFlags;
   }
-  // Of words that not every run writes: they differ for a year of runs
-  __device__ __forceinline__ uint32_t long_stamp(int i) const { return run * a.count + i + 1; }
+  // The flag of values that not every run writes: it differs for a year of runs
+  __device__ __forceinline__ uint32_t long_flag(int i) const { return run * a.count + i + 1; }
   // The first tile of this block; it has every gridDim.x-th
-  __device__ __forceinline__ int first_tile(const Stage& s) const {
+  __device__ __forceinline__ int first_tile(const Instruction& s) const {
     const int tile = static_cast<int>(blockIdx.x) - s.first;
     return tile < 0 ? tile + static_cast<int>(gridDim.x) : tile;
   }
@@ -87,8 +87,8 @@ struct Block {
   __device__ __forceinline__ uint32_t partial(uint32_t group) const {
     return at + offsetof(Shared, partial) + group % 2 * sizeof(Partial);
   }
-  __device__ __forceinline__ uint32_t stats(uint32_t stage) const {
-    return at + offsetof(Shared, stats) + stage % 2 * sizeof(Shared::stats[0]);
+  __device__ __forceinline__ uint32_t stats(uint32_t instruction) const {
+    return at + offsetof(Shared, stats) + instruction % 2 * sizeof(Shared::stats[0]);
   }
   static __device__ __forceinline__ uint32_t address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -101,22 +101,22 @@ struct Block {
 __host__ __device__ constexpr int pitch_of(int elements) { return (2 * elements + 127) / 128 * 128 + 64; }
 
 // The rows of W of a tile. With SwiGLU rows 0 to 3 are gates, rows 4 to 7 the same rows of up.
-__device__ __forceinline__ bool is_gated(const Stage& s) {
+__device__ __forceinline__ bool is_gated(const Instruction& s) {
   return s.epilogue == FusedLinear::Epilogue::kSwiglu;
 }
 // The rows of W that an entry has room for, and the bytes from one to the next
-__device__ __forceinline__ int slots_of(const Stage& s) {
+__device__ __forceinline__ int slots_of(const Instruction& s) {
   return is_gated(s) ? kTileRows / 2 + s.tile_outputs : s.tile_outputs;
 }
-__device__ __forceinline__ int entry_pitch(const Stage& s) { return pitch_of(min(s.C, kChunk)); }
+__device__ __forceinline__ int entry_pitch(const Instruction& s) { return pitch_of(min(s.C, kChunk)); }
 
 // The tiles of keys and values of a warp: 16 keys
 template <int kWidth_>
 struct AttendTile {
-  static constexpr int kWidth = kWidth_, kElement = 2, kWarps = tessera::chain::kWarps, kKeys = 16;
+  static constexpr int kWidth = kWidth_, kElement = 2, kWarps = tessera::decode_step::kWarps, kKeys = 16;
 };
 
-// Such a tile of keys or values in shared memory, as the copy engine writes it: panels of 128 bytes of each
+// Such a tile of keys or values in shared memory, as TMA writes it: panels of 128 bytes of each
 // key, their chunks of 16 bytes with the swizzle of 128 bytes
 template <int kWidth>
 struct CachedRows {
@@ -131,13 +131,13 @@ struct CachedRows {
   }
 };
 
-// What a block does of an attention stage: some units of a head of keys and values. Few keys take one block,
-// for a merge costs as much as they do.
+// What a block does of an attention instruction: some units of a head of keys and values. Few keys take
+// one block, for a merge costs as much as they do.
 struct AttendTask {
   int head, part, parts, first, end;  // units
   bool exists;
 
-  __device__ __forceinline__ AttendTask(const Block& b, const Stage& s) {
+  __device__ __forceinline__ AttendTask(const Block& b, const Instruction& s) {
     constexpr int kUnitsAlone = 2;
     const int units = (b.start + kUnitKeys) / kUnitKeys, task = b.first_tile(s);
     parts = units <= kUnitsAlone ? 1 : min(units, static_cast<int>(gridDim.x) / b.a.kv_heads);
@@ -158,12 +158,12 @@ class Loader {
   __device__ __forceinline__ Loader(const Block& block, uint32_t index)
       : b_(block), policy_(ptx::policy_of_once()), index_(index), lane_(threadIdx.x % kWarp) {}
 
-  __device__ __forceinline__ void linear(const Stage& s) {
+  __device__ __forceinline__ void linear(const Instruction& s) {
     const int first = b_.first_tile(s);
     if (first >= s.tiles) return;
     const auto* weight = static_cast<const bf16*>(s.weight);
-    if (s.norm != StageNorm::kNone) {  // a vector a warp
-      const uint32_t bytes = 2 * s.C, vectors = s.norm == StageNorm::kLayerNorm ? 2 : 1,
+    if (s.norm != InstructionNorm::kNone) {  // a vector a warp
+      const uint32_t bytes = 2 * s.C, vectors = s.norm == InstructionNorm::kLayerNorm ? 2 : 1,
                      to = take(static_cast<int>(vectors * bytes)), full = b_.full(next_);
       const bool mine = index_ < vectors;
       if (lane_ == 0) ptx::mbarrier_arrive_expect(full, mine ? bytes : 0);
@@ -188,11 +188,11 @@ class Loader {
         if (elements % kStepColumns != 0) {  // whole steps are multiplied
           if (mine)
             for (int i = elements; i % kStepColumns != 0; i += 8) ptx::store_shared(to + 2 * i, uint4{});
-          ptx::fence_shared_for_async();  // later the copy engine writes there
+          ptx::fence_shared_for_async();  // later TMA writes there
           __syncwarp();                   // the zeros are there before the barrier says so
         }
         if (lane_ == 0) ptx::mbarrier_arrive_expect(full, rows * 2 * elements);
-        __syncwarp();  // the bytes are announced before they come
+        __syncwarp();  // the bytes are announced before they arrive
         if (mine) ptx::load_bytes_once(to, from + c, 2 * elements, full, policy_);
         ++next_;
       }
@@ -202,7 +202,7 @@ class Loader {
   // The keys before the new token, which is no part of the cache yet. What lies behind them in a tile is of
   // nobody: attend() does not use it.
   template <int kWidth>
-  __device__ __forceinline__ void attend(const Stage& s) {
+  __device__ __forceinline__ void attend(const Instruction& s) {
     using Rows = CachedRows<kWidth>;
     const AttendTask task(b_, s);
     if (!task.exists) return;
@@ -221,7 +221,7 @@ class Loader {
       const bool mine = tile < tiles;
       const int count = __popc(__ballot_sync(kWholeWarp, mine));
       if (lane_ == 0) ptx::mbarrier_arrive_expect(full, count * Rows::kBytes / boxes);
-      __syncwarp();  // the bytes are announced before they come
+      __syncwarp();  // the bytes are announced before they arrive
       if (mine)
         ptx::load_panel(to + (tile * 2 + of_values) * Rows::kBytes + panel * Rows::kPanelBytes, map, full,
                         panel * kPanel, first + tile * AttendTile<kWidth>::kKeys, task.head,
@@ -286,12 +286,12 @@ struct Reader {
 
 __device__ __forceinline__ void compute_sync() { ptx::barrier_sync(kComputeBarrier, kComputeThreads); }
 
-// Waits for words that another block writes. A run that waits for a second has lost a word: better none.
-struct Patience {
+// Bounds a spin wait: a run that waits for a second waits for a value that nobody writes, and is ended.
+struct SpinLimit {
   uint32_t left = 1u << 23;
-  __device__ __forceinline__ void spend() {
+  __device__ __forceinline__ void count() {
     if (--left == 0) __trap();
   }
 };
 
-}  // namespace tessera::cuda::chain
+}  // namespace tessera::cuda::decode_step

@@ -1,5 +1,5 @@
-// PTX of the chain kernel, beside that of the attention kernels: one instruction, one wrapper. Sections: PTX
-// ISA 9.0.
+// PTX of the persistent decode kernel, beside that of the attention kernels: one instruction, one wrapper.
+// Sections: PTX ISA 9.0.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tessera::ptx {
 
-// Words that other multiprocessors write while this kernel runs: read and written where all see them, in no
-// order with others (9.7.9.8 ld, 9.7.9.11 st)
+// Flagged values that other multiprocessors write while this kernel runs: read and written where all see
+// them, in no order with others (9.7.9.8 ld, 9.7.9.11 st)
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* from) {
   uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");

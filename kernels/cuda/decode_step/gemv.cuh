@@ -1,22 +1,22 @@
-// A warp's part of the products of a row x with W: see linear.cuh.
+// A warp's part of a GEMV, a row x times W^T: see linear.cuh.
 #pragma once
 
-#include "kernels/cuda/chain/words.cuh"
+#include "kernels/cuda/decode_step/flags.cuh"
 
-namespace tessera::cuda::chain {
+namespace tessera::cuda::decode_step {
 
 __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 // Rows of A: x; with a norm x g and its rest; with LayerNorm g and h, too
-__host__ __device__ constexpr int rows_of(StageNorm norm) {
-  return norm == StageNorm::kNone ? 1 : norm == StageNorm::kRmsNorm ? 2 : kMostRows;
+__host__ __device__ constexpr int rows_of(InstructionNorm norm) {
+  return norm == InstructionNorm::kNone ? 1 : norm == InstructionNorm::kRmsNorm ? 2 : kMostRows;
 }
-__host__ __device__ constexpr int x_bytes(StageNorm norm, int elements) {
+__host__ __device__ constexpr int x_bytes(InstructionNorm norm, int elements) {
   return rows_of(norm) * pitch_of(elements);
 }
 
-// A warp's columns of a chunk: whole steps of a product. Columns behind those of W and x are zeros.
+// A warp's columns of a chunk: whole k-steps of the mma. Columns behind those of W and x are zeros.
 struct Slice {
   int begin, steps;
 
@@ -27,14 +27,14 @@ struct Slice {
   }
 };
 
-// What a lane reads of a stage's operands
+// What a lane reads of an instruction's operands
 struct Operands {
   uint32_t x;  // shared address of the lane's row of A; rows behind the last are computed and not used
   uint32_t w;  // from the begin of an entry to the lane's row of W, likewise
   int chunks;
   Slice full, last;
 
-  __device__ __forceinline__ Operands(const Block& b, const Stage& s)
+  __device__ __forceinline__ Operands(const Block& b, const Instruction& s)
       : chunks((s.C + kChunk - 1) / kChunk), full(kChunk), last(s.C - (chunks - 1) * kChunk) {
     const int row = threadIdx.x % kWarp / 4, bytes = threadIdx.x % 4 * 16;
     x = Block::address(b.region) + min(row, rows_of(s.norm) - 1) * pitch_of(s.C) + bytes;
@@ -57,17 +57,17 @@ struct Own {
   }
 };
 
-// Of eight columns of a row of A their pairs lie in the order 0, 2, 1, 3: see Products
+// Of eight columns of a row of A their pairs lie in the order 0, 2, 1, 3: see Accumulators
 __device__ __forceinline__ void store_four(uint32_t row, int column, uint2 elements) {
   const uint32_t to = row + column / 8 * 16 + column % 8;
   ptx::store_shared(to, elements.x), ptx::store_shared(to + 8, elements.y);
 }
 
-// The norm's weight g for a lane's columns of each chunk. Of LayerNorm g and h become rows of A.
+// The norm's weight g for a lane's columns of each chunk. With LayerNorm g and h also become rows of A.
 struct NormWeights {
   uint2 g[kMostNormed / kChunk];
 
-  __device__ __forceinline__ void take(const Block& b, const Stage& s, const Operands& of, uint32_t x,
+  __device__ __forceinline__ void take(const Block& b, const Instruction& s, const Operands& of, uint32_t x,
                                        Reader& reader) {
     const uint32_t from = reader.wait(b), pitch = pitch_of(s.C);
 #pragma unroll
@@ -76,7 +76,7 @@ struct NormWeights {
       if (!own.exists) continue;
       const bool is_column = own.column < s.C;
       g[i] = is_column ? ptx::load_shared_uint2(from + 2 * own.column) : uint2{};
-      if (s.norm != StageNorm::kLayerNorm) continue;
+      if (s.norm != InstructionNorm::kLayerNorm) continue;
       const uint2 h = is_column ? ptx::load_shared_uint2(from + 2 * (s.C + own.column)) : uint2{};
       store_four(x + 2 * pitch, own.column, g[i]);
       store_four(x + 3 * pitch, own.column, h);
@@ -85,29 +85,29 @@ struct NormWeights {
   }
 };
 
-// This warp's columns of x in kChunks chunks, from chunk `first` on, to shared memory, once they have come.
-// Adds to a lane's sums of x and of its squares.
+// This warp's columns of x in kChunks chunks, from chunk `first` on, to shared memory, once they have
+// their flags. Adds to a lane's sums of x and of its squares.
 template <int kChunks>
-__device__ __forceinline__ void take_chunks(const Block& b, const Stage& s, const Operands& of, uint32_t x,
-                                            const NormWeights& norm, int first, float2& sums) {
-  const uint32_t stamp = b.stamp(s.x_from), pitch = pitch_of(s.C);
+__device__ __forceinline__ void take_chunks(const Block& b, const Instruction& s, const Operands& of,
+                                            uint32_t x, const NormWeights& norm, int first, float2& sums) {
+  const uint32_t flag = b.flag(s.x_from), pitch = pitch_of(s.C);
   const uint32_t* from[kChunks];
-  bool exists[kChunks];  // and has to come; other columns are 0
+  bool exists[kChunks];  // and is waited for; other columns are 0
   uint4 raw[kChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     const Own own(of, first + i);
-    from[i] = b.words + s.x + own.column;
+    from[i] = b.values + s.x + own.column;
     exists[i] = own.exists && own.column < s.C;
-    raw[i] = {stamp, stamp, stamp, stamp};
+    raw[i] = {flag, flag, flag, flag};
     if (exists[i]) raw[i] = ptx::load_relaxed_uint4(from[i]);
   }
-  wait_for_all(
+  spin_until(
       [&] {
-        bool come = true;
+        bool ready = true;
 #pragma unroll
-        for (const uint4& words : raw) come = come && has_come(words, stamp);
-        return come;
+        for (const uint4& packed : raw) ready = ready && has_flag(packed, flag);
+        return ready;
       },
       [&] {
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ void take_chunks(const Block& b, const Stage& s, cons
   for (int i = 0; i < kChunks; ++i) {
     const Own own(of, first + i);
     uint2 elements = elements_of(raw[i]);
-    if (s.norm != StageNorm::kNone) {
+    if (s.norm != InstructionNorm::kNone) {
       const float values[4] = {value_of(raw[i].x), value_of(raw[i].y), value_of(raw[i].z),
                                value_of(raw[i].w)};
       const float scaled[4] = {values[0] * low_of(norm.g[i].x), values[1] * high_of(norm.g[i].x),
@@ -133,7 +133,7 @@ __device__ __forceinline__ void take_chunks(const Block& b, const Stage& s, cons
     if (own.exists) store_four(x, own.column, elements);
   }
 }
-__device__ __forceinline__ float2 take_x(const Block& b, const Stage& s, const Operands& of, uint32_t x,
+__device__ __forceinline__ float2 take_x(const Block& b, const Instruction& s, const Operands& of, uint32_t x,
                                          const NormWeights& norm) {
   constexpr int kAtOnce = kMostNormed / kChunk;
   float2 sums = {};
@@ -159,10 +159,10 @@ struct Weights {
   }
 };
 
-// This warp's products of an entry with the rows of A. Of four registers an mma takes two for the rows 0 to 7
+// This warp's sums of an entry times the rows of A. Of four registers an mma takes two for the rows 0 to 7
 // of A and two for the rows 8 to 15, of which there are none. So the four registers with 8 columns of x serve
 // two mma: lanes 4 r to 4 r + 3 have row r's results of one in d[0] and d[1], of the other in d[2] and d[3].
-struct Products {
+struct Accumulators {
   float d[2][4] = {};
 
   // Of row r, in lanes 4 r to 4 r + 3
@@ -197,8 +197,8 @@ __device__ __forceinline__ void with_count(int n, F f) {
   }
 }
 
-// The products of `count` entries, the first of which is of `chunk`. What can be read ahead is.
-__device__ __forceinline__ void multiply(Products (&products)[kBatch], const Operands& of, int chunk,
+// Multiplies `count` entries, the first of which is of `chunk`. What can be read ahead is.
+__device__ __forceinline__ void multiply(Accumulators (&sums)[kBatch], const Operands& of, int chunk,
                                          int count, const Weights (&weights)[kBatch]) {
   if (of.chunks == 1) {  // all with the same x
     with_count<kSliceSteps>(of.last.steps, [&]<int kSteps>() {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void multiply(Products (&products)[kBatch], const Ope
       load_x(x, of, 0, of.last);
       with_count<kBatch>(count, [&]<int kEntries>() {
 #pragma unroll
-        for (int i = 0; i < kEntries; ++i) products[i].add(x, weights[i]);
+        for (int i = 0; i < kEntries; ++i) sums[i].add(x, weights[i]);
       });
     });
     return;
@@ -220,7 +220,7 @@ __device__ __forceinline__ void multiply(Products (&products)[kBatch], const Ope
         chunk = of.after(chunk);
       }
 #pragma unroll
-      for (int i = 0; i < kEntries; ++i) products[i].add(x[i], weights[i]);
+      for (int i = 0; i < kEntries; ++i) sums[i].add(x[i], weights[i]);
     });
     return;
   }
@@ -231,10 +231,10 @@ __device__ __forceinline__ void multiply(Products (&products)[kBatch], const Ope
     with_count<kSliceSteps>(slice.steps, [&]<int kSteps>() {
       uint4 x[kSteps];
       load_x(x, of, chunk, slice);
-      products[i].add(x, weights[i]);
+      sums[i].add(x, weights[i]);
     });
     chunk = of.after(chunk);
   }
 }
 
-}  // namespace tessera::cuda::chain
+}  // namespace tessera::cuda::decode_step

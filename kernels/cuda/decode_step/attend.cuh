@@ -1,17 +1,18 @@
-// An attention stage: the new token's query heads, its key and its value are normed, rotated and appended to
-// the cache, and attention over it is shared out among blocks as in kernels/attention/decode/kernel.cuh.
+// An attention instruction: the new token's query heads, its key and its value are normed, rotated and
+// appended to the cache, and attention over it is shared out among blocks as in
+// kernels/attention/decode/kernel.cuh.
 //
 //   each block, for some units of a head of keys and values:       q: [heads of the group, D], k, v: [D]
-//     words -> norm -> rotation -> shared memory; the block with the last unit also appends k and v
+//     flagged values -> norm -> rotation -> shared memory; the block with the last unit also appends k and v
 //     each warp, for its 16 keys of a unit: MmaHeads; the new key and value become a row of their tile
 //     the warps' sums become one -> y where one block has all keys of the head, else a part
 //   each block, for some elements of y of the head: the sum of its parts
 // So y of a head is there when all blocks of the head have stored their parts and read those of the others.
 #pragma once
 
-#include "kernels/cuda/chain/linear.cuh"
+#include "kernels/cuda/decode_step/linear.cuh"
 
-namespace tessera::cuda::chain {
+namespace tessera::cuda::decode_step {
 
 template <int kWidth>
 struct AttendMemory {
@@ -27,8 +28,8 @@ struct AttendMemory {
         v(k + kWidth) {}
 };
 
-// One head of the new token, by a warp: from words to shared memory, and to the cache if there is one
-__device__ __forceinline__ void place_head(const Block& b, const uint32_t* from, uint32_t stamp,
+// One head of the new token, by a warp: from flagged values to shared memory, and to `cached` if that is given
+__device__ __forceinline__ void place_head(const Block& b, const uint32_t* from, uint32_t flag,
                                            const bf16* norm, float epsilon, bool rotates, bf16* to,
                                            bf16* cached) {
   constexpr int kPairs = 2;  // of a lane
@@ -41,28 +42,28 @@ __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from,
     if (!norm || !exists(i)) continue;
     low_weight[i] = static_cast<float>(norm[at]), high_weight[i] = static_cast<float>(norm[at + pairs]);
   }
-  uint32_t low_word[kPairs], high_word[kPairs];
+  uint32_t low_packed[kPairs], high_packed[kPairs];
   const auto load = [&] {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const uint32_t* own = from + lane + i * kWarp;
-      if (exists(i)) low_word[i] = ptx::load_relaxed(own), high_word[i] = ptx::load_relaxed(own + pairs);
+      if (exists(i)) low_packed[i] = ptx::load_relaxed(own), high_packed[i] = ptx::load_relaxed(own + pairs);
     }
   };
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) low_word[i] = high_word[i] = stamp;
+  for (int i = 0; i < kPairs; ++i) low_packed[i] = high_packed[i] = flag;
   load();
-  wait_for_all(
+  spin_until(
       [&] {
-        bool come = true;
+        bool ready = true;
 #pragma unroll
         for (int i = 0; i < kPairs; ++i)
-          come = come && has_come(low_word[i], stamp) && has_come(high_word[i], stamp);
-        return come;
+          ready = ready && has_flag(low_packed[i], flag) && has_flag(high_packed[i], flag);
+        return ready;
       },
       load);
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) low[i] = value_of(low_word[i]), high[i] = value_of(high_word[i]);
+  for (int i = 0; i < kPairs; ++i) low[i] = value_of(low_packed[i]), high[i] = value_of(high_packed[i]);
   if (norm) {
     float squares = 0;
 #pragma unroll
@@ -89,22 +90,22 @@ __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from,
 
 // The heads of the group, and of the last part also k and v: a warp takes every kWarps-th
 template <int kWidth>
-__device__ __forceinline__ void place_heads(const Block& b, const Stage& s, const AttendTask& task,
+__device__ __forceinline__ void place_heads(const Block& b, const Instruction& s, const AttendTask& task,
                                             const AttendMemory<kWidth>& memory) {
   const int D = b.a.head_dim, group = b.a.group, K = b.a.kv_heads, H = K * group;
-  const uint32_t stamp = b.stamp(s.x_from);
-  const uint32_t* heads = b.words + s.x;
+  const uint32_t flag = b.flag(s.x_from);
+  const uint32_t* heads = b.values + s.x;
   const bool rotates = b.a.angles != nullptr;
   const int64_t row = (int64_t{b.start} * K + task.head) * D;
   for (int job = threadIdx.x / kWarp; job < group + (task.last() ? 2 : 0); job += kWarps) {
     if (job < group) {
-      place_head(b, heads + (task.head * group + job) * D, stamp, static_cast<const bf16*>(s.norm_weight),
+      place_head(b, heads + (task.head * group + job) * D, flag, static_cast<const bf16*>(s.norm_weight),
                  s.epsilon, rotates, memory.q + job * kWidth, nullptr);
     } else if (job == group) {
-      place_head(b, heads + (H + task.head) * D, stamp, static_cast<const bf16*>(s.norm_bias), s.epsilon,
+      place_head(b, heads + (H + task.head) * D, flag, static_cast<const bf16*>(s.norm_bias), s.epsilon,
                  rotates, memory.k, static_cast<bf16*>(const_cast<void*>(s.weight)) + row);
     } else {
-      place_head(b, heads + (H + K + task.head) * D, stamp, nullptr, 0, false, memory.v,
+      place_head(b, heads + (H + K + task.head) * D, flag, nullptr, 0, false, memory.v,
                  static_cast<bf16*>(const_cast<void*>(s.bias)) + row);
     }
   }
@@ -112,12 +113,12 @@ __device__ __forceinline__ void place_heads(const Block& b, const Stage& s, cons
 
 // y of a head from its parts, of which this block takes every parts-th run of elements. Neighbouring lanes
 // have the parts of an element.
-__device__ __forceinline__ void merge_parts(const Block& b, const Stage& s, int index,
+__device__ __forceinline__ void merge_parts(const Block& b, const Instruction& s, int index,
                                             const AttendTask& task) {
   const int D = b.a.head_dim, elements = b.a.group * D, run = (elements + task.parts - 1) / task.parts;
   const int lanes = min(kWarp, 1 << (kWarp - __clz(task.parts - 1)));  // of an element
   const int begin = task.part * run, end = min(begin + run, elements);
-  const uint32_t stamp = b.long_stamp(index);
+  const uint32_t flag = b.long_flag(index);
   const int first_part = static_cast<int>(threadIdx.x) & (lanes - 1);
   for (int first = begin; first < end; first += kComputeThreads / lanes) {
     const int i = first + static_cast<int>(threadIdx.x) / lanes, head = i / D;
@@ -127,12 +128,12 @@ __device__ __forceinline__ void merge_parts(const Block& b, const Stage& s, int 
       const bool exists = i < end && part < task.parts;
       const uint32_t *lse_at = b.a.part_lse + (of_head * b.a.group + head) * 2,
                      *o_at = b.a.parts + (int64_t{of_head} * elements + i) * 2;
-      uint2 lse = {__float_as_uint(-INFINITY), stamp}, own = {0, stamp};
+      uint2 lse = {__float_as_uint(-INFINITY), flag}, own = {0, flag};
       const auto load = [&] {
         if (exists) lse = ptx::load_relaxed_uint2(lse_at), own = ptx::load_relaxed_uint2(o_at);
       };
       load();
-      wait_for_all([&] { return lse.y == stamp && own.y == stamp; }, load);
+      spin_until([&] { return lse.y == flag && own.y == flag; }, load);
       const float raised = fmaxf(offset, __uint_as_float(lse.x)), zero = attention::decode::finite(raised),
                   old = ptx::exp2(offset - zero), factor = ptx::exp2(__uint_as_float(lse.x) - zero);
       offset = raised;
@@ -148,13 +149,13 @@ __device__ __forceinline__ void merge_parts(const Block& b, const Stage& s, int 
       o += __shfl_xor_sync(kWholeWarp, o, distance);
     }
     if (first_part == 0 && i < end)
-      ptx::store_relaxed(b.words + s.y + task.head * elements + i,
-                         word_of(sum == 0 ? 0 : o / sum, b.stamp(index)));
+      ptx::store_relaxed(b.values + s.y + task.head * elements + i,
+                         flagged(sum == 0 ? 0 : o / sum, b.flag(index)));
   }
 }
 
 template <int kWidth>
-__device__ __forceinline__ void attend(const Block& b, const Stage& s, int index, Reader& reader) {
+__device__ __forceinline__ void attend(const Block& b, const Instruction& s, int index, Reader& reader) {
   using Tile = AttendTile<kWidth>;
   using Rows = CachedRows<kWidth>;
   const AttendTask task(b, s);
@@ -174,11 +175,11 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
           ptx::store_shared(keys.chunk(row, lane), reinterpret_cast<const uint4*>(memory.k)[lane]);
           ptx::store_shared(values.chunk(row, lane), reinterpret_cast<const uint4*>(memory.v)[lane]);
         }
-        // Behind it lies what the cache happens to hold. take() skips the keys, but multiplies the values by
-        // 0.
+        // The rest of the tile holds whatever the cache does. take() skips those keys, but multiplies the
+        // values by 0.
         for (int i = lane; i < (Tile::kKeys - 1 - row) * Rows::kChunks; i += kWarp)
           ptx::store_shared(values.chunk(row + 1 + i / Rows::kChunks, i % Rows::kChunks), uint4{});
-        ptx::fence_shared_for_async();  // the copy engine may write next where this warp wrote
+        ptx::fence_shared_for_async();  // TMA may write next where this warp wrote
         __syncwarp();                   // every lane reads the rows
       }
       heads.take(keys, values, row + 1);
@@ -187,7 +188,7 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
   }
   heads.store(memory.sums, group);
   compute_sync();  // every thread reads the sums of all warps
-  const uint32_t stamp = b.stamp(index), of_part = b.long_stamp(index);
+  const uint32_t flag = b.flag(index), of_part = b.long_flag(index);
   const int pairs = D / 2;
   const int64_t part = int64_t{task.head} * task.parts + task.part;
   constexpr int kWarpsOfHead = kMostHeadDim / 2 / kWarp;
@@ -197,8 +198,8 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
     float lse;
     const float2 o = attention::decode::add_warps(memory.sums, head, column, lse);
     if (task.parts == 1) {
-      ptx::store_relaxed(b.words + s.y + (task.head * group + head) * D + column,
-                         uint2{word_of(o.x, stamp), word_of(o.y, stamp)});
+      ptx::store_relaxed(b.values + s.y + (task.head * group + head) * D + column,
+                         uint2{flagged(o.x, flag), flagged(o.y, flag)});
       continue;
     }
     ptx::store_relaxed(b.a.parts + ((part * group + head) * D + column) * 2,
@@ -207,7 +208,7 @@ __device__ __forceinline__ void attend(const Block& b, const Stage& s, int index
       ptx::store_relaxed(b.a.part_lse + (part * group + head) * 2, uint2{__float_as_uint(lse), of_part});
   }
   if (task.parts > 1) merge_parts(b, s, index, task);
-  compute_sync();  // the next stage writes where the sums were
+  compute_sync();  // the next instruction writes where the sums were
 }
 
-}  // namespace tessera::cuda::chain
+}  // namespace tessera::cuda::decode_step

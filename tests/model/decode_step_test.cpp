@@ -1,11 +1,13 @@
-// A decode step as one kernel: the stages that its operations become, run here as the kernel runs them but in
-// plain loops, against the operations one by one; and which steps become one.
+// A decode step as one kernel: the instructions that its operations become, run here as the kernel runs
+// them but in plain loops, against the operations one by one; and which steps become one kernel, and why
+// others do not.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 
-#include "kernels/chain/translate.h"
+#include "kernels/decode_step/lower.h"
 #include "model/decode.h"
 #include "model/rope.h"
 #include "tests/model_variants.h"
@@ -15,24 +17,24 @@
 namespace tessera::testing {
 namespace {
 
-using chain::Args;
-using chain::Stage;
-using chain::StageKind;
-using chain::StageNorm;
+using decode_step::Args;
+using decode_step::Instruction;
+using decode_step::InstructionKind;
+using decode_step::InstructionNorm;
 using Epilogue = FusedLinear::Epilogue;
 
-// Stages over fp32 tensors. A word that a stage reads must be of the stage that it names.
-class StagesInPlainLoops {
+// Instructions over fp32 tensors. A value that one reads must be of the instruction that it names.
+class InPlainLoops {
  public:
-  explicit StagesInPlainLoops(const Args& args) : a_(args) {}
+  explicit InPlainLoops(const Args& args) : a_(args) {}
 
   void run() {
     for (int i = 0; i < a_.count; ++i) {
-      const Stage& s = a_.stages[i];
+      const Instruction& s = a_.instructions[i];
       std::vector<float> y;
-      if (s.kind == StageKind::kEmbed) y = embed(s);
-      if (s.kind == StageKind::kLinear) y = linear(s);
-      if (s.kind == StageKind::kAttend) y = attend(s);
+      if (s.kind == InstructionKind::kEmbed) y = embed(s);
+      if (s.kind == InstructionKind::kLinear) y = linear(s);
+      if (s.kind == InstructionKind::kAttend) y = attend(s);
       if (s.plain) {
         std::ranges::copy(y, static_cast<float*>(s.plain));
         EXPECT_EQ(i + 1, a_.count);
@@ -41,25 +43,26 @@ class StagesInPlainLoops {
       }
     }
   }
-  size_t words() const { return words_.size(); }
+  size_t values() const { return values_.size(); }
 
  private:
   static const float* floats(const void* p) { return static_cast<const float*>(p); }
   int64_t place() const { return *a_.starts; }
 
-  void write(uint32_t first, const std::vector<float>& y, int stage) {
+  void write(uint32_t first, const std::vector<float>& y, int writer) {
     EXPECT_EQ(first % 4, 0u);
-    if (words_.size() < first + y.size()) words_.resize(first + y.size()), writers_.resize(words_.size(), -1);
-    std::ranges::copy(y, words_.begin() + first);
-    std::fill_n(writers_.begin() + first, y.size(), stage);
+    if (values_.size() < first + y.size())
+      values_.resize(first + y.size()), writers_.resize(values_.size(), -1);
+    std::ranges::copy(y, values_.begin() + first);
+    std::fill_n(writers_.begin() + first, y.size(), writer);
   }
-  std::vector<float> read(uint32_t first, int count, int stage) const {
-    for (int i = 0; i < count; ++i) EXPECT_EQ(writers_.at(first + i), stage);
-    return {words_.begin() + first, words_.begin() + first + count};
+  std::vector<float> read(uint32_t first, int count, int writer) const {
+    for (int i = 0; i < count; ++i) EXPECT_EQ(writers_.at(first + i), writer);
+    return {values_.begin() + first, values_.begin() + first + count};
   }
 
-  std::vector<float> embed(const Stage& s) const {
-    EXPECT_GE(s.tiles * 32 * chain::kWarps, s.O);
+  std::vector<float> embed(const Instruction& s) const {
+    EXPECT_GE(s.tiles * 32 * decode_step::kWarps, s.O);
     std::vector<float> y(static_cast<size_t>(s.O));
     for (int c = 0; c < s.O; ++c)
       y[c] =
@@ -67,16 +70,16 @@ class StagesInPlainLoops {
     return y;
   }
 
-  void norm(const Stage& s, std::vector<float>& x) const {
+  void norm(const Instruction& s, std::vector<float>& x) const {
     double mean = 0, squares = 0;
-    if (s.norm == StageNorm::kLayerNorm) mean = std::accumulate(x.begin(), x.end(), 0.0) / s.C;
+    if (s.norm == InstructionNorm::kLayerNorm) mean = std::accumulate(x.begin(), x.end(), 0.0) / s.C;
     for (const float v : x) squares += (v - mean) * (v - mean);
     const double rstd = 1 / std::sqrt(squares / s.C + s.epsilon);
     for (int c = 0; c < s.C; ++c)
       x[c] = static_cast<float>((x[c] - mean) * rstd * floats(s.norm_weight)[c] +
-                                (s.norm == StageNorm::kLayerNorm ? floats(s.norm_bias)[c] : 0));
+                                (s.norm == InstructionNorm::kLayerNorm ? floats(s.norm_bias)[c] : 0));
   }
-  double product(const Stage& s, const std::vector<float>& x, int64_t row) const {
+  double product(const Instruction& s, const std::vector<float>& x, int64_t row) const {
     double sum = s.bias ? floats(s.bias)[row] : 0;
     for (int c = 0; c < s.C; ++c) sum += double{floats(s.weight)[row * s.C + c]} * x[c];
     return sum;
@@ -96,13 +99,13 @@ class StagesInPlainLoops {
     }
     fail("no such epilogue");
   }
-  std::vector<float> linear(const Stage& s) const {
+  std::vector<float> linear(const Instruction& s) const {
     const bool gated = s.epilogue == Epilogue::kSwiglu;
-    EXPECT_LE(s.tile_outputs, gated ? chain::kTileRows / 2 : chain::kTileRows);
+    EXPECT_LE(s.tile_outputs, gated ? decode_step::kTileRows / 2 : decode_step::kTileRows);
     std::vector<float> x = read(s.x, s.C, s.x_from), y(static_cast<size_t>(s.O));
-    if (s.norm != StageNorm::kNone) norm(s, x);
+    if (s.norm != InstructionNorm::kNone) norm(s, x);
     std::vector<float> add;
-    if (s.add != chain::kNoWords) add = read(s.add, s.O, s.add_from);
+    if (s.add != decode_step::kNowhere) add = read(s.add, s.O, s.add_from);
     int outputs = 0;
     for (int tile = 0; tile < s.tiles; ++tile)
       for (int o = tile * s.tile_outputs; o < std::min((tile + 1) * s.tile_outputs, s.O); ++o, ++outputs) {
@@ -114,7 +117,7 @@ class StagesInPlainLoops {
     return y;
   }
 
-  void rotate(const Stage& s, std::vector<float>& all, int head, const void* weight) const {
+  void rotate(const Instruction& s, std::vector<float>& all, int head, const void* weight) const {
     const int D = a_.head_dim;
     float* x = all.data() + head * D;
     double squares = 0;
@@ -128,7 +131,7 @@ class StagesInPlainLoops {
       x[i + D / 2] = high * angle[0] + low * angle[1];
     }
   }
-  std::vector<float> attend(const Stage& s) const {
+  std::vector<float> attend(const Instruction& s) const {
     const int D = a_.head_dim, K = a_.kv_heads, H = K * a_.group;
     std::vector<float> heads = read(s.x, (H + 2 * K) * D, s.x_from), y(static_cast<size_t>(H * D));
     for (int h = 0; h < H + K; ++h) rotate(s, heads, h, h < H ? s.norm_weight : s.norm_bias);
@@ -153,7 +156,7 @@ class StagesInPlainLoops {
   }
 
   const Args& a_;
-  std::vector<float> words_;
+  std::vector<float> values_;
   std::vector<int> writers_;
 };
 
@@ -175,14 +178,17 @@ struct Step {
         cache(allocate_kv_cache(arena, config, dtype, slots, config.context)),
         one(decoding({.config = config,
                       .params = layout.params(config, buckets),
-                      .plan = {.dtype = dtype},
-
+                      .attention = AttentionPlan{.dtype = dtype},
                       .angles = allocate_angles(stream, arena, config, config.context)},
                      cache, backend.traits())),
         tokens(arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {slots, 1})),
         logits(arena.alloc(MemoryTag::kActivations, "logits", dtype, {slots, config.padded_vocab()})),
-        step(prepare_decode(stream, arena, one, cache, tokens,
-                            allocate_saved(arena, config, one.plan, Keep::nothing()), logits)) {}
+        step(prepare_decode(stream, arena,
+                            {.model = one,
+                             .cache = cache,
+                             .tokens = tokens,
+                             .saved = allocate_saved(arena, one, Keep::nothing()),
+                             .logits = logits})) {}
   Stream stream;
   ParamLayout layout;
   std::vector<Tensor> buckets;
@@ -201,7 +207,7 @@ double error_of(const std::vector<float>& found, const std::vector<float>& wante
   return std::sqrt(error / size);
 }
 
-TEST(Chain, StagesComputeWhatTheOperationsDo) {
+TEST(FusedDecodeStep, InstructionsComputeWhatTheOperationsDo) {
   for (const auto& [name, model] : models())
     for (const int blocks : {5, 132}) {
       SCOPED_TRACE(fmt::format("{}, {} blocks", name, blocks));
@@ -222,10 +228,10 @@ TEST(Chain, StagesComputeWhatTheOperationsDo) {
                                  value = values_of(of.cache.layers[2].v);
         std::fill_n(of.logits.as<float>(), of.logits.numel(), 0.0f);
         const Tensor memory = make.zeros({1 << 20});
-        const Args args = chain::translate(of.step.operations, memory, blocks);
-        StagesInPlainLoops stages(args);
-        stages.run();
-        EXPECT_LE(args.words + stages.words(), args.parts);
+        const Args args = decode_step::lower(of.step.operations, memory, blocks);
+        InPlainLoops in_loops(args);
+        in_loops.run();
+        EXPECT_LE(args.values + in_loops.values(), args.parts);
         EXPECT_LT(error_of(values_of(of.logits), logits), tolerance::kCachedLogits) << "at " << place;
         EXPECT_LT(error_of(values_of(of.cache.layers[2].k), key), tolerance::kCachedLogits);
         EXPECT_LT(error_of(values_of(of.cache.layers[2].v), value), tolerance::kCachedLogits);
@@ -233,47 +239,74 @@ TEST(Chain, StagesComputeWhatTheOperationsDo) {
     }
 }
 
-// Of all stages together, blocks have equally many tiles, but for one
-TEST(Chain, TilesGoRoundTheBlocks) {
+// Of all instructions together, blocks have equally many tiles, but for one
+TEST(FusedDecodeStep, TilesGoRoundTheBlocks) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Arena arena = Arena::host();
   const Step of(*cpu, arena, gpt2(), DType::kF32, 1);
   HostTensors make;
-  const Args args = chain::translate(of.step.operations, make.zeros({1 << 20}), 9);
+  const Args args = decode_step::lower(of.step.operations, make.zeros({1 << 20}), 9);
   std::vector<int> of_block(9);
   for (int i = 0; i < args.count; ++i)
-    for (int tile = 0; tile < args.stages[i].tiles; ++tile) ++of_block[(args.stages[i].first + tile) % 9];
+    for (int tile = 0; tile < args.instructions[i].tiles; ++tile)
+      ++of_block[(args.instructions[i].first + tile) % 9];
   EXPECT_LE(std::ranges::max(of_block) - std::ranges::min(of_block), 1);
 }
 
-TEST(Chain, OneRowOfBf16OnHopperIsOneKernel) {
-  const auto memory_of = [](const ModelConfig& model, const DeviceTraits& device, DType dtype,
-                            int64_t slots) {
-    const std::unique_ptr<Backend> plan = make_plan_backend(device);
-    Arena arena = Arena::plan(device.device);
-    const Step of(*plan, arena, model, dtype, slots);
-    const int64_t bytes = chain_bytes(of.step.operations, device);
-    EXPECT_EQ(static_cast<int64_t>(of.step.memory.bytes()), (bytes + 3) / 4 * 4);
-    return bytes;
-  };
-  const DeviceTraits hopper{Device::kCuda, 90, "H100"}, ampere{Device::kCuda, 80, "A100"};
+struct Planned {
+  int64_t bytes;
+  std::string why_not;
+};
+Planned plan_of(const ModelConfig& model, const DeviceTraits& device, DType dtype, int64_t slots) {
+  const std::unique_ptr<Backend> plan = make_plan_backend(device);
+  Arena arena = Arena::plan(device.device);
+  const Step of(*plan, arena, model, dtype, slots);
+  const int64_t bytes = decode_step_bytes(of.step.operations, device);
+  EXPECT_EQ(static_cast<int64_t>(of.step.memory.bytes()), (bytes + 3) / 4 * 4);
+  EXPECT_EQ(bytes > 0, of.step.why_separate_kernels.empty()) << of.step.why_separate_kernels;
+  return {bytes, of.step.why_separate_kernels};
+}
+const DeviceTraits kH100{Device::kCuda, 90, "H100"}, kA100{Device::kCuda, 80, "A100"};
+
+TEST(FusedDecodeStep, OneRowOfBf16OnHopperIsOneKernel) {
   for (const auto& [name, model] : models()) {
     SCOPED_TRACE(name);
-    EXPECT_GT(memory_of(model, hopper, DType::kBF16, 1), 0);
-    EXPECT_EQ(memory_of(model, hopper, DType::kBF16, 2), 0);
-    EXPECT_EQ(memory_of(model, hopper, DType::kF32, 1), 0);
-    EXPECT_EQ(memory_of(model, ampere, DType::kBF16, 1), 0);
-    EXPECT_EQ(memory_of(model, {}, DType::kF32, 1), 0);
+    EXPECT_GT(plan_of(model, kH100, DType::kBF16, 1).bytes, 0);
+    EXPECT_EQ(plan_of(model, kH100, DType::kBF16, 2).bytes, 0);
+    EXPECT_EQ(plan_of(model, kH100, DType::kF32, 1).bytes, 0);
+    EXPECT_EQ(plan_of(model, kA100, DType::kBF16, 1).bytes, 0);
+    EXPECT_EQ(plan_of(model, {}, DType::kF32, 1).bytes, 0);
   }
-  ModelConfig wide = gpt2();
-  wide.head_dim = 136;
-  EXPECT_EQ(memory_of(wide, hopper, DType::kBF16, 1), 0);
-  ModelConfig grouped = gpt2();
-  grouped.heads = 9, grouped.kv_heads = 1, grouped.head_dim = 16;
-  EXPECT_EQ(memory_of(grouped, hopper, DType::kBF16, 1), 0);
+}
+
+TEST(FusedDecodeStep, SaysWhyItIsNotOneKernel) {
+  const auto why_not = [](const std::function<void(ModelConfig&)>& change, int64_t slots = 1) {
+    ModelConfig model = gpt2();
+    change(model);
+    return plan_of(model, kH100, DType::kBF16, slots).why_not;
+  };
+  EXPECT_EQ(why_not([](ModelConfig&) {}), "");
+  const auto expect_numbers = [](const std::string& why, int64_t found, int64_t limit) {
+    EXPECT_NE(why.find(std::to_string(found)), std::string::npos) << why;
+    EXPECT_NE(why.find(std::to_string(limit)), std::string::npos) << why;
+  };
+  expect_numbers(why_not([](ModelConfig& m) { m.head_dim = 136; }), 136, decode_step::kMostHeadDim);
+  expect_numbers(why_not([](ModelConfig& m) { m.heads = 9, m.kv_heads = 1, m.head_dim = 16; }), 9,
+                 decode_step::kMostGroup);
+  expect_numbers(why_not([](ModelConfig& m) { m.layers = 60; }), 60, decode_step::kMostAttends);
+  expect_numbers(why_not([](ModelConfig& m) { m.channels = 4104; }), 4104, decode_step::kMostNormed);
+  expect_numbers(why_not([](ModelConfig& m) { m.mlp_width = 16392; }), 16392, decode_step::kMostInputs);
+  EXPECT_NE(why_not([](ModelConfig&) {}, 3).find("3 texts"), std::string::npos);
+  EXPECT_NE(why_not([](ModelConfig& m) { m.lora = {.rank = 2}; }).find("LoRA"), std::string::npos);
+  EXPECT_NE(plan_of(gpt2(), kH100, DType::kF32, 1).why_not.find("fp32"), std::string::npos);
+  EXPECT_NE(plan_of(gpt2(), kA100, DType::kBF16, 1).why_not.find("8.0"), std::string::npos);
+}
+
+// Blocks write the same few buffers, however many they are.
+TEST(FusedDecodeStep, TakesTheMemoryOfOneBlock) {
   ModelConfig deep = gpt2();
-  deep.layers = 60;
-  EXPECT_EQ(memory_of(deep, hopper, DType::kBF16, 1), 0);
+  deep.layers = 12;
+  EXPECT_EQ(plan_of(deep, kH100, DType::kBF16, 1).bytes, plan_of(gpt2(), kH100, DType::kBF16, 1).bytes);
 }
 
 }  // namespace

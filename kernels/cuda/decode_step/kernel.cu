@@ -1,25 +1,26 @@
-// A decode step of one text as one kernel: a block on each multiprocessor goes through a table of stages.
+// A decode step of one text as one kernel: a block on each multiprocessor goes through a list of
+// instructions (kernels/decode_step).
 //
-// A step is a chain of small products, each of which needs all of the one before. As kernels they take
-// several times as long as their bytes: the memory is idle while a kernel ends, the next one starts, and its
-// first bytes come. Here
-//   four warps of each block ask for the block's share of the weights, keys and values, stage after stage, as
-//     far ahead as its ring in shared memory has room (ring.cuh): they wait for no result;
-//   the other warps compute (linear.cuh, attend.cuh). What they pass on are words of 32 bits, an element and
-//     the stamp of the stage and the run that wrote it. Who needs a word reads it until it has its stamp: no
-//     barrier, fence or flag stands between a value and its readers (as in NCCL's protocol LL).
-// A buffer of words may serve several stages one after another: a stage writes once it has read all of its x,
-// for which all blocks have read what was in the buffer before.
+// A step is a sequence of small GEMVs, each of which needs all results of the one before. As kernels they
+// take several times as long as their bytes: the memory is idle while a kernel ends, the next one starts,
+// and its first bytes arrive. Here
+//   four warps of each block ask for the block's share of the weights, keys and values, instruction after
+//     instruction, as far ahead as its ring in shared memory has room (ring.cuh): they wait for no result;
+//   the other warps compute (linear.cuh, attend.cuh). They pass on flagged values of 32 bits: an element, and
+//     the flag of the instruction and the run that wrote it. A reader spins until the value has its flag: no
+//     barrier or fence stands between a value and its readers (as in NCCL's LL protocol).
+// A buffer may serve several instructions one after another: an instruction writes once it has read all of
+// its x, for which all blocks have read what was in the buffer before.
 //
 // All blocks must be resident at once. Sums have one order: the same bits each time.
 #include <algorithm>
 #include <span>
 
-#include "kernels/cuda/chain/attend.cuh"
-#include "kernels/cuda/chain/kernel.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/decode_step/attend.cuh"
+#include "kernels/cuda/decode_step/kernel.h"
 
-namespace tessera::cuda::chain {
+namespace tessera::cuda::decode_step {
 namespace {
 
 constexpr int kLowestArch = 90;
@@ -31,9 +32,9 @@ template <int kWidth>
 __device__ __forceinline__ void load(const Block& b) {
   Loader loader(b, (threadIdx.x - kComputeThreads) / kWarp);
   for (int i = 0; i < b.a.count; ++i) {
-    const Stage s = fetch(b.a, i);
-    if (s.kind == StageKind::kLinear) loader.linear(s);
-    if (s.kind == StageKind::kAttend) loader.template attend<kWidth>(s);
+    const Instruction s = fetch(b.a, i);
+    if (s.kind == InstructionKind::kLinear) loader.linear(s);
+    if (s.kind == InstructionKind::kAttend) loader.template attend<kWidth>(s);
   }
 }
 
@@ -42,15 +43,15 @@ __device__ __forceinline__ void compute(const Block& b) {
   Reader reader;
   Turns turns;
   for (int i = 0; i < b.a.count; ++i) {
-    const Stage s = fetch(b.a, i);
+    const Instruction s = fetch(b.a, i);
     switch (s.kind) {
-      case StageKind::kEmbed:
+      case InstructionKind::kEmbed:
         embed(b, s, i);
         break;
-      case StageKind::kLinear:
+      case InstructionKind::kLinear:
         linear(b, s, i, reader, turns);
         break;
-      case StageKind::kAttend:
+      case InstructionKind::kAttend:
         attend<kWidth>(b, s, i, reader);
         break;
     }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void compute(const Block& b) {
 }
 
 template <int kWidth>
-__global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constant__ KernelArgs a) {
+__global__ __launch_bounds__(kThreads, 1) void decode_step_kernel(const __grid_constant__ KernelArgs a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ Shared shared;
@@ -68,14 +69,14 @@ __global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constan
   const uint32_t run = a.state[0];
   Block b{a,
           shared,
-          a.words,
+          a.values,
           Block::address(&shared),
           Block::address(ring),
           ring + a.ring_bytes,
           run,
-          run * a.count % kStamps + 1,
+          run * a.count % kFlags + 1,
           start};
-  ptx::opaque(b.words), ptx::opaque(b.at), ptx::opaque(b.ring);  // kept, not computed at each use
+  ptx::opaque(b.values), ptx::opaque(b.at), ptx::opaque(b.ring);  // kept, not computed at each use
   if (threadIdx.x < kEntries) {
     ptx::mbarrier_init(b.full(threadIdx.x), kLoaders);
     ptx::mbarrier_init(b.empty(threadIdx.x), kWarps);
@@ -99,8 +100,8 @@ __global__ __launch_bounds__(kThreads, 1) void chain_kernel(const __grid_constan
 
 // Maps of the caches; false where the driver refuses one
 bool map_caches(KernelArgs& args) {
-  for (const Stage& s : std::span(args.stages, static_cast<size_t>(args.count))) {
-    if (s.kind != StageKind::kAttend) continue;
+  for (const Instruction& s : std::span(args.instructions, static_cast<size_t>(args.count))) {
+    if (s.kind != InstructionKind::kAttend) continue;
     const auto [first, second] =
         std::minmax({static_cast<const bf16*>(s.weight), static_cast<const bf16*>(s.bias)});
     const View<void> cache{.data = const_cast<bf16*>(first),
@@ -125,9 +126,9 @@ struct SharedSizes {
 };
 SharedSizes shared_sizes(const Args& args, SharedSizes attend) {
   SharedSizes most = attend;
-  for (const Stage& s : std::span(args.stages, static_cast<size_t>(args.count))) {
-    if (s.kind != StageKind::kLinear) continue;
-    const int norm = s.norm == StageNorm::kNone ? 0 : 4 * s.C;
+  for (const Instruction& s : std::span(args.instructions, static_cast<size_t>(args.count))) {
+    if (s.kind != InstructionKind::kLinear) continue;
+    const int norm = s.norm == InstructionNorm::kNone ? 0 : 4 * s.C;
     most.entry = std::max({most.entry, norm, kTileRows * pitch_of(std::min(s.C, kChunk))});
     most.region = std::max(most.region, x_bytes(s.norm, s.C));
   }
@@ -136,7 +137,7 @@ SharedSizes shared_sizes(const Args& args, SharedSizes attend) {
 
 template <int kWidth>
 bool launch_width(KernelArgs& args, int blocks, cudaStream_t stream) {
-  const auto kernel = chain_kernel<kWidth>;
+  const auto kernel = decode_step_kernel<kWidth>;
   cudaFuncAttributes compiled{};
   TESSERA_CUDA(cudaFuncGetAttributes(&compiled, kernel));
   if (compiled.ptxVersion < kLowestArch) return false;  // a build for older GPUs has no code of it
@@ -170,4 +171,4 @@ bool launch(const Args& args, int blocks, cudaStream_t stream) {
   return args.head_dim <= 64 ? launch_width<64>(all, blocks, stream) : launch_width<128>(all, blocks, stream);
 }
 
-}  // namespace tessera::cuda::chain
+}  // namespace tessera::cuda::decode_step

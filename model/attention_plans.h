@@ -1,0 +1,46 @@
+// AttentionPlans: how the blocks of a model attend, one plan for each distinct BlockSpec.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kernels/attention/decode.h"
+#include "model/block_spec.h"
+
+namespace tessera {
+
+class AttentionPlans {
+ public:
+  AttentionPlans() = default;
+  AttentionPlans(const AttentionPlan& of_all) : distinct_{{.plan = of_all, .decode = {}}} {}
+  // The mask's window is each block's own, in place of that of `request`. Error: as choose_attention().
+  AttentionPlans(const ModelConfig& config, const AttentionRequest& request);
+  // Of one new token of each sequence over a cache. Error: as choose_decode().
+  static AttentionPlans decoding(const ModelConfig& config, const DecodeShape& shape, DType dtype,
+                                 const DeviceTraits& device);
+
+  const AttentionPlan& of(size_t layer) const { return at(layer).plan; }
+  const std::optional<DecodePlan>& decode_of(size_t layer) const { return at(layer).decode; }
+
+  // The same for all blocks
+  int64_t batch() const { return at(0).plan.shape.batch; }
+  int64_t tokens() const { return at(0).plan.shape.tokens; }
+  int64_t rows() const { return batch() * tokens(); }  // N
+  AttentionKind kind() const { return at(0).plan.kind; }
+  DType dtype() const { return at(0).plan.dtype; }
+  int64_t forward_workspace_bytes() const;  // of any block
+
+ private:
+  struct Plan {
+    AttentionPlan plan;
+    std::optional<DecodePlan> decode;
+  };
+  const Plan& at(size_t layer) const { return distinct_[of_block_.empty() ? 0 : of_block_[layer]]; }
+  template <class Choose>  // calls choose(spec) for each distinct spec
+  void choose_each(const ModelConfig& config, Choose&& choose);
+
+  std::vector<Plan> distinct_;
+  std::vector<size_t> of_block_;  // the plan of each block; empty: the first
+};
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+// BlockSpec: which variant of everything one block computes. The sizes are those of the ModelConfig.
+#pragma once
+
+#include "model/config.h"
+
+namespace tessera {
+
+struct BlockSpec {
+  int64_t window = 0;   // a query sees the last `window` keys, its own among them; 0: all keys before it
+  bool rotary = false;  // q and k are rotated
+  NormKind norm = NormKind::kLayerNorm;  // of both norms
+  Mlp mlp = Mlp::kGelu;                  // experts would be another value of this
+
+  bool gated() const { return mlp == Mlp::kSwiglu; }
+  bool operator==(const BlockSpec&) const = default;
+};
+
+// All blocks of a model are alike today. A difference between layers begins here.
+BlockSpec block_spec(const ModelConfig& config, size_t layer);
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#include "model/model.h"
+
+namespace tessera {
+namespace {
+
+const Fp8Linear kNotInFp8{};
+
+}  // namespace
+
+const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
+  return fp8 ? fp8->blocks[layer][static_cast<size_t>(stage)] : kNotInFp8;
+}
+
+const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }
+
+float attention_scale(const ModelConfig& config, size_t layer, float plans) {
+  const float scale = config.scale_attention ? plans : 1;
+  return config.scale_attention_by_layer ? scale / static_cast<float>(layer + 1) : scale;
+}
+
+Tensor by_sequence(const Model& model, const Tensor& rows) {
+  return rows.view({model.attention.batch(), model.attention.tokens(), rows.shape[1]});
+}
+
+void drop(const Pass& pass, ApplyDropout op) {
+  if (!op.dropout) return;
+  op.x = by_sequence(pass.model, op.x), op.y = by_sequence(pass.model, op.y);
+  if (op.add) op.add = by_sequence(pass.model, op.add);
+  pass.stream.run(op);
+}
+
+}  // namespace tessera

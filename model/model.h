@@ -1,0 +1,53 @@
+// Model: a transformer at a batch size, ready to run. Batch: what it reads. Pass: one run over a batch.
+#pragma once
+
+#include "kernels/stream.h"
+#include "model/attention_plans.h"
+#include "model/dropout.h"
+#include "model/fp8_linear.h"
+#include "model/keep.h"
+#include "model/params.h"
+
+namespace tessera {
+
+// One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
+struct Batch {
+  Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
+  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there
+  const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
+};
+
+// Everything that stays the same from step to step
+struct Model {
+  ModelConfig config;
+  Params params;             // dtype of the activations too
+  AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
+  Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
+  Keep keep = {};
+  int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
+  bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
+  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: see fp8.h
+
+  const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
+  const Fp8Linear& fp8_of_head() const;
+};
+
+// Of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
+float attention_scale(const ModelConfig& config, size_t layer, float plans);
+
+struct Pass {
+  const Stream& stream;
+  const Model& model;
+  const Batch& batch;
+  const ActiveDropout& dropout;
+  const Grads* grads = nullptr;  // where a backward follows
+  bool accumulate = true;        // gradients of parameters; else they are overwritten
+};
+
+// [N, C] as [B, T, C]
+Tensor by_sequence(const Model& model, const Tensor& rows);
+
+// y = dropout(x), or add + dropout(x), all [N, C]; nothing without dropout
+void drop(const Pass& pass, ApplyDropout op);
+
+}  // namespace tessera

@@ -1,0 +1,557 @@
+#include "model/stages.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+namespace {
+
+using Reads = DecodeBuilder::Reads;
+
+constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }
+
+// norm1: y = norm(x). In a decode step it is a part of the linear layer behind it.
+
+void norm1_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  visit_norm_saved(s.norm1,
+                   {.kind = shape.spec.norm,
+                    .shape = {shape.rows(), shape.config.channels},
+                    .dtype = shape.plan.dtype,
+                    .names = {"norm 1", "norm 1 mean", "norm 1 rstd"}},
+                   take);
+}
+void norm1_forward(const Block& b, const Neighbours& n) {
+  norm_forward(b.stream, b.norm1(), n.to_reader.x(b.s.norm1.y));
+}
+void norm1_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  norm_backward(b.stream, b.norm1(),
+                {.gradients = g.w.norm1,
+                 .dx = g.d,
+                 .add = g.d,
+                 .dx_sum = n.to_reader.bias,
+                 .fp8_dx = n.to_reader.dy(g.d),
+                 .accumulate = g.accumulate});
+}
+void norm1_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm1(), to.norm()); }
+
+// qkv: q, k, v = norm1 W^T + bias; q and k are normed and rotated; new keys and values go to the cache.
+
+void qkv_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const ModelConfig& c = shape.config;
+  const int64_t B = shape.plan.shape.batch, T = shape.plan.shape.tokens, D = c.head_dim,
+                rotated = c.heads + c.kv_heads;
+  const DType dtype = shape.plan.dtype;
+  if (c.lora.adapts(Adapted::kAttention))
+    take({"adapter of qkv", dtype, {B * T, count_of(qkv_layers(c)) * c.lora.rank}}, s.attention.qkv_adapter);
+  take({"qkv", dtype, {B, T, c.qkv_heads(), D}}, s.attention.qkv);
+  if (!c.qk_norm) return;
+  take({"rotated q and k", dtype, {B, T, rotated, D}}, s.attention.rotated);
+  take({"rstd of q and k", DType::kF32, {B * T, rotated}}, s.attention.head_rstd);
+}
+void qkv_forward(const Block& b, const Neighbours& n) {
+  const LinearWeights& w = b.w.attention.qkv;
+  linear_forward(b.stream, b.linear(Stage::kQkv),
+                 {.x = b.s.norm1.y,
+                  .weight = w.weight,
+                  .y = rows_of(b.s.attention.qkv),
+                  .bias = w.bias,
+                  .fp8_x = n.from_writer.x(b.s.norm1.y).y});
+  place_heads(b.stream, b.attention());
+}
+void qkv_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  const Attention attention = b.attention();
+  place_heads_backward(b.stream, attention,
+                       {.d_qkv = g.qkv, .gradients = g.w.attention, .accumulate = g.accumulate});
+  const Tensor dy = rows_of(g.qkv), dbias = qkv_bias_to_sum(b.stream, attention, g.w.attention);
+  linear_backward(b.stream, b.linear(Stage::kQkv),
+                  {.gemm = {.dy = dy,
+                            .x = b.s.norm1.y,
+                            .weight = b.w.attention.qkv.weight,
+                            .dx = b.s.norm1.y,
+                            .dweight = g.w.attention.qkv.weight,
+                            .dbias = n.own_bias(dbias),
+                            .fp8_dy = n.from_writer.dy(dy).y,
+                            .accumulate = g.accumulate},
+                   .adapter = g.w.attention.qkv});
+}
+void qkv_decode(const Block& b, DecodeBuilder& to) {
+  FusedLinear linear = to.take_norm();
+  linear.x = b.x, linear.weight = b.w.attention.qkv.weight, linear.bias = b.w.attention.qkv.bias;
+  linear.y = rows_of(b.s.attention.qkv);
+  to.add(linear, Reads::kResidual, buffer_of(Stage::kQkv));
+}
+
+// attention: output = softmax(scale q k^T + mask) v
+
+void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const AttentionPlan& plan = shape.plan;
+  const int64_t B = plan.shape.batch, T = plan.shape.tokens;
+  take({"attention output", plan.dtype, {B, T, shape.config.heads, shape.config.head_dim}},
+       s.attention.output);
+  if (plan.saved_shape.rank() > 0)  // else of decoding
+    take({plan.saved_name, plan.saved_dtype, plan.saved_shape, MemoryTag::kAttention}, s.attention.row_state);
+}
+void attention_forward(const Block& b, const Neighbours&) { attend(b.stream, b.attention()); }
+void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+  attend_backward(b.stream, b.attention(),
+                  {.d_output = g.attention_output, .d_qkv = g.qkv, .workspace = g.attention_workspace});
+}
+void attention_decode(const Block& b, DecodeBuilder& to) {
+  to.add(cached_attention(b.attention()), Reads::kLast, buffer_of(Stage::kAttention));
+}
+
+// out: residual_mid = x + dropout(output W_O^T + bias). A branch that is dropped adds to the residual
+// stream after that, otherwise in its GEMM.
+
+void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const LoraConfig& lora = shape.config.lora;
+  const DType dtype = shape.plan.dtype;
+  if (lora.adapts(Adapted::kAttention))
+    take({"adapter of W_O", dtype, {shape.rows(), lora.rank}}, s.attention.out_adapter);
+  take({"residual after attention", dtype, {shape.rows(), shape.config.channels}}, s.residual_mid);
+}
+LinearForward out_gemm(const Block& b, const Tensor& add) {
+  return {.x = rows_of(b.s.attention.output),
+          .weight = b.w.attention.out.weight,
+          .y = b.s.residual_mid,
+          .bias = b.w.attention.out.bias,
+          .add = add};
+}
+void out_forward(const Block& b, const Neighbours& n) {
+  const Dropout dropout = b.dropout(DropoutKind::kAttentionBranch);
+  const Tensor& y = b.s.residual_mid;
+  LinearForward gemm = out_gemm(b, dropout ? Tensor{} : b.x);
+  gemm.fp8_x = n.from_writer.x(gemm.x).y;
+  linear_forward(b.stream, b.linear(Stage::kOut), gemm);
+  drop(b.pass, {.x = y, .y = y, .add = b.x, .dropout = dropout});
+}
+void out_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  drop(b.pass, {.x = g.d, .y = g.branch, .dropout = b.dropout(DropoutKind::kAttentionBranch)});
+  linear_backward(b.stream, b.linear(Stage::kOut),
+                  {.gemm = {.dy = g.branch,
+                            .x = rows_of(b.s.attention.output),
+                            .weight = b.w.attention.out.weight,
+                            .dx = rows_of(g.attention_output),
+                            .dweight = g.w.attention.out.weight,
+                            .dbias = n.own_bias(g.w.attention.out.bias),
+                            .fp8_dy = n.from_writer.dy(g.branch).y,
+                            .accumulate = g.accumulate},
+                   .adapter = g.w.attention.out});
+}
+void out_decode(const Block& b, DecodeBuilder& to) {
+  to.add_to_residual(out_gemm(b, b.x), buffer_of(Stage::kOut));
+}
+
+// norm2: y = norm(residual_mid)
+
+void norm2_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  visit_norm_saved(s.norm2,
+                   {.kind = shape.spec.norm,
+                    .shape = {shape.rows(), shape.config.channels},
+                    .dtype = shape.plan.dtype,
+                    .names = {"norm 2", "norm 2 mean", "norm 2 rstd"}},
+                   take);
+}
+void norm2_forward(const Block& b, const Neighbours& n) {
+  norm_forward(b.stream, b.norm2(), n.to_reader.x(b.s.norm2.y));
+}
+void norm2_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  norm_backward(b.stream, b.norm2(),
+                {.gradients = g.w.norm2,
+                 .dx = g.d,
+                 .add = g.d,
+                 .dx_sum = n.to_reader.bias,
+                 .fp8_dx = n.to_reader.dy(g.d),
+                 .accumulate = g.accumulate});
+}
+void norm2_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm2(), to.norm()); }
+
+// expand: pre_activation = norm2 W^T + bias, and unless the MLP is gated, hidden = activation(pre_activation)
+
+void hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"MLP hidden layer", shape.plan.dtype, {shape.rows(), shape.config.mlp_width}}, s.mlp.hidden);
+}
+void expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const ModelConfig& c = shape.config;
+  const int64_t N = shape.rows(), F = c.mlp_width;
+  const bool gated = shape.spec.gated();
+  const DType dtype = shape.plan.dtype;
+  if (c.lora.adapts(Adapted::kMlp))
+    take({"adapter of the MLP's first layer",
+          dtype,
+          {N, count_of(expand_layers(c, shape.spec)) * c.lora.rank}},
+         s.mlp.expand_adapter);
+  take({gated ? "MLP gate and up" : "MLP pre-activation", dtype, {N, gated ? 2 * F : F}},
+       s.mlp.pre_activation);
+  if (!gated) hidden_saved(s, shape, take);
+}
+void expand_forward(const Block& b, const Neighbours& n) {
+  LinearForward gemm{.x = b.s.norm2.y,
+                     .weight = b.w.mlp.expand.weight,
+                     .y = b.spec.gated() ? b.s.mlp.pre_activation : b.s.mlp.hidden,
+                     .bias = b.w.mlp.expand.bias,
+                     .fp8_x = n.from_writer.x(b.s.norm2.y).y};
+  if (!b.spec.gated()) {
+    gemm.pre_activation = b.s.mlp.pre_activation, gemm.activation = activation_of(b.spec.mlp);
+    gemm.fp8_y = n.to_reader.x(b.s.mlp.hidden);
+  }
+  linear_forward(b.stream, b.linear(Stage::kExpand), gemm);
+}
+// The gradient of what the GEMM writes, in the place of what the MLP's backward reads last
+const Tensor& d_expanded(const Block& b) { return b.spec.gated() ? b.s.mlp.pre_activation : b.s.mlp.hidden; }
+void expand_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  const Tensor& dy = d_expanded(b);
+  linear_backward(b.stream, b.linear(Stage::kExpand),
+                  {.gemm = {.dy = dy,
+                            .x = b.s.norm2.y,
+                            .weight = b.w.mlp.expand.weight,
+                            .dx = b.s.norm2.y,
+                            .dweight = g.w.mlp.expand.weight,
+                            .dbias = n.own_bias(g.w.mlp.expand.bias),
+                            .fp8_dy = n.from_writer.dy(dy).y,
+                            .accumulate = g.accumulate},
+                   .adapter = g.w.mlp.expand});
+}
+void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation, gated or not
+  FusedLinear linear = to.take_norm();
+  linear.x = b.s.residual_mid, linear.weight = b.w.mlp.expand.weight, linear.bias = b.w.mlp.expand.bias;
+  linear.y = b.s.mlp.hidden;
+  linear.activation = epilogue_of(b.spec.mlp), linear.sums = b.s.mlp.pre_activation;
+  to.add(linear, Reads::kResidual, buffer_of(Stage::kExpand));
+}
+
+// activation, of a gated MLP: hidden = silu(gate) up
+
+void activation_forward(const Block& b, const Neighbours& n) {
+  b.stream.run(SwigluForward{
+      .gate_up = b.s.mlp.pre_activation, .y = b.s.mlp.hidden, .fp8_y = n.to_reader.x(b.s.mlp.hidden)});
+}
+void activation_backward(const Block& b, const BlockGradients&, const Neighbours& n) {
+  b.stream.run(SwigluBackward{.dy = b.s.mlp.hidden,
+                              .gate_up = b.s.mlp.pre_activation,
+                              .d_gate_up = d_expanded(b),
+                              .fp8_d_gate_up = n.to_reader.dy(d_expanded(b))});
+}
+
+// contract: residual_out = residual_mid + dropout(hidden W^T + bias). Unless the MLP is gated, the
+// backward of the activation is a part of this GEMM's.
+
+void contract_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const LoraConfig& lora = shape.config.lora;
+  const DType dtype = shape.plan.dtype;
+  if (lora.adapts(Adapted::kMlp))
+    take({"adapter of the MLP's second layer", dtype, {shape.rows(), lora.rank}}, s.mlp.contract_adapter);
+  take({"residual after MLP", dtype, {shape.rows(), shape.config.channels}}, s.residual_out);
+}
+LinearForward contract_gemm(const Block& b, const Tensor& add) {
+  return {.x = b.s.mlp.hidden,
+          .weight = b.w.mlp.contract.weight,
+          .y = b.s.residual_out,
+          .bias = b.w.mlp.contract.bias,
+          .add = add};
+}
+void contract_forward(const Block& b, const Neighbours& n) {
+  const Dropout dropout = b.dropout(DropoutKind::kMlpBranch);
+  const Tensor& y = b.s.residual_out;
+  LinearForward gemm = contract_gemm(b, dropout ? Tensor{} : b.s.residual_mid);
+  gemm.fp8_x = n.from_writer.x(gemm.x).y;
+  linear_forward(b.stream, b.linear(Stage::kContract), gemm);
+  drop(b.pass, {.x = y, .y = y, .add = b.s.residual_mid, .dropout = dropout});
+}
+void contract_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  drop(b.pass, {.x = g.d, .y = g.branch, .dropout = b.dropout(DropoutKind::kMlpBranch)});
+  LinearBackward gemm{.dy = g.branch,
+                      .x = b.s.mlp.hidden,
+                      .weight = b.w.mlp.contract.weight,
+                      .dx = b.s.mlp.hidden,
+                      .dweight = g.w.mlp.contract.weight,
+                      .dbias = n.own_bias(g.w.mlp.contract.bias),
+                      .fp8_dy = n.from_writer.dy(g.branch).y,
+                      .accumulate = g.accumulate};
+  if (!b.spec.gated()) {
+    gemm.pre_activation = b.s.mlp.pre_activation, gemm.activation = activation_of(b.spec.mlp);
+    gemm.dx_sum = n.to_reader.bias;
+    gemm.fp8_dx = n.to_reader.dy(b.s.mlp.hidden);
+  }
+  linear_backward(b.stream, b.linear(Stage::kContract), {.gemm = gemm, .adapter = g.w.mlp.contract});
+}
+void contract_decode(const Block& b, DecodeBuilder& to) {
+  to.add_to_residual(contract_gemm(b, b.s.residual_mid), buffer_of(Stage::kContract));
+}
+
+// The table
+
+Offers offers_of_norm(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true, .dx_sum = true}; }
+Offers offers_of_expand(const BlockSpec& spec) { return {.fp8_y = !spec.gated()}; }
+Offers offers_of_activation(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true}; }
+Offers offers_of_contract(const BlockSpec& spec) {
+  return {.fp8_dx = !spec.gated(), .dx_sum = !spec.gated()};
+}
+
+using R = Recomputed;
+using Config = const ModelConfig&;
+using Spec = const BlockSpec&;
+using Weights = const BlockParams&;
+
+constexpr std::array kTable = {
+    StageRow{.stage = Stage::kNorm1,
+             .dropped_by = {R::kNorms, R::kBlock},
+             .offers = offers_of_norm,
+             .saved = norm1_saved,
+             .forward = norm1_forward,
+             .backward = norm1_backward,
+             .decode = norm1_decode},
+    StageRow{
+        .stage = Stage::kQkv,
+        .dropped_by = {R::kAttention, R::kBlock},
+        .linear = {.name = "attention.qkv",
+                   .weights = [](Weights w) -> const LinearWeights& { return w.attention.qkv; },
+                   .parts = [](Config config, Spec) { return qkv_layers(config); },
+                   .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.qkv_adapter; }},
+        .saved = qkv_saved,
+        .forward = qkv_forward,
+        .backward = qkv_backward,
+        .decode = qkv_decode},
+    StageRow{.stage = Stage::kAttention,
+             .dropped_by = {R::kAttention, R::kBlock},
+             .saved = attention_saved,
+             .forward = attention_forward,
+             .backward = attention_backward,
+             .decode = attention_decode},
+    StageRow{
+        .stage = Stage::kOut,
+        .dropped_by = {R::kAttention, R::kBlock},
+        .linear = {.name = "attention.out",
+                   .weights = [](Weights w) -> const LinearWeights& { return w.attention.out; },
+                   .parts = [](Config config, Spec) { return LayerParts{config.channels}; },
+                   .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.out_adapter; }},
+        .dropout = DropoutKind::kAttentionBranch,
+        .saved = out_saved,
+        .forward = out_forward,
+        .backward = out_backward,
+        .decode = out_decode},
+    StageRow{.stage = Stage::kNorm2,
+             .dropped_by = {R::kNorms, R::kMlp, R::kBlock},
+             .offers = offers_of_norm,
+             .saved = norm2_saved,
+             .forward = norm2_forward,
+             .backward = norm2_backward,
+             .decode = norm2_decode},
+    StageRow{.stage = Stage::kExpand,
+             .dropped_by = {R::kMlp, R::kBlock},
+             .linear = {.name = "mlp.expand",
+                        .weights = [](Weights w) -> const LinearWeights& { return w.mlp.expand; },
+                        .parts = expand_layers,
+                        .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.expand_adapter; }},
+             .offers = offers_of_expand,
+             .saved = expand_saved,
+             .forward = expand_forward,
+             .backward = expand_backward,
+             .decode = expand_decode},
+    StageRow{.stage = Stage::kActivation,
+             .dropped_by = {R::kActivation, R::kMlp, R::kBlock},
+             .exists = [](Spec spec) { return spec.gated(); },
+             .offers = offers_of_activation,
+             .saved = hidden_saved,
+             .forward = activation_forward,
+             .backward = activation_backward,
+             .decode = nullptr},
+    StageRow{
+        .stage = Stage::kContract,
+        .dropped_by = {},  // it is the next block's input
+        .linear = {.name = "mlp.contract",
+                   .weights = [](Weights w) -> const LinearWeights& { return w.mlp.contract; },
+                   .parts = [](Config config, Spec) { return LayerParts{config.channels}; },
+                   .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.contract_adapter; }},
+        .dropout = DropoutKind::kMlpBranch,
+        .offers = offers_of_contract,
+        .saved = contract_saved,
+        .forward = contract_forward,
+        .backward = contract_backward,
+        .decode = contract_decode}};
+
+constexpr bool in_their_order() {
+  for (size_t i = 0; i < kTable.size(); ++i)
+    if (kTable[i].stage != kStages[i]) return false;
+  return kTable.size() == kStages.size();
+}
+static_assert(in_their_order());
+
+// The linear layers of a block that are computed again before its backward. In FP8 they round their x into
+// the place that all layers share.
+bool recomputes_linear_layers(const BlockSpec& spec, Keep keep) {
+  return std::ranges::any_of(stages_of(spec),
+                             [&](const StageRow* row) { return row->linear && !keep.keeps(row->stage); });
+}
+
+}  // namespace
+
+bool Keep::keeps(Stage stage) const {
+  return *this != nothing() && (parts_ & row_of(stage).dropped_by.parts_) == 0;
+}
+
+bool Keep::covers(Keep other) const {
+  return std::ranges::none_of(kStages, [&](Stage stage) { return keeps(stage) && !other.keeps(stage); });
+}
+
+Offers offers_of(const StageRow& row, const BlockSpec& spec) {
+  return row.offers ? row.offers(spec) : Offers{};
+}
+
+const StageRow& row_of(Stage stage) { return kTable[static_cast<size_t>(stage)]; }
+
+std::span<const StageRow* const> stages_of(const BlockSpec& spec) {
+  const auto those_of = [](Mlp mlp) {
+    std::vector<const StageRow*> rows;
+    for (const StageRow& row : kTable)
+      if (!row.exists || row.exists({.mlp = mlp})) rows.push_back(&row);
+    return rows;
+  };
+  static const std::vector<const StageRow*> plain = those_of(Mlp::kGelu), gated = those_of(Mlp::kSwiglu);
+  return spec.gated() ? gated : plain;
+}
+
+const StageRow* stage_before(const BlockSpec& spec, Stage stage) {
+  const StageRow* before = nullptr;
+  for (const StageRow* row : stages_of(spec)) {
+    if (row->stage == stage) return before;
+    before = row;
+  }
+  return nullptr;
+}
+
+const StageRow* stage_after(const BlockSpec& spec, Stage stage) {
+  const std::span<const StageRow* const> rows = stages_of(spec);
+  for (size_t i = 0; i + 1 < rows.size(); ++i)
+    if (rows[i]->stage == stage) return rows[i + 1];
+  return nullptr;
+}
+
+Handover between(const Block& block, const StageRow& reader, Keep kept) {
+  const StageRow* writer = stage_before(block.spec, reader.stage);
+  if (!writer || !reader.linear || !offers_of(*writer, block.spec).fp8_y) return {};
+  if (kept.keeps(writer->stage) || kept.keeps(reader.stage)) return {};  // one of them does not run
+  return {.fp8 = &block.pass.model.fp8_of(block.layer, reader.stage)};
+}
+
+Handover between(const Pass& pass, size_t layer, const StageRow& reader) {
+  if (!reader.linear) return {};
+  // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
+  if (reader.dropout && pass.dropout.at(*reader.dropout, layer)) return {};
+  const BlockSpec spec = block_spec(pass.model.config, layer);
+  const StageRow* writer = stage_after(spec, reader.stage);
+  // None: it is the first norm of the block above, or the final norm. The reader's block may run again
+  // between the two, and would then overwrite dy in FP8. The last block does not run again.
+  const bool overwritten = !writer && layer + 1 < pass.model.params.blocks.size() &&
+                           recomputes_linear_layers(spec, pass.model.keep);
+  const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
+  Handover match;
+  if (offers.dx_sum) match.bias = reader.linear.weights(pass.grads->blocks[layer]).bias;
+  if (offers.fp8_dx && !overwritten) match.fp8 = &pass.model.fp8_of(layer, reader.stage);
+  return match;
+}
+
+Handover below_final_norm(const Pass& pass) {
+  const size_t layers = pass.model.params.blocks.size();
+  if (layers == 0) return {};
+  return between(pass, layers - 1, *stages_of(block_spec(pass.model.config, layers - 1)).back());
+}
+
+Block::Block(const Pass& own, const Saved& saved, size_t number)
+    : pass(own),
+      stream(own.stream),
+      config(own.model.config),
+      layer(number),
+      spec(block_spec(own.model.config, number)),
+      w(own.model.params.blocks[number]),
+      s(saved.blocks[number]),
+      x(saved.block_input(number)),
+      attention_workspace(saved.attention_workspace) {}
+
+Norm Block::norm1() const { return {spec.norm, config.norm_epsilon, w.norm1, s.norm1, x}; }
+Norm Block::norm2() const { return {spec.norm, config.norm_epsilon, w.norm2, s.norm2, s.residual_mid}; }
+
+Attention Block::attention() const {
+  const Model& model = pass.model;
+  Attention own{.config = config,
+                .weights = w.attention,
+                .saved = s.attention,
+                .plan = model.attention.of(layer),
+                .decode = model.attention.decode_of(layer),
+                .workspace = attention_workspace,
+                .angles = spec.rotary ? model.angles : Tensor{},
+                .dropout = dropout(DropoutKind::kAttention),
+                .documents = pass.batch.documents};
+  if (const KvCache* cache = pass.batch.cache) own.cache = cache->layers[layer], own.starts = cache->starts;
+  own.plan.scale = attention_scale(config, layer, own.plan.scale);
+  if (own.decode) own.decode->scale = own.plan.scale;
+  return own;
+}
+
+LinearLayer Block::linear(Stage stage) const {
+  const LinearOfStage& of = row_of(stage).linear;
+  return {.weights = of.weights(w),
+          .fp8 = pass.model.fp8_of(layer, stage),
+          .parts = of.parts(config, spec),
+          .u = of.adapter(s),
+          .scale = config.lora ? config.lora.scale() : 0};
+}
+
+void forward_stages(const Block& block, Keep kept) {
+  for (const StageRow* row : stages_of(block.spec)) {
+    if (kept.keeps(row->stage)) continue;
+    const StageRow* reader = stage_after(block.spec, row->stage);
+    row->forward(block, {.to_reader = reader ? between(block, *reader, kept) : Handover{},
+                         .from_writer = between(block, *row, kept)});
+  }
+}
+
+void backward_stages(Arena& arena, const Block& b, const Tensor& d) {
+  Arena::Scope scope(arena);
+  const Pass& pass = b.pass;
+  const AttentionSaved& s = b.s.attention;
+  const auto like = [&](const char* name, const Tensor& tensor) {
+    return arena.alloc(MemoryTag::kActivations, name, d.dtype, tensor.shape);
+  };
+  const bool drops = b.dropout(DropoutKind::kMlpBranch) || b.dropout(DropoutKind::kAttentionBranch);
+  const BlockGradients g{.w = pass.grads->blocks[b.layer],
+                         .accumulate = pass.accumulate,
+                         .d = d,
+                         .branch = drops ? like("gradient of a residual branch", d) : d,
+                         .attention_output = like("gradient of attention's output", s.output),
+                         .qkv = like("gradient of qkv", s.qkv),
+                         .attention_workspace = arena.alloc(
+                             MemoryTag::kAttention, "attention backward scratch", DType::kF32,
+                             {(pass.model.attention.of(b.layer).backward_workspace_bytes + 3) / 4})};
+  const std::span<const StageRow* const> rows = stages_of(b.spec);
+  for (size_t i = rows.size(); i-- > 0;) {
+    Handover to_reader;
+    if (i > 0)
+      to_reader = between(pass, b.layer, *rows[i - 1]);
+    else if (b.layer > 0)
+      to_reader = between(pass, b.layer - 1, *stages_of(block_spec(b.config, b.layer - 1)).back());
+    rows[i]->backward(b, g, {.to_reader = to_reader, .from_writer = between(pass, b.layer, *rows[i])});
+  }
+}
+
+void decode_stages(const Block& block, DecodeBuilder& to) {
+  for (const StageRow* row : stages_of(block.spec))
+    if (row->decode) row->decode(block, to);
+}
+
+void visit_block_saved(BlockSaved& block, const SavedShape& shape,
+                       const std::function<void(Stage, const SavedInfo&, Tensor&)>& visit) {
+  for (const StageRow* row : stages_of(shape.spec))
+    row->saved(block, shape, [&](const SavedInfo& info, Tensor& tensor) { visit(row->stage, info, tensor); });
+}
+
+void visit_norm_saved(NormSaved& norm, const NormSavedInfo& info, const TakeSaved& take) {
+  const int64_t N = info.shape[0];
+  take({info.names[0], info.dtype, info.shape}, norm.y);
+  if (info.kind == NormKind::kLayerNorm) take({info.names[1], DType::kF32, {N}}, norm.mean);
+  take({info.names[2], DType::kF32, {N}}, norm.rstd);
+}
+
+}  // namespace tessera

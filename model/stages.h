@@ -1,0 +1,157 @@
+// The stages of a block: all that is known of each stands in one row of one table, at the end of stages.cpp.
+// Training, recomputation, what is saved, FP8 and decoding go through the table; a new stage is a new row,
+// and a new kind of stage other functions in a row.
+//
+// A stage is done by functions of three forms, side by side in stages.cpp:
+//   forward    reads what earlier stages saved, and writes what it saves
+//   backward   reads and overwrites what the forward saved. An input of a linear layer that is not read
+//              again is overwritten by its gradient
+//   decode     adds the stage to the operations of a decode step
+//
+// Neighbours. The stage that writes a tensor can do work for the linear layer that reads it, and spare it
+// a pass over the tensor. In a forward the reader is the next stage, in a backward the one before, or the
+// last stage of the block below. A row states what a stage offers (Offers), a linear layer takes what it
+// needs of that, and between() alone decides whether they match, and knows why not.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "model/decode_builder.h"
+#include "model/lora.h"
+#include "model/model.h"
+#include "model/saved.h"
+
+namespace tessera {
+
+// A block in a pass
+struct Block {
+  Block(const Pass& pass, const Saved& saved, size_t layer);
+
+  const Pass& pass;
+  const Stream& stream;
+  const ModelConfig& config;
+  size_t layer;
+  BlockSpec spec;
+  const BlockParams& w;
+  const BlockSaved& s;
+  const Tensor& x;  // [N, C]
+  const Tensor& attention_workspace;
+
+  Norm norm1() const;
+  Norm norm2() const;
+  Attention attention() const;
+  LinearLayer linear(Stage stage) const;
+  Dropout dropout(DropoutKind kind) const { return pass.dropout.at(kind, layer); }
+};
+
+// What a block's backward has besides what the forward saved
+struct BlockGradients {
+  const BlockParams& w;  // gradients of the weights
+  bool accumulate;       // they are added to; else overwritten
+  Tensor d;       // [N, C], of the residual stream: first of the block's output, in the end of its input
+  Tensor branch;  // [N, C], of what a branch has added: d itself, or where a branch is dropped, a tensor
+  Tensor attention_output;  // like saved.attention.output
+  Tensor qkv;               // like saved.attention.qkv
+  Tensor attention_workspace;
+};
+
+// What the writer of a tensor does for its reader. In a forward the tensor is the reader's x, in a
+// backward its dy.
+struct Handover {
+  const Fp8Linear* fp8 = nullptr;  // the reader's, if the writer writes the tensor in FP8 as well
+  Tensor bias = {};  // the gradient of the reader's bias, if the writer sums it: not in a forward
+
+  Fp8Output x(const Tensor& tensor) const { return fp8 ? fp8->x_output(tensor) : Fp8Output{}; }
+  Fp8Output dy(const Tensor& tensor) const { return fp8 ? fp8->dy_output(tensor) : Fp8Output{}; }
+};
+struct Neighbours {
+  Handover to_reader, from_writer;
+  // The gradient of the stage's own bias, as far as it is left to be summed
+  Tensor own_bias(const Tensor& gradient) const { return from_writer.bias ? Tensor{} : gradient; }
+};
+
+// What a stage can do for the reader of what it writes
+struct Offers {
+  bool fp8_y = false;   // forward: y in FP8 as well
+  bool fp8_dx = false;  // backward: dx in FP8 as well
+  bool dx_sum = false;  // backward: the sum of dx's rows, which is the gradient of the reader's bias
+};
+
+// A tensor that a forward keeps
+struct SavedInfo {
+  const char* name;
+  DType dtype;
+  Shape shape;
+  MemoryTag tag = MemoryTag::kActivations;
+};
+using TakeSaved = std::function<void(const SavedInfo&, Tensor&)>;
+
+// What the shapes of a block's saved tensors depend on
+struct SavedShape {
+  const ModelConfig& config;
+  const BlockSpec& spec;
+  const AttentionPlan& plan;
+
+  int64_t rows() const { return plan.shape.batch * plan.shape.tokens; }  // N
+};
+
+// The linear layer of a stage
+struct LinearOfStage {
+  const char* name = nullptr;  // as in names of weights: "attention.qkv"; none: the stage has no linear layer
+  const LinearWeights& (*weights)(const BlockParams&) = nullptr;
+  LayerParts (*parts)(const ModelConfig&, const BlockSpec&) = nullptr;  // of its outputs
+  const Tensor& (*adapter)(const BlockSaved&) = nullptr;                // see LoraForward
+
+  explicit operator bool() const { return name != nullptr; }
+};
+
+struct StageRow {
+  Stage stage;
+  Keep dropped_by = {};  // the words of train.recompute with which the forward does not keep what it saves
+  bool (*exists)(const BlockSpec&) = nullptr;  // in a block; none: always
+  LinearOfStage linear = {};
+  std::optional<DropoutKind> dropout = {};  // what the stage adds to the residual stream is dropped
+  Offers (*offers)(const BlockSpec&) = nullptr;
+
+  void (*saved)(BlockSaved&, const SavedShape&, const TakeSaved&);
+  void (*forward)(const Block&, const Neighbours&);
+  void (*backward)(const Block&, const BlockGradients&, const Neighbours&);
+  void (*decode)(const Block&, DecodeBuilder&);  // none: the stage is a part of the one before
+};
+
+const StageRow& row_of(Stage stage);
+Offers offers_of(const StageRow& row, const BlockSpec& spec);
+std::span<const StageRow* const> stages_of(const BlockSpec& spec);  // in their order
+// The neighbour of a stage in a block; null: it is the first or the last one
+const StageRow* stage_before(const BlockSpec& spec, Stage stage);
+const StageRow* stage_after(const BlockSpec& spec, Stage stage);
+
+// Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing().
+void forward_stages(const Block& block, Keep kept);
+// All stages in reverse. `d` is the gradient of residual_out on entry, of x on return.
+void backward_stages(Arena& arena, const Block& block, const Tensor& d);
+// The operations of a block of a decode step. Without adapters: they stand between a GEMM and its activation.
+void decode_stages(const Block& block, DecodeBuilder& to);
+
+// Between the stage that writes x and `reader`, in a forward that runs all stages but those of `kept`
+Handover between(const Block& block, const StageRow& reader, Keep kept);
+// Between the stage that writes dy and `reader`, in a backward
+Handover between(const Pass& pass, size_t layer, const StageRow& reader);
+// Of the final norm, whose dx is the dy of the last stage of the last block
+Handover below_final_norm(const Pass& pass);
+
+// Calls visit(stage, info, tensor) for every saved tensor of a block.
+void visit_block_saved(BlockSaved& block, const SavedShape& shape,
+                       const std::function<void(Stage, const SavedInfo&, Tensor&)>& visit);
+
+struct NormSavedInfo {
+  NormKind kind;
+  Shape shape;  // of y
+  DType dtype;
+  std::array<const char*, 3> names;  // of y, mean and rstd
+};
+void visit_norm_saved(NormSaved& norm, const NormSavedInfo& info, const TakeSaved& take);
+
+}  // namespace tessera

@@ -1,0 +1,208 @@
+// The table of a block's stages: every row is complete, a stage writes what it says it saves, and
+// neighbours hand over what they can, and nothing else.
+#include "model/stages.h"
+
+#include "tests/model/loud_model.h"
+#include "tests/model_variants.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 8};
+
+std::vector<Variant> models() {
+  std::vector<Variant> all = parts_of(kPlain);
+  all.push_back({"gpt2", kPlain});
+  for (const char* base : {"gpt2", "qwen3"})
+    for (Variant variant : std::vector(all))
+      if (variant.name == base) {
+        variant.model.lora = {.rank = 2};
+        variant.name += " with adapters";
+        all.push_back(variant);
+      }
+  return all;
+}
+
+const BlockSpec kGelu = block_spec(kPlain, 0), kSwiglu{.mlp = Mlp::kSwiglu};
+
+TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
+  for (const Stage stage : kStages) {
+    const StageRow& row = row_of(stage);
+    EXPECT_EQ(row.stage, stage);
+    EXPECT_TRUE(row.forward && row.backward && row.saved);
+    EXPECT_TRUE(row.decode || stage == Stage::kActivation);  // which is a part of kExpand's
+    EXPECT_EQ(row.linear.name != nullptr, row.linear.weights && row.linear.parts && row.linear.adapter);
+  }
+  EXPECT_EQ(stages_of(kSwiglu).size(), kStages.size());
+  EXPECT_EQ(stages_of(kGelu).size(), kStages.size() - 1);
+}
+
+TEST(Stages, TheirNeighboursAreThoseThatExist) {
+  EXPECT_EQ(stage_before(kGelu, Stage::kContract)->stage, Stage::kExpand);
+  EXPECT_EQ(stage_before(kSwiglu, Stage::kContract)->stage, Stage::kActivation);
+  EXPECT_EQ(stage_before(kGelu, Stage::kNorm1), nullptr);
+  EXPECT_EQ(stage_after(kGelu, Stage::kExpand)->stage, Stage::kContract);
+  EXPECT_EQ(stage_after(kGelu, Stage::kContract), nullptr);
+}
+
+// The names of linear layers are those of their weights.
+TEST(Stages, NameTheLinearLayersOfABlock) {
+  std::vector<std::string> named, weights;
+  for (const StageRow* row : stages_of(kGelu))
+    if (row->linear) named.push_back(fmt::format("blocks.0.{}.weight", row->linear.name));
+  Params none;
+  none.blocks.resize(1);
+  for_each_param(none, kPlain, [&](const ParamInfo& info, const Tensor&) {
+    if (info.block == 0 && info.decay) weights.push_back(info.name);
+  });
+  EXPECT_EQ(named, weights);
+}
+
+// A pass over a model, whose blocks can be run stage by stage
+struct Run {
+  explicit Run(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
+    batch = {loud.tokens, loud.targets};
+    saved = allocate_saved(loud.arena, loud.model, kKeepAll);
+    layers.blocks.resize(loud.model.params.blocks.size());
+    dropout.probabilities = config.dropout;
+  }
+  Pass pass() const {
+    return {
+        .stream = loud.cpu, .model = loud.model, .batch = batch, .dropout = dropout, .grads = &loud.grads};
+  }
+  LoudModel loud;
+  Batch batch;
+  Saved saved;
+  ActiveDropout dropout;
+  Fp8Layers layers;
+};
+
+TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
+  for (const auto& [name, model] : models()) {
+    SCOPED_TRACE(name);
+    Run run(model);
+    forward(run.loud.cpu, {.model = run.loud.model, .batch = run.batch, .saved = run.saved});
+    const BlockSpec spec = block_spec(model, 0);
+    const SavedShape shape{.config = model, .spec = spec, .plan = run.loud.model.attention.of(0)};
+    const auto each = [&](const auto& visit) { visit_block_saved(run.saved.blocks[0], shape, visit); };
+    each([](Stage, const SavedInfo&, Tensor& t) { std::memset(t.data, 0xFF, t.bytes()); });  // NaN
+    const Pass pass = run.pass();
+    const Block block(pass, run.saved, 0);
+    for (const StageRow* row : stages_of(spec)) {
+      row->forward(block, {});
+      each([&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+        const auto written = [](float x) { return !std::isnan(x); };
+        if (stage == row->stage) {
+          EXPECT_TRUE(std::ranges::all_of(floats(tensor), written)) << info.name;
+        }
+        if (stage > row->stage) {
+          EXPECT_TRUE(std::ranges::none_of(floats(tensor), written)) << info.name;
+        }
+      });
+    }
+  }
+}
+
+constexpr std::initializer_list<Stage> kLinear = {Stage::kQkv, Stage::kOut, Stage::kExpand, Stage::kContract};
+
+// Whether the writer of a linear layer's dy sums its bias, and whether it writes dy in FP8 as well
+struct Handed {
+  bool bias, fp8;
+  bool operator==(const Handed&) const = default;
+};
+std::map<Stage, Handed> handed(Run& run, size_t layer) {
+  const Pass pass = run.pass();
+  run.loud.model.fp8 = &run.layers;
+  std::map<Stage, Handed> all;
+  for (const Stage stage : kLinear) {
+    const Handover handover = between(pass, layer, row_of(stage));
+    all[stage] = {static_cast<bool>(handover.bias), handover.fp8 != nullptr};
+    if (handover.fp8) {
+      EXPECT_EQ(handover.fp8, &run.layers.blocks[layer][static_cast<size_t>(stage)]);
+    }
+  }
+  return all;
+}
+
+TEST(Stages, HandOverGradients) {
+  constexpr Handed kBoth{true, true}, kNone{false, false}, kFp8{false, true};
+  const auto expect = [](const ModelConfig& model, const std::vector<Handed>& of_linear) {
+    Run run(model);
+    size_t i = 0;
+    for (const auto& [stage, found] : handed(run, 1))
+      EXPECT_EQ(found, of_linear[i++]) << static_cast<int>(stage);
+  };
+  ModelConfig gated = kPlain, unbiased = kPlain, dropping = kPlain, dropping_attention = kPlain;
+  gated.mlp = Mlp::kSwiglu;
+  unbiased.bias = Bias::kNone;
+  dropping.dropout.residual = 0.25;
+  dropping_attention.dropout = {.embedding = 0.25, .attention = 0.25};
+  expect(kPlain, {kNone, kBoth, kBoth, kBoth});
+  expect(gated, {kNone, kBoth, kFp8, kBoth});  // what multiplies gate and up does not sum
+  expect(unbiased, {kNone, kFp8, kFp8, kFp8});
+  expect(dropping, {kNone, kNone, kBoth, kNone});
+  expect(dropping_attention, {kNone, kBoth, kBoth, kBoth});
+}
+
+// What runs again in FP8 would overwrite the dy of its block's last layer. The bias is handed over all the
+// same.
+TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
+  using R = Recomputed;
+  const std::map<R, bool> overwrites{
+      {R::kNorms, false}, {R::kAttention, true}, {R::kActivation, false}, {R::kMlp, true}, {R::kBlock, true}};
+  for (const R word : values_with_words<R>())
+    for (const ModelConfig& model : {kPlain, [] {
+                                       ModelConfig gated = kPlain;
+                                       gated.mlp = Mlp::kSwiglu;
+                                       return gated;
+                                     }()}) {
+      SCOPED_TRACE(name_of(word));
+      Run run(model);
+      run.loud.model.keep = {word};
+      for (const size_t layer : {0, 1, 2}) {
+        const bool runs_again = layer < 2;  // the last block's values are still there
+        std::map<Stage, Handed> found = handed(run, layer);
+        EXPECT_TRUE(found[Stage::kContract].bias);
+        EXPECT_EQ(found[Stage::kContract].fp8, !(runs_again && overwrites.at(word)));
+        EXPECT_TRUE(found[Stage::kOut].fp8 && found[Stage::kExpand].fp8);
+      }
+      const Pass pass = run.pass();
+      EXPECT_TRUE(below_final_norm(pass).fp8 != nullptr);
+    }
+}
+
+// x in FP8 comes from a writer that runs, for a reader that runs.
+TEST(Stages, HandOverXInFp8) {
+  using R = Recomputed;
+  Run run(kPlain);
+  run.loud.model.fp8 = &run.layers;
+  const Pass pass = run.pass();
+  const Block block(pass, run.saved, 1);
+  const auto handed_x = [&](Keep kept) {
+    std::vector<bool> all;
+    for (const Stage stage : kLinear) all.push_back(between(block, row_of(stage), kept).fp8 != nullptr);
+    return all;
+  };
+  EXPECT_EQ(handed_x(Keep::nothing()), (std::vector{true, false, true, true}));  // attention writes no FP8
+  EXPECT_EQ(handed_x({R::kBlock}), (std::vector{true, false, true, false}));  // contract does not run again
+  EXPECT_EQ(handed_x({R::kNorms}), (std::vector{false, false, false, false}));
+  EXPECT_EQ(handed_x({R::kAttention}), (std::vector{false, false, false, false}));
+  EXPECT_EQ(handed_x({R::kMlp}), (std::vector{false, false, true, false}));
+  EXPECT_EQ(handed_x({R::kNorms, R::kAttention}), (std::vector{true, false, false, false}));
+}
+
+TEST(BlockSpecs, AreAlikeInAllBlocksSoThatOnePlanServesThem) {
+  for (const auto& [name, model] : models()) {
+    const AttentionPlans plans(model, {.kind = AttentionKind::kFlash,
+                                       .shape = {.batch = 1, .tokens = 4, .heads = 2, .head_dim = 8},
+                                       .dtype = DType::kF32,
+                                       .device = {}});
+    for (size_t layer = 0; layer < static_cast<size_t>(model.layers); ++layer) {
+      EXPECT_EQ(block_spec(model, layer), block_spec(model, 0)) << name;
+      EXPECT_EQ(&plans.of(layer), &plans.of(0)) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
