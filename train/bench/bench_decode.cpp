@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
@@ -28,7 +29,8 @@ struct Row {
   double without_ms = 0;  // of the forward over a whole text, with --without-cache
   int64_t cache_bytes = 0;
   bool one_kernel = false;
-  OpTimes times = {};  // of kTimedByOperation steps
+  std::string kernels = {};  // Decoder::kernels_text()
+  OpTimes times = {};        // of kTimedByOperation steps
 };
 
 std::vector<int32_t> random_text(int64_t tokens, int64_t vocab_size) {
@@ -54,6 +56,7 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
                             .capacity = row.context + tokens,
                             .separate_kernels = options.separate_kernels || options.by_operation});
   row.one_kernel = decoder.is_one_kernel();
+  row.kernels = decoder.kernels_text();
   const std::vector<int32_t> text = random_text(row.context, model.vocab_size);
   for (int64_t slot = 0; slot < row.batch; ++slot) decoder.start(slot, text, slot);
   for (int64_t i = 0; i < kWarmup; ++i) decoder.next(kGreedy, 1);
@@ -157,6 +160,10 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
       entry["ms_by_operation"][op] = 1e3 * time.seconds / kTimedByOperation;
     json["rows"].push_back(entry);
   }
+  std::set<std::string> said;
+  for (const Row& row : rows)
+    if (!row.one_kernel && said.insert(row.kernels).second)
+      fmt::print("  batch {}: {}\n", row.batch, row.kernels);
   if (options.by_operation) std::ranges::for_each(rows, print_times);
   write_output(options.json, json.dump(2) + "\n");
 }

@@ -116,7 +116,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                     (options.warmup + options.steps) * (shape.ranks > 1 ? 2 : 1) +
                         (1 + timed_steps) * (options.roofline ? 2 : 1));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
-  const int64_t planned = plan_memory(shape, device).peak_bytes();
+  const MemoryPlan plan = plan_stages(shape, device);
+  const int64_t planned = plan.ledger.peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
@@ -173,6 +174,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   fmt::print("  memory        {:>10}\n", format_bytes(planned));
   if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
   for (const std::string& notice : gemms.notices) fmt::print("  notice        {}\n", notice);
+  if (!plan.attention.empty()) fmt::print("  notice        {}\n", plan.attention);
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
     fmt::print("{}", table_of(roofline));

@@ -33,12 +33,14 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
       .shape = inference_shape(shape.model, device, shape.precision, shape.attention, shape.context),
       .settings = {.slots = shape.slots, .capacity = shape.context, .known = shape.known},
       .ledger = {},
-      .cache_bytes = 0};
+      .cache_bytes = 0,
+      .decode = {}};
   Session session(*be, arena, plan.shape);
   Decoder decoder(session, plan.settings);
   decoder.start(0, std::vector<int32_t>(static_cast<size_t>(shape.context)), 0);
   decoder.next({}, 0);
   plan.ledger = arena.ledger();
+  plan.decode = decoder.kernels_text();
   plan.cache_bytes = shape.slots * shape.context * kv_cache_bytes_per_token(shape.model, plan.shape.dtype);
   return plan;
 }
@@ -70,6 +72,7 @@ int print_generate_plan(const GenerateShape& shape, const PlanTarget& target) {
   fmt::print("cache    {} of up to {} tokens: {}, {} a token\n", texts(shape.slots), shape.context,
              format_bytes(plan.cache_bytes),
              format_bytes(kv_cache_bytes_per_token(shape.model, plan.shape.dtype)));
+  if (arch) fmt::print("decode   {}\n", plan.decode);
   fmt::print("peak     at \"{}\"; bytes\n", plan.ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)
     if (plan.ledger.at_peak()[i]) row(name_of(static_cast<MemoryTag>(i)), plan.ledger.at_peak()[i]);

@@ -12,6 +12,7 @@ struct GeneratePlan {
   Decoder::Settings settings;
   MemoryLedger ledger;  // of the longest prompt, and a token after it
   int64_t cache_bytes;  // of all slots
+  std::string decode;   // Decoder::kernels_text()
 
   int64_t peak() const { return ledger.peak_bytes(); }
 };

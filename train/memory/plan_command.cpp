@@ -70,6 +70,8 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
                                 ? attention::cudnn_sums_note(arch, config.train.deterministic)
                                 : "";
   if (!cudnn.empty()) fmt::print("notice   {}\n", cudnn);
+  if (!plan.memory.attention.empty()) fmt::print("notice   {}\n", plan.memory.attention);
+  if (arch && !plan.memory.decode.empty()) fmt::print("samples  {}\n", plan.memory.decode);
   fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks > 1 ? "of each rank, " : "",
              plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)

@@ -1,5 +1,6 @@
 #include "train/session/memory_plan.h"
 
+#include "kernels/attention/fallback.h"
 #include "train/session/decoder.h"
 #include "train/session/train_state.h"
 
@@ -21,10 +22,12 @@ class Walk {
     ended("an evaluation");
     const int64_t longest = session.shape().longest_sample();
     if (longest == 0) return;
-    Decoder(session, {.capacity = longest}).start(0, std::vector<int32_t>(static_cast<size_t>(longest)), 0);
+    Decoder decoder(session, {.capacity = longest});
+    decoder.start(0, std::vector<int32_t>(static_cast<size_t>(longest)), 0);
+    decode_ = decoder.kernels_text();
     ended("a sample");
   }
-  MemoryPlan plan() const { return {.ledger = arena.ledger(), .peak_stage = stage_}; }
+  MemoryPlan plan() const { return {.ledger = arena.ledger(), .peak_stage = stage_, .decode = decode_}; }
 
   std::unique_ptr<Backend> be;
   Arena arena;
@@ -32,6 +35,7 @@ class Walk {
  private:
   int64_t peak_ = 0;
   const char* stage_ = "";
+  std::string decode_;
 };
 
 }  // namespace
@@ -49,7 +53,9 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
     for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
       state.with_whole(kept, b, [](const Tensor&) {});
   walk.ended("a checkpoint");
-  return walk.plan();
+  MemoryPlan plan = walk.plan();
+  plan.attention = fallback_note(state.model().attention.of(0));
+  return plan;
 }
 
 MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device) {

@@ -10,8 +10,10 @@
 namespace tessera {
 
 struct MemoryPlan {
-  MemoryLedger ledger;     // after all stages
-  std::string peak_stage;  // "the setup", "a training step", "an evaluation", "a sample", "a checkpoint"
+  MemoryLedger ledger;         // after all stages
+  std::string peak_stage;      // "the setup", "a training step", "an evaluation", "a sample", "a checkpoint"
+  std::string decode = {};     // Decoder::kernels_text() of a sample; "": there are none
+  std::string attention = {};  // fallback_note() of a training step
 };
 
 // Of a run: a step, an evaluation, a sample and a checkpoint.

@@ -1,0 +1,32 @@
+#include "kernels/attention/fallback.h"
+
+#include <fmt/format.h>
+
+#include "kernels/attention/family.h"
+
+namespace tessera {
+
+std::string fallback_note(const AttentionPlan& plan) {
+  if (plan.kind != AttentionKind::kFlash || plan.arch != attention::kHopper || plan.dtype != DType::kBF16)
+    return "";
+  int32_t none = 0;  // stands for the documents, and is not read
+  const Tensor documents{.data = plan.shape.mask.documents ? &none : nullptr, .dtype = DType::kI32};
+  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout}, documents);
+  for (const auto* family : attention::families()) {
+    if (family->by_name_only || family->dtype != problem.dtype) continue;
+    const AttnStatus status = attention::supports(*family, problem, plan.arch);
+    if (status == ATTN_OK) return "";
+    if (family->lowest_arch != attention::kHopper) continue;
+    const std::string arch = fmt::format("{}.{}", attention::kLowestArch / 10, attention::kLowestArch % 10);
+    if (status == ATTN_BAD_HEAD_DIM)
+      return fmt::format(
+          "head dim {} runs the attention kernels for compute capability {}: those for 9.0 serve {}",
+          problem.head_dim, arch, family->head_dims.text());
+    return fmt::format(
+        "attention with {}{} runs the kernels for compute capability {}: those for 9.0 do not serve it",
+        to_string(plan.shape.mask), plan.dropout ? " and dropout" : "", arch);
+  }
+  return "";
+}
+
+}  // namespace tessera
