@@ -139,17 +139,17 @@ std::vector<Family> with_head_dims(bool bf16, std::initializer_list<int> head_di
   return all;
 }
 // 136, 192, 200: beside the halves and the quarters of the widest tiles
-constexpr std::initializer_list<int> kHeadDims = {8,   16,  24,  40,  48,  72,  80, 96,
-                                                  104, 112, 120, 136, 192, 200, 256};
+constexpr std::initializer_list<int> kManyHeadDims = {8,   16,  24,  40,  48,  72,  80, 96,
+                                                      104, 112, 120, 136, 192, 200, 256};
 std::string family_name(const ::testing::TestParamInfo<Family>& info) {
   const Family& f = info.param;
   return std::string(f.bf16 ? "Bf16" : "F32") + (f.causal ? "Causal" : "Full") + std::to_string(f.head_dim);
 }
 INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionSizes, ::testing::ValuesIn(families()), family_name);
 INSTANTIATE_TEST_SUITE_P(AttentionKernelsBf16, AttentionHeadDims,
-                         ::testing::ValuesIn(with_head_dims(true, kHeadDims)), family_name);
+                         ::testing::ValuesIn(with_head_dims(true, kManyHeadDims)), family_name);
 INSTANTIATE_TEST_SUITE_P(AttentionKernelsF32, AttentionHeadDims,
-                         ::testing::ValuesIn(with_head_dims(false, kHeadDims)), family_name);
+                         ::testing::ValuesIn(with_head_dims(false, kManyHeadDims)), family_name);
 INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionHeadDimsManyTiles,
                          ::testing::ValuesIn(with_head_dims(true, {8, 40, 72, 96, 256})), family_name);
 INSTANTIATE_TEST_SUITE_P(AttentionKernels, AttentionManyTiles, ::testing::ValuesIn(bf16_families()),

@@ -209,8 +209,9 @@ double worst_error(const std::vector<double>& got, const std::vector<double>& wa
 void expect_right(Decode& decode, const DecodeCase& c) {
   SCOPED_TRACE(c.text());
   const std::vector<uint8_t> bits = decode.run();
-  EXPECT_LE(worst_error(decode.out(), decode.reference()),
-            c.bf16() ? tolerance::attention::kBf16DecodeOut : tolerance::attention::kF32Out);
+  EXPECT_LE(worst_error(decode.out(), decode.reference()), c.bf16()
+                                                               ? tessera::tolerance::attention::kBf16DecodeOut
+                                                               : tessera::tolerance::attention::kF32Out);
   EXPECT_TRUE(decode.run() == bits) << "other bits the second time";
   decode.expect_inputs_unchanged();
 }
@@ -256,8 +257,9 @@ TEST_F(AttentionDecode, AgreesWithFp64WhereScoresAreLarge) {
   c.size = 4;
   Decode decode(c);
   decode.run();
-  EXPECT_LE(worst_error(decode.out(), decode.reference()),
-            tolerance::attention::kBf16DecodeOut + tolerance::attention::kScoresOfAThousand);
+  EXPECT_LE(
+      worst_error(decode.out(), decode.reference()),
+      tessera::tolerance::attention::kBf16DecodeOut + tessera::tolerance::attention::kScoresOfAThousand);
 }
 
 // Captured once, replayed while the sequences grow
@@ -280,7 +282,7 @@ TEST_F(AttentionDecode, AGraphFollowsTheLengths) {
     decode.poison();
     cuda_ok(cudaGraphLaunch(replay, stream));
     cuda_ok(cudaStreamSynchronize(stream));
-    EXPECT_LE(worst_error(decode.out(), decode.reference()), tolerance::attention::kBf16DecodeOut);
+    EXPECT_LE(worst_error(decode.out(), decode.reference()), tessera::tolerance::attention::kBf16DecodeOut);
   }
   cudaGraphExecDestroy(replay);
   cudaGraphDestroy(graph);

@@ -14,13 +14,13 @@
 namespace tessera {
 namespace {
 
-struct Size {
+struct GemmSize {
   int64_t N, C, O;
 };
 // Rows, summed columns and results that are no multiples of a tile; tiles for several rounds of all
 // multiprocessors; sums of one step and of many
-constexpr Size kSizes[] = {{1, 8, 8},        {2, 72, 3072},  {63, 64, 64},    {65, 136, 200},
-                           {129, 768, 2304}, {300, 40, 776}, {257, 4096, 72}, {33001, 72, 200}};
+constexpr GemmSize kGemmSizes[] = {{1, 8, 8},        {2, 72, 3072},  {63, 64, 64},    {65, 136, 200},
+                                   {129, 768, 2304}, {300, 40, 776}, {257, 4096, 72}, {33001, 72, 200}};
 
 class CudaOwnGemms : public CudaTest {
  protected:
@@ -37,11 +37,11 @@ class CudaOwnGemms : public CudaTest {
   }
 };
 
-std::string text_of(const Size& size) { return fmt::format("N {} C {} O {}", size.N, size.C, size.O); }
+std::string text_of(const GemmSize& size) { return fmt::format("N {} C {} O {}", size.N, size.C, size.O); }
 
 TEST_F(CudaOwnGemms, LinearForward) {
   constexpr DType kType = DType::kBF16;
-  for (const Size& size : kSizes) {
+  for (const GemmSize& size : kGemmSizes) {
     SCOPED_TRACE(text_of(size));
     const auto [N, C, O] = size;
     const Twin x = input(kType, {N, C}), weight = input(kType, {O, C}, 1 / std::sqrt(static_cast<float>(C)));
@@ -84,7 +84,7 @@ TEST_F(CudaOwnGemms, LinearForward) {
 
 TEST_F(CudaOwnGemms, LinearBackward) {
   constexpr DType kType = DType::kBF16;
-  for (const Size& size : kSizes) {
+  for (const GemmSize& size : kGemmSizes) {
     SCOPED_TRACE(text_of(size));
     const auto [N, O, C] = size;  // dx is [N, C], a sum over O
     const Twin weight = input(kType, {O, C}), dy = input(kType, {N, O}), x = input(kType, {N, C}),
@@ -119,8 +119,8 @@ TEST_F(CudaOwnGemms, LinearBackward) {
 // The gradients of a weight and of a bias, or of a part of it: sums over all rows, some of them in parts
 TEST_F(CudaOwnGemms, SumsOverAllRows) {
   constexpr DType kType = DType::kBF16;
-  constexpr Size kMore[] = {{515, 776, 2304}, {1000, 520, 264}, {70, 2056, 2312}};
-  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
+  constexpr GemmSize kMore[] = {{515, 776, 2304}, {1000, 520, 264}, {70, 2056, 2312}};
+  std::vector<GemmSize> sizes(std::begin(kGemmSizes), std::end(kGemmSizes));
   sizes.insert(sizes.end(), std::begin(kMore), std::end(kMore));
   for (const auto& [N, C, O] : sizes) {
     SCOPED_TRACE(text_of({N, C, O}));
@@ -150,7 +150,7 @@ TEST_F(CudaOwnGemms, SumsOverAllRows) {
 // Each row of partial sums is that of the rows of d, as they were before they were rounded.
 TEST_F(CudaOwnGemms, SumsOverRows) {
   constexpr DType kType = DType::kBF16;
-  for (const Size& size : kSizes) {
+  for (const GemmSize& size : kGemmSizes) {
     SCOPED_TRACE(text_of(size));
     const auto [N, O, C] = size;
     const Twin weight = input(kType, {O, C}), dy = input(kType, {N, O}), x = input(kType, {N, C}),

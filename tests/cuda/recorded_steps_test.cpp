@@ -7,7 +7,7 @@
 namespace tessera::testing {
 namespace {
 
-struct Silent final : OpObserver {
+struct SilentRecorded final : OpObserver {
   void before(const AnyOp&, Backend&, const Launch&) override {}
   void after(const AnyOp&, Backend&, const Launch&) override { ++operations; }
   int operations = 0;
@@ -21,7 +21,7 @@ TEST_F(CudaRecordedSteps, HaveTheBitsOfPlainLaunches) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), named.name));
       HostTensors make;
       const std::unique_ptr<Backend> recording = make_cuda_backend(), plain = make_cuda_backend();
-      Silent silent;
+      SilentRecorded silent;
       plain->add_observer(silent);
       const StepsResult expected = varied_steps(*plain, named.shape, make);
       EXPECT_GT(silent.operations, 0);

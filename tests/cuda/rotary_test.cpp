@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-struct Size {
+struct RotarySize {
   int64_t B, T, query_heads, key_heads, D;
 
   int64_t heads() const { return query_heads + key_heads; }
@@ -12,14 +12,14 @@ struct Size {
 };
 // Head dims whose halves are packs, and others, down to 2; heads in numbers that groups of 2 and 4 do not
 // divide. The last has more work than the device holds blocks.
-constexpr Size kSizes[] = {{1, 1, 1, 1, 64},  {2, 65, 9, 3, 64}, {1, 127, 14, 2, 64},  {3, 33, 16, 8, 128},
-                           {2, 7, 5, 1, 80},  {1, 63, 3, 3, 96}, {2, 9, 4, 2, 256},    {1, 129, 2, 1, 16},
-                           {1, 5, 3, 1, 2},   {2, 31, 2, 2, 6},  {1, 65, 7, 1, 24},    {2, 3, 3, 2, 250},
-                           {1, 17, 4, 0, 32}, {1, 17, 0, 4, 32}, {1, 1500, 16, 8, 128}};
+constexpr RotarySize kRotarySizes[] = {
+    {1, 1, 1, 1, 64},  {2, 65, 9, 3, 64}, {1, 127, 14, 2, 64}, {3, 33, 16, 8, 128}, {2, 7, 5, 1, 80},
+    {1, 63, 3, 3, 96}, {2, 9, 4, 2, 256}, {1, 129, 2, 1, 16},  {1, 5, 3, 1, 2},     {2, 31, 2, 2, 6},
+    {1, 65, 7, 1, 24}, {2, 3, 3, 2, 250}, {1, 17, 4, 0, 32},   {1, 17, 0, 4, 32},   {1, 1500, 16, 8, 128}};
 
-constexpr float kEpsilon = 1e-6f;
+constexpr float kRotaryEpsilon = 1e-6f;
 
-std::string text_of(DType dtype, const Size& s) {
+std::string text_of(DType dtype, const RotarySize& s) {
   return fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads, s.key_heads,
                      s.D);
 }
@@ -27,7 +27,7 @@ std::string text_of(DType dtype, const Size& s) {
 class CudaRotary : public CudaTest {
  protected:
   // As Llama has them, with two positions more than tokens, scaled by 1.2 so that a transpose is no inverse
-  Twin angles_of(const Size& s) {
+  Twin angles_of(const RotarySize& s) {
     const int64_t pairs = s.D / 2;
     return with_values(DType::kF32, {s.T + 2, pairs, 2}, [&](int64_t i) {
       const double power = static_cast<double>(i / 2 % pairs) / static_cast<double>(pairs),
@@ -38,14 +38,14 @@ class CudaRotary : public CudaTest {
 
   // A tensor for `before` other heads, those of `s` and two more. They are filled even where they are only
   // written, so that the other heads can be compared too.
-  Twin heads(DType dtype, const Size& s, int64_t before) {
+  Twin heads(DType dtype, const RotarySize& s, int64_t before) {
     return input(dtype, {s.B, s.T, before + s.heads() + 2, s.D});
   }
 };
 
 TEST_F(CudaRotary, IsThatOfTheCpu) {
   for (const DType dtype : kReal)
-    for (const Size& s : kSizes) {
+    for (const RotarySize& s : kRotarySizes) {
       SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), x = heads(dtype, s, 1), y = heads(dtype, s, 0);
       const auto forward = [&](const Twin& from, int64_t first, const Twin& to, int64_t to_first) {
@@ -76,7 +76,7 @@ TEST_F(CudaRotary, IsThatOfTheCpu) {
 
 TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
   for (const DType dtype : kReal)
-    for (const Size& s : kSizes) {
+    for (const RotarySize& s : kRotarySizes) {
       SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), x = heads(dtype, s, 1), y = heads(dtype, s, 0),
                  q_weight = input(dtype, {s.D}, 0.5f, 1), k_weight = input(dtype, {s.D}, 0.5f, 1),
@@ -88,7 +88,7 @@ TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
                              .angles = on(angles),
                              .q_weight = on(q_weight),
                              .k_weight = on(k_weight),
-                             .epsilon = kEpsilon,
+                             .epsilon = kRotaryEpsilon,
                              .rstd = on(rstd)};
       });
       expect_same(y, "y");
@@ -120,9 +120,9 @@ TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
 
 // In a layout of packs, in one of single pairs, and with more work than the device holds blocks
 TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
-  constexpr Size kCases[] = {{3, 65, 9, 3, 64}, {2, 31, 2, 2, 6}, {1, 1500, 16, 8, 128}};
+  constexpr RotarySize kCases[] = {{3, 65, 9, 3, 64}, {2, 31, 2, 2, 6}, {1, 1500, 16, 8, 128}};
   for (const DType dtype : kReal)
-    for (const Size& s : kCases) {
+    for (const RotarySize& s : kCases) {
       SCOPED_TRACE(text_of(dtype, s));
       const Twin angles = angles_of(s), documents = random_documents(s.B, s.T, 7), x = heads(dtype, s, 1),
                  y = heads(dtype, s, 0), dy = heads(dtype, s, 0), dx = heads(dtype, s, 3),
@@ -152,7 +152,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
                              .angles = on(angles),
                              .q_weight = on(q_weight),
                              .k_weight = on(k_weight),
-                             .epsilon = kEpsilon,
+                             .epsilon = kRotaryEpsilon,
                              .rstd = on(rstd),
                              .documents = on(documents)};
       });
@@ -178,7 +178,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
 
 // A tensor that begins at no multiple of 16 bytes takes single pairs instead of packs.
 TEST_F(CudaRotary, TakesTensorsThatAreNotAligned) {
-  const Size s{2, 33, 3, 1, 64};
+  const RotarySize s{2, 33, 3, 1, 64};
   const auto shifted = [&](const Twin& longer) {
     const auto from = [&](const Tensor& t) {
       return Tensor{t.as<char>() + size_of(t.dtype), t.dtype, {s.B, s.T, s.heads(), s.D}, t.device};
@@ -201,7 +201,7 @@ TEST_F(CudaRotary, TakesTensorsThatAreNotAligned) {
 
 TEST_F(CudaRotary, InPlaceHasTheSameBits) {
   for (const DType dtype : kReal)
-    for (const Size& s : kSizes) {
+    for (const RotarySize& s : kRotarySizes) {
       const Twin angles = angles_of(s), x = input(dtype, {s.B, s.T, s.heads(), s.D}),
                  y = output(dtype, x.cuda.shape);
       const auto forward = [&](const Tensor& to) {
@@ -217,7 +217,7 @@ TEST_F(CudaRotary, InPlaceHasTheSameBits) {
 }
 
 TEST_F(CudaRotary, RefusesWhatItCannotServe) {
-  const Size s{1, 3, 2, 1, 258};
+  const RotarySize s{1, 3, 2, 1, 258};
   const Twin angles = angles_of(s), x = input(DType::kBF16, {s.B, s.T, s.heads(), s.D});
   const Heads heads{x.cuda, 0, s.heads()};
   EXPECT_EQ(message_of([&] {

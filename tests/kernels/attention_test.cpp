@@ -10,7 +10,7 @@
 namespace tessera::testing {
 namespace {
 
-AttentionPlan plan_for(AttentionKind kind, AttentionShape shape) {
+AttentionPlan packed_plan_for(AttentionKind kind, AttentionShape shape) {
   return choose_attention({.kind = kind, .shape = shape, .dtype = DType::kF32, .device = {}});
 }
 
@@ -59,8 +59,8 @@ TEST_F(Attention, FlashEqualsNaive) {
           if (T == 1000 && B == 3) continue;  // the sizes above leave nothing for it to find
           const AttentionShape shape{B, T, 2, D, causal};
           const Tensor qkv = make.normal({B, T, 6, D}), dy = make.normal({B, T, 2, D});
-          const PackedResult naive = run(plan_for(AttentionKind::kNaive, shape), qkv, dy);
-          const PackedResult flash = run(plan_for(AttentionKind::kFlash, shape), qkv, dy);
+          const PackedResult naive = run(packed_plan_for(AttentionKind::kNaive, shape), qkv, dy);
+          const PackedResult flash = run(packed_plan_for(AttentionKind::kFlash, shape), qkv, dy);
           EXPECT_LT(relative_error(flash.y, naive.y), tolerance::kCpuAttention)
               << T << " " << B << " " << D << " " << causal;
           EXPECT_LT(relative_error(flash.dqkv, naive.dqkv), tolerance::kCpuAttention)
@@ -71,7 +71,7 @@ TEST_F(Attention, FlashEqualsNaive) {
 TEST_F(Attention, FlashDoesNotDependOnTheTile) {
   const AttentionShape shape{2, 77, 2, 16, true};
   const Tensor qkv = make.normal({2, 77, 6, 16}), dy = make.normal({2, 77, 2, 16});
-  const AttentionPlan plan = plan_for(AttentionKind::kFlash, shape);
+  const AttentionPlan plan = packed_plan_for(AttentionKind::kFlash, shape);
   const PackedResult whole = run(plan, qkv, dy);
   for (const int64_t queries : {1, 3, 16, 50, 77, 100})
     for (const int64_t keys : {1, 4, 7, 32, 76, 200}) {
@@ -89,7 +89,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
     for (const bool causal : {true, false}) {
       const AttentionShape shape{2, 11, 2, 4, causal};
       const Tensor qkv = make.normal({2, 11, 6, 4}), dy = make.normal({2, 11, 2, 4});
-      const AttentionPlan plan = plan_for(kind, shape);
+      const AttentionPlan plan = packed_plan_for(kind, shape);
       const PackedResult r = run(plan, qkv, dy);
       const Tensor y = make.poisoned(dy.shape), saved = make.poisoned(plan.saved_shape),
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
@@ -107,7 +107,7 @@ TEST_F(Attention, ScoresOfTenThousandGiveNoNaN) {
     const AttentionShape shape{1, 65, 1, 16, true};
     const Tensor qkv = make.normal({1, 65, 3, 16}, 100),
                  dy = make.normal({1, 65, 1, 16});  // 100 * 100 * sqrt(16) / 4
-    const PackedResult r = run(plan_for(kind, shape), qkv, dy);
+    const PackedResult r = run(packed_plan_for(kind, shape), qkv, dy);
     for (const Tensor& t : {r.y, r.dqkv})
       for (const float value : floats(t)) ASSERT_TRUE(std::isfinite(value)) << name_of(kind);
   }
@@ -117,7 +117,7 @@ TEST_F(Attention, NaNStaysNaN) {
   for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash}) {
     const Tensor qkv = make.normal({1, 9, 3, 4}), dy = make.normal({1, 9, 1, 4});
     floats(qkv)[4 * 3 * 4] = std::nanf("");  // query 4
-    const PackedResult r = run(plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
+    const PackedResult r = run(packed_plan_for(kind, {1, 9, 1, 4, true}), qkv, dy);
     for (int d = 0; d < 4; ++d) {
       EXPECT_TRUE(std::isnan(floats(r.y)[4 * 4 + d]));
       EXPECT_TRUE(std::isfinite(floats(r.y)[3 * 4 + d]));
@@ -180,7 +180,7 @@ TEST_F(Attention, WorkedExample) {
   EXPECT_NEAR(row.log_sum_exp(), std::log(sum), 1e-6);
 
   // The kernel computes all rows: every row gets the same query, and sees every key.
-  AttentionPlan plan = plan_for(AttentionKind::kFlash, {1, N, 1, D, false});
+  AttentionPlan plan = packed_plan_for(AttentionKind::kFlash, {1, N, 1, D, false});
   plan.scale = 1;
   const Tensor qkv = make.empty({1, N, 3, D}), dy = make.zeros({1, N, 1, D});
   for (int j = 0; j < N; ++j)
@@ -282,8 +282,8 @@ TEST(ChooseAttention, CudnnSaysWhatItServes) {
 
 TEST(ChooseAttention, NaiveSavesProbabilitiesAndFlashOneNumberARow) {
   const AttentionShape shape{2, 128, 3, 64, true};
-  EXPECT_EQ(plan_for(AttentionKind::kNaive, shape).saved_shape, (Shape{2, 3, 128, 128}));
-  EXPECT_EQ(plan_for(AttentionKind::kFlash, shape).saved_shape, (Shape{2, 3, 128}));
+  EXPECT_EQ(packed_plan_for(AttentionKind::kNaive, shape).saved_shape, (Shape{2, 3, 128, 128}));
+  EXPECT_EQ(packed_plan_for(AttentionKind::kFlash, shape).saved_shape, (Shape{2, 3, 128}));
 }
 
 }  // namespace

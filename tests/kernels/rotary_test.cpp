@@ -7,7 +7,7 @@ namespace {
 
 constexpr float kRotaryEpsilon = 1e-6f;
 
-struct Size {
+struct RotarySize {
   int64_t B, T, query_heads, key_heads, D;
 
   int64_t heads() const { return query_heads + key_heads; }
@@ -15,8 +15,9 @@ struct Size {
     return fmt::format("B {} T {} H {} K {} D {}", B, T, query_heads, key_heads, D);
   }
 };
-constexpr Size kSizes[] = {{1, 1, 1, 1, 2},  {2, 3, 3, 1, 6},   {3, 5, 4, 2, 10}, {2, 7, 2, 2, 66},
-                           {1, 5, 6, 2, 80}, {2, 9, 1, 1, 256}, {1, 3, 2, 0, 4},  {1, 3, 0, 2, 4}};
+constexpr RotarySize kRotarySizes[] = {{1, 1, 1, 1, 2},  {2, 3, 3, 1, 6},  {3, 5, 4, 2, 10},
+                                       {2, 7, 2, 2, 66}, {1, 5, 6, 2, 80}, {2, 9, 1, 1, 256},
+                                       {1, 3, 2, 0, 4},  {1, 3, 0, 2, 4}};
 
 // Element i of head h of row n, in the heads of a tensor.
 size_t at(const Heads& heads, int64_t n, int64_t h, int64_t i) {
@@ -29,7 +30,7 @@ struct RotaryFormula {
 };
 
 // Without weights: rstd, dq and dk are of no use.
-RotaryFormula formula(const Size& s, const Heads& x, const Heads& dy, const Tensor& angles,
+RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, const Tensor& angles,
                       const Tensor& q_weight, const Tensor& k_weight, const Tensor& documents) {
   const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
@@ -49,7 +50,8 @@ RotaryFormula formula(const Size& s, const Heads& x, const Heads& dy, const Tens
       double squares = 0;
       for (int64_t i = 0; i < D; ++i) squares += xs(i) * xs(i);
       const double rstd =
-          weight ? 1 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(kRotaryEpsilon)) : 1.0;
+          weight ? 1 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(kRotaryEpsilon))
+                 : 1.0;
       f.rstd[size(n * heads + h)] = rstd;
       const size_t first = size((n * heads + h) * D);
       Doubles g(size(D));  // the gradient before the rotation
@@ -75,7 +77,7 @@ struct Rotary : ::testing::Test {
 
   // As Llama has them, with two positions more than tokens. They are scaled by 1.2, as YaRN scales them, and
   // so that the transpose is not the inverse.
-  Tensor angles_of(const Size& s) {
+  Tensor angles_of(const RotarySize& s) {
     const int64_t pairs = s.D / 2;
     const Tensor angles = make.empty({s.T + 2, pairs, 2});
     for (int64_t t = 0; t < s.T + 2; ++t)
@@ -90,12 +92,12 @@ struct Rotary : ::testing::Test {
   }
 
   // None, and documents of one to three tokens
-  std::vector<Tensor> kinds_of_documents(const Size& s) {
+  std::vector<Tensor> kinds_of_documents(const RotarySize& s) {
     return {{}, documents_tensor(make, random_documents(5, s.B, s.T, 3))};
   }
 
   // The heads within a tensor that has `before` heads before them and two after; all others are NaN.
-  Heads within(const Size& s, int64_t before, bool filled) {
+  Heads within(const RotarySize& s, int64_t before, bool filled) {
     const Heads heads{make.poisoned({s.B, s.T, before + s.heads() + 2, s.D}), before, s.heads()};
     const Tensor values = make.normal({s.B * s.T * s.heads() * s.D});
     for (int64_t i = 0; filled && i < values.numel(); ++i) {
@@ -125,7 +127,7 @@ struct Rotary : ::testing::Test {
 };
 
 TEST_F(Rotary, IsItsFormula) {
-  for (const Size& s : kSizes)
+  for (const RotarySize& s : kRotarySizes)
     for (const Tensor& documents : kinds_of_documents(s)) {
       SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
       const Tensor angles = angles_of(s);
@@ -149,7 +151,7 @@ TEST_F(Rotary, IsItsFormula) {
 }
 
 TEST_F(Rotary, WithQkNormIsItsFormula) {
-  for (const Size& s : kSizes)
+  for (const RotarySize& s : kRotarySizes)
     for (const Tensor& documents : kinds_of_documents(s)) {
       SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
       const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
@@ -194,7 +196,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
 }
 
 TEST_F(Rotary, MatchesFiniteDifferences) {
-  const Size s{2, 3, 2, 1, 6};
+  const RotarySize s{2, 3, 2, 1, 6};
   const Tensor angles = angles_of(s), x = make.normal({s.B, s.T, s.heads(), s.D}), y = make.poisoned(x.shape),
                dy = make.normal(x.shape), rstd = make.poisoned({6, s.heads()});
   const auto all = [&](const Tensor& t) { return Heads{t, 0, s.heads()}; };
@@ -234,7 +236,7 @@ TEST_F(Rotary, MatchesFiniteDifferences) {
 
 // What the embedding is for: a score depends on how far apart query and key are, not on where they are.
 TEST_F(Rotary, ScoresDependOnTheDistanceAlone) {
-  const Size s{1, 12, 1, 1, 8};
+  const RotarySize s{1, 12, 1, 1, 8};
   const Tensor angles = angles_of(s), x = make.empty({1, s.T, 2, s.D}), row = make.normal({2 * s.D});
   for (int64_t t = 0; t < s.T; ++t) std::memcpy(x.as<float>() + t * 2 * s.D, row.data, row.bytes());
   const Heads heads{x, 0, 2};
@@ -252,7 +254,7 @@ TEST_F(Rotary, ScoresDependOnTheDistanceAlone) {
 }
 
 TEST_F(Rotary, RefusesWhatDoesNotFit) {
-  const Size s{2, 3, 2, 1, 4};
+  const RotarySize s{2, 3, 2, 1, 4};
   const Tensor t = make.normal({2, 3, 5, 4}), other = make.normal({2, 3, 3, 4}), angles = angles_of(s),
                weight = make.normal({4}), rstd = make.zeros({6, 3}), odd = make.normal({2, 3, 3, 5});
   const auto forward = [&](Heads x, Heads y, const Tensor& table, int64_t query_heads = 2) {
@@ -284,7 +286,8 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
   EXPECT_EQ(normed(x, weight, kRotaryEpsilon),
             "rotary forward: with weights y may not be x, which the backward reads");
   EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon must be a number above 0, found 0");
-  EXPECT_EQ(normed(y, {}, kRotaryEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "), 0);
+  EXPECT_EQ(normed(y, {}, kRotaryEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "),
+            0);
 
   const auto backward = [&](Heads dx, Heads of_forward, const Tensor& dk_weight) {
     return refusal_of(cpu, RotaryBackward{.dy = y,

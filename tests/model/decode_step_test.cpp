@@ -161,7 +161,7 @@ class InPlainLoops {
 };
 
 ModelConfig gpt2() { return {.vocab_size = 61, .context = 64, .layers = 3, .heads = 2, .channels = 32}; }
-std::vector<Variant> models() {
+std::vector<Variant> stepped_models() {
   std::vector<Variant> all{{"gpt2", gpt2()}};
   for (const auto& [name, model] : variants_of(gpt2())) all.push_back({name, model});
   for (const auto& [name, model] : parts_of(gpt2()))
@@ -208,7 +208,7 @@ double error_of(const std::vector<float>& found, const std::vector<float>& wante
 }
 
 TEST(FusedDecodeStep, InstructionsComputeWhatTheOperationsDo) {
-  for (const auto& [name, model] : models())
+  for (const auto& [name, model] : stepped_models())
     for (const int blocks : {5, 132}) {
       SCOPED_TRACE(fmt::format("{}, {} blocks", name, blocks));
       const std::unique_ptr<Backend> cpu = make_cpu_backend();
@@ -269,7 +269,7 @@ Planned plan_of(const ModelConfig& model, const DeviceTraits& device, DType dtyp
 const DeviceTraits kH100{Device::kCuda, 90, "H100"}, kA100{Device::kCuda, 80, "A100"};
 
 TEST(FusedDecodeStep, OneRowOfBf16OnHopperIsOneKernel) {
-  for (const auto& [name, model] : models()) {
+  for (const auto& [name, model] : stepped_models()) {
     SCOPED_TRACE(name);
     EXPECT_GT(plan_of(model, kH100, DType::kBF16, 1).bytes, 0);
     EXPECT_EQ(plan_of(model, kH100, DType::kBF16, 2).bytes, 0);

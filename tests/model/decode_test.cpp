@@ -14,7 +14,7 @@ constexpr AttentionKind kKinds[] = {AttentionKind::kNaive, AttentionKind::kFlash
 constexpr int64_t kTexts = LoudModel::kBatch, kTokens = LoudModel::kTokens;
 
 // GPT-2 and what its folders may ask for, the parts of other families, and every family of transformers
-std::vector<Variant> all_variants() {
+std::vector<Variant> decoded_variants() {
   std::vector<Variant> all = parts_of(kPlain);
   std::erase_if(all, [](const Variant& variant) { return static_cast<bool>(variant.model.dropout); });
   all.push_back({"gpt2", kPlain});
@@ -69,7 +69,7 @@ struct Whole {
 TEST(Prefill, HasTheLogitsOfAWholeForwardInAnyChunks) {
   const std::vector<std::vector<int64_t>> splits{
       {kTokens}, std::vector<int64_t>(kTokens, 1), {4, 4, 3}, {10, 1}, {1, 10}};
-  for (const Variant& variant : all_variants())
+  for (const Variant& variant : decoded_variants())
     for (const AttentionKind kind : kKinds) {
       SCOPED_TRACE(fmt::format("{}, {}", variant.name, name_of(kind)));
       Whole whole(variant.model, kind);
@@ -108,7 +108,7 @@ struct Job {
 TEST(Decode, HasTheLogitsOfAWholeForwardInSlotsOfDifferentLengths) {
   const std::vector<Job> jobs{{0, 3, 0}, {1, 7, 2}, {1, 1, 0}, {0, 10, 5}};
   const auto slots = static_cast<int64_t>(jobs.size());
-  for (const Variant& variant : all_variants()) {
+  for (const Variant& variant : decoded_variants()) {
     SCOPED_TRACE(variant.name);
     Whole whole(variant.model, AttentionKind::kFlash);
     const KvCache cache = whole.cache(slots, kTokens);

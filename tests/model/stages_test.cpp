@@ -8,11 +8,11 @@
 namespace tessera::testing {
 namespace {
 
-constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 8};
+constexpr ModelConfig kPlainStages{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 8};
 
-std::vector<Variant> models() {
-  std::vector<Variant> all = parts_of(kPlain);
-  all.push_back({"gpt2", kPlain});
+std::vector<Variant> staged_models() {
+  std::vector<Variant> all = parts_of(kPlainStages);
+  all.push_back({"gpt2", kPlainStages});
   for (const char* base : {"gpt2", "qwen3"})
     for (Variant variant : std::vector(all))
       if (variant.name == base) {
@@ -23,7 +23,7 @@ std::vector<Variant> models() {
   return all;
 }
 
-const BlockSpec kGelu = block_spec(kPlain, 0), kSwiglu{.mlp = Mlp::kSwiglu};
+const BlockSpec kGelu = block_spec(kPlainStages, 0), kSwiglu{.mlp = Mlp::kSwiglu};
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   for (const Stage stage : kStages) {
@@ -52,15 +52,15 @@ TEST(Stages, NameTheLinearLayersOfABlock) {
     if (row->linear) named.push_back(fmt::format("blocks.0.{}.weight", row->linear.name));
   Params none;
   none.blocks.resize(1);
-  for_each_param(none, kPlain, [&](const ParamInfo& info, const Tensor&) {
+  for_each_param(none, kPlainStages, [&](const ParamInfo& info, const Tensor&) {
     if (info.block == 0 && info.decay) weights.push_back(info.name);
   });
   EXPECT_EQ(named, weights);
 }
 
 // A pass over a model, whose blocks can be run stage by stage
-struct Run {
-  explicit Run(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
+struct ModelRun {
+  explicit ModelRun(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
     batch = {loud.tokens, loud.targets};
     saved = allocate_saved(loud.arena, loud.model, kKeepAll);
     layers.blocks.resize(loud.model.params.blocks.size());
@@ -78,9 +78,9 @@ struct Run {
 };
 
 TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
-  for (const auto& [name, model] : models()) {
+  for (const auto& [name, model] : staged_models()) {
     SCOPED_TRACE(name);
-    Run run(model);
+    ModelRun run(model);
     forward(run.loud.cpu, {.model = run.loud.model, .batch = run.batch, .saved = run.saved});
     const BlockSpec spec = block_spec(model, 0);
     const SavedShape shape{.config = model, .spec = spec, .plan = run.loud.model.attention.of(0)};
@@ -110,7 +110,7 @@ struct Handed {
   bool bias, fp8;
   bool operator==(const Handed&) const = default;
 };
-std::map<Stage, Handed> handed(Run& run, size_t layer) {
+std::map<Stage, Handed> handed(ModelRun& run, size_t layer) {
   const Pass pass = run.pass();
   run.loud.model.fp8 = &run.layers;
   std::map<Stage, Handed> all;
@@ -127,17 +127,18 @@ std::map<Stage, Handed> handed(Run& run, size_t layer) {
 TEST(Stages, HandOverGradients) {
   constexpr Handed kBoth{true, true}, kNone{false, false}, kFp8{false, true};
   const auto expect = [](const ModelConfig& model, const std::vector<Handed>& of_linear) {
-    Run run(model);
+    ModelRun run(model);
     size_t i = 0;
     for (const auto& [stage, found] : handed(run, 1))
       EXPECT_EQ(found, of_linear[i++]) << static_cast<int>(stage);
   };
-  ModelConfig gated = kPlain, unbiased = kPlain, dropping = kPlain, dropping_attention = kPlain;
+  ModelConfig gated = kPlainStages, unbiased = kPlainStages, dropping = kPlainStages,
+              dropping_attention = kPlainStages;
   gated.mlp = Mlp::kSwiglu;
   unbiased.bias = Bias::kNone;
   dropping.dropout.residual = 0.25;
   dropping_attention.dropout = {.embedding = 0.25, .attention = 0.25};
-  expect(kPlain, {kNone, kBoth, kBoth, kBoth});
+  expect(kPlainStages, {kNone, kBoth, kBoth, kBoth});
   expect(gated, {kNone, kBoth, kFp8, kBoth});  // what multiplies gate and up does not sum
   expect(unbiased, {kNone, kFp8, kFp8, kFp8});
   expect(dropping, {kNone, kNone, kBoth, kNone});
@@ -151,13 +152,13 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
   const std::map<R, bool> overwrites{
       {R::kNorms, false}, {R::kAttention, true}, {R::kActivation, false}, {R::kMlp, true}, {R::kBlock, true}};
   for (const R word : values_with_words<R>())
-    for (const ModelConfig& model : {kPlain, [] {
-                                       ModelConfig gated = kPlain;
+    for (const ModelConfig& model : {kPlainStages, [] {
+                                       ModelConfig gated = kPlainStages;
                                        gated.mlp = Mlp::kSwiglu;
                                        return gated;
                                      }()}) {
       SCOPED_TRACE(name_of(word));
-      Run run(model);
+      ModelRun run(model);
       run.loud.model.keep = {word};
       for (const size_t layer : {0, 1, 2}) {
         const bool runs_again = layer < 2;  // the last block's values are still there
@@ -174,7 +175,7 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
 // x in FP8 comes from a writer that runs, for a reader that runs.
 TEST(Stages, HandOverXInFp8) {
   using R = Recomputed;
-  Run run(kPlain);
+  ModelRun run(kPlainStages);
   run.loud.model.fp8 = &run.layers;
   const Pass pass = run.pass();
   const Block block(pass, run.saved, 1);
@@ -192,7 +193,7 @@ TEST(Stages, HandOverXInFp8) {
 }
 
 TEST(BlockSpecs, AreAlikeInAllBlocksSoThatOnePlanServesThem) {
-  for (const auto& [name, model] : models()) {
+  for (const auto& [name, model] : staged_models()) {
     const AttentionPlans plans(model, {.kind = AttentionKind::kFlash,
                                        .shape = {.batch = 1, .tokens = 4, .heads = 2, .head_dim = 8},
                                        .dtype = DType::kF32,

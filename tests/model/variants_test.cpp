@@ -8,16 +8,16 @@
 namespace tessera::testing {
 namespace {
 
-constexpr ModelConfig kPlain{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 16};
+constexpr ModelConfig kPlainModel{.vocab_size = 29, .context = 16, .layers = 3, .heads = 2, .channels = 16};
 
 std::vector<Variant> all_variants() {
-  std::vector<Variant> all = variants_of(kPlain), parts = parts_of(kPlain);
+  std::vector<Variant> all = variants_of(kPlainModel), parts = parts_of(kPlainModel);
   all.insert(all.end(), parts.begin(), parts.end());
   return all;
 }
 std::vector<Variant> plain_and_variants() {
   std::vector<Variant> all = all_variants();
-  all.insert(all.begin(), {"plain", kPlain});
+  all.insert(all.begin(), {"plain", kPlainModel});
   return all;
 }
 
@@ -33,14 +33,14 @@ TEST(Variants, LossAndGradientsAreThoseOfFp64) {
 
 // Each switch changes the loss by far more than the tolerance above: none of them does nothing.
 TEST(Variants, EveryOneIsAnotherModel) {
-  const double plain = LoudModel(kPlain, AttentionKind::kFlash).train();
+  const double plain = LoudModel(kPlainModel, AttentionKind::kFlash).train();
   for (const Variant& variant : all_variants())
     EXPECT_GT(std::abs(LoudModel(variant.model, AttentionKind::kFlash).train() / plain - 1), 1e-5)
         << variant.name;
 }
 
 TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
-  ModelConfig untied = kPlain;
+  ModelConfig untied = kPlainModel;
   untied.tied = false;
   const auto initial = [](const ModelConfig& config) {
     std::map<std::string, std::vector<float>> weights;
@@ -49,12 +49,12 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
                  }});
     return weights;
   };
-  auto tied_weights = initial(kPlain), weights = initial(untied);
+  auto tied_weights = initial(kPlainModel), weights = initial(untied);
   const std::vector<float> head = weights.at("head.weight");
   weights.erase("head.weight");
   EXPECT_EQ(weights, tied_weights);
-  ASSERT_EQ(head.size(), static_cast<size_t>(kPlain.padded_vocab() * kPlain.channels));
-  const auto filled = static_cast<size_t>(kPlain.vocab_size * kPlain.channels);
+  ASSERT_EQ(head.size(), static_cast<size_t>(kPlainModel.padded_vocab() * kPlainModel.channels));
+  const auto filled = static_cast<size_t>(kPlainModel.vocab_size * kPlainModel.channels);
   double squares = 0;
   for (size_t i = 0; i < head.size(); ++i) {
     squares += static_cast<double>(head[i]) * head[i];
@@ -122,7 +122,7 @@ TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
     }
     for (const auto& [name, tensor] : kept.weights) {
       if (name != "token_table" && name != "head.weight") continue;
-      for (int64_t i = kPlain.vocab_size * kPlain.channels; i < tensor.numel(); ++i)
+      for (int64_t i = kPlainModel.vocab_size * kPlainModel.channels; i < tensor.numel(); ++i)
         ASSERT_EQ(floats(tensor)[static_cast<size_t>(i)], 0) << name;
     }
   }
@@ -132,7 +132,7 @@ TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
 TEST(Vocabulary, IdsOutsideItAreRefusedBeforeAnyKernel) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
-  const RunShape shape = shape_of({"plain", kPlain});
+  const RunShape shape = shape_of({"plain", kPlainModel});
   TrainState state(*be, arena, shape);
   state.initialize(1);
   const auto count = static_cast<size_t>(shape.tokens_per_step());

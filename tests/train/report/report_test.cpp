@@ -98,7 +98,7 @@ TEST_F(ReportOfARun, IsThereWhileItGoesOn) {
 }
 
 // Does what a reader does: every x axis and scale, a pointer over every chart, a selection, and back.
-constexpr const char* kReader = R"(<script>
+constexpr const char* kReportReader = R"(<script>
 const seen = [];
 const sound = () => { for (const e of document.querySelectorAll("svg *"))
   for (const a of e.attributes) if (/NaN|undefined|Infinity/.test(a.value)) throw Error(`${e.tagName} ${a.name}=${a.value}`);
@@ -137,13 +137,13 @@ element(document.body, "div", { id: "seen" }, seen.join("; "));
 </script>)";
 
 struct PageInABrowser : ReportOfARun {
-  // What kReader saw on the page.
+  // What kReportReader saw on the page.
   std::string seen(const std::string& browser, const std::string& page) {
     std::string tried = text(page);
     tried.replace(
         tried.find("<main>"), 0,
         "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
-    tried.replace(tried.rfind("</body>"), 0, kReader);
+    tried.replace(tried.rfind("</body>"), 0, kReportReader);
     write("tried.html", tried);
     const ProcessResult result = open_in_browser(browser, folder, "tried.html");
     EXPECT_EQ(result.status, 0) << result.error;

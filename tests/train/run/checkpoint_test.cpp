@@ -32,7 +32,7 @@ std::string error_of(Call&& call) {
   return "no error";
 }
 
-void expect_parts(const std::string& message, std::initializer_list<const char*> parts) {
+void expect_parts_of(const std::string& message, std::initializer_list<const char*> parts) {
   for (const char* part : parts)
     EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
 }
@@ -167,7 +167,7 @@ TEST_F(Checkpoint, FilesOfTheSourceFolderAreCopied) {
   EXPECT_FALSE(fs::exists(folder / "step_00000005")) << "they are files of ours";
 
   std::ofstream(path / "tokenizer.json") << "{\"a\": 2}";
-  expect_parts(error_of([&] { check_undamaged(path); }), {"tokenizer.json is damaged: its checksum is"});
+  expect_parts_of(error_of([&] { check_undamaged(path); }), {"tokenizer.json is damaged: its checksum is"});
 }
 
 TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
@@ -188,13 +188,13 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedWithBothSizes) {
   const fs::path path = save();
   ModelConfig other = kTinyRun;
   other.layers = 3;
-  expect_parts(error_of([&] { read_state(path, other); }),
-               {"another model", "n_layer is 2", "has model.layers=3"});
+  expect_parts_of(error_of([&] { read_state(path, other); }),
+                  {"another model", "n_layer is 2", "has model.layers=3"});
   RunShape shape = state.shape();
   shape.model = other;
   Arena other_arena = Arena::host();
   TrainState unlike(*be, other_arena, shape);
-  expect_parts(error_of([&] { load_weights(path, unlike); }), {"another model"});
+  expect_parts_of(error_of([&] { load_weights(path, unlike); }), {"another model"});
 }
 
 TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
@@ -210,8 +210,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 61;  // 16 positions over 61: every fourth is one of them
   Arena long_arena = Arena::host();
   TrainState extended(*be, long_arena, shape);
-  expect_parts(error_of([&] { load_weights(path, extended); }),
-               {"n_positions is 16", "has model.context=61"});
+  expect_parts_of(error_of([&] { load_weights(path, extended); }),
+                  {"n_positions is 16", "has model.context=61"});
   load_weights(path, extended, PositionExtension::kInterpolate);
   const Params weights = extended.optimizer().masters();
   const std::span<float> before = floats(state.optimizer().masters().position_table),
@@ -230,27 +230,27 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 9;
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
-  expect_parts(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
-               {"n_positions is 16", "has model.context=9"});
+  expect_parts_of(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
+                  {"n_positions is 16", "has model.context=9"});
 }
 
 TEST_F(Checkpoint, DamageIsNamed) {
   const fs::path path = save();
   fs::resize_file(path / "optimizer.safetensors", 5000);
-  expect_parts(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
+  expect_parts_of(error_of([&] { load_checkpoint(path, state); }), {"optimizer.safetensors", "truncated"});
   std::ofstream(path / "state.json") << "{\"step\": ";
-  expect_parts(error_of([&] { read_state(path, kTinyRun); }), {"state.json:1:10: not JSON"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"state.json:1:10: not JSON"});
   std::ofstream(path / "state.json") << std::string(200'000, '[');
-  expect_parts(error_of([&] { read_state(path, kTinyRun); }),
-               {"state.json:1:65: lists and objects are nested more than 64 deep"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }),
+                  {"state.json:1:65: lists and objects are nested more than 64 deep"});
   std::ofstream(path / "model.safetensors") << "hello";
-  expect_parts(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
+  expect_parts_of(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
   std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
-  expect_parts(error_of([&] { read_state(path, kTinyRun); }),
-               {"config.json:1:65: lists and objects are nested more than 64 deep"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }),
+                  {"config.json:1:65: lists and objects are nested more than 64 deep"});
   fs::remove(path / "config.json");
-  expect_parts(error_of([&] { read_state(path, kTinyRun); }), {"has no config.json"});
-  expect_parts(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"has no config.json"});
+  expect_parts_of(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
 }
 
 // A limit on the size of files stands in for a full disk: write() fails in the same place.
@@ -265,8 +265,8 @@ TEST_F(Checkpoint, AFullDiskLeavesTheEarlierCheckpointsAndNothingElse) {
   run.step = 20;
   const std::string message = error_of([&] { save(); });
   setrlimit(RLIMIT_FSIZE, &before);
-  expect_parts(message, {"checkpoint of step 20 was not written", "model.safetensors", "File too large",
-                         "Earlier checkpoints"});
+  expect_parts_of(message, {"checkpoint of step 20 was not written", "model.safetensors", "File too large",
+                            "Earlier checkpoints"});
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1);
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000010");
   EXPECT_EQ(read_state(*latest_checkpoint(folder), kTinyRun).step, 10);
@@ -289,8 +289,8 @@ TEST(Safetensors, ReadsHalfPrecision) {
   reader.read("h", {3}, h);
   EXPECT_EQ(b, (std::vector<float>{1, -2}));
   EXPECT_EQ(h, (std::vector<float>{1, 0x1p-24f, -INFINITY}));
-  expect_parts(error_of([&] { reader.read("b", {3}, h); }), {"tensor b has shape [2], wanted [3]"});
-  expect_parts(error_of([&] { reader.read("c", {3}, h); }), {"has no tensor c"});
+  expect_parts_of(error_of([&] { reader.read("b", {3}, h); }), {"tensor b has shape [2], wanted [3]"});
+  expect_parts_of(error_of([&] { reader.read("c", {3}, h); }), {"has no tensor c"});
   fs::remove(path);
 }
 

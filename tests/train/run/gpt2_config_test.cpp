@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelConfig kTiny{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
+constexpr ModelConfig kTinyConfig{.vocab_size = 61, .context = 16, .layers = 2, .heads = 2, .channels = 24};
 
 constexpr DropoutConfig kTransformersDefault{0.1, 0.1, 0.1};
 
@@ -26,7 +26,7 @@ struct GPT2Config : InTempFolder {
     return read_model_config(folder_).model;
   }
   ModelConfig read_with(const json& more) const {
-    json fields = gpt2_fields(kTiny);
+    json fields = gpt2_fields(kTinyConfig);
     fields.update(more);
     return read(fields);
   }
@@ -51,7 +51,7 @@ TEST_F(GPT2Config, AbsentFieldsAreTransformersDefaults) {
 }
 
 TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
-  EXPECT_EQ(read_with(json::object()), kTiny);
+  EXPECT_EQ(read_with(json::object()), kTinyConfig);
   EXPECT_EQ(read_with({{"n_inner", nullptr}}).mlp_width, 96);
   EXPECT_EQ(read_with({{"n_inner", 40},
                        {"activation_function", "relu"},
@@ -88,8 +88,8 @@ TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
                   {"attn_pdrop", 0.0},
                   {"embd_pdrop", 0},
                   {"resid_pdrop", 0.0}}),
-            kTiny);
-  EXPECT_EQ(read_with({{"hidden_size", 24}, {"n_ctx", 1024}}), kTiny);
+            kTinyConfig);
+  EXPECT_EQ(read_with({{"hidden_size", 24}, {"n_ctx", 1024}}), kTinyConfig);
   refused({{"hidden_size", 32}}, {"config.json: n_embd is 24 and hidden_size is 32"});
 }
 
@@ -138,13 +138,13 @@ TEST_F(GPT2Config, FieldsThatChangeNothingAreAccepted) {
     {"text-generation": {"do_sample": true, "max_length": 50}}, "torch_dtype": "float32",
     "transformers_version": "4.40.0", "use_cache": true, "output_past": true, "num_labels": 3,
     "id2label": {"0": "A"}, "not_known_but_null": null})")),
-            kTiny);
+            kTinyConfig);
   EXPECT_NO_THROW(read_model_config(TESSERA_SOURCE_DIR "/tests/fixtures/gpt2_reference"));
 }
 
 TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
   const auto notices = [&](const DropoutConfig& wanted) {
-    ModelConfig model = kTiny;
+    ModelConfig model = kTinyConfig;
     model.dropout = wanted;
     return check_same_model(folder_, model).notices;
   };
@@ -155,7 +155,7 @@ TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
             folder_.string() +
                 "/config.json has dropout (embd_pdrop 0.2, resid_pdrop 0.3), which this run uses, too; --set "
                 "model.dropout=0 trains without");
-  json fields = gpt2_fields(kTiny);
+  json fields = gpt2_fields(kTinyConfig);
   for (const char* field : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) fields.erase(field);
   EXPECT_EQ(read(fields).dropout, kTransformersDefault);
   EXPECT_NE(notices(kTransformersDefault).at(0).find("(embd_pdrop 0.1, resid_pdrop 0.1, attn_pdrop 0.1)"),
@@ -167,7 +167,7 @@ TEST_F(GPT2Config, DropoutIsReadAndNoticed) {
 }
 
 TEST_F(GPT2Config, DropoutIsWritten) {
-  ModelConfig model = kTiny;
+  ModelConfig model = kTinyConfig;
   model.dropout = {.embedding = 0.25, .residual = 0.1, .attention = 0.5};
   const json fields = json::parse(hugging_face_config(model, DType::kF32).dump());
   EXPECT_EQ(fields["embd_pdrop"], 0.25);
@@ -177,14 +177,14 @@ TEST_F(GPT2Config, DropoutIsWritten) {
 }
 
 TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
-  std::vector<Variant> all = variants_of(kTiny);
-  all.push_back({"plain", kTiny});
+  std::vector<Variant> all = variants_of(kTinyConfig);
+  all.push_back({"plain", kTinyConfig});
   for (const Variant& variant : all) {
     const json fields = json::parse(hugging_face_config(variant.model, DType::kF32).dump());
     EXPECT_EQ(read(fields), variant.model) << variant.name;
     EXPECT_TRUE(read_model_config(folder_).notices.empty());
   }
-  const std::string plain = hugging_face_config(kTiny, DType::kF32).dump();
+  const std::string plain = hugging_face_config(kTinyConfig, DType::kF32).dump();
   for (const char* part :
        {"\"layer_norm_epsilon\":1e-05", "\"n_inner\":96", "\"activation_function\":\"gelu_new\"",
         "\"tie_word_embeddings\":true", "\"scale_attn_weights\":true",
@@ -193,9 +193,9 @@ TEST_F(GPT2Config, WhatIsWrittenReadsBackTheSame) {
 }
 
 TEST_F(GPT2Config, AnotherModelIsRefusedInEveryField) {
-  write_fields(folder_, json::parse(hugging_face_config(kTiny, DType::kF32).dump()));
-  EXPECT_NO_THROW(check_same_model(folder_, kTiny));
-  for (const Variant& variant : variants_of(kTiny))
+  write_fields(folder_, json::parse(hugging_face_config(kTinyConfig, DType::kF32).dump()));
+  EXPECT_NO_THROW(check_same_model(folder_, kTinyConfig));
+  for (const Variant& variant : variants_of(kTinyConfig))
     if (variant.name != "all") {
       try {
         check_same_model(folder_, variant.model);
@@ -204,7 +204,7 @@ TEST_F(GPT2Config, AnotherModelIsRefusedInEveryField) {
         EXPECT_NE(std::string(error.what()).find("this configuration has model."), std::string::npos);
       }
     }
-  expect_error([&] { check_same_model(folder_, variants_of(kTiny).back().model); },
+  expect_error([&] { check_same_model(folder_, variants_of(kTinyConfig).back().model); },
                {"its n_inner is 96, and this configuration has model.mlp_width=72",
                 "its activation_function is gelu", "model.norm_epsilon=0.001", "tie_word_embeddings is true",
                 "scale_attn_weights is true", "scale_attn_by_inverse_layer_idx is false"});
@@ -219,7 +219,7 @@ struct InitFrom : InTempFolder {
   InitFrom() {
     std::filesystem::create_directories(folder);
     write_fields(folder,
-                 json::parse(hugging_face_config(variants_of(kTiny).back().model, DType::kF32).dump()));
+                 json::parse(hugging_face_config(variants_of(kTinyConfig).back().model, DType::kF32).dump()));
   }
   Config load(std::string_view yaml, std::vector<std::string> overrides, bool resume = false) const {
     return load_config(write("run.yaml", yaml), overrides, resume);
@@ -232,7 +232,7 @@ struct InitFrom : InTempFolder {
 
 // The folder's dropout is a default: any key may change it, and it is no contradiction.
 TEST_F(InitFrom, DropoutIsThatOfTheFolderUnlessItIsSet) {
-  ModelConfig model = kTiny;
+  ModelConfig model = kTinyConfig;
   model.dropout = {.embedding = 0.25, .residual = 0.1, .attention = 0.5};
   write_fields(folder, json::parse(hugging_face_config(model, DType::kF32).dump()));
   const std::string step = "train.tokens_per_step=64";
@@ -247,7 +247,7 @@ TEST_F(InitFrom, DropoutIsThatOfTheFolderUnlessItIsSet) {
             (DropoutConfig{.embedding = 0.25, .residual = 0.1}));
   EXPECT_EQ(load(print_config(load("", {set, step})), {}).model.dropout, model.dropout);
   // Only a run needs a multiple of 1 / 256.
-  json fields = json::parse(hugging_face_config(kTiny, DType::kF32).dump());
+  json fields = json::parse(hugging_face_config(kTinyConfig, DType::kF32).dump());
   fields["attn_pdrop"] = 0.001;
   write_fields(folder, fields);
   refused("", {set, step},
@@ -256,7 +256,7 @@ TEST_F(InitFrom, DropoutIsThatOfTheFolderUnlessItIsSet) {
 }
 
 TEST_F(InitFrom, AloneSetsTheModel) {
-  const ModelConfig wanted = variants_of(kTiny).back().model;
+  const ModelConfig wanted = variants_of(kTinyConfig).back().model;
   const Config config = load("train:\n  tokens_per_step: 64\n", {set});
   EXPECT_EQ(model_config(config), wanted);
   EXPECT_EQ(config.sequence_length(), 16);
@@ -267,12 +267,12 @@ TEST_F(InitFrom, AloneSetsTheModel) {
 }
 
 TEST_F(InitFrom, AKeyThatAgreesIsFine) {
-  write_gpt2(folder, kTiny);
+  write_gpt2(folder, kTinyConfig);
   const char* yaml =
       "model: {layers: 2, heads: 2, channels: 24, context: 16, vocab_size: 61, mlp_width: auto, "
       "norm_epsilon: 0.00001, mlp: gelu}\ntrain: {tokens_per_step: 64}\n";
-  EXPECT_EQ(model_config(load(yaml, {set})), kTiny);
-  EXPECT_EQ(model_config(load("", {set, "train.tokens_per_step=64", "model.mlp_width=96"})), kTiny);
+  EXPECT_EQ(model_config(load(yaml, {set})), kTinyConfig);
+  EXPECT_EQ(model_config(load("", {set, "train.tokens_per_step=64", "model.mlp_width=96"})), kTinyConfig);
 }
 
 TEST_F(InitFrom, AKeyThatContradictsIsRefusedWithBothValues) {
@@ -298,7 +298,7 @@ TEST_F(InitFrom, WhatCannotBeReadIsRefusedAtTheKey) {
   std::filesystem::create_directories(folder_ / "run/checkpoints");
   refused("", {"train.init_from=" + (folder_ / "run").string()},
           {"has no config.json", "one of the folders in", "run/checkpoints"});
-  json fields = gpt2_fields(kTiny);
+  json fields = gpt2_fields(kTinyConfig);
   fields["n_embd"] = 28;
   write_fields(folder, fields);
   refused("", {set}, {"config.json: n_embd: model.channels wants a multiple of 8", "28"});
@@ -310,7 +310,7 @@ TEST_F(InitFrom, WhatCannotBeReadIsRefusedAtTheKey) {
 
 TEST_F(InitFrom, ARunThatGoesOnDoesNotNeedTheFolder) {
   const Config config = load("train:\n  tokens_per_step: 64\n", {set});
-  write_fields(folder, gpt2_fields(kTiny));
+  write_fields(folder, gpt2_fields(kTinyConfig));
   EXPECT_EQ(load(print_config(config), {}, true), config);
   std::filesystem::remove_all(folder);
   EXPECT_EQ(load(print_config(config), {}, true), config);

@@ -12,7 +12,7 @@ class RecordingCpu final : public Backend {
   int recorded = 0, replayed = 0;
 
  private:
-  struct Replay final : Graph {
+  struct Replay final : DeviceGraph {
     Replay(RecordingCpu& owner, std::function<void()> operations)
         : owner_(owner), operations_(std::move(operations)) {}
     void launch() override {
@@ -25,7 +25,7 @@ class RecordingCpu final : public Backend {
   void do_(const AnyOp& op, const Launch& launch) override {
     std::visit([&](const auto* a) { cpu_->run(*a, launch); }, op);
   }
-  std::unique_ptr<Graph> capture(CUstream_st*, const std::function<void()>& operations) override {
+  std::unique_ptr<DeviceGraph> capture(CUstream_st*, const std::function<void()>& operations) override {
     ++recorded;
     return std::make_unique<Replay>(*this, operations);
   }
