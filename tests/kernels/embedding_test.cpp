@@ -92,7 +92,7 @@ TEST(Embedding, RefusesDocumentsThatDoNotFit) {
             "embedding forward: documents must be int32 [1, 4, 2] on cpu, found int32 [1, 4] on cpu");
   const Tensor late = documents_tensor(make, {{2, 2}});
   late.as<int32_t>()[2] = 3;
-  EXPECT_EQ(refusal(late), "embedding forward: the document of row 1 begins at token 3, wanted 0 to 1");
+  EXPECT_EQ(refusal(late), "embedding forward: the document of row 1 begins at token 3, expected 0 to 1");
 }
 
 }  // namespace
