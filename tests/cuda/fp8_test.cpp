@@ -1,4 +1,4 @@
-// FP8 on CUDA against the CPU, whose values are rounded in the same way: codes must be the same, products
+// FP8 on CUDA against the CPU, whose values are rounded in the same way: FP8 values must be the same, products
 // agree to rounding. Then training steps.
 #include "kernels/base/fp8.h"
 
@@ -51,9 +51,9 @@ class Fp8Test : public CudaTest {
   void expect_same_values(const Twin& data, const Twin& scale, DType format, const char* what) {
     const float by = floats_of(scale.cuda)[0];
     ASSERT_EQ(by, scale.cpu.as<float>()[0]) << what;
-    const std::vector<char> codes = bytes_of(data.cuda);
-    for (size_t i = 0; i < codes.size(); ++i) {
-      const float got = by * float_from_fp8(static_cast<uint8_t>(codes[i]), format),
+    const std::vector<char> bytes = bytes_of(data.cuda);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const float got = by * float_from_fp8(static_cast<uint8_t>(bytes[i]), format),
                   want = data.cpu.as<float>()[i];
       if (std::isnan(want)) {
         ASSERT_TRUE(std::isnan(got)) << what << "[" << i << "]";
@@ -63,10 +63,10 @@ class Fp8Test : public CudaTest {
     }
   }
 
-  // The operation's result has the same bits with codes as without, and the codes and the largest element are
+  // The operation's result has the same bits with FP8 values as without, and these and the largest element are
   // those that Quantise finds of it.
   template <class Op>
-  void expect_codes(Op op, Tensor Op::*result, Fp8Output Op::*codes, DType format) {
+  void expect_fp8(Op op, Tensor Op::*result, Fp8Output Op::*fp8, DType format) {
     const Tensor y = op.*result;
     SCOPED_TRACE(fmt::format("{} to {}", Op::kName, y.to_string()));
     const Twin wanted = output(format, y.shape), found = output(format, y.shape), scale = scalar(0.25f),
@@ -76,10 +76,10 @@ class Fp8Test : public CudaTest {
     const std::vector<char> plain = bytes_of(y);
     cuda().run(Quantise{.x = y, .format = format, .y = {wanted.cuda, scale.cuda}, .amax = amax.cuda});
     cuda().run(Copy{{before.data(), y.dtype, y.shape, Device::kCpu}, y});
-    op.*codes = {.y = {found.cuda, scale.cuda}, .amax = found_amax.cuda};
+    op.*fp8 = {.y = {found.cuda, scale.cuda}, .amax = found_amax.cuda};
     run_twice({{.cpu = {}, .cuda = y}, found, found_amax}, [&] { cuda().run(op); });
     EXPECT_TRUE(bytes_of(y) == plain) << "another result";
-    EXPECT_TRUE(bytes_of(found.cuda) == bytes_of(wanted.cuda)) << "other codes";
+    EXPECT_TRUE(bytes_of(found.cuda) == bytes_of(wanted.cuda)) << "other FP8 values";
     EXPECT_TRUE(bytes_of(found_amax.cuda) == bytes_of(amax.cuda))
         << "largest " << floats_of(found_amax.cuda)[0] << ", wanted " << floats_of(amax.cuda)[0];
     EXPECT_FALSE(floats_of(amax.cuda)[0] <= 0.125f) << "no element is larger";
@@ -93,7 +93,7 @@ class Fp8Test : public CudaTest {
 };
 
 // Sizes that are whole tiles and packs, and sizes that are not; numbers in every binade
-TEST_F(Fp8Test, QuantiseHasTheCodesOfTheCpu) {
+TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
   for (const DType dtype : kReal)
     for (const DType format : kFormats)
       for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}})
@@ -146,7 +146,7 @@ TEST_F(Fp8Test, UpdatesScalesAsTheCpu) {
 }
 
 // Widths of every kind of team, whole and not: one to four packs of a warp, several warps, the most threads
-TEST_F(Fp8Test, NormsWriteTheCodesOfQuantise) {
+TEST_F(Fp8Test, NormsWriteTheFp8OfQuantise) {
   for (const auto [N, C] :
        {std::array<int64_t, 2>{1, 8}, {37, 256}, {6, 264}, {5, 768}, {3, 1000}, {9, 1032}, {2, 4104}}) {
     const auto rows = [&](float spread = 1) { return input(DType::kBF16, {N, C}, spread).cuda; };
@@ -160,9 +160,9 @@ TEST_F(Fp8Test, NormsWriteTheCodesOfQuantise) {
     for (const Tensor& x : {rows(3), poisoned.cuda}) {
       const LayerNormForward layer{
           .x = x, .weight = weight, .bias = vector(), .y = y, .mean = mean, .rstd = rstd};
-      expect_codes(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
+      expect_fp8(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
       const RmsNormForward rms{.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = 1e-5f};
-      expect_codes(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
+      expect_fp8(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
     }
     for (const bool with_sum : {false, true}) {
       LayerNormBackward layer{.dy = rows(),
@@ -179,28 +179,28 @@ TEST_F(Fp8Test, NormsWriteTheCodesOfQuantise) {
       if (with_sum) layer.dx_sum = rms.dx_sum = vector();
       cuda().run(LayerNormForward{
           .x = layer.x, .weight = weight, .bias = vector(), .y = y, .mean = mean, .rstd = rstd});
-      expect_codes(layer, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
+      expect_fp8(layer, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
       cuda().run(RmsNormForward{.x = layer.x, .weight = weight, .y = y, .rstd = rstd, .epsilon = 1e-5f});
-      expect_codes(rms, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
+      expect_fp8(rms, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
     }
   }
 }
 
 // One block and several; a last one that is not whole
-TEST_F(Fp8Test, SwigluWritesTheCodesOfQuantise) {
+TEST_F(Fp8Test, SwigluWritesTheFp8OfQuantise) {
   for (const auto [N, F] : {std::array<int64_t, 2>{1, 8}, {37, 72}, {67, 256}}) {
     const Tensor gate_up = input(DType::kBF16, {N, 2 * F}, 3).cuda;
     const SwigluForward forward{.gate_up = gate_up, .y = output(DType::kBF16, {N, F}).cuda};
-    expect_codes(forward, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
+    expect_fp8(forward, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
     const SwigluBackward backward{.dy = input(DType::kBF16, {N, F}).cuda,
                                   .gate_up = gate_up,
                                   .d_gate_up = output(DType::kBF16, {N, 2 * F}).cuda};
-    expect_codes(backward, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+    expect_fp8(backward, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
   }
 }
 
 // In a pass of the activation's own, by packs and by elements, and after a product that computes GELU itself
-TEST_F(Fp8Test, ActivationsWriteTheCodesOfQuantise) {
+TEST_F(Fp8Test, ActivationsWriteTheFp8OfQuantise) {
   if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
   for (const auto [N, C, F] : {std::array<int64_t, 3>{16, 16, 16}, {48, 32, 80}, {64, 32, 128}})
     for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
@@ -216,7 +216,7 @@ TEST_F(Fp8Test, ActivationsWriteTheCodesOfQuantise) {
                                   .activation = activation,
                                   .fp8_x = x8.cuda(),
                                   .fp8_weight = w8.cuda()};
-      expect_codes(forward, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+      expect_fp8(forward, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
       const LinearBackward backward{.dy = dy.cuda,
                                     .x = normal({N, F}).cuda,
                                     .weight = v.cuda,
@@ -225,13 +225,13 @@ TEST_F(Fp8Test, ActivationsWriteTheCodesOfQuantise) {
                                     .activation = activation,
                                     .fp8_dy = dy8.cuda(),
                                     .fp8_weight = v8.cuda_transposed()};
-      expect_codes(backward, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
+      expect_fp8(backward, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
 }
 
 // Padding in a pack with logits, and whole packs of it; a row that shared memory holds a part of. Every third
 // row has no target.
-TEST_F(Fp8Test, CrossEntropyWritesTheCodesOfQuantise) {
+TEST_F(Fp8Test, CrossEntropyWritesTheFp8OfQuantise) {
   struct Case {
     int64_t N, V, padded;
   };
@@ -255,7 +255,7 @@ TEST_F(Fp8Test, CrossEntropyWritesTheCodesOfQuantise) {
                                 .vocab_size = c.V,
                                 .want_gradient = true,
                                 .gradient_scale = scale == 1 ? Tensor{} : scalar(scale).cuda};
-        expect_codes(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
+        expect_fp8(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
       }
 }
 
@@ -327,7 +327,7 @@ constexpr Sizes kOwnSizes[] = {
     {1, 16, 16}, {67, 144, 208}, {300, 272, 784}, {515, 1600, 192}, {33001, 80, 208}};
 constexpr Activation kOfOwn[] = {Activation::kGelu, Activation::kGeluExact};
 
-TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
+TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesFp8) {
   if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   cuda().backend().gemms()->take_from(GemmSource::kTessera);
   for (const auto [N, C, O] : kOwnSizes)
@@ -352,11 +352,11 @@ TEST_F(Fp8Test, OurForwardIsThatOfTheCpuAndWritesCodes) {
         run_on_both({y, u}, make);
         expect_same(y, "y");
         expect_same(u, "pre_activation");
-        expect_codes(make(OnCuda{}), &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+        expect_fp8(make(OnCuda{}), &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
       }
 }
 
-TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
+TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesFp8) {
   if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   cuda().backend().gemms()->take_from(GemmSource::kTessera);
   for (const auto [N, O, C] : kOwnSizes)
@@ -385,7 +385,7 @@ TEST_F(Fp8Test, OurBackwardIsThatOfTheCpuAndWritesCodes) {
       run_on_both({dx, sum}, with_sum);
       expect_same(dx, "dx");
       expect_same(sum, "dx_sum");
-      expect_codes(make(OnCuda{}), &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
+      expect_fp8(make(OnCuda{}), &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
 }
 

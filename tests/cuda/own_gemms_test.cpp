@@ -240,9 +240,9 @@ TEST(OwnGemms, KernelsUseWgmmaAndNoLocalMemory) {
          function.find("weight_gradient_kernel") == std::string::npos))
       continue;
     ++kernels;
-    // With codes to write a few registers wait in memory, once a tile: not while it multiplies.
+    // With FP8 values to write a few registers wait in memory, once a tile: not while it multiplies.
     const bool fp8 =
-        function.find("FactorsE1") != std::string::npos || function.find("FactorsE2") != std::string::npos;
+        function.find("OperandsE1") != std::string::npos || function.find("OperandsE2") != std::string::npos;
     const size_t stack = line.find(" STACK:");
     ASSERT_NE(stack, std::string::npos);
     EXPECT_LE(std::stoi(line.substr(stack + 7)), fp8 ? 16 : 0) << function << "\n" << line;

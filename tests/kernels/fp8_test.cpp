@@ -26,7 +26,7 @@ bool is_finite(int code, DType dtype) {  // e4m3 has no infinity, and one NaN of
   return dtype == DType::kE4M3 ? (code & 0x7f) != 0x7f : (code & 0x7c) != 0x7c;
 }
 
-// The finite numbers of 0 and above, in ascending order: those of the codes 0, 1, 2 ...
+// The finite numbers of 0 and above, in ascending order: those of the bytes 0, 1, 2 ...
 std::vector<double> numbers(DType dtype) {
   std::vector<double> all;
   for (int code = 0; code < 128 && is_finite(code, dtype); ++code) all.push_back(by_definition(code, dtype));
@@ -117,7 +117,7 @@ struct Fp8Ops : ::testing::Test {
   HostTensors make;
   CpuStream cpu;
 
-  // By the codes' numbers, the nearest by a search: nothing of fp8.h
+  // By the bytes, the nearest by a search: nothing of fp8.h
   static double nearest(double x, DType dtype) {
     const std::vector<double> all = numbers(dtype);
     const double size = std::min(std::abs(x), all.back());
@@ -136,16 +136,16 @@ struct Fp8Ops : ::testing::Test {
     return y;
   }
 
-  // The operation's result has the same bits with codes as without, and the codes and the largest element are
+  // The operation's result has the same bits with FP8 values as without, and these and the largest element are
   // those that Quantise finds of it.
   template <class Op>
-  void expect_codes(Op op, Tensor Op::*result, Fp8Output Op::*codes, DType format) {
+  void expect_fp8(Op op, Tensor Op::*result, Fp8Output Op::*fp8, DType format) {
     const Shape shape = (op.*result).shape;
     const Fp8Matrix wanted = matrix(shape, 0.25f);
     const Fp8Output found{.y = matrix(shape, 0.25f), .amax = make.scalar(0.125f)};
     const Tensor amax = make.scalar(0.125f);
     Op both = op;
-    both.*result = make.copy_of(op.*result), both.*codes = found;  // the operation may read its result
+    both.*result = make.copy_of(op.*result), both.*fp8 = found;  // the operation may read its result
     cpu.run(op);
     cpu.run(Quantise{.x = op.*result, .format = format, .y = wanted, .amax = amax});
     cpu.run(both);
@@ -306,14 +306,14 @@ TEST(Fp8Gemms, HaveBothFactorsAlongK) {
   EXPECT_EQ(describe(key_of(*gemms.dweight)), "[48, 32]^T x [48, 16] in bf16, adds");
 }
 
-TEST_F(Fp8Ops, NormsWriteTheCodesOfQuantise) {
+TEST_F(Fp8Ops, NormsWriteTheFp8OfQuantise) {
   for (const auto [N, C] : {std::array<int64_t, 2>{1, 1}, {3, 7}, {33, 40}}) {
     const Tensor x = make.normal({N, C}, 3), w = make.normal({C}), b = make.normal({C}),
                  mean = make.empty({N}), rstd = make.empty({N}), dy = make.normal({N, C}),
                  add = make.normal({N, C}, 40), dw = make.zeros({C}), db = make.zeros({C});
     const Tensor y = make.poisoned({N, C}), dx = make.poisoned({N, C});
     LayerNormForward layer{.x = x, .weight = w, .bias = b, .y = y, .mean = mean, .rstd = rstd};
-    expect_codes(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
+    expect_fp8(layer, &LayerNormForward::y, &LayerNormForward::fp8_y, DType::kE4M3);
     LayerNormBackward layer_back{.dy = dy,
                                  .x = x,
                                  .weight = w,
@@ -323,22 +323,22 @@ TEST_F(Fp8Ops, NormsWriteTheCodesOfQuantise) {
                                  .dweight = dw,
                                  .dbias = db,
                                  .add = add};
-    expect_codes(layer_back, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
+    expect_fp8(layer_back, &LayerNormBackward::dx, &LayerNormBackward::fp8_dx, DType::kE5M2);
     RmsNormForward rms{.x = x, .weight = w, .y = y, .rstd = rstd, .epsilon = 1e-5f};
-    expect_codes(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
+    expect_fp8(rms, &RmsNormForward::y, &RmsNormForward::fp8_y, DType::kE4M3);
     RmsNormBackward rms_back{
         .dy = dy, .x = x, .weight = w, .rstd = rstd, .dx = dx, .dweight = dw, .add = add};
-    expect_codes(rms_back, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
+    expect_fp8(rms_back, &RmsNormBackward::dx, &RmsNormBackward::fp8_dx, DType::kE5M2);
   }
 }
 
-TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
+TEST_F(Fp8Ops, ActivationsWriteTheFp8OfQuantise) {
   for (const auto [N, C, F] : {std::array<int64_t, 3>{1, 2, 16}, {3, 7, 5}, {33, 16, 24}}) {
     const Tensor gate_up = make.normal({N, 2 * F}, 3), dy = make.normal({N, F});
     SwigluForward swiglu{.gate_up = gate_up, .y = make.poisoned({N, F})};
-    expect_codes(swiglu, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
+    expect_fp8(swiglu, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
     SwigluBackward back{.dy = dy, .gate_up = gate_up, .d_gate_up = make.poisoned({N, 2 * F})};
-    expect_codes(back, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+    expect_fp8(back, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
     for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
       const Tensor x = make.normal({N, C}, 3), w = make.normal({F, C}), v = make.normal({C, F}),
                    u = make.normal({N, F}), dv = make.zeros({C, F}), d = make.normal({N, C}, 4),
@@ -352,7 +352,7 @@ TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
                            .activation = activation,
                            .fp8_x = quantised(x, DType::kE4M3),
                            .fp8_weight = quantised(w, DType::kE4M3)};
-      expect_codes(linear, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
+      expect_fp8(linear, &LinearForward::y, &LinearForward::fp8_y, DType::kE4M3);
       LinearBackward linear_back{.dy = d,
                                  .x = dy,
                                  .weight = v,
@@ -362,12 +362,12 @@ TEST_F(Fp8Ops, ActivationsWriteTheCodesOfQuantise) {
                                  .activation = activation,
                                  .fp8_dy = quantised(d, DType::kE5M2),
                                  .fp8_weight = {transposed, v8.scale}};
-      expect_codes(linear_back, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
+      expect_fp8(linear_back, &LinearBackward::dx, &LinearBackward::fp8_dx, DType::kE5M2);
     }
   }
 }
 
-TEST_F(Fp8Ops, CrossEntropyWritesTheCodesOfQuantise) {
+TEST_F(Fp8Ops, CrossEntropyWritesTheFp8OfQuantise) {
   for (const auto [N, V, padded] : {std::array<int64_t, 3>{1, 2, 2}, {6, 9, 16}, {33, 61, 64}})
     for (const float scale : {1.0f, 4.0f}) {
       const Tensor targets = make.tokens({N}, V), logits = make.normal({N, padded}, 3);
@@ -378,7 +378,7 @@ TEST_F(Fp8Ops, CrossEntropyWritesTheCodesOfQuantise) {
                               .vocab_size = V,
                               .want_gradient = true,
                               .gradient_scale = scale == 1 ? Tensor{} : make.scalar(scale)};
-      expect_codes(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
+      expect_fp8(loss, &CrossEntropy::logits, &CrossEntropy::fp8_dlogits, DType::kE5M2);
     }
 }
 
@@ -398,7 +398,7 @@ TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
             std::string::npos);
 }
 
-TEST_F(Fp8Ops, RefuseCodesThatDoNotFit) {
+TEST_F(Fp8Ops, RefuseFp8ThatDoNotFit) {
   const auto expect_refusal = [](const std::string& found, const char* wanted) {
     EXPECT_NE(found.find(wanted), std::string::npos) << found;
   };
