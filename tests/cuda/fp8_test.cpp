@@ -1,5 +1,5 @@
-// FP8 on CUDA against the CPU, whose values are rounded in the same way: FP8 values must be the same, products
-// agree to rounding. Then training steps.
+// FP8 on CUDA against the CPU, whose values are rounded in the same way: FP8 values must be the same,
+// products agree to rounding. Then training steps.
 #include "kernels/base/fp8.h"
 
 #include <limits>
@@ -63,7 +63,7 @@ class Fp8Test : public CudaTest {
     }
   }
 
-  // The operation's result has the same bits with FP8 values as without, and these and the largest element are
+  // The operation's result has the same bits with FP8 values as without. These and the largest element are
   // those that Quantise finds of it.
   template <class Op>
   void expect_fp8(Op op, Tensor Op::*result, Fp8Output Op::*fp8, DType format) {

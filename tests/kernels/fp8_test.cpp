@@ -136,7 +136,7 @@ struct Fp8Ops : ::testing::Test {
     return y;
   }
 
-  // The operation's result has the same bits with FP8 values as without, and these and the largest element are
+  // The operation's result has the same bits with FP8 values as without. These and the largest element are
   // those that Quantise finds of it.
   template <class Op>
   void expect_fp8(Op op, Tensor Op::*result, Fp8Output Op::*fp8, DType format) {
