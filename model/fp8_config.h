@@ -1,4 +1,5 @@
-// The keys of products in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which scales.
+// The keys of products in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which
+// scales.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@
 // Moments are fp32 in the file whatever optimizer.moments is: bf16 to fp32 and back loses nothing, so a run
 // resumes bit for bit, and a run with the other kind of moments can resume from the same checkpoint.
 //
-// With train.gemm_dtype=fp8, state.json also has the scales that the next step uses: powers of two, so exponents.
-// A run in FP8 that resumes from a checkpoint without them finds its own in its first step.
+// With train.gemm_dtype=fp8, state.json also has the scales that the next step uses: powers of two, so
+// exponents. A run in FP8 that resumes from a checkpoint without them finds its own in its first step.
 //
 // With train.lora, model.safetensors holds the weights with the adapters added, so that every program can use
 // it, and optimizer.safetensors the fp32 adapters and their moments alone. The weights that the adapters
