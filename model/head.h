@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/model.h"
-#include "model/saved.h"
+#include "model/saved_tensors.h"
 
 namespace tessera {
 

@@ -1,37 +1,11 @@
-// The tensors that a forward keeps for its backward.
+// The memory of the tensors that a forward keeps for its backward.
 #pragma once
 
-#include <vector>
-
 #include "kernels/base/arena.h"
-#include "model/keep.h"
-#include "model/params.h"
+#include "model/model.h"
+#include "model/saved_tensors.h"
 
 namespace tessera {
-
-struct Model;
-
-// The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
-// overwrites norm1.y, norm2.y and mlp with gradients.
-struct BlockSaved {
-  NormSaved norm1;
-  AttentionSaved attention;
-  Tensor residual_mid;  // [N, C]   input + attention output
-  NormSaved norm2;
-  MlpSaved mlp;
-  Tensor residual_out;  // [N, C]   residual_mid + MLP output: the next block's input
-};
-
-struct Saved {
-  Tensor embedded;  // [N, C]
-  std::vector<BlockSaved> blocks;
-  NormSaved norm;              // norm.y: overwritten by its gradient in the backward
-  Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it
-
-  const Tensor& block_input(size_t layer) const {  // of the layer after the last: the final norm's
-    return layer == 0 ? embedded : blocks[layer - 1].residual_out;
-  }
-};
 
 // What `keep` does not keep is allocated once for all blocks.
 Saved allocate_saved(Arena& arena, const Model& model, Keep keep);

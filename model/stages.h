@@ -21,7 +21,7 @@
 #include "model/decode_builder.h"
 #include "model/lora.h"
 #include "model/model.h"
-#include "model/saved.h"
+#include "model/saved_tensors.h"
 
 namespace tessera {
 

@@ -59,8 +59,8 @@ TEST(Stages, NameTheLinearLayersOfABlock) {
 }
 
 // A pass over a model, whose blocks can be run stage by stage
-struct ModelRun {
-  explicit ModelRun(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
+struct Passes {
+  explicit Passes(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
     batch = {loud.tokens, loud.targets};
     saved = allocate_saved(loud.arena, loud.model, kKeepAll);
     layers.blocks.resize(loud.model.params.blocks.size());
@@ -80,7 +80,7 @@ struct ModelRun {
 TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
   for (const auto& [name, model] : staged_models()) {
     SCOPED_TRACE(name);
-    ModelRun run(model);
+    Passes run(model);
     forward(run.loud.cpu, {.model = run.loud.model, .batch = run.batch, .saved = run.saved});
     const BlockSpec spec = block_spec(model, 0);
     const SavedShape shape{.config = model, .spec = spec, .plan = run.loud.model.attention.of(0)};
@@ -110,7 +110,7 @@ struct Handed {
   bool bias, fp8;
   bool operator==(const Handed&) const = default;
 };
-std::map<Stage, Handed> handed(ModelRun& run, size_t layer) {
+std::map<Stage, Handed> handed(Passes& run, size_t layer) {
   const Pass pass = run.pass();
   run.loud.model.fp8 = &run.layers;
   std::map<Stage, Handed> all;
@@ -127,7 +127,7 @@ std::map<Stage, Handed> handed(ModelRun& run, size_t layer) {
 TEST(Stages, HandOverGradients) {
   constexpr Handed kBoth{true, true}, kNone{false, false}, kFp8{false, true};
   const auto expect = [](const ModelConfig& model, const std::vector<Handed>& of_linear) {
-    ModelRun run(model);
+    Passes run(model);
     size_t i = 0;
     for (const auto& [stage, found] : handed(run, 1))
       EXPECT_EQ(found, of_linear[i++]) << static_cast<int>(stage);
@@ -158,7 +158,7 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
                                        return gated;
                                      }()}) {
       SCOPED_TRACE(name_of(word));
-      ModelRun run(model);
+      Passes run(model);
       run.loud.model.keep = {word};
       for (const size_t layer : {0, 1, 2}) {
         const bool runs_again = layer < 2;  // the last block's values are still there
@@ -175,7 +175,7 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
 // x in FP8 comes from a writer that runs, for a reader that runs.
 TEST(Stages, HandOverXInFp8) {
   using R = Recomputed;
-  ModelRun run(kPlainStages);
+  Passes run(kPlain);
   run.loud.model.fp8 = &run.layers;
   const Pass pass = run.pass();
   const Block block(pass, run.saved, 1);

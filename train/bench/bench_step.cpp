@@ -57,6 +57,11 @@ nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& 
   return by_op;
 }
 
+void print_notices(std::vector<std::string> notices, const std::string& of_attention) {
+  if (!of_attention.empty()) notices.push_back(of_attention);
+  for (const std::string& notice : notices) fmt::print("  notice        {}\n", notice);
+}
+
 using Measure = std::function<StepTimes(const TimedSteps&)>;
 
 OpTimes times_by_operation(Backend& be, int64_t steps, const Measure& measure) {
@@ -117,7 +122,6 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                         (1 + timed_steps) * (options.roofline ? 2 : 1));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
-  const int64_t planned = plan.ledger.peak_bytes();
   const OptimizerConfig optimizer = optimizer_config(config);
   Communicator* comm = ranks.make_communicator(*be);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
@@ -171,10 +175,9 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
         1e3 * exposed, shape.shard_optimizer ? 1 : 0,
         name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
-  fmt::print("  memory        {:>10}\n", format_bytes(planned));
+  fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
-  for (const std::string& notice : gemms.notices) fmt::print("  notice        {}\n", notice);
-  if (!plan.attention.empty()) fmt::print("  notice        {}\n", plan.attention);
+  print_notices(gemms.notices, plan.attention);
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
     fmt::print("{}", table_of(roofline));
@@ -196,7 +199,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"gemm_peak_tflops", peak / 1e12},
                               {"step_ms_alone", 1e3 * slowest_alone},
                               {"exposed_communication_ms", 1e3 * exposed},
-                              {"memory_bytes", planned},
+                              {"memory_bytes", plan.ledger.peak_bytes()},
                               {"products", gemms.summary},
                               {"ms_by_operation", by_op}};
   if (options.roofline) json["roofline"] = to_json(roofline);

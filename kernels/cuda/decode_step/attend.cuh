@@ -28,8 +28,7 @@ struct AttendMemory {
         v(k + kWidth) {}
 };
 
-// One head of the new token, by a warp: from flagged values to shared memory, and to `cached` if that is
-// given
+// One head of the new token, by a warp: from flagged values to shared memory, and to `cached` if it is given
 __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from, uint32_t flag,
                                            const bf16* norm, float epsilon, bool rotates, bf16* to,
                                            bf16* cached) {

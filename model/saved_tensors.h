@@ -1,0 +1,32 @@
+// The tensors that a forward keeps for its backward.
+#pragma once
+
+#include <vector>
+
+#include "model/params.h"
+
+namespace tessera {
+
+// The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
+// overwrites norm1.y, norm2.y and mlp with gradients.
+struct BlockSaved {
+  NormSaved norm1;
+  AttentionSaved attention;
+  Tensor residual_mid;  // [N, C]   input + attention output
+  NormSaved norm2;
+  MlpSaved mlp;
+  Tensor residual_out;  // [N, C]   residual_mid + MLP output: the next block's input
+};
+
+struct Saved {
+  Tensor embedded;  // [N, C]
+  std::vector<BlockSaved> blocks;
+  NormSaved norm;              // norm.y: overwritten by its gradient in the backward
+  Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it
+
+  const Tensor& block_input(size_t layer) const {  // of the layer after the last: the final norm's
+    return layer == 0 ? embedded : blocks[layer - 1].residual_out;
+  }
+};
+
+}  // namespace tessera
