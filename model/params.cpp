@@ -19,6 +19,11 @@ void for_each_frozen(const ModelConfig& config, const Freeze& freeze, Visit&& vi
   });
 }
 
+// "blocks.3.attention.qkv" of the names of its weight, bias and adapter
+std::string_view layer_of(const ParamInfo& info) {
+  return std::string_view(info.name).substr(0, info.name.rfind('.'));
+}
+
 }  // namespace
 
 int64_t ModelConfig::parameters() const {
@@ -83,6 +88,18 @@ int64_t ParamLayout::discarded_elements() const {
     if (!place.trained && place.info.part == ParamPart::kNorms)
       most = std::max(most, round_up(place.info.shape.numel(), kParamAlignment));
   return 2 * most;  // an operation writes two vectors at most, to a half each
+}
+
+std::optional<ParamLayout::Adapter> ParamLayout::adapter_of(const ParamPlace& weight) const {
+  if (!weight.info.decay || weight.info.adapter != AdapterMatrix::kNone) return {};
+  const auto find = [&](AdapterMatrix matrix) {
+    const auto found = std::ranges::find_if(places, [&](const ParamPlace& place) {
+      return place.info.adapter == matrix && layer_of(place.info) == layer_of(weight.info);
+    });
+    return found == places.end() ? nullptr : &*found;
+  };
+  const Adapter found{.a = find(AdapterMatrix::kA), .b = find(AdapterMatrix::kB)};
+  return found.a ? std::optional(found) : std::nullopt;
 }
 
 Grads ParamLayout::gradients(const ModelConfig& config, std::vector<Tensor> all,

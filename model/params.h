@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,11 @@ struct ParamLayout {
   // write gradients always, those of frozen norms to `discarded`, of discarded_elements().
   Grads gradients(const ModelConfig& config, std::vector<Tensor> buckets, const Tensor& discarded) const;
   int64_t discarded_elements() const;
+  // The matrices of the adapter of a linear layer, by the layer's weight. None: it has no adapter
+  struct Adapter {
+    const ParamPlace *a, *b;
+  };
+  std::optional<Adapter> adapter_of(const ParamPlace& weight) const;
 
   std::vector<ParamPlace> places;  // in the order of for_each_param
   std::vector<ParamBucket> buckets;

@@ -41,7 +41,7 @@ struct LoraSteps {
     HostTensors make;
     for (const ParamPlace& place : state.optimizer().layout().places)
       if (place.info.adapter == AdapterMatrix::kB)
-        state.writer(Kept::kMaster)(place, make.normal(place.info.shape, 0.1));
+        state.writer()(place, make.normal(place.info.shape, 0.1));
   }
   TrainState::StepResult step(int number) {
     const RunShape& shape = state.shape();
@@ -105,7 +105,7 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
     std::copy_n(before[place.index].tensor.as<float>(), weight.numel(), weight.as<float>());
     if (const auto of = adapter_of(layout, place.info.name))
       add_adapter(weight, before[of->a].tensor, before[of->b].tensor, of->layers, model.lora.scale());
-    whole.state.writer(Kept::kMaster)(place, weight);
+    whole.state.writer()(place, weight);
   }
   const TrainState::StepResult one = adapted.step(1), all = whole.step(1);
   EXPECT_NEAR(one.loss, all.loss, loss_tolerance * all.loss);

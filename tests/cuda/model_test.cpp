@@ -128,7 +128,7 @@ TEST_F(CudaModel, ThePlanIsTheStep) {
       RunShape shape = shape_of(DType::kBF16, attention, 257);
       shape.keep = keep;
       shape.classifier_chunk = keep == kKeepAll ? 0 : 100;
-      shape.moments = keep == kKeepAllButMlp ? DType::kBF16 : DType::kF32;
+      shape.rule = adamw(keep == kKeepAllButMlp ? DType::kBF16 : DType::kF32);
       expect_plan_is_the_step(device, shape);
     }
   }

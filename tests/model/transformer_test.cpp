@@ -220,7 +220,7 @@ TEST(Memory, ThePlanIsTheStep) {
     expect_exact("context beyond the sequences", [](RunShape& s) { s.model.context = 900; });
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs})
       expect_exact(text_of(keep).c_str(), [&](RunShape& s) { s.keep = keep; });
-    expect_exact("moments in bf16", [](RunShape& s) { s.moments = DType::kBF16; });
+    expect_exact("moments in bf16", [](RunShape& s) { s.rule = adamw(DType::kBF16); });
     expect_exact("logits in chunks", [](RunShape& s) { s.classifier_chunk = 10; });
     expect_exact("head dim 64", [](RunShape& s) {
       s.model.heads = s.model.kv_heads = 1, s.model.channels = s.model.head_dim = 64;

@@ -19,45 +19,70 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Values of every parameter, and how their names begin in a file
+constexpr const char* kMasters = "master.";
+
+// Values of some parameters, which stand side by side in a file
 struct Section {
-  Kept kept;
-  const char* prefix;
+  std::string prefix;                                              // of the parameters' names in the file
+  std::string values;                                              // kMaster, or what the update rule keeps
+  bool (*has)(const RunShape& shape, const ParamInfo& info) = {};  // which parameters
 };
-constexpr Section kWeights{Kept::kMaster, ""}, kMasters{Kept::kMaster, "master."},
-    kFirstMoments{Kept::kFirstMoment, "first_moment."}, kSecondMoments{Kept::kSecondMoment, "second_moment."};
+struct TensorFile {
+  std::string name;
+  DType dtype;
+  std::vector<Section> sections;  // in their order
+};
 
-bool is_adapter(const ParamInfo& info) { return info.adapter != AdapterMatrix::kNone; }
-
-// Of the optimizer's file, in its order. Weights that were rounded are kept in fp32 as well, and so are
-// adapters, which the weights of the checkpoint are not.
-std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
-  if (weights == DType::kF32 && !shape.model.lora) return {kFirstMoments, kSecondMoments};
-  return {kMasters, kFirstMoments, kSecondMoments};
+bool is_adapter(const RunShape&, const ParamInfo& info) { return info.adapter != AdapterMatrix::kNone; }
+bool is_weight(const RunShape& shape, const ParamInfo& info) { return !is_adapter(shape, info); }
+bool is_trained(const RunShape& shape, const ParamInfo& info) {
+  return shape.model.lora ? is_adapter(shape, info) : !shape.freeze.freezes(info);
+}
+// What has fp32 values beside the weights' file. With adapters the other weights are those of train.init_from.
+bool has_master(const RunShape& shape, const ParamInfo& info) {
+  return !shape.model.lora || is_adapter(shape, info);
 }
 
-// Frozen parameters have weights, whose fp32 values are their masters, but no moments. With adapters the
-// weights of a model have no other values than those.
-bool has(const Section& section, const RunShape& shape, const ParamInfo& info) {
-  if (std::string_view(section.prefix).empty()) return !is_adapter(info);
-  if (shape.model.lora) return is_adapter(info);
-  return section.kept == Kept::kMaster || !shape.freeze.freezes(info);
+// Master weights are saved if the weights of the checkpoint are bf16, and always for adapters, which those
+// weights are not.
+TensorFile optimizer_file(const RunShape& shape, DType weights) {
+  TensorFile file{.name = kOptimizerFile, .dtype = DType::kF32, .sections = {}};
+  if (weights != DType::kF32 || shape.model.lora) file.sections.push_back({kMasters, kMaster, has_master});
+  for (const StateTensor& one : shape.rule.state)
+    file.sections.push_back({one.name + ".", one.name, is_trained});
+  return file;
 }
 
-// Visits the parameters bucket by bucket, with their values on the device and the trained values of the
-// bucket.
-template <class Visit>
-void for_each_value(TrainState& state, const Section& section, Visit&& visit) {
+// All that a checkpoint holds of the parameters, in the order in which it is written. The rank that writes and
+// those that send it their parts walk this list.
+std::vector<TensorFile> tensor_files(const RunShape& shape, DType weights) {
+  std::vector<TensorFile> files{{kWeightsFile, weights, {{"", kMaster, is_weight}}},
+                                optimizer_file(shape, weights)};
+  if (shape.model.lora) files.push_back({kAdapterFolder, DType::kF32, {{"", kMaster, is_adapter}}});
+  return files;
+}
+
+// A parameter of a section, its values on the device, and the trained values of its bucket
+struct FoundValues {
+  const ParamPlace& place;
+  Tensor values, bucket;
+};
+
+// Visits the parameters of a file, section by section and bucket by bucket. Every rank calls it for every file,
+// in their order: each bucket is gathered from all of them.
+void for_each_value(TrainState& state, const TensorFile& file,
+                    const std::function<void(const FoundValues&)>& visit) {
   const ParamLayout& layout = state.optimizer().layout();
-  for (size_t b = 0; b < layout.buckets.size(); ++b)
-    state.with_whole(section.kept, b, [&](const Tensor& bucket) {
-      for (const ParamPlace& place : layout.places)
-        if (place.bucket == b && has(section, state.shape(), place.info))
-          visit(place.info,
-                place.trained ? bucket.rows(place.first, place.info.shape.numel())
-                              : layout.view(state.model().params.buckets, place),
-                bucket);
-    });
+  for (const Section& section : file.sections)
+    for (size_t b = 0; b < layout.buckets.size(); ++b)
+      state.with_whole(section.values, b, [&](const Tensor& bucket) {
+        for (const ParamPlace& place : layout.places)
+          if (place.bucket == b && section.has(state.shape(), place.info))
+            visit({.place = place,
+                   .values = place.trained ? bucket.rows(place.first, place.info.shape.numel())
+                                           : layout.view(state.model().params.buckets, place),
+                   .bucket = bucket});
+      });
 }
 
 Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& values) {
@@ -67,67 +92,51 @@ Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const T
   return host;
 }
 
-// Adds its adapter to a weight on the host, if it has one. `masters`: of the bucket that both are in
-void merge_adapter(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& masters,
-                   const Tensor& weight) {
-  constexpr std::string_view kWeight = "weight";
-  if (!state.shape().model.lora || !info.name.ends_with(kWeight)) return;
-  const std::string layer = info.name.substr(0, info.name.size() - kWeight.size());
-  Tensor a, b;
-  LayerParts layers{};
-  for (const ParamPlace& place : state.optimizer().layout().places) {
-    if (!is_adapter(place.info) || !place.info.name.starts_with(layer)) continue;
-    (place.info.adapter == AdapterMatrix::kA ? a : b) =
-        on_host(state, staging, place.info, masters.rows(place.first, place.info.shape.numel()));
-    layers = place.info.layers;
-  }
-  if (a) add_adapter(weight, a, b, layers, state.shape().model.lora.scale());
+// Adds its adapter to a weight on the host, if it has one. Both are in the same bucket.
+void merge_adapter(TrainState& state, Arena& staging, const FoundValues& found, const Tensor& weight) {
+  const auto adapter = state.optimizer().layout().adapter_of(found.place);
+  if (!adapter) return;
+  const auto matrix = [&](const ParamPlace& place) {
+    return on_host(state, staging, place.info, found.bucket.rows(place.first, place.info.shape.numel()));
+  };
+  const Tensor a = matrix(*adapter->a), b = matrix(*adapter->b);
+  add_adapter(weight, a, b, adapter->a->info.layers, state.shape().model.lora.scale());
 }
 
-// The values in each section, in the order of the buckets. Error: a value that is not finite.
-FileChecksum write_params(TrainState& state, const fs::path& path, const std::vector<Section>& sections,
-                          DType dtype) {
+// Error: a value that is not finite.
+FileChecksum write_params(TrainState& state, const fs::path& folder, const TensorFile& file) {
   std::vector<std::string> prefixes;
-  for (const Section& section : sections) prefixes.emplace_back(section.prefix);
-  WeightsWriter file(
-      path, state.shape().model, prefixes, dtype, [&](const std::string& prefix, const ParamPlace& place) {
-        const auto named =
-            std::ranges::find_if(sections, [&](const Section& s) { return prefix == s.prefix; });
-        return has(*named, state.shape(), place.info);
+  for (const Section& section : file.sections) prefixes.push_back(section.prefix);
+  WeightsWriter writer(
+      folder / file.name, state.shape().model, prefixes, file.dtype,
+      [&](const std::string& prefix, const ParamPlace& place) {
+        return std::ranges::find(file.sections, prefix, &Section::prefix)->has(state.shape(), place.info);
       });
   Arena staging = Arena::host();
-  for (const Section& section : sections)
-    for_each_value(state, section, [&](const ParamInfo& info, const Tensor& tensor, const Tensor& bucket) {
-      const Arena::Scope scope(staging);
-      const Tensor host = on_host(state, staging, info, tensor);
-      merge_adapter(state, staging, info, bucket, host);
-      file.write(info, host);
-    });
-  return file.commit();
-}
-
-FileChecksums write_adapter(TrainState& state, const fs::path& folder, const std::string& base) {
-  fs::create_directory(folder);
-  FileChecksums files = write_peft_adapter(folder, state.shape().model, base, [&](const AdapterSink& sink) {
-    Arena staging = Arena::host();
-    for_each_value(state, kMasters, [&](const ParamInfo& info, const Tensor& tensor, const Tensor&) {
-      const Arena::Scope scope(staging);
-      sink(info, on_host(state, staging, info, tensor));
-    });
+  for_each_value(state, file, [&](const FoundValues& found) {
+    const Arena::Scope scope(staging);
+    const Tensor host = on_host(state, staging, found.place.info, found.values);
+    merge_adapter(state, staging, found, host);
+    writer.write(found.place.info, host);
   });
-  sync_folder(folder);
-  return files;
+  return writer.commit();
 }
 
-// What a rank other than the first does meanwhile: it sends its parts, in the order in which they are
-// written.
-void gather_params(TrainState& state, DType dtype) {
-  const auto gather = [&](const Section& section) {
-    for_each_value(state, section, [](const ParamInfo&, const Tensor&, const Tensor&) {});
-  };
-  gather(kWeights);
-  std::ranges::for_each(optimizer_sections(state.shape(), dtype), gather);
-  if (state.shape().model.lora) gather(kMasters);  // write_adapter()
+FileChecksums write_adapter(TrainState& state, const fs::path& folder, const TensorFile& file,
+                            const std::string& base) {
+  fs::create_directory(folder / file.name);
+  const FileChecksums written =
+      write_peft_adapter(folder / file.name, state.shape().model, base, [&](const AdapterSink& sink) {
+        Arena staging = Arena::host();
+        for_each_value(state, file, [&](const FoundValues& found) {
+          const Arena::Scope scope(staging);
+          sink(found.place.info, on_host(state, staging, found.place.info, found.values));
+        });
+      });
+  sync_folder(folder / file.name);
+  FileChecksums files;
+  for (const auto& [name, checksum] : written) files[fmt::format("{}/{}", file.name, name)] = checksum;
+  return files;
 }
 
 bool is_of(CheckpointPart part, const std::string& file) {
@@ -136,15 +145,19 @@ bool is_of(CheckpointPart part, const std::string& file) {
 }
 
 // Bytes of a checkpoint of this model, without the few kilobytes beside the tensors
-int64_t bytes_of_checkpoint(const TrainState& state, DType dtype) {
+int64_t bytes_of_checkpoint(TrainState& state, DType dtype) {
   const RunShape& shape = state.shape();
-  const auto sections = static_cast<int64_t>(optimizer_sections(shape, dtype).size());
-  const int64_t kept = shape.model.parameters() - (shape.model.lora ? shape.model.base().parameters() : 0);
-  return shape.model.base().parameters() * static_cast<int64_t>(size_of(dtype)) +
-         kept * static_cast<int64_t>(sizeof(float)) * (sections + (shape.model.lora ? 1 : 0));
+  int64_t bytes = 0;
+  for (const TensorFile& file : tensor_files(shape, dtype))
+    for (const Section& section : file.sections)
+      for (const ParamPlace& place : state.optimizer().layout().places)
+        if (section.has(shape, place.info))
+          bytes += (place.info.shape.numel() - place.info.padding * shape.model.channels) *
+                   static_cast<int64_t>(size_of(file.dtype));
+  return bytes;
 }
 
-std::string advice_on_space(const fs::path& folder, const TrainState& state, DType dtype) {
+std::string advice_on_space(const fs::path& folder, TrainState& state, DType dtype) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
   const int64_t wanted = bytes_of_checkpoint(state, dtype);
@@ -159,12 +172,12 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
                  const CheckpointOptions& options) {
   FileChecksums files;
   const DType dtype = options.dtype;
-  files[kWeightsFile] = write_params(state, pending / kWeightsFile, {kWeights}, dtype);
-  files[kOptimizerFile] =
-      write_params(state, pending / kOptimizerFile, optimizer_sections(state.shape(), dtype), DType::kF32);
-  if (state.shape().model.lora)
-    for (const auto& [name, file] : write_adapter(state, pending / kAdapterFolder, options.base))
-      files[fmt::format("{}/{}", kAdapterFolder, name)] = file;
+  for (const TensorFile& file : tensor_files(state.shape(), dtype)) {
+    if (file.name == kAdapterFolder)
+      files.merge(write_adapter(state, pending, file, options.base));
+    else
+      files[file.name] = write_params(state, pending, file);
+  }
   nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
   if (options.token_ids)
     for (const auto& [field, id] : options.token_ids->items()) model[field] = id;
@@ -226,7 +239,8 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
                          const CheckpointOptions& options) {
   const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
   if (state.rank() != 0) {
-    gather_params(state, options.dtype);
+    for (const TensorFile& file : tensor_files(state.shape(), options.dtype))
+      for_each_value(state, file, [](const FoundValues&) {});
     return final_path;
   }
   try {
@@ -254,13 +268,13 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
 }
 
 void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
-  load_weights(folder, state.shape().model, state.writer(Kept::kMaster),
+  load_weights(folder, state.shape().model, state.writer(),
                {.extension = extension, .hand_over = HandOver::kAsStored});
 }
 
 std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
   Checksum checksum;
-  const ParamSink write = state.writer(Kept::kMaster);
+  const ParamSink write = state.writer();
   load_weights(folder, state.shape().model,
                [&](const ParamPlace& place, const Tensor& values) {
                  update_fp32(checksum, values);
@@ -274,8 +288,8 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
   state.optimizer().clear(state.stream());  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
   const SafetensorsReader file(checkpoint / kOptimizerFile);
-  const auto masters = file.entries().lower_bound(kMasters.prefix);
-  const bool has_masters = masters != file.entries().end() && masters->first.starts_with(kMasters.prefix);
+  const auto masters = file.entries().lower_bound(kMasters);
+  const bool has_masters = masters != file.entries().end() && masters->first.starts_with(kMasters);
   if (model.lora) {
     const std::string found = load_base(base.folder, state, base.extension);
     check(found == base.checksum,
@@ -288,10 +302,11 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
     check_weights(checkpoint, model, PositionExtension::kNone);
   else
     load_weights(checkpoint, state);
-  for (const Section& section : optimizer_sections(state.shape(), has_masters ? DType::kBF16 : DType::kF32))
+  for (const Section& section :
+       optimizer_file(state.shape(), has_masters ? DType::kBF16 : DType::kF32).sections)
     for (const ParamPlace& place : state.optimizer().layout().places)
-      if (has(section, state.shape(), place.info))
-        read_param(file, model, place, section.prefix, state.writer(section.kept));
+      if (section.has(state.shape(), place.info))
+        read_param(file, model, place, section.prefix, state.writer(section.values));
   if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
 }
 

@@ -132,7 +132,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
                  .dtype = dtype,
-                 .moments = c.optimizer.moments,
+                 .rule = adamw(c.optimizer.moments),
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute,

@@ -6,6 +6,7 @@
 #include "model/fp8_config.h"
 #include "model/params.h"
 #include "model/saved.h"
+#include "model/update_rule.h"
 
 namespace tessera {
 
@@ -36,7 +37,7 @@ struct RunShape {
   int64_t micro_steps;      // of them in an optimizer step, on each rank
   int64_t sequence_length;  // T
   DType dtype = DType::kF32;
-  DType moments = DType::kF32;  // optimizer.moments
+  UpdateRule rule = adamw();  // its moments: optimizer.moments
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = {};                // train.recompute

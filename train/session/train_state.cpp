@@ -37,8 +37,11 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
           shape.model,
           allocate_trained(arena, MemoryTag::kGradients, "gradients", shape.dtype, session_.layout()),
           discarded_)),
-      optimizer_(arena, shape.model, model_.params, shape.moments,
-                 {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()}, shape.freeze),
+      optimizer_(arena, model_.params,
+                 {.model = shape.model,
+                  .rule = shape.rule,
+                  .part = {.index = shape.parts() > 1 ? comm_->rank() : 0, .count = shape.parts()},
+                  .freeze = shape.freeze}),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fused_head = shape.fused_head;
   check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
@@ -79,7 +82,7 @@ void TrainState::initialize(uint64_t seed, InitialOf which) {
   fp8_.forget();
   recorded_ = {};  // they have the scales of FP8 that were forgotten
   init_weights(shape_.model, seed,
-               {.values = writer(Kept::kMaster),
+               {.values = writer(),
                 .normal =
                     [weights = session_.normal_writer(), masters = optimizer_.normal_writer(stream())](
                         const ParamPlace& place, const NormalValues& values) {
@@ -89,9 +92,9 @@ void TrainState::initialize(uint64_t seed, InitialOf which) {
                which);
 }
 
-ParamSink TrainState::writer(Kept kept) {
-  const ParamSink keep = optimizer_.writer(stream(), kept);
-  if (kept != Kept::kMaster) return keep;
+ParamSink TrainState::writer(const std::string& name) {
+  const ParamSink keep = optimizer_.writer(stream(), name);
+  if (name != kMaster) return keep;
   return [this, weights = session_.writer(), keep](const ParamPlace& place, const Tensor& values) {
     weights(place, values);
     // Values that need no rounding are on the device by now.
@@ -269,12 +272,13 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   }
 }
 
-void TrainState::with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use) {
-  const Tensor& mine = optimizer_.kept(kept)[bucket];
+void TrainState::with_whole(const std::string& name, size_t bucket,
+                            const std::function<void(const Tensor&)>& use) {
+  const Tensor& mine = optimizer_.kept(name, bucket);
   comm_->wait();
   if (!mine) return use(mine);
   if (shape_.parts() == 1) return use(mine);
-  if (kept == Kept::kMaster && shape_.dtype == DType::kF32)
+  if (name == kMaster && shape_.dtype == DType::kF32)
     return use(optimizer_.layout().trained(model_.params.buckets, bucket));
   Arena::Scope scope(arena_);
   const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,

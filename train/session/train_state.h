@@ -35,7 +35,8 @@ class TrainState {
 
   // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
-  ParamSink writer(Kept kept);  // masters go to the weights, too
+  // Of what the optimizer keeps under a name. Masters go to the weights, too
+  ParamSink writer(const std::string& name = kMaster);
 
   // Evaluates and samples, with the weights of the last step: waits for those that other ranks send. Ask for
   // it again after a step.
@@ -61,7 +62,7 @@ class TrainState {
 
   // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none.
   // Every rank has to call it.
-  void with_whole(Kept kept, size_t bucket, const std::function<void(const Tensor&)>& use);
+  void with_whole(const std::string& name, size_t bucket, const std::function<void(const Tensor&)>& use);
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return comm_->rank(); }

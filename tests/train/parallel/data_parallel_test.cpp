@@ -117,7 +117,7 @@ TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
 void expect_resuming(int before, int after, DType moments = DType::kF32) {
   const auto shape = [&](int ranks) {
     RunShape shape = shared_shape(ranks);
-    shape.moments = moments;
+    shape.rule = adamw(moments);
     return shape;
   };
   fs::path folder = fs::temp_directory_path() / fmt::format("tessera_elastic_{}_{}", before, after);

@@ -37,6 +37,14 @@ void expect_parts_of(const std::string& message, std::initializer_list<const cha
     EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
 }
 
+void expect_same_optimizer(TrainState& a, TrainState& b) {
+  for (const std::string& name : a.optimizer().names())
+    for (size_t i = 0; i < a.optimizer().layout().buckets.size(); ++i) {
+      const Tensor &left = a.optimizer().kept(name, i), &right = b.optimizer().kept(name, i);
+      EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << name << ", bucket " << i;
+    }
+}
+
 struct Checkpoint : ::testing::Test {
   fs::path folder = fs::temp_directory_path() / ("tessera_checkpoint_test_" + std::to_string(getpid()));
   std::unique_ptr<Backend> be = make_cpu_backend();
@@ -70,11 +78,7 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   TrainState other(*be, other_arena, state.shape());
   other.initialize(77);  // also what lies between parameters
   load_checkpoint(path, other);
-  for (const Kept kept : kAllKept) {
-    const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
-    for (size_t i = 0; i < left.size(); ++i)
-      EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
-  }
+  expect_same_optimizer(state, other);
   const RunState read = read_state(path, kTinyRun);
   EXPECT_EQ(read.step, 120);
   EXPECT_EQ(read.data_position, 4711);
@@ -99,11 +103,7 @@ TEST_F(Checkpoint, WeightsInBf16ResumeWithEveryBit) {
   TrainState other(*be, other_arena, state.shape());
   other.initialize(77);
   load_checkpoint(path, other);
-  for (const Kept kept : kAllKept) {
-    const std::vector<Tensor>&left = state.optimizer().kept(kept), &right = other.optimizer().kept(kept);
-    for (size_t i = 0; i < left.size(); ++i)
-      EXPECT_EQ(std::memcmp(left[i].data, right[i].data, left[i].bytes()), 0) << i;
-  }
+  expect_same_optimizer(state, other);
   load_weights(path, other);  // as train.init_from does
   const std::span<float> exact = floats(state.optimizer().masters().token_table),
                          rounded = floats(other.optimizer().masters().token_table);
@@ -136,11 +136,8 @@ TEST_F(Checkpoint, EveryFamilyIsSavedAndLoaded) {
       EXPECT_EQ(read_state(path, one.model).step, run.step);
       loaded.initialize(6);
       load_checkpoint(path, loaded);
-      for (const Kept kept : kAllKept)
-        for (size_t i = 0; i < made.optimizer().kept(kept).size(); ++i) {
-          const Tensor &left = made.optimizer().kept(kept)[i], &right = loaded.optimizer().kept(kept)[i];
-          EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << one.name << " bucket " << i;
-        }
+      SCOPED_TRACE(one.name);
+      expect_same_optimizer(made, loaded);
     }
 }
 

@@ -1,0 +1,31 @@
+#include "model/update_rule.h"
+
+namespace tessera {
+
+UpdateRule adamw(DType moments) {
+  return {.name = "adamw",
+          .state = {{"first_moment", moments}, {"second_moment", moments}},
+          .run = [](const Stream& stream, std::span<const UpdatedPart> parts, const UpdateStep& step) {
+            AdamW op{.parts = {},
+                     .grad_norm = step.grad_norm,
+                     .max_norm = step.config.max_grad_norm,
+                     .learning_rate = step.learning_rate,
+                     .beta1 = step.config.beta1,
+                     .beta2 = step.config.beta2,
+                     .epsilon = step.config.epsilon,
+                     .weight_decay = step.config.weight_decay,
+                     .step = step.number};
+            for (const UpdatedPart& part : parts)
+              op.parts.push_back({.param = part.weights,
+                                  .master = part.master,
+                                  .grad = part.gradient,
+                                  .m = part.state[0],
+                                  .v = part.state[1],
+                                  .decayed = part.decayed,
+                                  .random_key = part.random_key,
+                                  .first_element = part.first_element});
+            stream.run(op);
+          }};
+}
+
+}  // namespace tessera
