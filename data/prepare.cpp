@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
@@ -32,6 +31,7 @@
 #include "kernels/base/command_line.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 
@@ -119,19 +119,6 @@ void declare_options(Options& app, PrepareOptions& options) {
       .positive()
       .type_name("COUNT");
   app.add_flag("--force", options.force, "Replace the output folder if it is an earlier dataset");
-}
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// Signals only set a flag, so that they end the program through an Error, and the destructors clean up.
-void catch_signals() {
-  struct sigaction action = {};  // without SA_RESTART: a read that waits on a pipe must end, too
-  action.sa_handler = [](int) { interrupted = 1; };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup stays nohup
-  }
 }
 
 // Progress: the share of the inputs that was read, the speed and the time that remains. If an input is a
@@ -271,7 +258,7 @@ void read_input(const fs::path& input, InputFormat format, const Tokenizer& toke
   read_pieces(input, format,
               {.on_piece =
                    [&](Piece piece) {
-                     check(!interrupted, "interrupted");
+                     check(stop_signal() == 0, "interrupted");
                      return on_piece(std::move(piece));
                    },
                .on_read = on_read,
@@ -376,7 +363,7 @@ void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const Sa
                                  .turn_ends = std::vector(totals.turn_ends.begin(), totals.turn_ends.end()),
                                  .shards = pipeline.shards(),
                                  .files = files});
-  check(!interrupted, "interrupted");
+  check(stop_signal() == 0, "interrupted");
   folder.publish();
   if (chat) tell_turn_ends(totals, tokenizer, *chat);
   const bool all_count = pipeline.counted_tokens() == pipeline.tokens();
@@ -447,7 +434,7 @@ int run(int argc, char** argv) {
   check(options.show > 0 || !options.output.empty(),
         "--output is required: name the folder to make, or print samples with --show COUNT (see ./prepare "
         "--help)");
-  catch_signals();
+  record_stop_signals({});  // they end the program with an Error, so that destructors clean up
   run(options);
   return 0;
 }

@@ -3,9 +3,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
 #include "train/export/export_folder.h"
-#include "train/export/progress.h"
 #include "train/run/threads.h"
 #include "train/session/memory_limit.h"
 
@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
   }
   check(!app.given("--shard-size") || options.format == ExportFormat::kHuggingFace,
         "--shard-size is of --format hf, found --format {}", name_of(options.format));
-  stop_export_at_signals();
+  record_stop_signals({});  // they end an export with an Error, so that destructors clean up
   export_folder(options);
   return 0;
 }

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
+#include "kernels/base/signals.h"
 
 namespace tessera {
 namespace {
@@ -15,20 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kQuietSeconds = 5;  // between the lines of a log
 
-volatile std::sig_atomic_t stopped_by = 0;
-
 }  // namespace
-
-// Signals only set a flag, so that they end the program through an Error, and the destructors clean up.
-void stop_export_at_signals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int number) { stopped_by = number; };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup stays nohup
-  }
-}
 
 ExportProgress::ExportProgress() : line_(STDERR_FILENO, kQuietSeconds), start_(Clock::now()) {}
 
@@ -40,7 +27,7 @@ void ExportProgress::begin(std::string stage, int64_t bytes) {
 }
 
 void ExportProgress::add(int64_t bytes) {
-  check(stopped_by == 0, "stopped by a signal; nothing was written");
+  check(stop_signal() == 0, "stopped by a signal; nothing was written");
   done_ += bytes;
   if (!line_.due()) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();

@@ -15,7 +15,7 @@ class ExportProgress {
 
   // A stage of the work, such as "writing", that handles so many bytes
   void begin(std::string stage, int64_t bytes);
-  void add(int64_t bytes);  // Error: a signal asks to stop
+  void add(int64_t bytes);  // Error: a signal asks to stop: see record_stop_signals()
   void notice(const std::string& text);
   void clear() { line_.clear(); }
 
@@ -25,8 +25,5 @@ class ExportProgress {
   int64_t bytes_ = 0, done_ = 0;
   std::chrono::steady_clock::time_point start_;
 };
-
-// SIGINT, SIGTERM and SIGHUP end an export with an Error from now on: see ExportProgress::add().
-void stop_export_at_signals();
 
 }  // namespace tessera

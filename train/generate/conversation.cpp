@@ -6,8 +6,8 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
-#include "train/generate/interrupts.h"
 
 namespace tessera {
 namespace {
@@ -18,7 +18,7 @@ std::optional<std::string> read_line() {
   size_t room = 0;
   const ssize_t bytes = getline(&line, &room, stdin);
   const std::unique_ptr<char, void (*)(void*)> owner(line, std::free);
-  if (bytes < 0 || is_interrupted()) return std::nullopt;
+  if (bytes < 0 || stop_signal() != 0) return std::nullopt;
   std::string text(line, static_cast<size_t>(bytes));
   if (text.ends_with('\n')) text.pop_back();
   return text;
@@ -74,7 +74,7 @@ Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokeniz
     };
     const Clock::time_point start = Clock::now();
     while (!answer.ended() && !out.reader_is_gone()) {
-      if (is_interrupted()) {
+      if (stop_signal() != 0) {
         write(answer.interrupt());
         break;
       }
@@ -82,7 +82,7 @@ Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokeniz
       write(answer.add(token, decoder.is_idle(0)));
       ++total.tokens;
     }
-    forget_interrupt();
+    forget_stop_signal();
     out.write("\n");
     total.seconds += seconds_since(start);
     const int32_t end = chat.turn_end().token;

@@ -6,12 +6,12 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/process.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "model/formats/folder.h"
 #include "train/generate/conversation.h"
 #include "train/generate/generate_plan.h"
-#include "train/generate/interrupts.h"
 #include "train/generate/options.h"
 #include "train/run/checkpoint.h"
 #include "train/run/model_folder.h"
@@ -169,7 +169,7 @@ Throughput print_samples(const GenerateOptions& o, const Request& r, Session& se
   return generate_samples(session, decoder, *r.tokenizer, r.rule, jobs,
                           {.on_text = [&](size_t job, const std::string& text) { output.add(job, text); },
                            .on_end = [&](size_t job, const SampleResult& result) { output.end(job, result); },
-                           .stop = [&] { return is_interrupted() || out.reader_is_gone(); }});
+                           .stop = [&] { return stop_signal() != 0 || out.reader_is_gone(); }});
 }
 
 void load(const ModelFolder& folder, Session& session) {
@@ -203,7 +203,7 @@ int run(const GenerateOptions& o) {
   load(r.folder, session);
   Decoder decoder(session, plan.settings);
   print_header(o, r, device, plan);
-  catch_interrupts();
+  record_stop_signals({.second_ends = true});  // a read that waits for a person ends
   TextOutput out;
   const auto talk = [&] {
     ChatTurns turns(*r.chat, *r.tokenizer, o.system);

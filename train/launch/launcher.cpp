@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -15,6 +16,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
+#include "kernels/base/signals.h"
 #include "train/launch/connection.h"
 #include "train/launch/peer_failed.h"
 #include "train/launch/terminal.h"
@@ -30,11 +32,9 @@ constexpr size_t kMaxLineBytes = 1 << 16;  // a longer line is printed in pieces
 // to a library's thread that does not block it, and end the program.
 int g_signal_pipe = -1;  // the end to write to; never closed, as a signal may come at any time
 
-void on_signal(int number) {
-  const int before = errno;
+void send_to_pipe(int number) {
   const char byte = static_cast<char>(number);
   [[maybe_unused]] const ssize_t written = write(g_signal_pipe, &byte, 1);  // full: the reader has enough
-  errno = before;
 }
 
 void set_nonblocking(const Descriptor& end) { fcntl(end.get(), F_SETFL, O_NONBLOCK); }
@@ -123,14 +123,9 @@ class Launcher {
     set_nonblocking(pipe.write);
     signals_ = std::move(pipe.read);
     g_signal_pipe = pipe.write.release();
-    struct sigaction action{};
-    action.sa_handler = on_signal;  // until exec(), also in a rank: the launcher then gets its signal
-    action.sa_flags = SA_RESTART;
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-      struct sigaction before{};
-      sigaction(number, nullptr, &before);
-      if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);  // nohup stays nohup
-    }
+    // Until exec() also in a rank: the launcher then gets its signal.
+    constexpr std::array numbers{SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    handle_signals(numbers, BlockedCalls::kGoOn, send_to_pipe);
   }
 
   void start(int rank, int ranks, char** argv) {

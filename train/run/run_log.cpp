@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
-#include "train/run/stop_signals.h"
 #include "train/session/sampler.h"
 
 namespace tessera {

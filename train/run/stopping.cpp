@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/signals.h"
+
 namespace tessera {
 
 std::vector<double> Stopping::sum(std::vector<double> mine) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 #include "train/config/config_values.h"
 #include "train/config/print_config.h"
