@@ -28,7 +28,7 @@ inline RunShape shared_shape(int ranks, bool shard = true) {
           .micro_batch = 1,
           .micro_steps = kSharedSequences / ranks,
           .sequence_length = 17,
-          .ranks = ranks,
+          .mesh = {.data = ranks},
           .shard_optimizer = shard};
 }
 

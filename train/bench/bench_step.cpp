@@ -29,7 +29,7 @@ constexpr int64_t kStepsByOperation = 3;  // steps, at most
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
   return fmt::format("{} parameters, {}{} x {} tokens, {}{}, {} attention",
-                     format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks),
+                     format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks()),
                      shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
                      shape.fp8 ? " with products in FP8" : "", name_of(shape.attention));
 }
@@ -46,7 +46,7 @@ nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& 
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   fmt::print("  by operation, timed one at a time, in a step{}\n",
-             shape.ranks > 1 ? " of one rank alone" : "");
+             shape.ranks() > 1 ? " of one rank alone" : "");
   nlohmann::ordered_json by_op;
   for (const auto& [op, time] : rows) {
     const double ms = 1e3 * time.seconds / static_cast<double>(steps);
@@ -111,19 +111,19 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   RunShape shape = run_shape(config, device, 0, ranks.memory_limit(device.device));
   shape.micro_steps = 1;
   RunShape alone = shape;
-  alone.ranks = 1;
+  alone.mesh = {};
   StatusLine line(STDOUT_FILENO, kQuietStepSeconds, ranks.is_rank_0());
   line.print(fmt::format("{}, deterministic {}, on {}", text_of(shape), shape.deterministic, device.name));
   const std::unique_ptr<Backend> be = make_backend(device);
   const double peak = gemm_peak(*be);
   const int64_t timed_steps = std::min<int64_t>(options.steps, kStepsByOperation);
   Progress progress(line, expected_step_seconds(shape, peak),
-                    (options.warmup + options.steps) * (shape.ranks > 1 ? 2 : 1) +
+                    (options.warmup + options.steps) * (shape.ranks() > 1 ? 2 : 1) +
                         (1 + timed_steps) * (options.roofline ? 2 : 1));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
-  Communicator* comm = ranks.make_communicator(*be);
+  Communicator& comm = ranks.connect(*be).axis(Axis::kAll);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
   const auto measure = [&](const RunShape& of, TimedSteps steps) {
     Arena arena = make_arena(device);
@@ -137,8 +137,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const auto measure_one = [&](const TimedSteps& steps) { return measure(alone, steps); };
   const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
-  const StepTimes all =
-      comm ? measure(shape, {.warmup = options.warmup, .steps = options.steps, .comm = comm}) : one;
+  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = &comm};
+  const StepTimes all = ranks.size() > 1 ? measure(shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
   Roofline roofline{
@@ -158,17 +158,17 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const double exposed = *std::max_element(waited.begin(), waited.end());
   const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
   const double flops = tokens_per_second * shape.flops_per_token();
-  const double peak_of_all = peak * static_cast<double>(shape.ranks);
+  const double peak_of_all = peak * static_cast<double>(shape.ranks());
   fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * median,
              all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
   fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
   fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the GEMM peak measured here, {:.2f}\n",
              flops / 1e12, 100 * flops / peak_of_all, peak_of_all / 1e12);
-  if (shape.ranks > 1) {
+  if (shape.ranks() > 1) {
     fmt::print(
         "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
         "ms\n",
-        100 * slowest_alone / median, shape.ranks, 1e3 * slowest_alone);
+        100 * slowest_alone / median, shape.ranks(), 1e3 * slowest_alone);
     fmt::print(
         "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; ZeRO {}, gradients "
         "summed in {}\n",
@@ -186,7 +186,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   if (options.json.empty()) return;
   nlohmann::ordered_json json{{"device", device.name},
                               {"parameters", shape.model.parameters()},
-                              {"ranks", shape.ranks},
+                              {"ranks", shape.ranks()},
                               {"micro_batch", shape.micro_batch},
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},

@@ -59,7 +59,7 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
              name_of(s.dtype), name_of(s.attention));
   fmt::print("{}{}", frozen_line(plan), fp8_line(plan));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
-             format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks), s.micro_steps,
+             format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks()), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
   fmt::print("{}", lines_of(config, run));
   const int arch = plan.device.arch;  // 0 on the CPU
@@ -72,7 +72,7 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   if (!cudnn.empty()) fmt::print("notice   {}\n", cudnn);
   if (!plan.memory.attention.empty()) fmt::print("notice   {}\n", plan.memory.attention);
   if (arch && !plan.memory.decode.empty()) fmt::print("samples  {}\n", plan.memory.decode);
-  fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks > 1 ? "of each rank, " : "",
+  fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks() > 1 ? "of each rank, " : "",
              plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)
     if (ledger.at_peak()[i])
@@ -85,13 +85,13 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   }
   const MemoryLimit& limit = plan.limit;
   const std::string share =
-      s.ranks > 1 && plan.device.device == Device::kCpu ? fmt::format(", 1/{} of it", s.ranks) : "";
+      s.ranks() > 1 && plan.device.device == Device::kCpu ? fmt::format(", 1/{} of it", s.ranks()) : "";
   fmt::print("  {:<48} {}\n", (limit.given ? "given by --device-memory" : "free now, by the system") + share,
              with_bytes(limit.bytes + limit.not_ours));
   if (limit.not_ours) {
     fmt::print("  {:<48} {}\n",
                fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
-                           s.ranks > 1 ? ", NCCL" : ""),
+                           s.ranks() > 1 ? ", NCCL" : ""),
                with_bytes(limit.not_ours));
     fmt::print("  {:<48} {}\n", "available to the run", with_bytes(limit.bytes));
   }
@@ -128,7 +128,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"arch", plan.device.arch},
             {"parameters", s.model.parameters()},
             {"context", s.model.context},
-            {"ranks", s.ranks},
+            {"ranks", s.ranks()},
             {"micro_batch", s.micro_batch},
             {"micro_steps", s.micro_steps},
             {"sequence_length", s.sequence_length},

@@ -29,7 +29,7 @@ int64_t power_of_two_units(double most, int64_t unit) {
 
 std::string notice_of_step(const RunShape& shape, int64_t micro_batch, double seconds) {
   const int64_t tokens = shape.tokens_per_step(), T = shape.sequence_length;
-  const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.ranks;
+  const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.ranks();
   const double token_seconds = seconds / static_cast<double>(tokens);
   const int64_t fewer = power_of_two_units(kShortSeconds / token_seconds, unit);
   const std::string text = fmt::format("a step of {} tokens will take about {} on this device",
@@ -121,7 +121,7 @@ std::vector<std::string> describe(const RunDescription& run) {
         labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
   lines.push_back(labelled(
       "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
-                          count_of(shape.tokens_per_step()), format_ranks(shape.ranks), shape.micro_steps,
+                          count_of(shape.tokens_per_step()), format_ranks(shape.ranks()), shape.micro_steps,
                           shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
   if (run.config.stages() > 1)
     lines.push_back(labelled("stages", "sequence lengths by the steps done before: " +
@@ -133,7 +133,7 @@ std::string describe_stage(const RunDescription& run, int64_t step) {
   const RunShape& shape = run.shape;
   return fmt::format(
       "step {}: {}{}{} x {} sequences of {} a step, {} to train on{}", step,
-      stage_name(run.config, run.config.stage_after(step)), format_ranks(shape.ranks), shape.micro_steps,
+      stage_name(run.config, run.config.stage_after(step)), format_ranks(shape.ranks()), shape.micro_steps,
       shape.micro_batch, shape.sequence_length, run.data.train().sequences_per_epoch(),
       run.data.evaluates() ? fmt::format(", {} held out", run.data.validation().sequences_per_epoch()) : "");
 }
@@ -151,7 +151,7 @@ double expected_step_seconds(const RunShape& shape, double peak_flops) {
 
 double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences) {
   const double per_rank = static_cast<double>(sequences) / static_cast<double>(shape.sequences_per_rank()) /
-                          static_cast<double>(shape.ranks);
+                          static_cast<double>(shape.ranks());
   return expected_step_seconds(shape, peak_flops) * per_rank / 3;  // a forward is a third of a step
 }
 

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "train/config/print_config.h"
-#include "train/parallel/make_communicator.h"
 
 namespace tessera {
 namespace {
@@ -28,25 +27,27 @@ std::string program_hash() {
 }  // namespace
 
 RankGroup::RankGroup(const World& world, const Config& config)
-    : world_(world), time_limit_(static_cast<double>(config.train.time_limit)) {
+    : world_(world),
+      mesh_shape_{.data = world.size},
+      time_limit_(static_cast<double>(config.train.time_limit)) {
   if (world.size > 1)
     group_ =
         ProcessGroup::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
 }
 
-Communicator* RankGroup::make_communicator(Backend& be) {
-  if (!group_) return nullptr;
-  communicator_ = tessera::make_communicator(
-      be, {.rank = world_.rank,
-           .size = world_.size,
-           .exchange = [this](std::string_view mine) { return group_->exchange(mine); },
-           .time_limit_seconds = std::max(kCollectiveSeconds, time_limit_)});
-  group_->set_health_check([this] { return communication_failure(); });
-  return communicator_.get();
+const Mesh& RankGroup::connect(Backend& be) {
+  Ranks ranks{.rank = world_.rank, .size = world_.size};
+  if (group_) {
+    ranks.exchange = [this](std::string_view mine) { return group_->exchange(mine); };
+    ranks.time_limit_seconds = std::max(kCollectiveSeconds, time_limit_);
+  }
+  mesh_ = std::make_unique<Mesh>(be, mesh_shape_, ranks);
+  if (group_) group_->set_health_check([this] { return communication_failure(); });
+  return *mesh_;
 }
 
 std::string RankGroup::communication_failure() {
-  const std::string why = communicator_->failure();
+  const std::string why = mesh_->failure();
   if (!why.empty() && !failed_at_) failed_at_ = Clock::now();
   return failed_at_ && seconds_since(*failed_at_) > kWatchdogFirstSeconds ? why : "";
 }
@@ -100,9 +101,8 @@ void RankGroup::guard(const std::function<void()>& body) {
 }
 
 void RankGroup::finish() {
-  if (!group_) return;
-  group_->finish();
-  communicator_.reset();
+  if (group_) group_->finish();
+  mesh_.reset();
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// RankGroup: the ranks of a run as the trainer sees them. A run of one rank has no process group and no
-// communicator: nothing here costs or waits then.
+// RankGroup: the ranks of a run as the trainer sees them. A run of one rank has no process group: nothing
+// here costs or waits then.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 #include "kernels/base/clock.h"
 #include "train/config/config.h"
 #include "train/launch/process_group.h"
-#include "train/parallel/communicator.h"
+#include "train/parallel/mesh.h"
 #include "train/session/memory_limit.h"
 
 namespace tessera {
@@ -26,9 +26,11 @@ class RankGroup {
   int64_t size() const { return world_.size; }
   bool is_rank_0() const { return rank() == 0; }        // the one that prints and writes
   int local_rank() const { return world_.local_rank; }  // on this machine
+  // This rank on an axis; all ranks are on the data axis.
+  AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
-  // For tensors of the backend's device; null for one rank. It must not outlive the backend.
-  Communicator* make_communicator(Backend& be);
+  // For tensors of the backend's device, until finish(). The backend must outlive it.
+  const Mesh& connect(Backend& be);
 
   // Over all ranks; all call it. Equal bits at every rank.
   std::vector<double> sum(const std::vector<double>& mine);
@@ -52,9 +54,10 @@ class RankGroup {
   std::string communication_failure();
 
   World world_;
+  MeshShape mesh_shape_;
   double time_limit_;  // seconds
   std::unique_ptr<ProcessGroup> group_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Mesh> mesh_;
   std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw communication fail
 };
 

@@ -59,7 +59,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
   nlohmann::ordered_json figures{
       {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
       {"device", description.device.traits.name},
-      {"ranks", shape_.ranks},
+      {"ranks", shape_.ranks()},
       {"parameters", shape_.model.parameters()},
       {"tokens_per_step", shape_.tokens_per_step()},
       {"sequence_length", shape_.sequence_length},
@@ -99,8 +99,8 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   if (tokens.counted == 0) return skipped_step(learning_rate, seconds);
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
   const double flops_per_token = shape_.flops_per_token(tokens.document_length);
-  raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks));
-  const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks);
+  raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks()));
+  const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks());
   const int64_t memory = ledger.peak_bytes();
   time_left_.took(TimeLeft::kStep, seconds);
   const int64_t uncounted = shape_.tokens_per_step() - tokens.counted;

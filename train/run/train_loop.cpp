@@ -37,9 +37,10 @@ std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
 
 }  // namespace
 
-void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position, Sequences& out) {
+void fetch_step(const RunData& data, const RunShape& shape, const AxisPlace& rank, int64_t position,
+                Sequences& out) {
   const int64_t mine = shape.sequences_per_rank();
-  data.train().fetch(position + rank * mine, mine, out);
+  data.train().fetch(position + rank.rank * mine, mine, out);
 }
 
 TrainLoop::TrainLoop(const OpenRun& run)
@@ -184,8 +185,9 @@ bool TrainLoop::train_step(int64_t step) {
   if (!skips && !run_.state.step(run_.next, tokens.counted, optimizer_config(run_.config), learning_rate,
                                  step, continues))
     return false;
-  const int64_t position = run_.now.data_position + shape().sequences_per_rank() * shape().ranks;
-  fetch_step(run_.data, shape(), run_.ranks.rank(), position, run_.next);  // while the device works
+  const int64_t position = run_.now.data_position + shape().sequences_per_step();
+  fetch_step(run_.data, shape(), run_.ranks.place(Axis::kData), position,
+             run_.next);  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = run_.state.finish_step();
   const auto [next_counted, next_lengths] = counts_of(run_.next, shape().sequence_length);

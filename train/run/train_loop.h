@@ -46,8 +46,10 @@ struct OpenRun {
   std::vector<std::string> notices;  // for rank 0 to print when the run starts
 };
 
-// Reads this rank's sequences of the step that begins at `position` of the data. Error: as Loader::fetch().
-void fetch_step(const RunData& data, const RunShape& shape, int64_t rank, int64_t position, Sequences& out);
+// Reads this rank's sequences of the step that begins at `position` of the data. `rank`: its place on the data
+// axis. Error: as Loader::fetch().
+void fetch_step(const RunData& data, const RunShape& shape, const AxisPlace& rank, int64_t position,
+                Sequences& out);
 
 class TrainLoop {
  public:

@@ -118,7 +118,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options, RankGroup&
   take_data(checkpoint);
   take_tasks();
   // Data that cannot be read is refused before any memory is allocated or any file is written.
-  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
+  fetch_step(*data_, shape(), ranks_.place(Axis::kData), run_.data_position, next_);
   if (!profile_.empty() && ranks_.size() > 1) profile_ /= fmt::format("rank_{}", ranks_.rank());
   if (!profile_.empty()) prepare_profile_folder(profile_);
   open_device();
@@ -233,7 +233,7 @@ void Trainer::open_device() {
   ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
   peak_flops_ = gemm_peak(*backend_);
-  comm_ = ranks_.make_communicator(*backend_);
+  comm_ = &ranks_.connect(*backend_).axis(Axis::kAll);
 }
 
 // Once for all stages, while the memory of the run is still free
@@ -279,7 +279,7 @@ void Trainer::next_stage(const fs::path& checkpoint) {
   run_.evaluations_since_best = 0;
   data_.emplace(config_.of_stage(stage_), run_.shift);
   run_.fingerprint = data_->fingerprint();  // documents are packed for this length
-  fetch_step(*data_, shape(), ranks_.rank(), run_.data_position, next_);
+  fetch_step(*data_, shape(), ranks_.place(Axis::kData), run_.data_position, next_);
   state_.reset();
   arena_.reset();
   obtain_memory(true);

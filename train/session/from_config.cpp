@@ -145,7 +145,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .fp8 = c.train.fp8,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
-                 .ranks = c.ranks,
+                 .mesh = {.data = c.ranks},
                  .shard_optimizer = c.train.zero == ZeroStage::k1,
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
   const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;

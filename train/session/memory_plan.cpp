@@ -43,7 +43,7 @@ class Walk {
 MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   Walk walk(device);
   const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()));
   TrainState state(*walk.be, walk.arena, shape, comm.get());
   walk.ended("the setup");
   state.walk_step();

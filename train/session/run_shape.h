@@ -7,6 +7,7 @@
 #include "model/params.h"
 #include "model/saved.h"
 #include "model/update_rule.h"
+#include "train/parallel/mesh_shape.h"
 
 namespace tessera {
 
@@ -50,15 +51,17 @@ struct RunShape {
   Fp8Config fp8 = {};            // train.gemm_dtype and train.fp8
   bool fused_head = false;       // see Model
 
-  int64_t ranks = 1;            // that share the sequences of a step
+  MeshShape mesh = {};          // the ranks of the run
   bool shard_optimizer = true;  // train.zero: 1; where there are several ranks
   bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
 
   int64_t rows() const { return micro_batch * sequence_length; }            // N
   int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step
   int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length; }
-  int64_t tokens_per_step() const { return tokens_per_rank() * ranks; }
-  int64_t parts() const { return shard_optimizer ? ranks : 1; }  // of the optimizer
+  int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }
+  int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
+  int64_t ranks() const { return mesh.ranks(); }
+  int64_t parts() const { return shard_optimizer ? ranks() : 1; }  // of the optimizer
 
   double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
   // Of a step. `document_length`: of the document of a token, the mean over the tokens

@@ -20,7 +20,7 @@ std::vector<StepGemm> walk(const RunShape& shape, const DeviceTraits& device, in
   const std::unique_ptr<Backend> be = make_plan_backend(device, [&](const AnyOp& op) { each_gemm(op, see); });
   Arena arena = Arena::plan(device.device);
   const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks));
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()));
   TrainState(*be, arena, shape, comm.get()).walk_step(micro_steps);
   return found;
 }

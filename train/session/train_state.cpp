@@ -31,7 +31,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
             .logit_rows =
                 shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
             .rank = comm_->rank(),
-            .ranks = shape.ranks}),
+            .ranks = shape.ranks()}),
       discarded_(allocate_discarded(arena, shape, session_.layout())),
       grads_(session_.layout().gradients(
           shape.model,
@@ -44,9 +44,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
                   .freeze = shape.freeze}),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fused_head = shape.fused_head;
-  check(comm_->size() == shape.ranks, "a run of {} ranks was given a communicator of {}", shape.ranks,
+  check(comm_->size() == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(),
         comm_->size());
-  const bool in_fp32 = shape.ranks > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
+  const bool in_fp32 = shape.ranks() > 1 && shape.reduce_in_fp32 && shape.dtype != DType::kF32;
   if (in_fp32 && shape.parts() > 1) {
     reduced_ = allocate_trained(arena, MemoryTag::kGradients, "summed gradients", DType::kF32,
                                 optimizer_.layout(), shape.parts());
@@ -155,8 +155,9 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const OnLayer reduce = [&](int64_t layer) {
     if (layer < shape_.model.layers) reduce_gradients(bucket_of(layer));
   };
-  const int64_t first = rank() * shape_.sequences_per_rank();  // of this rank's sequences in the step
-  const bool shared = shape_.ranks > 1;
+  // Of this rank's sequences in the step
+  const int64_t first = shape_.mesh.place(Axis::kData, rank()).rank * shape_.sequences_per_rank();
+  const bool shared = shape_.ranks() > 1;
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
@@ -250,7 +251,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   const bool sharded = shape_.parts() > 1;
   optimizer_.measure(stream(), reduced_);
   if (fp8_) {
-    if (shape_.ranks > 1) comm_->all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
+    if (shape_.ranks() > 1) comm_->all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
     comm_->wait();
     fp8_.end_step(stream());
   }
@@ -289,7 +290,7 @@ void TrainState::with_whole(const std::string& name, size_t bucket,
 }
 
 TrainState::StepResult TrainState::finish_step() {
-  const double counted_per_rank = static_cast<double>(counted_tokens_) / static_cast<double>(shape_.ranks),
+  const double counted_per_rank = static_cast<double>(counted_tokens_) / static_cast<double>(shape_.ranks()),
                loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;

@@ -30,7 +30,7 @@ namespace tessera {
 class TrainState {
  public:
   // Allocates; contents of weights and optimizer are undefined until initialize() or load. `comm` joins
-  // shape.ranks ranks; none is needed for one.
+  // shape.ranks() ranks; none is needed for one.
   TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr);
 
   // Random weights, zero moments. With kAdapters the other weights are left to be loaded.

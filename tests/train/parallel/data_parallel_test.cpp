@@ -94,7 +94,7 @@ TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
                                                                                    .micro_batch = 1,
                                                                                    .micro_steps = 1,
                                                                                    .sequence_length = 17,
-                                                                                   .ranks = ranks},
+                                                                                   .mesh = {.data = ranks}},
                                                                                   {});
     const auto optimizer = [](const MemoryLedger& ledger) {
       return static_cast<double>(ledger.at_peak()[static_cast<int>(MemoryTag::kOptimizer)]);

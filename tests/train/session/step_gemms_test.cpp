@@ -115,7 +115,7 @@ TEST(StepGemms, AreComputedAgainWhereBlocksAre) {
 TEST(StepGemms, AreThoseOfARankWhateverTheirNumber) {
   RunShape shape = shape_of(kGpt2, 1, 256);
   const std::vector<StepGemm> one = step_gemms(shape, kGpu);
-  shape.ranks = 4;
+  shape.mesh.data = 4;
   const std::vector<StepGemm> four = step_gemms(shape, kGpu);
   ASSERT_EQ(one.size(), four.size());
   for (size_t i = 0; i < one.size(); ++i) EXPECT_EQ(one[i].key, four[i].key);

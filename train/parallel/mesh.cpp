@@ -1,0 +1,50 @@
+#include "train/parallel/mesh.h"
+
+#include "kernels/base/check.h"
+#include "train/parallel/make_communicator.h"
+
+namespace tessera {
+namespace {
+
+// `world` as the ranks of one axis see it. Ranks of other lines of the axis exchange at the same time: each
+// takes what its own line gave.
+Ranks on_axis(const MeshShape& shape, Axis axis, const Ranks& world) {
+  const AxisPlace place = shape.place(axis, world.rank);
+  return {.rank = static_cast<int>(place.rank),
+          .size = static_cast<int>(place.size),
+          .exchange =
+              [&exchange = world.exchange, members = shape.members(axis, world.rank)](std::string_view mine) {
+                const std::vector<std::string> all = exchange(mine);
+                std::vector<std::string> own;
+                for (const int64_t rank : members) own.push_back(all[static_cast<size_t>(rank)]);
+                return own;
+              },
+          .time_limit_seconds = world.time_limit_seconds};
+}
+
+}  // namespace
+
+Mesh::Mesh(Backend& backend, const MeshShape& shape, const Ranks& world) : shape_(shape) {
+  check(world.size == shape.ranks(), "a mesh of {} x {} ranks (data x context) was given {} ranks",
+        shape.data, shape.context, world.size);
+  std::shared_ptr<Communicator> alone = make_communicator(backend, {}), all = alone;
+  if (world.size > 1) all = make_communicator(backend, world);
+  for (const Axis axis : values_with_words<Axis>()) {
+    const int64_t size = shape.place(axis, world.rank).size;
+    std::shared_ptr<Communicator>& own = axes_[static_cast<size_t>(axis)];
+    if (size == 1)
+      own = alone;
+    else if (size == shape.ranks())
+      own = all;
+    else
+      own = make_communicator(backend, on_axis(shape, axis, world));
+  }
+}
+
+std::string Mesh::failure() const {
+  for (const std::shared_ptr<Communicator>& axis : axes_)
+    if (std::string why = axis->failure(); !why.empty()) return why;
+  return "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+// Mesh: a communicator for each axis of the ranks of a run.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "train/parallel/communicator.h"
+#include "train/parallel/mesh_shape.h"
+
+namespace tessera {
+
+class Mesh {
+ public:
+  // Connects this rank, `world.rank` of shape.ranks(), with the others of its axes, for tensors of `backend`,
+  // which must outlive the mesh. All ranks call it together. Error: as make_communicator(); a world of
+  // another size than the shape's.
+  Mesh(Backend& backend, const MeshShape& shape, const Ranks& world);
+
+  const MeshShape& shape() const { return shape_; }
+  // Of the ranks of shape().members(axis, this rank). An axis of one rank copies, and waits for nobody. Axes
+  // with the same ranks are one communicator.
+  Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
+  // As Communicator::failure(), of any of them
+  std::string failure() const;
+
+ private:
+  MeshShape shape_;
+  std::array<std::shared_ptr<Communicator>, 3> axes_;  // by Axis
+};
+
+}  // namespace tessera
