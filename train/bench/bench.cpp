@@ -121,6 +121,7 @@ struct Command {
   BenchDecodeOptions decode;
   std::string decode_model;
   BenchNeedleOptions needle;
+  AskedRanks needle_ranks = {.on_cpu = "--device cpu"};
 };
 
 void add_common_options(Options& command, Command& c, std::string& json) {
@@ -258,6 +259,7 @@ Options& add_needle(Options& app, Command& c) {
       "often greedy decoding continues with the number, and the mean log-probability of its tokens.\n"
       "Each text takes one forward.");
   add_needle_options(needle, c.needle);
+  add_rank_options(needle, c.needle_ranks);
   needle.footer(
       "Examples:\n"
       "  ./bench needle runs/mine/checkpoints/step_00001000 --svg needle.svg\n"
@@ -337,7 +339,7 @@ int main(int argc, char** argv) {
     if (memory.parsed()) run_memory(command);
     if (attention.parsed()) run_attention(command);
     if (decode.parsed()) run_decode(command);
-    if (needle.parsed()) bench_needle(command.needle);
+    if (needle.parsed()) bench_needle(command.needle, start_ranks(command.needle.device, command.needle_ranks, argv));
     return 0;
   } catch (const PeerFailed&) {
     return kExitPeerFailed;

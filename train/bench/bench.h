@@ -65,8 +65,8 @@ struct BenchNeedleOptions {
   std::string json, svg;  // files to write; empty: none
 };
 // Whether the model finds a fact at each depth of texts of each length: see needle.h. Error: a folder
-// without a model or a tokenizer, a context above the model's.
-void bench_needle(const BenchNeedleOptions& options);
+// without a model or a tokenizer, a context above the model's. Several ranks share the texts.
+void bench_needle(const BenchNeedleOptions& options, const World& world);
 
 struct BenchAttentionOptions {
   DeviceRequest device = DeviceRequest::kAuto;

@@ -17,6 +17,7 @@
 #include "model/formats/folder.h"
 #include "train/config/load_config.h"
 #include "train/run/checkpoint.h"
+#include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
 #include "train/run/model_folder.h"
 #include "train/run/progress.h"
@@ -130,12 +131,14 @@ class Evaluation {
   void describe();
   void measure_loss();
   void answer_tasks();
+  std::vector<double> run(const SharedBatches& batches);
   void show(const std::string& what, int64_t done, int64_t total, const char* unit, double seconds);
 
   const EvaluatedModel& model_;
   Config config_;
   const EvaluateOptions& options_;
   RankGroup& ranks_;
+  Stopping stopping_{ranks_};
   StatusLine line_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<EvaluatedData> data_;  // null: tasks alone
@@ -245,19 +248,21 @@ void Evaluation::show(const std::string& what, int64_t done, int64_t total, cons
                 {fmt::format("{:.0f} {} a second", static_cast<double>(done) / seconds, unit), 2}});
 }
 
+// No signal stops them: it ends the program.
+std::vector<double> Evaluation::run(const SharedBatches& batches) {
+  return run_batches(stopping_, batches).value();
+}
+
 void Evaluation::measure_loss() {
   ranks_.enter_phase("the loss", Timeout::kNone);
   const Clock::time_point start = Clock::now();
-  const LossJob job{.data = data_->source(),
-                    .sequences = data_->sequences(),
-                    .by_position = options_.by_position,
-                    .rank = ranks_.rank(),
-                    .ranks = ranks_.size(),
-                    .continues = [&](int64_t done) {
-                      show("loss", done, data_->sequences(), "sequences", seconds_since(start));
-                      return true;
-                    }};
-  const DataLoss found = data_loss(*session_, job, ranks_.sum(batch_sums(*session_, job)));
+  const LossJob job{
+      .data = data_->source(), .sequences = data_->sequences(), .by_position = options_.by_position};
+  SharedBatches batches = loss_batches(*session_, job);
+  batches.progress = [&](int64_t done) {
+    show("loss", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
+  };
+  const DataLoss found = data_loss(*session_, job, run(batches));
   line_.clear();
   check(found.counted == 0 || std::isfinite(found.loss),
         "the loss is {}: the weights of {} are damaged, or too large for this precision. Try another "
@@ -287,12 +292,11 @@ void Evaluation::answer_tasks() {
   for (const Task& task : tasks_) {
     ranks_.enter_phase("the task " + task.name, Timeout::kNone);
     const Clock::time_point start = Clock::now();
-    const TaskShare share{
-        .rank = ranks_.rank(), .ranks = ranks_.size(), .continues = [&](int64_t done, int64_t total) {
-          show(task.name, done, total, "choices", seconds_since(start));
-          return true;
-        }};
-    results.push_back(task_result(task, ranks_.sum(score_choices(*session_, task, share))));
+    const TaskBatches batches(task, shape_);
+    const auto progress = [&](int64_t done) {
+      show(task.name, batches.choices_before(done), batches.choices(), "choices", seconds_since(start));
+    };
+    results.push_back(task_result(task, run(task_batches(*session_, batches, progress))));
     line_.clear();
     json_["tasks"].push_back(to_json(results.back()));
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/signals.h"
+#include "train/run/stop_signals.h"
 
 namespace tessera {
 
@@ -14,7 +15,7 @@ std::vector<double> Stopping::sum(std::vector<double> mine) {
   for (size_t i = 0; i < kStopSignals.size() && signal_ == 0; ++i) {
     if (values[count + i] == 0) continue;
     signal_ = kStopSignals[i];
-    on_signal_(signal_);
+    if (on_signal_) on_signal_(signal_);
   }
   values.resize(count);
   return values;
@@ -23,6 +24,11 @@ std::vector<double> Stopping::sum(std::vector<double> mine) {
 bool Stopping::agreed() {
   sum({});
   return signal_ != 0;
+}
+
+bool Stopping::goes_on(bool done) {
+  const bool ends = ranks_.is_rank_0() && done;
+  return sum({ends ? 1.0 : 0.0})[0] == 0 && signal_ == 0;
 }
 
 void Stopping::expect_step(int64_t micro_steps, double seconds) {

@@ -13,10 +13,12 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
 #include "train/run/epochs.h"
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
+#include "train/run/stop_signals.h"
 #include "train/session/from_config.h"
 #include "train/session/sampler.h"
 
@@ -62,22 +64,19 @@ std::optional<double> TrainLoop::evaluate() {
   const int64_t total = evaluated_sequences(run_.config, run_.data);
   run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
-  const LossJob job{.data = run_.data.validation(),
-                    .sequences = total,
-                    .by_position = run_.config.evaluation.by_position,
-                    .rank = run_.ranks.rank(),
-                    .ranks = run_.ranks.size(),
-                    .continues = [&](int64_t done) {
-                      if (done > 0)
-                        run_.log.progress(run_.now.step, "evaluation", done, total, "sequences",
-                                          seconds_since(start));
-                      return stop_signal() == 0;
-                    }};
   Session& session = run_.state.session();
-  const std::vector<double> sums = stopping_.sum(batch_sums(session, job));
+  const LossJob job{
+      .data = run_.data.validation(), .sequences = total, .by_position = run_.config.evaluation.by_position};
+  SharedBatches batches = loss_batches(session, job);
+  batches.progress = [&](int64_t done) {
+    if (done > 0)
+      run_.log.progress(run_.now.step, "evaluation", done * session.shape().batch, total, "sequences",
+                        seconds_since(start));
+  };
+  const std::optional<std::vector<double>> results = run_batches(stopping_, batches);
   run_.log.line().clear();
-  if (stopping_.signal() != 0) return {};
-  const DataLoss found = data_loss(session, job, sums);
+  if (!results) return {};
+  const DataLoss found = data_loss(session, job, *results);
   check(found.counted > 0,
         "there is no validation loss: no token of the {} sequences evaluated is a target that counts. Set "
         "data.validation to data with targets, or evaluation.sequences higher",
@@ -94,32 +93,36 @@ std::optional<double> TrainLoop::evaluate() {
 // evaluation.tasks, the same on all ranks. A signal may stop them: then the results are not complete.
 std::vector<TaskResult> TrainLoop::evaluate_tasks() {
   std::vector<TaskResult> results;
+  Session& session = run_.state.session();
   for (const Task& task : run_.tasks) {
     const Clock::time_point start = Clock::now();
     run_.ranks.enter_phase("the task " + task.name);
-    const TaskShare share{
-        .rank = run_.ranks.rank(), .ranks = run_.ranks.size(), .continues = [&](int64_t done, int64_t total) {
-          if (done > 0)
-            run_.log.progress(run_.now.step, task.name, done, total, "choices", seconds_since(start));
-          return stop_signal() == 0;
-        }};
-    const std::vector<double> scores = stopping_.sum(score_choices(run_.state.session(), task, share));
+    const TaskBatches batches(task, session.shape());
+    const auto progress = [&](int64_t done) {
+      if (done > 0)
+        run_.log.progress(run_.now.step, task.name, batches.choices_before(done), batches.choices(),
+                          "choices", seconds_since(start));
+    };
+    const std::optional<std::vector<double>> scores =
+        run_batches(stopping_, task_batches(session, batches, progress));
     run_.log.line().clear();
-    if (stopping_.signal() != 0) break;
-    results.push_back(task_result(task, scores));
+    if (!scores) break;
+    results.push_back(task_result(task, *scores));
   }
   return results;
 }
 
+// All ranks draw the same text in step, by the draws of each, until rank 0 has its end.
 void TrainLoop::sample() {
   run_.ranks.enter_phase("a sample", Timeout::kNone);
-  if (!run_.data.tokenizer() || !run_.ranks.is_rank_0()) return;
+  if (!run_.data.tokenizer()) return;
   Arena::Phase phase(run_.arena, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
-  const std::optional<std::string> text = sample_text(
-      run_.state.session(), *run_.data.tokenizer(), run_.config.sampling,
-      static_cast<uint64_t>(run_.config.train.seed), run_.now.step, [] { return stop_signal() != 0; });
+  const std::optional<std::string> text =
+      sample_text(run_.state.session(), *run_.data.tokenizer(), run_.config.sampling,
+                  static_cast<uint64_t>(run_.config.train.seed), run_.now.step,
+                  [&](bool done) { return stopping_.goes_on(done); });
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
@@ -243,7 +246,7 @@ void TrainLoop::work(const Due& due) {
       saves |= run_.config.checkpoint.keep_best && run_.now.step > 0 && (is_best || run_.now.step == saved_);
       samples |= has_last_sample();
     }
-  if (samples) sample();
+  if (samples && stopping_.signal() == 0) sample();
   if (saves) save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.agreed();  // these tasks may have taken long
 }

@@ -15,7 +15,7 @@ std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sam
 
 std::optional<std::string> sample_text(Session& session, const Tokenizer& tokenizer,
                                        const Config::Sampling& config, uint64_t seed, int64_t step,
-                                       const std::function<bool()>& stop) {
+                                       const std::function<bool(bool)>& goes_on) {
   const int64_t capacity = session.shape().longest_sample();
   const int64_t known = std::min<int64_t>(session.shape().model.vocab_size, tokenizer.vocab_size());
   const SamplingRule rule{.temperature = static_cast<float>(config.temperature),
@@ -29,15 +29,18 @@ std::optional<std::string> sample_text(Session& session, const Tokenizer& tokeni
   };
   Decoder decoder(session, {.capacity = capacity, .known = known});
   decoder.start(0, last(capacity), step);
-  for (int64_t i = 0; i < config.tokens; ++i) {
-    if (stop && stop()) return {};
+  std::optional<size_t> end;  // of the text, once it is done
+  for (int64_t i = 0;; ++i) {
+    if (!end && i == config.tokens) end = tokens.size();
+    if (!goes_on(end.has_value())) break;
     if (decoder.is_idle(0)) decoder.start(0, last(std::max<int64_t>(capacity / 2, 1)), step, i);
     const int32_t token = decoder.next(rule, seed)[0];
     check(token != kBadLogits, "the logits of a sample are not finite numbers, after {} tokens of it", i);
-    if (token == tokenizer.end_of_text()) break;
+    if (!end && token == tokenizer.end_of_text()) end = tokens.size();
     tokens.push_back(token);
   }
-  return tokenizer.decode(std::span(tokens).subspan(prompt));
+  if (!end) return {};
+  return tokenizer.decode(std::span(tokens).first(*end).subspan(prompt));
 }
 
 }  // namespace tessera

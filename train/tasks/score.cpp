@@ -16,38 +16,9 @@ constexpr int64_t kLengthStep = 16;
 constexpr int64_t kShortest = 64;                // padded to it: bounds the sequences of a batch
 constexpr double kNormal95 = 1.959963984540054;  // the normal distribution's quantile of 97.5%
 
-// A choice with its context as the input of a model
-struct Scored {
-  const TaskItem* item;
-  const Choice* choice;
-  size_t place;    // of its score
-  int64_t length;  // tokens of the input, at most a sequence's
-};
-
 // Of the input that has not lost the beginning of its context: the last token is a target alone.
 int64_t whole_length(const TaskItem& item, const Choice& choice) {
   return std::ssize(item.context) + std::ssize(choice.tokens) - 1;
-}
-
-// The longest first: memory reaches its peak in the first batch.
-std::vector<Scored> by_length(const Task& task, int64_t T) {
-  std::vector<Scored> all;
-  for (const TaskItem& item : task.items)
-    for (const Choice& choice : item.choices)
-      all.push_back({&item, &choice, all.size(), std::min(whole_length(item, choice), T)});
-  std::ranges::stable_sort(all, std::ranges::greater{}, &Scored::length);
-  return all;
-}
-
-// Row `row` of a batch of sequences of T tokens
-void fill_row(const Scored& scored, size_t row, int64_t T, Sequences& out) {
-  std::vector<int32_t> ids = scored.item->context;
-  ids.insert(ids.end(), scored.choice->tokens.begin(), scored.choice->tokens.end());
-  const std::span<const int32_t> kept = std::span(ids).last(static_cast<size_t>(scored.length) + 1);
-  const auto at = static_cast<std::ptrdiff_t>(row) * T;
-  std::copy(kept.begin(), kept.end() - 1, out.tokens.begin() + at);
-  const auto& choice = scored.choice->tokens;
-  std::copy(choice.begin(), choice.end(), out.targets.begin() + at + scored.length - std::ssize(choice));
 }
 
 // The sum of a row's losses, all but those of the choice being 0
@@ -66,28 +37,46 @@ double finite(double score, const Task& task, const TaskItem& item) {
 
 }  // namespace
 
-std::vector<double> score_choices(Session& session, const Task& task, const TaskShare& share) {
-  const int64_t most = session.shape().sequence_length, rows = session.shape().batch * most;
-  const std::vector<Scored> all = by_length(task, most);
-  std::vector<double> scores(all.size());
-  Sequences batch;
-  int64_t number = 0;  // of the batch
-  for (size_t first = 0; first < all.size(); ++number) {
-    const int64_t longest = std::max(all[first].length, kShortest);
+TaskBatches::TaskBatches(const Task& task, const SessionShape& shape) : task_(task) {
+  const int64_t most = shape.sequence_length, rows = shape.batch * most;
+  for (const TaskItem& item : task.items)
+    for (const Choice& choice : item.choices)
+      all_.push_back({&item, &choice, all_.size(), std::min(whole_length(item, choice), most)});
+  // The longest first: memory reaches its peak in the first batch.
+  std::ranges::stable_sort(all_, std::ranges::greater{}, &Scored::length);
+  for (size_t first = 0; first < all_.size(); first += batches_.back().size) {
+    const int64_t longest = std::max(all_[first].length, kShortest);
     const int64_t T = std::min((longest + kLengthStep - 1) / kLengthStep * kLengthStep, most);
-    const auto of_batch =
-        std::span(all).subspan(first, std::min(static_cast<size_t>(rows / T), all.size() - first));
-    first += of_batch.size();
-    if (number % share.ranks != share.rank) continue;
-    if (share.continues && !share.continues(of_batch.data() - all.data(), std::ssize(all))) break;
-    batch.tokens.assign(of_batch.size() * static_cast<size_t>(T), 0);
-    batch.targets.assign(batch.tokens.size(), kNoTarget);
-    for (size_t row = 0; row < of_batch.size(); ++row) fill_row(of_batch[row], row, T, batch);
-    const std::vector<float> losses = session.losses(batch, std::ssize(of_batch), T);
-    for (size_t row = 0; row < of_batch.size(); ++row)
-      scores[of_batch[row].place] = finite(-sum_of_row(losses, row, T), task, *of_batch[row].item);
+    batches_.push_back(
+        {.first = first, .size = std::min(static_cast<size_t>(rows / T), all_.size() - first), .T = T});
   }
-  return scores;
+}
+
+int64_t TaskBatches::choices_before(int64_t batch) const {
+  return static_cast<int64_t>(batches_[static_cast<size_t>(batch)].first);
+}
+
+// Row `row` of a batch of sequences of T tokens
+void TaskBatches::fill_row(const Scored& scored, size_t row, int64_t T, Sequences& out) {
+  std::vector<int32_t> ids = scored.item->context;
+  ids.insert(ids.end(), scored.choice->tokens.begin(), scored.choice->tokens.end());
+  const std::span<const int32_t> kept = std::span(ids).last(static_cast<size_t>(scored.length) + 1);
+  const auto at = static_cast<std::ptrdiff_t>(row) * T;
+  std::copy(kept.begin(), kept.end() - 1, out.tokens.begin() + at);
+  const auto& choice = scored.choice->tokens;
+  std::copy(choice.begin(), choice.end(), out.targets.begin() + at + scored.length - std::ssize(choice));
+}
+
+void TaskBatches::score(Session& session, int64_t batch, std::span<double> scores) const {
+  const auto& [first, size, T] = batches_[static_cast<size_t>(batch)];
+  const std::span<const Scored> of_batch = std::span(all_).subspan(first, size);
+  Sequences sequences;
+  sequences.tokens.assign(size * static_cast<size_t>(T), 0);
+  sequences.targets.assign(sequences.tokens.size(), kNoTarget);
+  for (size_t row = 0; row < size; ++row) fill_row(of_batch[row], row, T, sequences);
+  const std::vector<float> losses = session.losses(sequences, static_cast<int64_t>(size), T);
+  for (size_t row = 0; row < size; ++row)
+    scores[of_batch[row].place] = finite(-sum_of_row(losses, row, T), task_, *of_batch[row].item);
 }
 
 int64_t cut_contexts(const Task& task, int64_t sequence_length) {

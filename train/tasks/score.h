@@ -1,9 +1,9 @@
 // The log-probabilities of a task's choices, and the accuracy that they give.
 #pragma once
 
-#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,19 +12,40 @@
 
 namespace tessera {
 
-// Scores all choices by themselves: context and choice are a sequence, in which only the tokens of the choice
-// count. Sequences of about the same length share a batch and are padded at their end, which causal attention
-// never sees. The batches depend on the task and the session's shape alone, and a rank takes every ranks-th
-// of them: so a choice has the same bits whatever the number of ranks.
-struct TaskShare {
-  int64_t rank = 0, ranks = 1;
-  // Called before each batch with the choices that all ranks have done, and all there are; false: no more is
-  // wanted.
-  std::function<bool(int64_t done, int64_t total)> continues = {};
+// The choices of a task in batches. A choice is scored by itself: context and choice are a sequence, in which
+// only the tokens of the choice count. Sequences of about the same length share a batch and are padded at
+// their end, which causal attention never sees. The batches depend on the task and the session's shape alone.
+class TaskBatches {
+ public:
+  // `task`, which must outlive them, is of read_tasks() for this vocabulary and sequence length.
+  TaskBatches(const Task& task, const SessionShape& shape);
+
+  int64_t count() const { return std::ssize(batches_); }
+  int64_t choices() const { return std::ssize(all_); }
+  int64_t choices_before(int64_t batch) const;
+
+  // Writes the scores of a batch: sums of the log-probabilities (nats) of each choice's tokens. `scores` has
+  // a place for every choice of the task, item by item.
+  void score(Session& session, int64_t batch, std::span<double> scores) const;
+
+ private:
+  // A choice with its context as the input of a model
+  struct Scored {
+    const TaskItem* item;
+    const Choice* choice;
+    size_t place;    // of its score
+    int64_t length;  // tokens of the input, at most a sequence's
+  };
+  struct Batch {
+    size_t first, size;  // of all_
+    int64_t T;           // tokens of a sequence
+  };
+  static void fill_row(const Scored& scored, size_t row, int64_t T, Sequences& out);
+
+  const Task& task_;
+  std::vector<Scored> all_;
+  std::vector<Batch> batches_;
 };
-// Sums of the log-probabilities (nats) of each choice's tokens, item by item; 0 for what other ranks score.
-// `task` is of read_tasks() for this session's vocabulary and sequence length.
-std::vector<double> score_choices(Session& session, const Task& task, const TaskShare& share = {});
 
 // How many choices have a context whose beginning was left out: with the choice it is longer than a sequence
 int64_t cut_contexts(const Task& task, int64_t sequence_length);
@@ -59,7 +80,7 @@ struct TaskResult {
   Accuracy sum, by_token;
   std::optional<Accuracy> by_byte = {};
 };
-// `scores`: of all choices, by score_choices()
+// `scores`: of all choices, by TaskBatches::score()
 TaskResult task_result(const Task& task, const std::vector<double>& scores);
 
 std::string task_table(const std::vector<TaskResult>& results);

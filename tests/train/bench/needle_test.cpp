@@ -7,6 +7,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/train/plot/svg_support.h"
 #include "tests/train_program.h"
+#include "train/parallel/make_communicator.h"
 
 namespace tessera::testing {
 namespace {
@@ -142,6 +143,17 @@ TEST_F(NeedleProgram, FindsWhatAModelKnows) {
   }
   ASSERT_EQ(needle(words).status, 0);
   EXPECT_EQ(nlohmann::json::parse(read_file(folder / "needle.json")), json);
+  std::string why_not;
+  if (can_communicate(Device::kCpu, why_not)) {
+    for (const char* ranks : {"2", "5"}) {  // of 12 texts
+      std::vector<std::string> shared = words;
+      shared.insert(shared.end(), {"--ranks", ranks});
+      const ProcessResult several = needle(shared);
+      ASSERT_EQ(several.status, 0) << several.error;
+      EXPECT_NE(several.out.find(std::string(ranks) + " ranks x "), std::string::npos) << several.out;
+      EXPECT_EQ(nlohmann::json::parse(read_file(folder / "needle.json")), json);
+    }
+  }
 
   // 20 and 40 hold no needle.
   ASSERT_EQ(needle({checkpoint, "--depths", "1", "--needles", "2", "--json", "needle.json"}).status, 0);

@@ -21,6 +21,10 @@ struct RanksThatEnd : TrainRanks {
                     with({"--config", "small.yaml", "--ranks", std::to_string(ranks)}, kEndless),
                     Process::Options{.folder = folder});
     wait_for_steps("out", 12);
+    find_ranks(ranks);
+  }
+
+  void find_ranks(int ranks) {
     const std::string launcher = std::to_string(process->pid());
     std::ifstream children("/proc/" + launcher + "/task/" + launcher + "/children");
     for (pid_t pid = 0; children >> pid;) pids.push_back(pid);
@@ -76,6 +80,51 @@ TEST_F(RanksThatEnd, ASignalToOneRankCountsForAll) {
   kill(pids[2], SIGTERM);
   EXPECT_EQ(end().status, 0);
   EXPECT_EQ(values("out", "loss").size(), static_cast<size_t>(checkpoints("out").back()));
+}
+
+// In an evaluation, a task and a sample that take minutes: all ranks leave it after the same forward.
+TEST_F(RanksThatEnd, ASignalToOneRankEndsTheForwardsOfAll) {
+  std::string text, items;
+  for (int i = 0; i < 60000; ++i) text += "line " + std::to_string(i) + " of a long text\n";
+  for (int i = 0; i < 20000; ++i)
+    items += R"({"context": "a text of this length", "choices": [" goes on", " ends"], "label": 0})"
+             "\n";
+  write("long.txt", text);
+  write("questions.jsonl", items);
+  const struct {
+    const char* type;  // of the line in metrics.jsonl that must not be there
+    Words settings;
+    const char* after;  // the line before
+  } cases[] = {{"evaluation", {"evaluation.every=1", "evaluation.sequences=1000000"}, R"("type":"start")"},
+               {"evaluation",
+                {"evaluation.every=1", "evaluation.sequences=1", "evaluation.tasks=questions.jsonl"},
+                R"("type":"start")"},
+               {"sample",
+                {"sampling.every=1", "sampling.temperature=0", "sampling.tokens=100000000"},
+                R"("type":"step")"}};
+  for (const int ranks : {2, 3})
+    for (const auto& one : cases) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, one.settings.back()));
+      fs::remove_all(folder / "out");
+      pids.clear();
+      const Words base = with(kEndless, sets({"data.validation=long.txt", "train.micro_batch=1"}));
+      process.emplace(
+          TRAIN_BINARY,
+          with(with({"--config", "small.yaml", "--ranks", std::to_string(ranks)}, base), sets(one.settings)),
+          Process::Options{.folder = folder});
+      ASSERT_TRUE(wait_until(
+          [&] { return read_file(folder / "out/metrics.jsonl").find(one.after) != std::string::npos; }));
+      find_ranks(ranks);
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      kill(pids[1], SIGTERM);
+      const ProcessResult result = end();
+      EXPECT_EQ(result.status, 0) << result.error;
+      EXPECT_EQ(result.error, "");
+      EXPECT_LT(seconds, 10);
+      EXPECT_NE(result.out.find("stopped by a signal (SIGTERM)"), std::string::npos) << result.out;
+      EXPECT_EQ(read_file(folder / "out/metrics.jsonl").find(fmt::format(R"("type":"{}")", one.type)),
+                std::string::npos);
+    }
 }
 
 TEST_F(RanksThatEnd, ARankThatIsKilledEndsAll) {

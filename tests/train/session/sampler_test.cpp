@@ -39,10 +39,26 @@ TEST_F(Sampled, DependsOnTheSeedAndTheStepAlone) {
 
 TEST_F(Sampled, IsNothingOnceToldToStop) {
   int asked = 0;
-  EXPECT_EQ(
-      sample_text(session, *tokenizer, {.prompt = "a", .tokens = 5}, 1, 1, [&] { return ++asked == 3; }),
-      std::nullopt);
+  EXPECT_EQ(sample_text(session, *tokenizer, {.prompt = "a", .tokens = 5}, 1, 1,
+                        [&](bool done) {
+                          EXPECT_FALSE(done);
+                          return ++asked < 3;
+                        }),
+            std::nullopt);
   EXPECT_EQ(asked, 3);
+}
+
+// As at a rank that is not the first, whose own text ends earlier than that of rank 0
+TEST_F(Sampled, GoesOnDrawingAfterItsEndForOtherRanks) {
+  const Config::Sampling config{.prompt = "To be", .tokens = 12, .temperature = 1, .top_k = 0};
+  int64_t asked = 0, done_before = 0;
+  const auto text = sample_text(session, *tokenizer, config, 7, 1, [&](bool done) {
+    done_before += done;
+    return ++asked <= 40;
+  });
+  EXPECT_EQ(text, sample(config));
+  EXPECT_EQ(asked, 41);
+  EXPECT_EQ(done_before, 41 - static_cast<int64_t>(text->size()));
 }
 
 // By hand: the text since the last start, of which the last half stays when it would have 25 tokens

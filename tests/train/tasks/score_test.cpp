@@ -1,4 +1,4 @@
-// The scores of choices: transformers' to rounding, the same bits for any share of the ranks, within the
+// The scores of choices: transformers' to rounding, each in one batch, within the
 // memory of an evaluation; and accuracies with their confidence intervals.
 #include "train/tasks/score.h"
 
@@ -35,7 +35,13 @@ struct ScoreChoices : ::testing::Test {
     with.documents = documents;
     Session session(*be, arena, with);
     load_weights(folder, session);
-    return score_choices(session, of);
+    return all_scores(session, of);
+  }
+  static std::vector<double> all_scores(Session& session, const Task& of) {
+    const TaskBatches batches(of, session.shape());
+    std::vector<double> scores(static_cast<size_t>(batches.choices()));
+    for (int64_t batch = 0; batch < batches.count(); ++batch) batches.score(session, batch, scores);
+    return scores;
   }
   static void expect_scores(const nlohmann::json& wanted, const std::vector<double>& found) {
     size_t at = 0;
@@ -98,30 +104,26 @@ TEST_F(ScoreChoices, DoesNotDependOnTheBatchNorOnDocuments) {
       EXPECT_NEAR(one[i], other[i], tolerance::kCpuAgainstPyTorch * std::abs(one[i])) << i;
 }
 
-TEST_F(ScoreChoices, RanksShareTheBatches) {
+TEST_F(ScoreChoices, EachIsInOneBatch) {
   const Task of = task("hellaswag.jsonl");
   Session session(*be, arena, shape(4));
   load_weights(folder, session);
-  const std::vector<double> alone = score_choices(session, of);
-  std::vector<double> sum(alone.size());
-  std::vector<int64_t> calls(3);
-  for (int64_t rank = 0; rank < 3; ++rank) {
-    const std::vector<double> part =
-        score_choices(session, of, {.rank = rank, .ranks = 3, .continues = [&](int64_t done, int64_t total) {
-                                      EXPECT_TRUE(0 <= done && done < total);
-                                      EXPECT_EQ(total, 320);
-                                      return ++calls[static_cast<size_t>(rank)] > 0;
-                                    }});
-    for (size_t i = 0; i < sum.size(); ++i) {
-      EXPECT_TRUE(sum[i] == 0 || part[i] == 0) << "choice " << i << " was scored twice";
-      sum[i] += part[i];
+  const TaskBatches batches(of, session.shape());
+  EXPECT_EQ(batches.choices(), 320);
+  EXPECT_GT(batches.count(), 15);
+  std::vector<bool> is_scored(320);
+  for (int64_t batch = 0, before = 0; batch < batches.count(); ++batch) {
+    EXPECT_EQ(batches.choices_before(batch), before);
+    std::vector<double> scores(320);
+    batches.score(session, batch, scores);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      if (scores[i] == 0) continue;
+      EXPECT_FALSE(is_scored[i]) << "choice " << i << " was scored twice";
+      is_scored[i] = true;
+      ++before;
     }
   }
-  EXPECT_EQ(sum, alone);  // to the bit
-  for (const int64_t count : calls) EXPECT_GT(count, 5);
-  const std::vector<double> stopped =
-      score_choices(session, of, {.continues = [](int64_t done, int64_t) { return done == 0; }});
-  EXPECT_GT(std::ranges::count(stopped, 0.0), 100);
+  EXPECT_EQ(std::ranges::count(is_scored, true), 320);
 }
 
 TEST_F(ScoreChoices, NeedsNoMoreMemoryThanAnEvaluation) {
@@ -134,7 +136,7 @@ TEST_F(ScoreChoices, NeedsNoMoreMemoryThanAnEvaluation) {
       Session session(*be, own, with);
       load_weights(folder, session);
       for (const char* file : {"hellaswag.jsonl", "arc.jsonl", "choices.jsonl"})
-        score_choices(session, task(file));
+        all_scores(session, task(file));
       EXPECT_LE(own.ledger().peak_bytes(), plan.ledger.peak_bytes()) << batch;
     }
 }
