@@ -102,7 +102,7 @@ void check_family(const SourcedConfig& sourced) {
   }
 }
 
-// Every length is one that train.sequence_length would take, and every stage has a step.
+// Every length is one that train.sequence_length would take, and every phase has a step.
 void check_schedule(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
@@ -111,8 +111,8 @@ void check_schedule(const SourcedConfig& sourced) {
                   "set train.sequence_length=auto, or train.context_schedule=none");
   sourced.require(train.epochs == 0, key, "names steps, and their number is not known with", "train.epochs",
                   "set train.epochs=none and train.steps=N");
-  for (const ContextStage& stage : train.context_schedule) {
-    const int64_t T = stage.sequence_length, unit = T * std::max<int64_t>(train.micro_batch, 1);
+  for (const ContextPhase& phase : train.context_schedule) {
+    const int64_t T = phase.sequence_length, unit = T * std::max<int64_t>(train.micro_batch, 1);
     sourced.require(T <= config.model.context, key,
                     fmt::format("has sequences of {} tokens, which is more than", T), "model.context");
     sourced.require(train.tokens_per_step % T == 0, "train.tokens_per_step",
@@ -121,8 +121,8 @@ void check_schedule(const SourcedConfig& sourced) {
     sourced.require(train.tokens_per_step % unit == 0, "train.tokens_per_step",
                     fmt::format("is not a multiple of {} tokens, a length of train.context_schedule, x", T),
                     "train.micro_batch", nearest_multiples(train.tokens_per_step, unit));
-    sourced.require(stage.from_step < train.steps, key,
-                    fmt::format("has a stage after {} steps, which never begins with", stage.from_step),
+    sourced.require(phase.from_step < train.steps, key,
+                    fmt::format("has a phase after {} steps, which never begins with", phase.from_step),
                     "train.steps");
   }
 }

@@ -32,24 +32,24 @@ int64_t WarmUp::of(int64_t all_steps) const {
 int64_t Config::sequence_length() const {
   if (train.sequence_length > 0) return train.sequence_length;
   int64_t longest = 0;
-  for (const ContextStage& stage : train.context_schedule) longest = std::max(longest, stage.sequence_length);
+  for (const ContextPhase& phase : train.context_schedule) longest = std::max(longest, phase.sequence_length);
   return longest > 0 ? longest : model.context;
 }
 
-size_t Config::stage_after(int64_t step) const {
-  size_t stage = 0;
-  while (stage + 1 < stages() && train.context_schedule[stage + 1].from_step <= step) ++stage;
-  return stage;
+size_t Config::phase_after(int64_t step) const {
+  size_t phase = 0;
+  while (phase + 1 < phases() && train.context_schedule[phase + 1].from_step <= step) ++phase;
+  return phase;
 }
 
-bool Config::begins_stage(int64_t step) const {
-  return step > 0 && stage_after(step) != stage_after(step - 1);
+bool Config::begins_phase(int64_t step) const {
+  return step > 0 && phase_after(step) != phase_after(step - 1);
 }
 
-Config Config::of_stage(size_t stage) const {
+Config Config::of_phase(size_t phase) const {
   Config config = *this;
   if (!train.context_schedule.empty())
-    config.train.sequence_length = train.context_schedule[stage].sequence_length;
+    config.train.sequence_length = train.context_schedule[phase].sequence_length;
   return config;
 }
 

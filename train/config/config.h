@@ -57,10 +57,10 @@ constexpr auto words_of(Shift) {  // of data.shift
 }
 
 // Of train.context_schedule
-struct ContextStage {
+struct ContextPhase {
   int64_t from_step = 0;  // steps done before it begins
   int64_t sequence_length = 0;
-  bool operator==(const ContextStage&) const = default;
+  bool operator==(const ContextPhase&) const = default;
 };
 
 enum class Documents : uint8_t { kJoin, kMask };
@@ -123,7 +123,7 @@ struct Config {
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;                      // 0: model.context (written "auto")
-    std::vector<ContextStage> context_schedule = {};  // empty: one length (written "none")
+    std::vector<ContextPhase> context_schedule = {};  // empty: one length (written "none")
     int64_t micro_batch = 0;  // sequences in one forward and backward; 0: the most that fit (written "auto")
     Precision precision = Precision::kAuto;
     Tune tune = Tune::kAuto;
@@ -199,11 +199,11 @@ struct Config {
   int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
   int64_t sequence_length() const;  // with train.context_schedule: the longest
 
-  // The stages of train.context_schedule; without one, the run is one stage.
-  size_t stages() const { return train.context_schedule.empty() ? 1 : train.context_schedule.size(); }
-  size_t stage_after(int64_t step) const;  // the stage of the step after `step`
-  bool begins_stage(int64_t step) const;   // whether a stage other than the first begins after `step`
-  Config of_stage(size_t stage) const;     // with train.sequence_length as in that stage
+  // The phases of train.context_schedule; without one, the run is one phase.
+  size_t phases() const { return train.context_schedule.empty() ? 1 : train.context_schedule.size(); }
+  size_t phase_after(int64_t step) const;  // the phase of the step after `step`
+  bool begins_phase(int64_t step) const;   // whether a phase other than the first begins after `step`
+  Config of_phase(size_t phase) const;     // with train.sequence_length as in that phase
 };
 
 }  // namespace tessera

@@ -128,7 +128,7 @@ void visit_train(Section& train, Visit& visit) {
         "Tokens of an optimizer step; a multiple of the sequence length");
   visit("train.sequence_length", train.sequence_length, Whole{.at_most = 10'000'000, .zero = "auto"},
         "Tokens of a sequence, at most model.context; auto: model.context");
-  visit("train.context_schedule", train.context_schedule, Stages{},
+  visit("train.context_schedule", train.context_schedule, Phases{},
         "In place of train.sequence_length: lengths that change during the run, by the steps done before");
   visit("train.micro_batch", train.micro_batch, Whole{.at_most = 1'000'000, .zero = "auto"},
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");

@@ -218,7 +218,7 @@ Freeze FrozenParts::read(const Written& value) const {
   return freeze;
 }
 
-std::string Stages::wants() const {
+std::string Phases::wants() const {
   return "none, or sequence lengths by the steps done before them, such as {0: 1024, 800: 8192}";
 }
 
@@ -239,39 +239,39 @@ std::vector<std::pair<std::string, std::string>> pairs_in(std::string_view text)
 
 }  // namespace
 
-std::vector<ContextStage> Stages::read(const Written& value) const {
+std::vector<ContextPhase> Phases::read(const Written& value) const {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
-  std::vector<ContextStage> stages;
-  if (is_text && value.text == "none") return stages;
+  std::vector<ContextPhase> phases;
+  if (is_text && value.text == "none") return phases;
   std::vector<std::pair<std::string, std::string>> entries;
   if (is_text) entries = pairs_in(value.text);
   for (const Written& entry : value.values) entries.emplace_back(entry.key, entry.text);
   if (entries.empty()) refuse(value, wants());
   for (const auto& [step, length] : entries) {
-    ContextStage stage;
-    if (parse(step, stage.from_step) != std::errc{} || parse(length, stage.sequence_length) != std::errc{} ||
-        stage.from_step < 0 || stage.sequence_length < 1)
+    ContextPhase phase;
+    if (parse(step, phase.from_step) != std::errc{} || parse(length, phase.sequence_length) != std::errc{} ||
+        phase.from_step < 0 || phase.sequence_length < 1)
       fail("{}: {} wants {}; found {}: {}", value.where, value.key, wants(), in_quotes(step),
            in_quotes(length));
-    const bool is_first = stages.empty();
-    check(is_first ? stage.from_step == 0 : stage.from_step > stages.back().from_step,
-          "{}: {}: the first stage begins after 0 steps, and each other later than the one before; found a "
-          "stage after {}{}",
-          value.where, value.key, stage.from_step,
-          is_first ? "" : fmt::format(", which follows that after {}", stages.back().from_step));
-    check(is_first || stage.sequence_length != stages.back().sequence_length,
-          "{}: {}: the stages after {} and {} steps have the same length, {}: write one of them", value.where,
-          value.key, is_first ? 0 : stages.back().from_step, stage.from_step, stage.sequence_length);
-    stages.push_back(stage);
+    const bool is_first = phases.empty();
+    check(is_first ? phase.from_step == 0 : phase.from_step > phases.back().from_step,
+          "{}: {}: the first phase begins after 0 steps, and each other later than the one before; found a "
+          "phase after {}{}",
+          value.where, value.key, phase.from_step,
+          is_first ? "" : fmt::format(", which follows that after {}", phases.back().from_step));
+    check(is_first || phase.sequence_length != phases.back().sequence_length,
+          "{}: {}: the phases after {} and {} steps have the same length, {}: write one of them", value.where,
+          value.key, is_first ? 0 : phases.back().from_step, phase.from_step, phase.sequence_length);
+    phases.push_back(phase);
   }
-  return stages;
+  return phases;
 }
 
-std::string Stages::write(const std::vector<ContextStage>& value) const {
+std::string Phases::write(const std::vector<ContextPhase>& value) const {
   if (value.empty()) return "none";
   std::string text;
-  for (const ContextStage& stage : value)
-    text += fmt::format("{}{}: {}", text.empty() ? "{" : ", ", stage.from_step, stage.sequence_length);
+  for (const ContextPhase& phase : value)
+    text += fmt::format("{}{}: {}", text.empty() ? "{" : ", ", phase.from_step, phase.sequence_length);
   return text + "}";
 }
 

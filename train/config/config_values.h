@@ -107,10 +107,10 @@ struct FrozenParts {
 };
 
 // none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
-struct Stages {
+struct Phases {
   std::string wants() const;
-  std::vector<ContextStage> read(const Written& value) const;
-  std::string write(const std::vector<ContextStage>& value) const;
+  std::vector<ContextPhase> read(const Written& value) const;
+  std::string write(const std::vector<ContextPhase>& value) const;
 };
 
 // A whole number of steps, or a share of the run: 3%

@@ -112,7 +112,7 @@ class Adviser {
   std::optional<Change> shorter_sequences(const Change& from) const {
     const int64_t now = from.config.sequence_length();
     // A checkpoint fixes the sequence length, and so does train.context_schedule.
-    if (resuming_ || from.config.stages() > 1 || now <= kContextStep) return std::nullopt;
+    if (resuming_ || from.config.phases() > 1 || now <= kContextStep) return std::nullopt;
     const int64_t largest = largest_that_fits(
         kContextStep, now - 1, [&](int64_t tokens) { return fits(with_sequence_length(from, tokens)); });
     return with_sequence_length(from, std::max(largest, kContextStep));

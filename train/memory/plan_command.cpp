@@ -159,28 +159,28 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
 
 namespace {
 
-// One plan for every stage of train.context_schedule
-int plan_each_stage(const Config& config, const PlanOptions& options, const PlanTarget& target,
+// One plan for every phase of train.context_schedule
+int plan_each_phase(const Config& config, const PlanOptions& options, const PlanTarget& target,
                     const PlannedRun& run) {
   if (options.fit != FitSearch::kNone)
     fail(
         "--fit {} searches for one length, and train.context_schedule has {}: set "
         "train.context_schedule=none for the search",
-        name_of(options.fit), config.stages());
-  Json json{{"stages", Json::array()}};
+        name_of(options.fit), config.phases());
+  Json json{{"phases", Json::array()}};
   bool all_fit = true;
-  for (size_t i = 0; i < config.stages(); ++i) {
-    const Config stage = config.of_stage(i);
-    const RunPlan plan = plan_run(stage, target.device, target.limit);
-    const std::vector<Advice> changes = plan.fits() ? std::vector<Advice>() : advice(stage, plan, false);
+  for (size_t i = 0; i < config.phases(); ++i) {
+    const Config phase = config.of_phase(i);
+    const RunPlan plan = plan_run(phase, target.device, target.limit);
+    const std::vector<Advice> changes = plan.fits() ? std::vector<Advice>() : advice(phase, plan, false);
     const int64_t from_step = config.train.context_schedule[i].from_step;
-    fmt::print("{}stage    {} of {}: sequences of {} tokens, from step {} on\n", i > 0 ? "\n" : "", i + 1,
-               config.stages(), stage.sequence_length(), from_step + 1);
-    print_plan(stage, i == 0 ? run : PlannedRun(), plan, i == 0 ? target.notice : "");
+    fmt::print("{}phase    {} of {}: sequences of {} tokens, from step {} on\n", i > 0 ? "\n" : "", i + 1,
+               config.phases(), phase.sequence_length(), from_step + 1);
+    print_plan(phase, i == 0 ? run : PlannedRun(), plan, i == 0 ? target.notice : "");
     if (!plan.fits()) fmt::print("{}", advice_text(changes));
     Json one = to_json(plan, changes);
     one["from_step"] = from_step;
-    json["stages"].push_back(std::move(one));
+    json["phases"].push_back(std::move(one));
     all_fit &= plan.fits();
   }
   write_output(options.json, json.dump(2) + "\n");
@@ -195,7 +195,7 @@ int plan_command(const Config& config, const PlanOptions& options) {
   const PlanTarget target =
       choose_plan_target(config.device, config.ranks, options.device_memory, options.arch);
   const PlannedRun run = options.planned_run ? options.planned_run(config) : PlannedRun();
-  if (config.stages() > 1) return plan_each_stage(config, options, target, run);
+  if (config.phases() > 1) return plan_each_phase(config, options, target, run);
   std::optional<Fit> fit;
   if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit);
   if (options.fit == FitSearch::kBatch) fit = fit_batch(config, target.device, target.limit);

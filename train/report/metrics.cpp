@@ -37,8 +37,8 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step
       continue;
     const int64_t step = (*json)["step"];
     if (step > keep_to_step) continue;
-    // The run that resumes begins the stage again.
-    if (step == keep_to_step && type_of_metrics(*json) == "stage") break;
+    // The run that resumes begins the phase again.
+    if (step == keep_to_step && begins_phase(type_of_metrics(*json))) break;
     kept += line + "\n";
     if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
   }

@@ -12,11 +12,14 @@ namespace tessera {
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
+// Whether a line of this type begins a phase of train.context_schedule. Older files name it "stage".
+inline bool begins_phase(const std::string& type) { return type == "phase" || type == "stage"; }
+
 // One JSON object a line. Every line has its "type" and its "step"; docs/training.md lists the types.
 class MetricsFile {
  public:
   // Keeps the lines of an earlier run up to `keep_to_step` and drops later ones (-1: all lines), so that
-  // the file of a resumed run reads as if it had never stopped: what followed a line of type "stage" at
+  // the file of a resumed run reads as if it had never stopped: what followed a line of type "phase" at
   // that step, too. Incomplete lines are dropped. Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 

@@ -178,7 +178,8 @@ void RunRecord::add_event(const Json& line, const std::string& type) {
   } else if (type == "checkpoint") {
     if (line.contains("best") && line["best"].is_boolean() && line["best"].get<bool>()) event.kind = "best";
     event.text = text(line, "path");
-  } else if (type == "stage") {
+  } else if (begins_phase(type)) {
+    event.kind = "phase";
     event.text = fmt::format("sequences of {:.0f} tokens", number(line, "sequence_length"));
   } else if (type == "signal") {
     event.text = text(line, "signal");

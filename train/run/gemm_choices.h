@@ -49,7 +49,7 @@ void add_to_table(const std::filesystem::path& path, GemmTable table);
 
 // Rank 0 chooses, every rank uses the same: all ranks call it, before the run's memory is reserved, since the
 // timed operands are allocated from memory of their own. They are among those of a step, and smaller than the
-// whole. `shapes`: of all stages of the run. Without a choice (the CPU, train.tune: off) the table is empty.
+// whole. `shapes`: of all phases of the run. Without a choice (the CPU, train.tune: off) the table is empty.
 // Error: as choose_gemms(); ranks on different devices.
 GemmChoices use_chosen_gemms(Backend& be, const Config& config, const std::vector<RunShape>& shapes,
                              const std::filesystem::path& run, RankGroup& ranks, StatusLine& line);

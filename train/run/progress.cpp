@@ -123,26 +123,26 @@ std::vector<std::string> describe(const RunDescription& run) {
       "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
                           count_of(shape.tokens_per_step()), format_ranks(shape.ranks()), shape.micro_steps,
                           shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
-  if (run.config.stages() > 1)
-    lines.push_back(labelled("stages", "sequence lengths by the steps done before: " +
-                                           Stages{}.write(run.config.train.context_schedule)));
+  if (run.config.phases() > 1)
+    lines.push_back(labelled("phases", "sequence lengths by the steps done before: " +
+                                           Phases{}.write(run.config.train.context_schedule)));
   return lines;
 }
 
-std::string describe_stage(const RunDescription& run, int64_t step) {
+std::string describe_phase(const RunDescription& run, int64_t step) {
   const RunShape& shape = run.shape;
   return fmt::format(
       "step {}: {}{}{} x {} sequences of {} a step, {} to train on{}", step,
-      stage_name(run.config, run.config.stage_after(step)), format_ranks(shape.ranks()), shape.micro_steps,
+      phase_name(run.config, run.config.phase_after(step)), format_ranks(shape.ranks()), shape.micro_steps,
       shape.micro_batch, shape.sequence_length, run.data.train().sequences_per_epoch(),
       run.data.evaluates() ? fmt::format(", {} held out", run.data.validation().sequences_per_epoch()) : "");
 }
 
-std::string stage_name(const Config& config, size_t stage) {
-  if (config.stages() == 1) return "";
-  const ContextStage& it = config.train.context_schedule[stage];
-  return fmt::format("stage {} of train.context_schedule, sequences of {} tokens from step {} on: ",
-                     stage + 1, it.sequence_length, it.from_step + 1);
+std::string phase_name(const Config& config, size_t phase) {
+  if (config.phases() == 1) return "";
+  const ContextPhase& it = config.train.context_schedule[phase];
+  return fmt::format("phase {} of train.context_schedule, sequences of {} tokens from step {} on: ",
+                     phase + 1, it.sequence_length, it.from_step + 1);
 }
 
 double expected_step_seconds(const RunShape& shape, double peak_flops) {

@@ -26,11 +26,11 @@ struct RunDescription {
 // The lines printed at the start of a run
 std::vector<std::string> describe(const RunDescription& run);
 
-// The line printed where a stage of train.context_schedule begins
-std::string describe_stage(const RunDescription& run, int64_t step);
-// "stage 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; ""
-// for a run of one stage
-std::string stage_name(const Config& config, size_t stage);
+// The line printed where a phase of train.context_schedule begins
+std::string describe_phase(const RunDescription& run, int64_t step);
+// "phase 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; ""
+// for a run of one phase
+std::string phase_name(const Config& config, size_t phase);
 
 // Sequences in one evaluation, if the run evaluates
 int64_t evaluated_sequences(const Config& config, const RunData& data);

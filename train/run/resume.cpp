@@ -136,11 +136,11 @@ void check_same_tokens(const fs::path& checkpoint, const RunState& was, const Ru
 }
 
 // The sequences of a checkpoint have the length of the step that it follows. One that an evaluation at the
-// begin of a stage wrote has the length of that stage.
+// begin of a phase wrote has the length of that phase.
 void check_length(const fs::path& checkpoint, const RunState& was, const RunState& now,
                   const Config& config) {
   const auto length_after = [&](int64_t step) {
-    return config.of_stage(config.stage_after(step)).sequence_length();
+    return config.of_phase(config.phase_after(step)).sequence_length();
   };
   if (was.sequence_length == length_after(was.step - 1) || was.sequence_length == now.sequence_length) return;
   fail(
@@ -258,8 +258,8 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
 }
 
 void take_best(const fs::path& checkpoint, const RunState& was, RunState& now, const Config& config) {
-  // At the begin of a stage the search for the best step starts again.
-  if (!same_validation(was, now) || config.begins_stage(was.step)) return;
+  // At the begin of a phase the search for the best step starts again.
+  if (!same_validation(was, now) || config.begins_phase(was.step)) return;
   const bool there = was.best && fs::exists(checkpoint.parent_path() / checkpoint_name(was.best->step));
   if (was.best && config.checkpoint.keep_best && !there) return;
   now.best = was.best;

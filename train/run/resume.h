@@ -23,7 +23,7 @@ std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& ch
 
 // Sets the best evaluation of `now`, and how many followed, to those up to the checkpoint. They begin anew if
 // losses of this run cannot be compared with them, or if it keeps the best checkpoint and that one no longer
-// exists, or if a stage of train.context_schedule begins.
+// exists, or if a phase of train.context_schedule begins.
 void take_best(const std::filesystem::path& checkpoint, const RunState& was, RunState& now,
                const Config& config);
 

@@ -149,7 +149,7 @@ PlannedRun planned_run(const Config& config) {
   const bool has_data = config.data.train != Config().data.train;
   std::optional<RunData> data;
   try {
-    if (by_epochs || has_data) data.emplace(config.of_stage(0), config.data.shifts());
+    if (by_epochs || has_data) data.emplace(config.of_phase(0), config.data.shifts());
     if (by_epochs) found.steps = steps_of_epochs(config, data->train().sequences_per_epoch());
   } catch (const Error& error) {
     found.notices.push_back(by_epochs ? fmt::format("the steps of train.epochs={} are not known: {}",

@@ -75,12 +75,12 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
   if (report_) report_->refresh();
 }
 
-void RunLog::begin_stage(const RunDescription& description) {
+void RunLog::begin_phase(const RunDescription& description) {
   take(description);
   interval_ = {};
-  line_.print_wrapped(describe_stage(description, run_.step), 2);
+  line_.print_wrapped(describe_phase(description, run_.step), 2);
   for (const std::string& text : slowness_notices(description)) line_.notice(text);
-  record("stage", {{"sequence_length", shape_.sequence_length},
+  record("phase", {{"sequence_length", shape_.sequence_length},
                    {"micro_batch", shape_.micro_batch},
                    {"flops_per_token", shape_.flops_per_token()}});
 }

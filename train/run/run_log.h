@@ -38,8 +38,8 @@ class RunLog {
 
   // Called once, first. `resumed` is the checkpoint; empty: a fresh run.
   void begin(const RunDescription& description, const std::filesystem::path& resumed);
-  // A stage of train.context_schedule other than the first
-  void begin_stage(const RunDescription& description);
+  // A phase of train.context_schedule other than the first
+  void begin_phase(const RunDescription& description);
   // Without a token that counts the step was skipped, and `result` is not looked at.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             double seconds, const MemoryLedger& ledger);

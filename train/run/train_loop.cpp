@@ -258,8 +258,8 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   const std::vector<double> had =
       run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
-  const bool begins_stage = run_.config.begins_stage(run_.now.step);
-  const Due due{.evaluation = (all.evaluation && had[0] == 0) || (begins_stage && evaluates_first()),
+  const bool begins_phase = run_.config.begins_phase(run_.now.step);
+  const Due due{.evaluation = (all.evaluation && had[0] == 0) || (begins_phase && evaluates_first()),
                 .sample = (all.sample || has_last_sample()) && had[1] == 0};
   if (due.evaluation || due.sample) return due;
   if (run_.now.step == run_.config.steps())
@@ -275,7 +275,7 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   return due;
 }
 
-// Of the shape and the data of a run or a stage: the time of a step, and what the next step counts
+// Of the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
   const auto [counted, lengths] = counts_of(run_.next, shape().sequence_length);
   const std::vector<double> all =
@@ -294,17 +294,17 @@ RunDescription TrainLoop::description() const {
           .gemms = run_.gemms};
 }
 
-// Before the first step of a run, or of a stage of train.context_schedule
+// Before the first step of a run, or of a phase of train.context_schedule
 bool TrainLoop::evaluates_first() const {
   return run_.config.evaluation.every > 0 && run_.config.evaluation.at_start;
 }
 
-// The next stage of train.context_schedule starts from a checkpoint of the last step, as a run that was
+// The next phase of train.context_schedule starts from a checkpoint of the last step, as a run that was
 // stopped there does.
-void TrainLoop::begin_stage() {
+void TrainLoop::begin_phase() {
   if (run_.now.step > saved_) save();
-  run_.next_stage(run_.checkpoints / checkpoint_name(run_.now.step));
-  run_.log.begin_stage(description());
+  run_.next_phase(run_.checkpoints / checkpoint_name(run_.now.step));
+  run_.log.begin_phase(description());
   expect_steps();
   work({.evaluation = evaluates_first()});
   stopping_.agreed();
@@ -312,7 +312,7 @@ void TrainLoop::begin_stage() {
 
 void TrainLoop::train_all() {
   run_.log.begin(description(), run_.resumed);
-  if (run_.config.begins_stage(run_.now.step)) run_.log.begin_stage(description());
+  if (run_.config.begins_phase(run_.now.step)) run_.log.begin_phase(description());
   for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
   catch_stop_signals(run_.ranks.is_rank_0());
   expect_steps();
@@ -331,7 +331,7 @@ void TrainLoop::train_all() {
       write_profile();
     }
     work(due_after(step));
-    if (run_.config.begins_stage(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_stage();
+    if (run_.config.begins_phase(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_phase();
   }
   if (dropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));

@@ -40,9 +40,9 @@ struct OpenRun {
   std::filesystem::path resumed;    // the checkpoint; empty: a fresh run
   const CopiedFiles& copied;        // into every checkpoint
   const nlohmann::json& token_ids;  // the same
-  // Rebuilds plan, data, arena, state and next, and changes `now`, for the next stage of
+  // Rebuilds plan, data, arena, state and next, and changes `now`, for the next phase of
   // train.context_schedule, from the checkpoint of the last step.
-  std::function<void(const std::filesystem::path&)> next_stage;
+  std::function<void(const std::filesystem::path&)> next_phase;
   std::vector<std::string> notices;  // for rank 0 to print when the run starts
 };
 
@@ -73,7 +73,7 @@ class TrainLoop {
   void expect_steps();
   RunDescription description() const;
   bool evaluates_first() const;
-  void begin_stage();
+  void begin_phase();
   bool train_step(int64_t step);
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();

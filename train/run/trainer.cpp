@@ -43,7 +43,7 @@ class Trainer {
  private:
   const RunShape& shape() const { return plan_.shape; }
   void take_shape(const fs::path* checkpoint);
-  void plan_every_stage(const fs::path* checkpoint);
+  void plan_every_phase(const fs::path* checkpoint);
   void take_data(const fs::path* checkpoint);
   void check_later_data();
   void take_tasks();
@@ -53,7 +53,7 @@ class Trainer {
   void open_device();
   void choose_gemms(bool resuming);
   void obtain_memory(bool resuming);
-  void next_stage(const fs::path& checkpoint);
+  void next_phase(const fs::path& checkpoint);
   void load_weights(const fs::path* checkpoint);
   void take_over(const fs::path& folder);
 
@@ -66,11 +66,11 @@ class Trainer {
   std::vector<Task> tasks_;           // of evaluation.tasks
   RunState run_, was_;                // was_: the checkpoint's, where there is one
   std::vector<std::string> notices_;  // for rank 0 to print when the run starts
-  size_t stage_ = 0;                  // of train.context_schedule
-  std::vector<RunPlan> plans_;        // of all stages
+  size_t phase_ = 0;                  // of train.context_schedule
+  std::vector<RunPlan> plans_;        // of all phases
   RunPlan plan_;                      // of this one
   double peak_flops_ = 0;
-  GemmChoices gemms_;  // the algorithms of all stages
+  GemmChoices gemms_;  // the algorithms of all phases
   std::unique_ptr<Backend> backend_;
   Communicator* comm_ = nullptr;
   std::optional<Arena> arena_;
@@ -140,8 +140,8 @@ void Trainer::take_shape(const fs::path* checkpoint) {
     was_ = read_state(*checkpoint, model_config(config_));
   }
   const RunState& was = was_;
-  stage_ = config_.stage_after(was.step);
-  plan_every_stage(checkpoint);
+  phase_ = config_.phase_after(was.step);
+  plan_every_phase(checkpoint);
   run_ = {.step = was.step,
           .data_position = position_with_length(was, shape().sequence_length),
           .seed = config_.train.seed,
@@ -157,40 +157,40 @@ void Trainer::take_shape(const fs::path* checkpoint) {
           .base = was.base};
 }
 
-// All stages are planned before the run starts, with the memory that is free now. A stage that lies behind
+// All phases are planned before the run starts, with the memory that is free now. A phase that lies behind
 // the checkpoint need not fit.
-void Trainer::plan_every_stage(const fs::path* checkpoint) {
+void Trainer::plan_every_phase(const fs::path* checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was_.device == device_.traits.device && was_.ranks == config_.ranks;
   const MemoryLimit limit = ranks_.memory_limit(device_.traits.device);
-  for (size_t stage = 0; stage < config_.stages(); ++stage) {
-    const Config config = config_.of_stage(stage);
+  for (size_t phase = 0; phase < config_.phases(); ++phase) {
+    const Config config = config_.of_phase(phase);
     const bool same_length = was_.sequence_length == config.sequence_length();
     plans_.push_back(
         plan_run(config, device_.traits, limit, same_place && same_length ? was_.micro_batch : 0));
-    if (stage >= stage_ && !plans_.back().fits())
-      throw OutOfMemory(stage_name(config_, stage) + refusal(config, plans_.back(), checkpoint));
+    if (phase >= phase_ && !plans_.back().fits())
+      throw OutOfMemory(phase_name(config_, phase) + refusal(config, plans_.back(), checkpoint));
   }
-  plan_ = plans_[stage_];
+  plan_ = plans_[phase_];
 }
 
-// The data of later stages: too short for a longer sequence, it would end the run in the middle.
+// The data of later phases: too short for a longer sequence, it would end the run in the middle.
 void Trainer::check_later_data() {
-  for (size_t stage = stage_ + 1; stage < config_.stages(); ++stage) {
-    const RunData later(config_.of_stage(stage), run_.shift);
+  for (size_t phase = phase_ + 1; phase < config_.phases(); ++phase) {
+    const RunData later(config_.of_phase(phase), run_.shift);
     for (size_t i = 0; i < later.sources().size(); ++i)
       check(
           later.sources()[i].range.token_count == data_->sources()[i].range.token_count,
           "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
-          "stage, or a larger data.validation_fraction",
-          stage_name(config_, stage), later.sources()[i].stream.path().string());
+          "phase, or a larger data.validation_fraction",
+          phase_name(config_, phase), later.sources()[i].stream.path().string());
   }
 }
 
 // Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
 void Trainer::take_data(const fs::path* checkpoint) {
   ranks_.enter_phase("the data", Timeout::kNone);
-  data_.emplace(config_.of_stage(stage_), run_.shift);
+  data_.emplace(config_.of_phase(phase_), run_.shift);
   check_later_data();
   if (config_.train.epochs > 0)
     config_.epoch_steps = steps_of_epochs(config_, data_->train().sequences_per_epoch(), run_);
@@ -211,13 +211,13 @@ void Trainer::take_data(const fs::path* checkpoint) {
   take_best(*checkpoint, was_, run_, config_);
 }
 
-// A choice has to fit into a sequence of every stage to come.
+// A choice has to fit into a sequence of every phase to come.
 void Trainer::take_tasks() {
   const Config::Evaluation& evaluation = config_.evaluation;
   if (evaluation.tasks.empty()) return;
   int64_t shortest = shape().sequence_length;
-  for (size_t stage = stage_; stage < config_.stages(); ++stage)
-    shortest = std::min(shortest, plans_[stage].shape.sequence_length);
+  for (size_t phase = phase_; phase < config_.phases(); ++phase)
+    shortest = std::min(shortest, plans_[phase].shape.sequence_length);
   tasks_ = read_tasks(evaluation.tasks, {.tokenizer = data_->tokenizer(),
                                          .vocab_size = shape().model.vocab_size,
                                          .sequence_length = shortest,
@@ -236,10 +236,10 @@ void Trainer::open_device() {
   comm_ = &ranks_.connect(*backend_).axis(Axis::kAll);
 }
 
-// Once for all stages, while the memory of the run is still free
+// Once for all phases, while the memory of the run is still free
 void Trainer::choose_gemms(bool resuming) {
   std::vector<RunShape> shapes;
-  for (size_t stage = stage_; stage < plans_.size(); ++stage) shapes.push_back(plans_[stage].shape);
+  for (size_t phase = phase_; phase < plans_.size(); ++phase) shapes.push_back(plans_[phase].shape);
   const fs::path file = folder_ / kGemmsFile;
   const bool kept = fs::exists(file);
   gemms_ = use_chosen_gemms(*backend_, config_, shapes, file, ranks_, log_.line());
@@ -263,21 +263,21 @@ void Trainer::obtain_memory(bool resuming) {
     // The memory was free when the plan was made, but not in one piece, or another program has taken it
     // since.
     throw OutOfMemory(
-        fmt::format("{}\n{}", error.what(), advice_text(advice(config_.of_stage(stage_), plan_, resuming))));
+        fmt::format("{}\n{}", error.what(), advice_text(advice(config_.of_phase(phase_), plan_, resuming))));
   }
 }
 
-// Continues from `checkpoint`, the end of a stage of train.context_schedule, as a run that resumes from it.
-void Trainer::next_stage(const fs::path& checkpoint) {
-  ranks_.enter_phase("the next stage", Timeout::kNone);
+// Continues from `checkpoint`, the end of a phase of train.context_schedule, as a run that resumes from it.
+void Trainer::next_phase(const fs::path& checkpoint) {
+  ranks_.enter_phase("the next phase", Timeout::kNone);
   ranks_.sum({0});  // all ranks wait for the checkpoint
-  plan_ = plans_[++stage_];
+  plan_ = plans_[++phase_];
   run_.data_position = position_with_length(run_, shape().sequence_length);
   run_.sequence_length = shape().sequence_length;
   run_.micro_batch = shape().micro_batch;
   run_.best.reset();
   run_.evaluations_since_best = 0;
-  data_.emplace(config_.of_stage(stage_), run_.shift);
+  data_.emplace(config_.of_phase(phase_), run_.shift);
   run_.fingerprint = data_->fingerprint();  // documents are packed for this length
   fetch_step(*data_, shape(), ranks_.place(Axis::kData), run_.data_position, next_);
   state_.reset();
@@ -347,7 +347,7 @@ void Trainer::run() {
              .resumed = resumed_,
              .copied = copied_,
              .token_ids = token_ids_,
-             .next_stage = [this](const fs::path& checkpoint) { next_stage(checkpoint); },
+             .next_phase = [this](const fs::path& checkpoint) { next_phase(checkpoint); },
              .notices = notices_})
       .run();
 }

@@ -51,7 +51,7 @@ void randomize(Random& random, Freeze& member, const FrozenParts&) {
     if (random() % 2 == 0) member.add(part);
   if (random() % 2 == 0) member.add(Freeze::Blocks{0, 0});
 }
-void randomize(Random& random, std::vector<ContextStage>& member, const Stages&) {
+void randomize(Random& random, std::vector<ContextPhase>& member, const Phases&) {
   for (int64_t i = random_whole(random, 0, 3), step = 0; i > 0; --i) {
     member.push_back({.from_step = step, .sequence_length = i});
     step += random_whole(random, 1, 1'000'000);

@@ -22,7 +22,7 @@ struct ContextSchedule : ConfigFile {
 };
 
 TEST_F(ContextSchedule, IsAMapOrAShortText) {
-  const std::vector<ContextStage> wanted{{0, 1024}, {800, 4096}};
+  const std::vector<ContextPhase> wanted{{0, 1024}, {800, 4096}};
   EXPECT_EQ(load(with("{0: 1024, 800: 4096}")).train.context_schedule, wanted);
   EXPECT_EQ(load(with("\n    0: 1024\n    800: 4096")).train.context_schedule, wanted);
   EXPECT_EQ(load(with("0:1024,800:4096")).train.context_schedule, wanted);
@@ -32,20 +32,20 @@ TEST_F(ContextSchedule, IsAMapOrAShortText) {
   EXPECT_TRUE(load(with("0:1024"), {"train.context_schedule=none"}).train.context_schedule.empty());
 }
 
-TEST_F(ContextSchedule, TellsTheStageOfAStep) {
+TEST_F(ContextSchedule, TellsThePhaseOfAStep) {
   const Config config = load(with("{0: 1024, 800: 4096, 900: 2048}"));
   EXPECT_EQ(config.sequence_length(), 4096);
-  ASSERT_EQ(config.stages(), 3u);
-  for (const auto& [step, stage] : {std::pair(0, 0u), {799, 0u}, {800, 1u}, {899, 1u}, {900, 2u}, {5000, 2u}})
-    EXPECT_EQ(config.stage_after(step), stage) << step;
-  for (const int64_t step : {0, 1, 799, 801, 1000}) EXPECT_FALSE(config.begins_stage(step)) << step;
-  for (const int64_t step : {800, 900}) EXPECT_TRUE(config.begins_stage(step)) << step;
-  EXPECT_EQ(config.of_stage(0).sequence_length(), 1024);
-  EXPECT_EQ(config.of_stage(2).sequence_length(), 2048);
+  ASSERT_EQ(config.phases(), 3u);
+  for (const auto& [step, phase] : {std::pair(0, 0u), {799, 0u}, {800, 1u}, {899, 1u}, {900, 2u}, {5000, 2u}})
+    EXPECT_EQ(config.phase_after(step), phase) << step;
+  for (const int64_t step : {0, 1, 799, 801, 1000}) EXPECT_FALSE(config.begins_phase(step)) << step;
+  for (const int64_t step : {800, 900}) EXPECT_TRUE(config.begins_phase(step)) << step;
+  EXPECT_EQ(config.of_phase(0).sequence_length(), 1024);
+  EXPECT_EQ(config.of_phase(2).sequence_length(), 2048);
   const Config plain = load(with("none"));
-  EXPECT_EQ(plain.stages(), 1u);
-  EXPECT_FALSE(plain.begins_stage(800));
-  EXPECT_EQ(plain.of_stage(0), plain);
+  EXPECT_EQ(plain.phases(), 1u);
+  EXPECT_FALSE(plain.begins_phase(800));
+  EXPECT_EQ(plain.of_phase(0), plain);
 }
 
 TEST_F(ContextSchedule, RefusesWhatCannotBeMeant) {
@@ -53,11 +53,11 @@ TEST_F(ContextSchedule, RefusesWhatCannotBeMeant) {
   for (const char* bad : {"800", "{}", "[1, 2]", "{a: 1}", "{0: 1024, 800: x}", "{0: -1}", "{0: 0}",
                           "0:1024,", "0:1024:3", "{0: [1]}", "\"\""})
     expect_refused(with(bad), {"run.yaml:6:21: train.context_schedule", wants});
-  expect_refused(with("{800: 1024}"), {"the first stage begins after 0 steps", "found a stage after 800"});
+  expect_refused(with("{800: 1024}"), {"the first phase begins after 0 steps", "found a phase after 800"});
   expect_refused(with("{0: 1024, 800: 2048, 800: 4096}"),
-                 {"found a stage after 800, which follows that after 800"});
+                 {"found a phase after 800, which follows that after 800"});
   expect_refused(with("{0: 1024, 800: 1024}"),
-                 {"the stages after 0 and 800 steps have the same length, 1024"});
+                 {"the phases after 0 and 800 steps have the same length, 1024"});
   expect_refused(with("{0: 1024, 800: 8192}"), {"train.context_schedule {0: 1024, 800: 8192}",
                                                 "has sequences of 8192 tokens, which is more than "
                                                 "model.context 4096"});
@@ -69,7 +69,7 @@ TEST_F(ContextSchedule, RefusesWhatCannotBeMeant) {
                   "train.micro_batch 4"},
                  {"train.micro_batch=4"});
   expect_refused(with("{0: 1024, 1000: 4096}"),
-                 {"has a stage after 1000 steps, which never begins with train.steps 1000"});
+                 {"has a phase after 1000 steps, which never begins with train.steps 1000"});
   expect_refused(with("0:1024"), {"is given together with train.sequence_length 1024"},
                  {"train.sequence_length=1024"});
   expect_refused(with("0:1024"), {"their number is not known with train.epochs 2"},

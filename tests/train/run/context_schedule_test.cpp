@@ -1,4 +1,4 @@
-// train.context_schedule in the train program: what a stage trains on, prints and saves, and how a run
+// train.context_schedule in the train program: what a phase trains on, prints and saves, and how a run
 // resumes.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ constexpr const char* kSmall =
     "optimizer:\n  learning_rate: 1e-2\n  min_learning_rate: 1e-3\n  warmup_steps: 2\n"
     "evaluation:\n  every: 2\n  sequences: 4\nsampling:\n  every: 0\n"
     "checkpoint:\n  every: 2\n  keep: 0\n";
-const std::string kStages = "train.context_schedule=0:16,4:32";
+const std::string kPhases = "train.context_schedule=0:16,4:32";
 
 struct ContextScheduleRun : TrainProgram {
   ContextScheduleRun() : TrainProgram(kSmall) {}
@@ -56,12 +56,12 @@ TEST(PositionWithLength, CountsTheTokensAndRoundsUp) {
   EXPECT_EQ(position_with_length({}, 48), 0);
 }
 
-// By hand: train the first stage, change the length and the position in its checkpoint, resume.
+// By hand: train the first phase, change the length and the position in its checkpoint, resume.
 TEST_F(ContextScheduleRun, EqualsTwoRunsByHand) {
   const std::string at_start = "evaluation.at_start=false";
-  const std::string out = trains({kStages, at_start});
+  const std::string out = trains({kPhases, at_start});
   for (const char* part : {"sequence lengths by the steps done before: {0: 16, 4: 32}",
-                           "stage 2 of train.context_schedule, sequences of 32 tokens from step 5 on"})
+                           "phase 2 of train.context_schedule, sequences of 32 tokens from step 5 on"})
     EXPECT_NE(out.find(part), std::string::npos) << out;
 
   trains({"train.folder=hand", "train.sequence_length=16", at_start});
@@ -87,15 +87,15 @@ TEST_F(ContextScheduleRun, EqualsTwoRunsByHand) {
   refused({"--resume", "--set", "train.folder=later", "--set", "train.sequence_length=32"},
           {"was made with sequences of 16 tokens, and this run has 32 at its step",
            "train.sequence_length=auto and train.context_schedule=0:16,4:32"});
-  trains({"train.folder=later", kStages, at_start}, {"--resume"});
+  trains({"train.folder=later", kPhases, at_start}, {"--resume"});
   EXPECT_EQ(losses("later"), losses("out"));
   EXPECT_EQ(weights("later"), weights("out"));
 }
 
-// In each stage, and right at the change, where checkpoint.keep_best writes the checkpoint a second time
-TEST_F(ContextScheduleRun, ResumesInTheRightStage) {
+// In each phase, and right at the change, where checkpoint.keep_best writes the checkpoint a second time
+TEST_F(ContextScheduleRun, ResumesInTheRightPhase) {
   for (const char* keep_best : {"false", "true"}) {
-    const Words settings{kStages, fmt::format("checkpoint.keep_best={}", keep_best)};
+    const Words settings{kPhases, fmt::format("checkpoint.keep_best={}", keep_best)};
     trains(settings, {"--overwrite"});
     const std::vector<std::string> wanted = losses("out");
     EXPECT_EQ(std::count_if(wanted.begin(), wanted.end(),
@@ -119,8 +119,8 @@ TEST_F(ContextScheduleRun, ResumesInTheRightStage) {
   }
 }
 
-TEST_F(ContextScheduleRun, TheBestStepIsOfTheLastStage) {
-  trains({kStages, "checkpoint.keep_best=true", "optimizer.learning_rate=1e-6",
+TEST_F(ContextScheduleRun, TheBestStepIsOfTheLastPhase) {
+  trains({kPhases, "checkpoint.keep_best=true", "optimizer.learning_rate=1e-6",
           "optimizer.min_learning_rate=0"});
   const auto state = nlohmann::json::parse(read_file(checkpoint("out", 8) / "state.json"));
   EXPECT_GE(state["best"]["step"], 4);
@@ -128,23 +128,23 @@ TEST_F(ContextScheduleRun, TheBestStepIsOfTheLastStage) {
   EXPECT_EQ(before["best"]["step"], 2);
 }
 
-TEST_F(ContextScheduleRun, PlansEveryStage) {
+TEST_F(ContextScheduleRun, PlansEveryPhase) {
   const auto plan = [&](Words words) {
-    words.insert(words.begin(), {"--plan", "--set", kStages, "--set", "train.micro_batch=4"});
+    words.insert(words.begin(), {"--plan", "--set", kPhases, "--set", "train.micro_batch=4"});
     return train(words);
   };
   const ProcessResult fits = plan({"--json", "plan.json"});
   EXPECT_EQ(fits.status, 0) << fits.error;
-  for (const char* part : {"stage    1 of 2: sequences of 16 tokens, from step 1 on",
-                           "stage    2 of 2: sequences of 32 tokens, from step 5 on"})
+  for (const char* part : {"phase    1 of 2: sequences of 16 tokens, from step 1 on",
+                           "phase    2 of 2: sequences of 32 tokens, from step 5 on"})
     EXPECT_NE(fits.out.find(part), std::string::npos) << fits.out;
   const auto json = nlohmann::json::parse(read_file(folder / "plan.json"));
-  ASSERT_EQ(json["stages"].size(), 2u);
-  EXPECT_EQ(json["stages"][1]["from_step"], 4);
-  EXPECT_EQ(json["stages"][1]["sequence_length"], 32);
+  ASSERT_EQ(json["phases"].size(), 2u);
+  EXPECT_EQ(json["phases"][1]["from_step"], 4);
+  EXPECT_EQ(json["phases"][1]["sequence_length"], 32);
 
   // Between the two: a micro-batch of longer sequences takes more
-  const auto peak = [&](size_t stage) { return json["stages"][stage]["peak_bytes"].get<int64_t>(); };
+  const auto peak = [&](size_t phase) { return json["phases"][phase]["peak_bytes"].get<int64_t>(); };
   ASSERT_NE(peak(0), peak(1));
   const ProcessResult too_much =
       plan({"--device-memory", fmt::format("{}B", (peak(0) + peak(1)) / 2), "--set", "device=cpu"});
@@ -154,9 +154,9 @@ TEST_F(ContextScheduleRun, PlansEveryStage) {
   EXPECT_NE(fit.error.find("train.context_schedule has 2"), std::string::npos) << fit.error;
 }
 
-TEST_F(ContextScheduleRun, RefusesALaterStageBeforeTheRunStarts) {
+TEST_F(ContextScheduleRun, RefusesALaterPhaseBeforeTheRunStarts) {
   write("text.txt", std::string(600, 'a'));  // 30 held out: a sequence of 16, none of 32
-  refused({"--set", kStages}, {"sequence of length 32"});
+  refused({"--set", kPhases}, {"sequence of length 32"});
   EXPECT_FALSE(fs::exists(folder / "out/metrics.jsonl"));
 }
 

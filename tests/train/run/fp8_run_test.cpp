@@ -55,12 +55,12 @@ TEST_F(Fp8Run, ResumesWithTheSameBits) {
   }
 }
 
-// The next stage of a context_schedule has the scales of the one before, as a run that resumes there has.
+// The next phase of a context_schedule has the scales of the one before, as a run that resumes there has.
 TEST_F(Fp8Run, ChangesItsSequenceLength) {
-  const std::vector<std::string> stages{"--set", "train.context_schedule=0:16,4:32"};
-  std::vector<std::string> again = stages;
+  const std::vector<std::string> phases{"--set", "train.context_schedule=0:16,4:32"};
+  std::vector<std::string> again = phases;
   again.push_back("--resume");
-  trains(stages);
+  trains(phases);
   const std::vector<std::string> whole = losses("out");
   const std::string weights = read_file(checkpoint(8) / "model.safetensors");
   EXPECT_EQ(state(4)["fp8_scales"].size(), 13u);

@@ -159,7 +159,7 @@ TEST_F(LoraRun, ThePlanTellsWhatItSaves) {
       << plan;
 }
 
-// Stages of train.context_schedule, and documents that are packed
+// Phases of train.context_schedule, and documents that are packed
 TEST_F(LoraRun, WorksWithSchedulesAndPackedDocuments) {
   trains({"--set", "train.context_schedule=0:16,4:32"});
   const std::vector<std::string> whole = losses("out");
