@@ -9,6 +9,8 @@
 #include "model/fp8.h"
 #include "model/params.h"
 #include "train/config/config_values.h"
+#include "train/memory/plan_advice.h"
+#include "train/run/checkpoint_folder.h"
 #include "train/run/epochs.h"
 
 namespace tessera {
@@ -143,6 +145,34 @@ std::string phase_name(const Config& config, size_t phase) {
   const ContextPhase& it = config.train.context_schedule[phase];
   return fmt::format("phase {} of train.context_schedule, sequences of {} tokens from step {} on: ",
                      phase + 1, it.sequence_length, it.from_step + 1);
+}
+
+std::vector<std::string> describe_best(const Config& config, const RunState& now,
+                                       const std::filesystem::path& checkpoints) {
+  const auto& best = now.best;
+  if (!best) return {};
+  const std::filesystem::path kept = checkpoints / checkpoint_name(best->step);
+  const bool is_kept = std::filesystem::exists(kept);
+  std::vector<std::string> lines{
+      fmt::format("the lowest validation loss was {:.4f}, after step {}{}", best->validation_loss, best->step,
+                  is_kept ? ": " + kept.string() : "; checkpoint.keep_best=true keeps such a checkpoint")};
+  if (!is_kept) return lines;
+  const Config::Data& data = config.data;
+  const auto path = [](const char* key, const std::string& text) {  // in a shell, and there in YAML
+    return fmt::format("{}={}", key, in_shell(text) == text ? text : in_quotes(text));
+  };
+  const std::string held_out = data.validation.empty()
+                                   ? fmt::format("data.validation_fraction={}", data.validation_fraction)
+                                   : path("data.validation", data.validation);
+  std::vector<std::string> data_keys{data.train.size() == 1 ? path("data.train", data.train[0].path)
+                                                            : "data.train=" + Sources().write(data.train),
+                                     held_out};
+  if (data.masks()) data_keys.push_back("data.documents=mask");
+  lines.push_back(
+      fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
+                  set_switches({path("train.init_from", kept.string())}), set_switches(data_keys),
+                  set_switches({fmt::format("train.tokens_per_step={}", config.train.tokens_per_step)})));
+  return lines;
 }
 
 double expected_step_seconds(const RunShape& shape, double peak_flops) {

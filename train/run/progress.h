@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ std::string describe_phase(const RunDescription& run, int64_t step);
 // "phase 2 of train.context_schedule, sequences of 8192 tokens from step 801 on: ", before a message; ""
 // for a run of one phase
 std::string phase_name(const Config& config, size_t phase);
+
+// Which step was the best, where its checkpoint in the folder `checkpoints` is, and the command that trains
+// from it; nothing without an evaluation
+std::vector<std::string> describe_best(const Config& config, const RunState& now,
+                                       const std::filesystem::path& checkpoints);
 
 // Sequences in one evaluation, if the run evaluates
 int64_t evaluated_sequences(const Config& config, const RunData& data);

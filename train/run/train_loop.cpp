@@ -2,16 +2,13 @@
 
 #include <array>
 #include <cmath>
-#include <span>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/text.h"
-#include "train/config/config_values.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
-#include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
@@ -39,13 +36,7 @@ std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
 
 }  // namespace
 
-void fetch_step(const RunData& data, const RunShape& shape, const AxisPlace& rank, int64_t position,
-                Sequences& out) {
-  const int64_t mine = shape.sequences_per_rank();
-  data.train().fetch(position + rank.rank * mine, mine, out);
-}
-
-TrainLoop::TrainLoop(const OpenRun& run)
+TrainLoop::TrainLoop(OpenRun& run)
     : run_(run),
       stopping_(run.ranks, [this](int number) { run_.log.signal(number); }),
       saved_(run.now.step) {}
@@ -59,14 +50,16 @@ void TrainLoop::count_next(std::span<const double> counts) {
 // The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean
 // over the tokens that count, and a batch has the weight of the sequences that so many tokens fill.
 std::optional<double> TrainLoop::evaluate() {
-  Arena::Phase phase(run_.arena, "evaluation", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  Arena::Phase arena_phase(phase().arena(), "evaluation", MemoryRecording::kNone,
+                           Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
-  const int64_t total = evaluated_sequences(run_.config, run_.data);
+  const int64_t total = evaluated_sequences(run_.config, phase().data());
   run_.ranks.enter_phase("an evaluation");
   set_stopping_point("this batch of the evaluation");
-  Session& session = run_.state.session();
-  const LossJob job{
-      .data = run_.data.validation(), .sequences = total, .by_position = run_.config.evaluation.by_position};
+  Session& session = phase().state().session();
+  const LossJob job{.data = phase().data().validation(),
+                    .sequences = total,
+                    .by_position = run_.config.evaluation.by_position};
   SharedBatches batches = loss_batches(session, job);
   batches.progress = [&](int64_t done) {
     if (done > 0)
@@ -93,7 +86,7 @@ std::optional<double> TrainLoop::evaluate() {
 // evaluation.tasks, the same on all ranks. A signal may stop them: then the results are not complete.
 std::vector<TaskResult> TrainLoop::evaluate_tasks() {
   std::vector<TaskResult> results;
-  Session& session = run_.state.session();
+  Session& session = phase().state().session();
   for (const Task& task : run_.tasks) {
     const Clock::time_point start = Clock::now();
     run_.ranks.enter_phase("the task " + task.name);
@@ -115,25 +108,27 @@ std::vector<TaskResult> TrainLoop::evaluate_tasks() {
 // All ranks draw the same text in step, by the draws of each, until rank 0 has its end.
 void TrainLoop::sample() {
   run_.ranks.enter_phase("a sample", Timeout::kNone);
-  if (!run_.data.tokenizer()) return;
-  Arena::Phase phase(run_.arena, "sampling", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  if (!tokenizer()) return;
+  Arena::Phase arena_phase(phase().arena(), "sampling", MemoryRecording::kNone,
+                           Arena::Phase::kRecordFirstFew);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this token of the sample");
   const std::optional<std::string> text =
-      sample_text(run_.state.session(), *run_.data.tokenizer(), run_.config.sampling,
+      sample_text(phase().state().session(), *tokenizer(), run_.config.sampling,
                   static_cast<uint64_t>(run_.config.train.seed), run_.now.step,
                   [&](bool done) { return stopping_.goes_on(done); });
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
 void TrainLoop::save() {
-  Arena::Phase phase(run_.arena, "checkpoint", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  Arena::Phase arena_phase(phase().arena(), "checkpoint", MemoryRecording::kNone,
+                           Arena::Phase::kRecordFirstFew);
   run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
   const Clock::time_point start = Clock::now();
   set_stopping_point("this checkpoint");
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
-  const fs::path path = save_checkpoint(run_.checkpoints, run_.state, run_.now,
+  const fs::path path = save_checkpoint(run_.checkpoints, phase().state(), run_.now,
                                         {.config = print_config(run_.config),
                                          .dtype = run_.config.checkpoint.dtype,
                                          .copied = run_.copied,
@@ -151,9 +146,9 @@ void TrainLoop::save() {
 void TrainLoop::write_profile() {
   write_memory_profile(
       run_.profile,
-      {.ledger = run_.arena.ledger(),
-       .plan = run_.plan.memory.ledger,
-       .reserved_bytes = run_.arena.reserved_bytes(),
+      {.ledger = phase().arena().ledger(),
+       .plan = phase().plan().memory.ledger,
+       .reserved_bytes = phase().arena().reserved_bytes(),
        .device = run_.device.traits,
        .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
                           format_count(static_cast<double>(shape().model.parameters())),
@@ -164,7 +159,7 @@ void TrainLoop::write_profile() {
 void TrainLoop::report_ranks() {
   if (run_.ranks.size() == 1) return;
   std::string text = "memory at its peak, by rank:";
-  for (const double bytes : run_.ranks.gather(static_cast<double>(run_.arena.ledger().peak_bytes())))
+  for (const double bytes : run_.ranks.gather(static_cast<double>(phase().arena().ledger().peak_bytes())))
     text += " " + format_bytes(static_cast<int64_t>(bytes));
   run_.log.line().print(text);
 }
@@ -175,7 +170,7 @@ bool TrainLoop::train_step(int64_t step) {
   run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
   const double learning_rate = learning_rate_at(step - 1, run_.config.steps(), run_.config.optimizer);
-  Arena::Phase phase(run_.arena, "step", step, Arena::Phase::kRecordFirstFew);
+  Arena::Phase arena_phase(phase().arena(), "step", step, Arena::Phase::kRecordFirstFew);
   const auto continues = [&](int64_t done) {
     run_.ranks.enter_phase(fmt::format("step {}: after micro-batch {}", step, done));
     const double elapsed = seconds_since(start);
@@ -185,21 +180,20 @@ bool TrainLoop::train_step(int64_t step) {
   };
   const StepTokens tokens = next_tokens_;
   const bool skips = tokens.counted == 0;
-  if (!skips && !run_.state.step(run_.next, tokens.counted, optimizer_config(run_.config), learning_rate,
-                                 step, continues))
+  if (!skips && !phase().state().step(phase().next(), tokens.counted, optimizer_config(run_.config),
+                                      learning_rate, step, continues))
     return false;
   const int64_t position = run_.now.data_position + shape().sequences_per_step();
-  fetch_step(run_.data, shape(), run_.ranks.place(Axis::kData), position,
-             run_.next);  // while the device works
+  phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
-  if (!skips) result = run_.state.finish_step();
-  const auto [next_counted, next_lengths] = counts_of(run_.next, shape().sequence_length);
+  if (!skips) result = phase().state().finish_step();
+  const auto [next_counted, next_lengths] = counts_of(phase().next(), shape().sequence_length);
   const std::vector<double> all =
       stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
   count_next(std::span(all).subspan(2));
   const double ranks = static_cast<double>(run_.ranks.size());
   result.loss = all[0] / ranks;
-  phase.end();
+  arena_phase.end();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     fail(
         "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
@@ -209,7 +203,7 @@ bool TrainLoop::train_step(int64_t step) {
   run_.now.step = step;
   run_.now.data_position = position;
   if (!skips) step_seconds_ = all[1] / ranks;
-  run_.log.step(result, tokens, learning_rate, seconds_since(start), run_.arena.ledger());
+  run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
   return true;
 }
 
@@ -223,7 +217,7 @@ TrainLoop::Due TrainLoop::due_after(int64_t step) const {
     return every > 0 && (step % every == 0 || step == run_.config.steps());
   };
   return {.evaluation = due(run_.config.evaluation.every),
-          .sample = due(run_.config.sampling.every) && run_.data.tokenizer(),
+          .sample = due(run_.config.sampling.every) && tokenizer(),
           .checkpoint = due(run_.config.checkpoint.every)};
 }
 
@@ -234,7 +228,7 @@ std::string TrainLoop::patience_text() const {
 
 // Whether a run ends early, with a sample
 bool TrainLoop::has_last_sample() const {
-  return is_out_of_patience() && run_.config.sampling.every > 0 && run_.data.tokenizer();
+  return is_out_of_patience() && run_.config.sampling.every > 0 && tokenizer();
 }
 
 void TrainLoop::work(const Due& due) {
@@ -277,21 +271,11 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Of the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  const auto [counted, lengths] = counts_of(run_.next, shape().sequence_length);
+  const auto [counted, lengths] = counts_of(phase().next(), shape().sequence_length);
   const std::vector<double> all =
       run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
   count_next(std::span(all).subspan(1));
-}
-
-RunDescription TrainLoop::description() const {
-  return {.config = run_.config,
-          .shape = shape(),
-          .device = run_.device,
-          .data = run_.data,
-          .peak_flops = run_.peak_flops,
-          .folder = run_.folder.string(),
-          .gemms = run_.gemms};
 }
 
 // Before the first step of a run, or of a phase of train.context_schedule
@@ -303,16 +287,16 @@ bool TrainLoop::evaluates_first() const {
 // stopped there does.
 void TrainLoop::begin_phase() {
   if (run_.now.step > saved_) save();
-  run_.next_phase(run_.checkpoints / checkpoint_name(run_.now.step));
-  run_.log.begin_phase(description());
+  run_.begin_next_phase();
+  run_.log.begin_phase(run_.description());
   expect_steps();
   work({.evaluation = evaluates_first()});
   stopping_.agreed();
 }
 
 void TrainLoop::train_all() {
-  run_.log.begin(description(), run_.resumed);
-  if (run_.config.begins_phase(run_.now.step)) run_.log.begin_phase(description());
+  run_.log.begin(run_.description(), run_.resumed);
+  if (run_.config.begins_phase(run_.now.step)) run_.log.begin_phase(run_.description());
   for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
   catch_stop_signals(run_.ranks.is_rank_0());
   expect_steps();
@@ -327,7 +311,7 @@ void TrainLoop::train_all() {
     if (dropped) break;
     // Most of the profile is known now: it is written before the end of a long run.
     if (!run_.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
-      Arena::Phase writing(run_.arena, "memory profile");
+      Arena::Phase writing(phase().arena(), "memory profile");
       write_profile();
     }
     work(due_after(step));
@@ -339,35 +323,6 @@ void TrainLoop::train_all() {
   end();
 }
 
-// Which step was the best, where its checkpoint is, and how to use it
-void TrainLoop::tell_best() {
-  const auto& best = run_.now.best;
-  if (!best) return;
-  const fs::path kept = run_.checkpoints / checkpoint_name(best->step);
-  const bool is_kept = fs::exists(kept);
-  run_.log.line().print_wrapped(
-      fmt::format("the lowest validation loss was {:.4f}, after step {}{}", best->validation_loss, best->step,
-                  is_kept ? ": " + kept.string() : "; checkpoint.keep_best=true keeps such a checkpoint"),
-      2);
-  if (!is_kept) return;
-  const Config::Data& data = run_.config.data;
-  const auto path = [](const char* key, const std::string& text) {  // in a shell, and there in YAML
-    return fmt::format("{}={}", key, in_shell(text) == text ? text : in_quotes(text));
-  };
-  const std::string held_out = data.validation.empty()
-                                   ? fmt::format("data.validation_fraction={}", data.validation_fraction)
-                                   : path("data.validation", data.validation);
-  std::vector<std::string> data_keys{data.train.size() == 1 ? path("data.train", data.train[0].path)
-                                                            : "data.train=" + Sources().write(data.train),
-                                     held_out};
-  if (data.masks()) data_keys.push_back("data.documents=mask");
-  run_.log.line().print_wrapped(
-      fmt::format("to train from it: ./train --config finetune.yaml \\\n  {} \\\n  {} \\\n  {}",
-                  set_switches({path("train.init_from", kept.string())}), set_switches(data_keys),
-                  set_switches({fmt::format("train.tokens_per_step={}", run_.config.train.tokens_per_step)})),
-      2);
-}
-
 void TrainLoop::end() {
   const int signal = stopping_.signal();
   const bool is_early = signal == 0 && run_.now.step < run_.config.steps();
@@ -375,8 +330,10 @@ void TrainLoop::end() {
     run_.log.line().print_wrapped(fmt::format("stopped after step {}: {}", run_.now.step, patience_text()),
                                   2);
   if (!positions_.ends.empty()) run_.log.line().print(position_table(positions_));
-  tell_best();
-  run_.log.line().print(memory_table(run_.arena.ledger(), run_.arena.reserved_bytes(), run_.device.traits));
+  for (const std::string& line : describe_best(run_.config, run_.now, run_.checkpoints))
+    run_.log.line().print_wrapped(line, 2);
+  run_.log.line().print(
+      memory_table(phase().arena().ledger(), phase().arena().reserved_bytes(), run_.device.traits));
   report_ranks();
   if (!run_.profile.empty()) {
     write_profile();

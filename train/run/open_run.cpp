@@ -1,0 +1,276 @@
+#include "train/run/open_run.h"
+
+#include <algorithm>
+
+#include "data/tokenizers/load_tokenizer.h"
+#include "kernels/base/file.h"
+#include "model/formats/weights.h"
+#include "train/config/check_config.h"
+#include "train/config/print_config.h"
+#include "train/memory/memory_profile.h"
+#include "train/memory/plan_advice.h"
+#include "train/run/chat_files.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/run/epochs.h"
+#include "train/run/resume.h"
+#include "train/run/run_checks.h"
+#include "train/run/schedule.h"
+#include "train/session/from_config.h"
+#include "train/tasks/read_task.h"
+#include "train/tasks/score.h"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& of)
+    : config(given),
+      ranks(of),
+      folder(given.train.folder),
+      checkpoints(folder / "checkpoints"),
+      profile(options.memory_profile),
+      device(choose_device(given.device, ranks.local_rank())),
+      log(config, now, ranks.is_rank_0()) {
+  check_options(options);
+  const std::optional<fs::path>& found = run_folder_->checkpoint();
+  const Checkpoint checkpoint = found ? &*found : nullptr;
+  if (checkpoint) resumed = *checkpoint;
+  add_notices(given.notices);
+  if (!checkpoint) check_init_from(config);
+  std::string& init_from = config.train.init_from;
+  if (init_from == kRequired) init_from.clear();  // the weights are the checkpoint's
+  check(!given.train.lora || !init_from.empty(),
+        "train.lora.rank is {}, and adapters belong to a trained model: name its folder with --set "
+        "train.init_from=FOLDER",
+        given.train.lora.rank);
+  const bool reads_base = !checkpoint || given.train.lora;
+  if (reads_base && !init_from.empty())  // before anything slow
+    add_notices(check_weights(init_from, model_config(given), given.model.position_extension));
+  take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
+  take_data(checkpoint);
+  take_tasks();
+  // Data that cannot be read is refused before any memory is allocated or any file is written.
+  phase->fetch_step(now.data_position, ranks.place(Axis::kData));
+  if (!profile.empty() && ranks.size() > 1) profile /= fmt::format("rank_{}", ranks.rank());
+  if (!profile.empty()) prepare_profile_folder(profile);
+  ranks.enter_phase("the setup");
+  backend = make_backend(device.traits);
+  peak_flops = gemm_peak(*backend);
+  all_ = &ranks.connect(*backend).axis(Axis::kAll);
+  choose_gemms(checkpoint != nullptr);
+  allocate(checkpoint != nullptr);
+  load_weights(checkpoint);
+  if (ranks.is_rank_0()) {
+    add_notices(run_folder_->take());
+    write_file(folder / "config.yaml", print_config(given));
+    if (!gemms_.table.choices.empty()) write_file(folder / kGemmsFile, text_of(gemms_.table));
+    log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1);
+  }
+  keep_tokenizer();
+}
+
+// All ranks were started alike, and find the same folder.
+void OpenRun::check_options(const TrainerOptions& options) {
+  ranks.check_same(name_of(device.traits.device), "where to compute; name it with --set device=cuda or cpu");
+  ranks.check_same(options.or_start    ? "--resume auto"
+                   : options.resume    ? "--resume"
+                   : options.overwrite ? "--overwrite"
+                                       : "",
+                   "--resume or --overwrite: start all ranks with the same command");
+  run_folder_.emplace(config, options, ranks.is_rank_0());
+  ranks.check_same(run_folder_->checkpoint() ? run_folder_->checkpoint()->string() : "none",
+                   "the newest checkpoint: train.folder has to be the same folder for all ranks");
+}
+
+// Plans of all phases, and the run's state: from the configuration, and from `checkpoint` if there is one
+void OpenRun::take_shape(Checkpoint checkpoint) {
+  if (checkpoint) {
+    check_undamaged(*checkpoint, CheckpointPart::kWithoutTensors);
+    was_ = read_state(*checkpoint, model_config(config));
+  }
+  const RunState& was = was_;
+  const size_t first = config.phase_after(was.step);
+  plan_every_phase(first, checkpoint);
+  const RunShape& shape = plans_[first].shape;
+  now = {.step = was.step,
+         .data_position = position_with_length(was, shape.sequence_length),
+         .seed = config.train.seed,
+         .micro_batch = shape.micro_batch,
+         .sequence_length = shape.sequence_length,
+         .ranks = config.ranks,
+         .device = device.traits.device,
+         .data = text_of(config.data.train),
+         .shift = checkpoint && config.data.shift == Shift::kAuto ? was.shift : config.data.shifts(),
+         .documents = config.data.documents,
+         .freeze = text_of(config.train.freeze),
+         .lora = text_of(config.train.lora),
+         .base = was.base};
+}
+
+// All phases are planned before the run starts, with the memory that is free now. One that lies behind the
+// checkpoint, before `first`, need not fit.
+void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
+  // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
+  const bool same_place = was_.device == device.traits.device && was_.ranks == config.ranks;
+  const MemoryLimit limit = ranks.memory_limit(device.traits.device);
+  for (size_t i = 0; i < config.phases(); ++i) {
+    const Config of_phase = config.of_phase(i);
+    const bool same_length = was_.sequence_length == of_phase.sequence_length();
+    plans_.push_back(
+        plan_run(of_phase, device.traits, limit, same_place && same_length ? was_.micro_batch : 0));
+    if (i >= first && !plans_.back().fits())
+      throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
+  }
+}
+
+// The data of later phases: too short for a longer sequence, it would end the run in the middle.
+void OpenRun::check_later_data() const {
+  for (size_t i = phase->index() + 1; i < config.phases(); ++i) {
+    const RunData later(config.of_phase(i), now.shift);
+    for (size_t s = 0; s < later.sources().size(); ++s)
+      check(
+          later.sources()[s].range.token_count == phase->data().sources()[s].range.token_count,
+          "{}too little text in {} for a sequence to train on and one to hold out. Use more data, a shorter "
+          "phase, or a larger data.validation_fraction",
+          phase_name(config, i), later.sources()[s].stream.path().string());
+  }
+}
+
+// Opens the data; compares it, and the configuration, with those of `checkpoint` if there is one.
+void OpenRun::take_data(Checkpoint checkpoint) {
+  ranks.enter_phase("the data", Timeout::kNone);
+  const size_t first = config.phase_after(now.step);
+  phase = std::make_unique<RunPhase>(config, first, plans_[first], now.shift);
+  const RunData& data = phase->data();
+  check_later_data();
+  if (config.train.epochs > 0)
+    config.epoch_steps = steps_of_epochs(config, data.train().sequences_per_epoch(), now);
+  if (const std::string notice = warm_up_notice(config.steps(), config.optimizer); !notice.empty())
+    add_notices({notice});
+  check(now.step <= config.steps(), "{} is at step {}, and nothing is left to do: {}", resumed.string(),
+        now.step, advice_on_length(config));
+  now.fingerprint = data.fingerprint();
+  std::string samples;
+  for (const auto& source : now.fingerprint->train) samples += source.stream.sample + source.packing;
+  ranks.check_same(samples, "a checksum of data.train: all ranks have to read the same data");
+  if (ranks.is_rank_0()) add_notices(data.verify());
+  add_notices(data.packing_notices());
+  add_notices(
+      check_run({.config = config, .model = shape().model, .data = data, .resuming = checkpoint != nullptr}));
+  if (!checkpoint) return;
+  add_notices(compare_with_checkpoint(*checkpoint, was_, now, config, data));
+  take_best(*checkpoint, was_, now, config);
+}
+
+// A choice has to fit into a sequence of every phase to come.
+void OpenRun::take_tasks() {
+  const Config::Evaluation& evaluation = config.evaluation;
+  if (evaluation.tasks.empty()) return;
+  int64_t shortest = shape().sequence_length;
+  for (size_t i = phase->index(); i < plans_.size(); ++i)
+    shortest = std::min(shortest, plans_[i].shape.sequence_length);
+  tasks = read_tasks(evaluation.tasks, {.tokenizer = phase->data().tokenizer(),
+                                        .vocab_size = shape().model.vocab_size,
+                                        .sequence_length = shortest,
+                                        .most_items = evaluation.task_items});
+  std::string items;
+  for (const Task& task : tasks)
+    if (const std::string notice = notice_of_items_apart(task); !notice.empty()) add_notices({notice});
+  for (const Task& task : tasks) items += fmt::format("{}: {} items; ", task.name, task.items.size());
+  ranks.check_same(items, "the files of evaluation.tasks: all ranks have to read the same");
+}
+
+// Once for all phases, while the memory of the run is still free
+void OpenRun::choose_gemms(bool resuming) {
+  std::vector<RunShape> shapes;
+  for (size_t i = phase->index(); i < plans_.size(); ++i) shapes.push_back(plans_[i].shape);
+  const fs::path file = folder / kGemmsFile;
+  const bool kept = fs::exists(file);
+  gemms_ = use_chosen_gemms(*backend, config, shapes, file, ranks, log.line());
+  ranks.enter_phase("the setup");
+  add_notices(gemms_.notices);
+  if (resuming && !kept && !gemms_.table.choices.empty())
+    add_notices(
+        {fmt::format("{} does not exist: the algorithms of matrix products are chosen now, and the "
+                     "bits of this run may differ from before",
+                     file.string())});
+}
+
+void OpenRun::allocate(bool resuming) {
+  phase->allocate({.backend = *backend, .ranks = *all_, .recorded = !profile.empty(), .resuming = resuming});
+}
+
+void OpenRun::begin_next_phase() {
+  const fs::path checkpoint = checkpoints / checkpoint_name(now.step);
+  const size_t next = phase->index() + 1;
+  ranks.enter_phase("the next phase", Timeout::kNone);
+  ranks.sum({0});  // all ranks wait for the checkpoint
+  phase.reset();   // two phases need not fit together
+  phase = std::make_unique<RunPhase>(config, next, plans_[next], now.shift);
+  now.data_position = position_with_length(now, shape().sequence_length);
+  now.sequence_length = shape().sequence_length;
+  now.micro_batch = shape().micro_batch;
+  now.best.reset();
+  now.evaluations_since_best = 0;
+  now.fingerprint = phase->data().fingerprint();  // documents are packed for this length
+  phase->fetch_step(now.data_position, ranks.place(Axis::kData));
+  allocate(/*resuming=*/true);
+  load_weights(&checkpoint);
+}
+
+// What belongs to the weights and is no part of the model
+void OpenRun::take_over(const fs::path& from) {
+  copied = read_copied_files(from);
+  token_ids = read_token_ids(from);
+}
+
+void OpenRun::load_weights(Checkpoint checkpoint) {
+  ranks.enter_phase("the weights", Timeout::kNone);
+  TrainState& state = phase->state();
+  Arena::Phase loading(phase->arena(), "load weights");
+  if (checkpoint) {
+    if (ranks.is_rank_0()) {
+      check_undamaged(*checkpoint);
+      take_over(*checkpoint);
+    }
+    return load_checkpoint(*checkpoint, state,
+                           {.folder = config.train.init_from,
+                            .extension = config.model.position_extension,
+                            .checksum = now.base});
+  }
+  const bool has_weights = !config.train.init_from.empty();
+  state.initialize(static_cast<uint64_t>(config.train.seed),
+                   has_weights ? InitialOf::kAdapters : InitialOf::kAll);
+  if (!has_weights) return;
+  const fs::path source = config.train.init_from;
+  if (ranks.is_rank_0()) {
+    check_undamaged(source, CheckpointPart::kWeights);
+    take_over(source);
+  }
+  const PositionExtension extension = config.model.position_extension;
+  if (!config.train.lora) return tessera::load_weights(source, state, extension);
+  now.base = load_base(source, state, extension);
+  ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
+}
+
+// A checkpoint has the tokenizer of the data, unless the weights that the run started from had one.
+void OpenRun::keep_tokenizer() {
+  const RunData& data = phase->data();
+  const Tokenizer* tokenizer = data.tokenizer();
+  if (!tokenizer) return;
+  if (!tokenizer->json().empty() && !copied.contains(kTokenizerFile) && !copied.contains("vocab.json"))
+    copied[kTokenizerFile] = tokenizer->json();
+  if (ranks.is_rank_0()) add_notices(keep_chat(read_chat_data(data.paths()), *tokenizer, token_ids, copied));
+}
+
+RunDescription OpenRun::description() const {
+  return {.config = config,
+          .shape = shape(),
+          .device = device,
+          .data = phase->data(),
+          .peak_flops = peak_flops,
+          .folder = folder.string(),
+          .gemms = gemms_.summary};
+}
+
+}  // namespace tessera

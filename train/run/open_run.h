@@ -1,0 +1,79 @@
+// OpenRun: all that a run owns, from its first check to its last step.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/run/checkpoint.h"
+#include "train/run/gemm_choices.h"
+#include "train/run/progress.h"
+#include "train/run/rank_group.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_log.h"
+#include "train/run/run_phase.h"
+#include "train/run/trainer_options.h"
+#include "train/session/device.h"
+#include "train/tasks/task.h"
+
+namespace tessera {
+
+class OpenRun {
+ public:
+  // Checks and reads everything, takes the memory of the first phase, or of that of the checkpoint, and loads
+  // or initialises the weights. All ranks construct one together. Error: everything that refuses a run.
+  OpenRun(const Config& config, const TrainerOptions& options, RankGroup& ranks);
+  OpenRun(const OpenRun&) = delete;
+
+  // Replaces `phase` by the next one of train.context_schedule, and sets `now` to its beginning. It goes on
+  // from the checkpoint of the last step, as a run that resumes from it.
+  void begin_next_phase();
+
+  const RunShape& shape() const { return phase->shape(); }
+  RunDescription description() const;
+
+  Config config;  // as it was given, with the steps of train.epochs
+  RankGroup& ranks;
+  const std::filesystem::path folder, checkpoints;
+  std::filesystem::path profile;  // folder of the memory profile; empty: none
+  std::filesystem::path resumed;  // the checkpoint; empty: a fresh run
+  DeviceChoice device;
+  RunState now;             // after the last finished step
+  std::vector<Task> tasks;  // of evaluation.tasks
+  double peak_flops = 0;    // of one device
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<RunPhase> phase;  // that runs now
+  RunLog log;
+  CopiedFiles copied;                                   // into every checkpoint; on rank 0
+  nlohmann::json token_ids = nlohmann::json::object();  // the same
+  std::vector<std::string> notices;                     // for rank 0 to print when the run starts
+
+ private:
+  using Checkpoint = const std::filesystem::path*;  // to resume from; null: a fresh run
+
+  void check_options(const TrainerOptions& options);
+  void take_shape(Checkpoint checkpoint);
+  void plan_every_phase(size_t first, Checkpoint checkpoint);
+  void take_data(Checkpoint checkpoint);
+  void check_later_data() const;
+  void take_tasks();
+  void choose_gemms(bool resuming);
+  void allocate(bool resuming);
+  void load_weights(Checkpoint checkpoint);
+  void take_over(const std::filesystem::path& folder);
+  void keep_tokenizer();
+  void add_notices(const std::vector<std::string>& more) {
+    notices.insert(notices.end(), more.begin(), more.end());
+  }
+
+  std::optional<RunFolder> run_folder_;
+  RunState was_;                // the checkpoint's, where there is one
+  std::vector<RunPlan> plans_;  // of all phases
+  GemmChoices gemms_;           // the algorithms of all phases
+  Communicator* all_ = nullptr;
+};
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#include "train/run/run_phase.h"
+
+#include "train/memory/plan_advice.h"
+#include "train/session/device.h"
+
+namespace tessera {
+
+RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift)
+    : index_(index), config_(run.of_phase(index)), plan_(plan), data_(config_, shift) {}
+
+void RunPhase::fetch_step(int64_t position, const AxisPlace& rank) {
+  const int64_t mine = shape().sequences_per_rank();
+  data_.train().fetch(position + rank.rank * mine, mine, next_);
+}
+
+void RunPhase::allocate(const Memory& memory) {
+  arena_.emplace(make_arena(plan_.device));
+  try {
+    arena_->reserve(plan_.peak());
+    if (memory.recorded) arena_->record();
+    Arena::Phase setup(*arena_, "setup");
+    state_.emplace(memory.backend, *arena_, shape(), &memory.ranks);
+  } catch (const OutOfMemory& error) {
+    // The memory was free when the plan was made, but not in one piece, or another program has taken it
+    // since.
+    throw OutOfMemory(
+        fmt::format("{}\n{}", error.what(), advice_text(advice(config_, plan_, memory.resuming))));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+// RunPhase: a phase of train.context_schedule, with all that depends on the length of its sequences: plan,
+// data, memory, and the state in it. A run holds one at a time; without a schedule, one is the run.
+#pragma once
+
+#include <optional>
+
+#include "train/memory/run_plan.h"
+#include "train/run/run_data.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+
+class RunPhase {
+ public:
+  // Opens the data. `run` is the configuration of all phases, `index` counts them from 0, and `shift` is of
+  // the training sequences. Error: as RunData.
+  RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift);
+
+  // Reads this rank's sequences of the step that begins at `position` of the data into next(). `rank`: its
+  // place on the data axis. Error: as SequenceSource::fetch().
+  void fetch_step(int64_t position, const AxisPlace& rank);
+  Sequences& next() { return next_; }
+
+  struct Memory {
+    Backend& backend;
+    Communicator& ranks;  // all of the run
+    bool recorded;        // for a memory profile
+    bool resuming;        // what advice may change: see advice()
+  };
+  // Takes the memory of the plan, and allocates the state. Error: OutOfMemory, with advice.
+  void allocate(const Memory& memory);
+  Arena& arena() { return *arena_; }
+  TrainState& state() { return *state_; }
+
+  size_t index() const { return index_; }
+  const RunPlan& plan() const { return plan_; }
+  const RunShape& shape() const { return plan_.shape; }
+  const RunData& data() const { return data_; }
+
+ private:
+  size_t index_;
+  Config config_;  // of this phase
+  RunPlan plan_;
+  RunData data_;
+  Sequences next_;
+  std::optional<Arena> arena_;
+  std::optional<TrainState> state_;
+};
+
+}  // namespace tessera
