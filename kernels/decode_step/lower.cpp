@@ -58,6 +58,7 @@ std::string why_not_attention(const DecodeShape& s) {
 
 // Why the kernel does not serve these operations, by their shapes alone; "": it does
 std::string why_not(std::span<const DecodeOp> operations) {
+  if (operations.empty()) return "no operations";
   const Tensor& first = y_of(operations.front());
   if (first.dtype != DType::kBF16) return fmt::format("{}: it serves bf16 alone", name_of(first.dtype));
   if (first.shape[0] != 1) return fmt::format("{} texts at a time: it serves one", first.shape[0]);
