@@ -26,7 +26,7 @@ std::string tick_text(double value) {
 constexpr double kMostTicks = 20;  // whatever the step
 
 // Multiples of the step. Counted in whole steps: a sum of steps would drift.
-void add_ticks(Axis& axis, double step) {
+void add_ticks(PlotAxis& axis, double step) {
   const double first = std::ceil(axis.from / step - 1e-6);
   for (double k = first; k < first + kMostTicks && k * step <= axis.to + 1e-6 * step; ++k)
     axis.ticks.push_back({k * step + 0.0, tick_text(k * step + 0.0)});  // -0 becomes 0
@@ -39,49 +39,49 @@ std::string power_of_two_bytes(int power) {
 
 }  // namespace
 
-double Axis::share(double value) const {
+double PlotAxis::share(double value) const {
   const auto place = [&](double v) { return logarithmic ? std::log2(v) : v; };
   return to > from ? (place(value) - place(from)) / (place(to) - place(from)) : 0.5;
 }
 
-Axis axis_from_zero(double largest) { return axis_around(0, largest); }
+PlotAxis axis_from_zero(double largest) { return axis_around(0, largest); }
 
-Axis axis_around(double smallest, double largest) {
+PlotAxis axis_around(double smallest, double largest) {
   constexpr double kLeastShare = 1e-9;  // of a value that a scale can tell apart
   if (!(largest - smallest > kLeastShare * std::abs(smallest)))
     largest = smallest + std::max(1e-12, std::abs(smallest));
   const double step = round_step(largest - smallest);
-  Axis axis{.from = step * std::floor(smallest / step),
-            .to = step * std::ceil(largest / step),
-            .logarithmic = false,
-            .ticks = {}};
+  PlotAxis axis{.from = step * std::floor(smallest / step),
+                .to = step * std::ceil(largest / step),
+                .logarithmic = false,
+                .ticks = {}};
   add_ticks(axis, step);
   return axis;
 }
 
-Axis axis_between(double smallest, double largest, int ticks) {
-  Axis axis{
+PlotAxis axis_between(double smallest, double largest, int ticks) {
+  PlotAxis axis{
       .from = smallest, .to = largest > smallest ? largest : smallest + 1, .logarithmic = false, .ticks = {}};
   add_ticks(axis, round_step(axis.to - axis.from, ticks));
   return axis;
 }
 
-Axis axis_at(std::vector<double> values) {
+PlotAxis axis_at(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
-  Axis axis{.from = values.front(), .to = values.back(), .logarithmic = true, .ticks = {}};
+  PlotAxis axis{.from = values.front(), .to = values.back(), .logarithmic = true, .ticks = {}};
   for (const double x : values) axis.ticks.push_back({x, short_number(x)});
   return axis;
 }
 
-Axis axis_of_bytes(double smallest, double largest) {
+PlotAxis axis_of_bytes(double smallest, double largest) {
   constexpr int kMostSteps = 7;
   const int low = std::max(0, static_cast<int>(std::floor(std::log2(smallest))));
   const int high = std::max(low + 1, static_cast<int>(std::ceil(std::log2(largest))));
   int step = 1;
   while (high - low > kMostSteps * step) step = step == 1 ? 2 : step == 2 ? 5 : step + 5;
   const int first = low / step * step, last = (high + step - 1) / step * step;
-  Axis axis{.from = std::exp2(first), .to = std::exp2(last), .logarithmic = true, .ticks = {}};
+  PlotAxis axis{.from = std::exp2(first), .to = std::exp2(last), .logarithmic = true, .ticks = {}};
   for (int power = first; power <= last; power += step)
     axis.ticks.push_back({std::exp2(power), power_of_two_bytes(power)});
   return axis;

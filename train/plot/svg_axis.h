@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-struct Axis {
+struct PlotAxis {
   struct Tick {
     double value;
     std::string text;
@@ -18,13 +18,13 @@ struct Axis {
   double share(double value) const;  // of the way from `from` to `to`
 };
 
-Axis axis_from_zero(double largest);                  // some five ticks
-Axis axis_around(double smallest, double largest);    // from a tick to a tick, some five
-Axis axis_at(std::vector<double> values);             // logarithmic, a tick at each value
-Axis axis_of_bytes(double smallest, double largest);  // logarithmic, ticks at powers of two
+PlotAxis axis_from_zero(double largest);                  // some five ticks
+PlotAxis axis_around(double smallest, double largest);    // from a tick to a tick, some five
+PlotAxis axis_at(std::vector<double> values);             // logarithmic, a tick at each value
+PlotAxis axis_of_bytes(double smallest, double largest);  // logarithmic, ticks at powers of two
 
 // From `smallest` to `largest`, with about `ticks` ticks
-Axis axis_between(double smallest, double largest, int ticks);
+PlotAxis axis_between(double smallest, double largest, int ticks);
 
 std::string short_number(double value);  // 512 is 512, 2048 is 2K, 1048576 is 1M
 

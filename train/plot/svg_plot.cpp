@@ -86,13 +86,13 @@ class PanelDrawing {
 
   std::string draw_axes(double left) const {
     std::string svg = svg_text((left_ + right_) / 2, top_ - 12, "middle", panel_.title, " class=\"t\"");
-    for (const Axis::Tick& tick : y_axis_.ticks) {
+    for (const PlotAxis::Tick& tick : y_axis_.ticks) {
       svg +=
           fmt::format("<path class=\"g\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(tick.value), right_);
       svg += svg_text(left_ - 8, y_of(tick.value) + 4, "end", tick.text);
     }
     double last = left_ - kTickWidth;
-    for (const Axis::Tick& tick : x_axis_.ticks) {
+    for (const PlotAxis::Tick& tick : x_axis_.ticks) {
       if (x_of(tick.value) - last < kTickWidth) continue;
       last = x_of(tick.value);
       svg += svg_text(last, bottom_ + 17, "middle", tick.text);
@@ -185,7 +185,7 @@ class PanelDrawing {
   const SvgPlot& plot_;
   const SvgPlot::Panel& panel_;
   const std::vector<std::string>& names_;
-  Axis x_axis_{}, y_axis_{};
+  PlotAxis x_axis_{}, y_axis_{};
   double left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;  // of the field between the axes
 };
 

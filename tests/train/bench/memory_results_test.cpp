@@ -156,7 +156,7 @@ TEST(MemoryResults, SvgOfKindsThatNeverRanIsStillAFile) {
 TEST(SvgAxis, OfBytesHasFewTicksAtPowersOfTwoAroundTheValues) {
   for (const auto& [smallest, largest] :
        {std::pair(1.0, 1.0), {1000.0, 1000.0}, {1024.0, 1025.0}, {300.0, 1e6}, {512.0, 1e12}, {1.0, 1e18}}) {
-    const Axis axis = axis_of_bytes(smallest, largest);
+    const PlotAxis axis = axis_of_bytes(smallest, largest);
     EXPECT_LE(axis.from, smallest);
     EXPECT_GE(axis.to, largest);
     EXPECT_GE(axis.ticks.size(), 2u);
@@ -166,7 +166,7 @@ TEST(SvgAxis, OfBytesHasFewTicksAtPowersOfTwoAroundTheValues) {
     EXPECT_NEAR(axis.share(axis.from), 0, tolerance::kExactPower);
     EXPECT_NEAR(axis.share(axis.to), 1, tolerance::kExactPower);
   }
-  const Axis axis = axis_of_bytes(1 << 20, 1 << 30);
+  const PlotAxis axis = axis_of_bytes(1 << 20, 1 << 30);
   EXPECT_EQ(axis.ticks.front().text, "1 MiB");
   EXPECT_EQ(axis.ticks[1].text, "4 MiB");
   EXPECT_EQ(axis.ticks.back().text, "1 GiB");
