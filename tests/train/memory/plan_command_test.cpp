@@ -49,6 +49,15 @@ TEST_F(PlanProgram, SaysThatItFitsAndExitsWithZero) {
   expect_parts(cpu.out, {"CPU", "fp32", "free now", "fits?    yes"});
 }
 
+// Kernels that were not written for the GPU are named, with the number that they do not serve.
+TEST_F(PlanProgram, SaysWhereSlowerKernelsRun) {
+  const ProcessResult usual = plan({"--device-memory", "80GiB"});
+  expect_parts(usual.out, {"one kernel a token"});
+  const ProcessResult wide = plan({"--device-memory", "80GiB", "--set", "model.channels=384"});
+  EXPECT_EQ(wide.status, 0) << wide.error;
+  expect_parts(wide.out, {"head dim 192", "compute capability 8.0", "separate kernels a token"});
+}
+
 TEST_F(PlanProgram, SaysThatItDoesNotFitAndExitsWithTwo) {
   for (const char* device : {"cpu", "auto"}) {
     const ProcessResult result = plan({"--device-memory", "2MiB", "--set", std::string("device=") + device});
