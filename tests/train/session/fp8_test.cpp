@@ -8,9 +8,9 @@
 namespace tessera::testing {
 namespace {
 
-constexpr ModelConfig kModel{.vocab_size = 61, .context = 32, .layers = 4, .heads = 2, .channels = 32};
+constexpr ModelConfig kFp8Model{.vocab_size = 61, .context = 32, .layers = 4, .heads = 2, .channels = 32};
 
-RunShape fp8_shape(const ModelConfig& model = kModel, Fp8Config config = {}) {
+RunShape fp8_shape(const ModelConfig& model = kFp8Model, Fp8Config config = {}) {
   config.matmul = Matmul::kFp8;
   return {.model = model, .micro_batch = 4, .micro_steps = 2, .sequence_length = 32, .fp8 = config};
 }
@@ -56,9 +56,9 @@ double mean_of_last(const std::vector<double>& losses, int count) {
 
 // Of every product, by either kind of scales, and of a family with other parts
 TEST(Fp8Training, LearnsAsInFp32) {
-  ModelConfig llama = with_qwen3_parts(kModel);
+  ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;
-  for (const ModelConfig& model : {kModel, llama}) {
+  for (const ModelConfig& model : {kFp8Model, llama}) {
     RunShape plain = fp8_shape(model);
     plain.fp8 = {};
     const std::vector<double> wanted = Trained(plain).steps(70);
@@ -76,7 +76,7 @@ TEST(Fp8Training, LearnsAsInFp32) {
 
 TEST(Fp8Training, HasTheSameBitsTwice) {
   const auto run = [] {
-    Trained one(fp8_shape(kModel, kAll));
+    Trained one(fp8_shape(kFp8Model, kAll));
     const std::vector<double> losses = one.steps(4);
     return std::pair(losses, weight_bytes(one.state));
   };
@@ -86,7 +86,7 @@ TEST(Fp8Training, HasTheSameBitsTwice) {
 // With a step that is dropped, an evaluation, memory that moves
 TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
   for (const int64_t micro_steps : {1, 3}) {
-    RunShape shape = fp8_shape(kModel, kAll);
+    RunShape shape = fp8_shape(kFp8Model, kAll);
     shape.micro_batch = 2, shape.micro_steps = micro_steps, shape.recorded = true;
     HostTensors make;
     RunShape plain = shape;
@@ -98,9 +98,9 @@ TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
 
 // What the backward computes again has the same scale, and so the same bits.
 TEST(Fp8Training, RecomputesTheSameBits) {
-  RunShape again = fp8_shape(kModel, kAll);
+  RunShape again = fp8_shape(kFp8Model, kAll);
   again.keep = kKeepOutputs;
-  Trained kept(fp8_shape(kModel, kAll)), recomputed(again);
+  Trained kept(fp8_shape(kFp8Model, kAll)), recomputed(again);
   EXPECT_EQ(kept.steps(3), recomputed.steps(3));
   EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
 }
@@ -135,9 +135,9 @@ struct Passes {
 // What writes x or dy rounds it, with the bits that a pass of its own finds. The passes that stay in a block
 // are of the output of attention and of the gradient of q, k and v; the head has none.
 TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
-  ModelConfig llama = with_qwen3_parts(kModel);
+  ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;
-  ModelConfig relu = kModel;
+  ModelConfig relu = kFp8Model;
   relu.mlp = Mlp::kRelu;
   struct Case {
     Keep keep;
@@ -150,7 +150,7 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
                         {{Recomputed::kAttention}, 8 + 3 * 3},
                         {{Recomputed::kMlp}, 8 + 3},
                         {kKeepOutputs, 8 + 2 * 3}};
-  for (const ModelConfig& model : {kModel, llama, relu})
+  for (const ModelConfig& model : {kFp8Model, llama, relu})
     for (const auto& [keep, passes] : cases)
       for (const double dropped : {0.0, 0.1}) {
         SCOPED_TRACE(text_of(keep) + fmt::format(", {} layers, dropout {}", name_of(model.mlp), dropped));
@@ -170,8 +170,8 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
 TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {
   for (const int64_t chunk : {int64_t{0}, int64_t{48}})
     for (const Fp8Config& config : {Fp8Config{}, Fp8Config{.head = true}, kAll, kAllCurrent}) {
-      SCOPED_TRACE(fp8_text(kModel, config) + fmt::format(", chunks of {}", chunk));
-      RunShape shape = fp8_shape(kModel, config);
+      SCOPED_TRACE(fp8_text(kFp8Model, config) + fmt::format(", chunks of {}", chunk));
+      RunShape shape = fp8_shape(kFp8Model, config);
       shape.classifier_chunk = chunk;
       const Passes fused(shape, false), apart(shape, true);
       EXPECT_EQ(fused.losses, apart.losses);
@@ -181,7 +181,7 @@ TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {
 
 TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   const auto layers = [](const Fp8Config& config) {
-    Trained run(fp8_shape(kModel, config));
+    Trained run(fp8_shape(kFp8Model, config));
     run.steps(1);
     std::vector<std::string> names;
     for (const auto& [name, scales] : run.scales()) names.push_back(name);
@@ -195,8 +195,8 @@ TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   EXPECT_EQ(layers({.edges = true}).size(), 16u);
   EXPECT_EQ(layers({.head = true}).back(), "head");
   EXPECT_EQ(layers(kAll).size(), 17u);
-  EXPECT_EQ(fp8_text(kModel, {}), "blocks 1 to 2 of 4; delayed scales");
-  EXPECT_EQ(fp8_text(kModel, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales");
+  EXPECT_EQ(fp8_text(kFp8Model, {}), "blocks 1 to 2 of 4; delayed scales");
+  EXPECT_EQ(fp8_text(kFp8Model, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales");
 }
 
 // The first step has each tensor's own scales; the next those of its largest elements; they stay for a step.
@@ -221,7 +221,7 @@ TEST(Fp8Training, ScalesFollowTheStepBefore) {
   run.step(2);
   const Fp8Scales second = run.scales();
   EXPECT_NEAR(second.at("blocks.1.attention.qkv").x, first.at("blocks.1.attention.qkv").x + 6, 1);
-  Trained current(fp8_shape(kModel, kAllCurrent));
+  Trained current(fp8_shape(kFp8Model, kAllCurrent));
   current.steps(2);
   EXPECT_TRUE(current.scales().empty());  // a checkpoint needs none
 }
@@ -238,14 +238,14 @@ TEST(Fp8Training, TakesScalesOfTheSameLayers) {
   fewer.erase("blocks.2.mlp.expand");
   other.state.fp8().set_scales(other.state.stream(), fewer);
   EXPECT_TRUE(other.scales().empty());
-  Trained all(fp8_shape(kModel, kAll));
+  Trained all(fp8_shape(kFp8Model, kAll));
   all.state.fp8().set_scales(all.state.stream(), scales);
   EXPECT_TRUE(all.scales().empty());
 }
 
 TEST(Fp8Training, PlanIsTheLedger) {
-  ModelConfig untied = with_qwen3_parts(kModel);
-  for (const ModelConfig& model : {kModel, untied})
+  ModelConfig untied = with_qwen3_parts(kFp8Model);
+  for (const ModelConfig& model : {kFp8Model, untied})
     for (const Fp8Config& config : {Fp8Config{}, kAll, kAllCurrent}) {
       RunShape shape = fp8_shape(model, config);
       expect_plan_is_the_step({}, shape);
@@ -258,7 +258,7 @@ TEST(Fp8Training, PlanIsTheLedger) {
 // On a GPU a weight in FP8 takes a byte, and its transpose another.
 TEST(Fp8Training, PlansTwoBytesAWeight) {
   const DeviceTraits gpu{Device::kCuda, 90, "a GPU"};
-  ModelConfig model = kModel;
+  ModelConfig model = kFp8Model;
   model.channels = 256, model.heads = 4, model.head_dim = 64, model.kv_heads = 4, model.mlp_width = 1024;
   RunShape shape = fp8_shape(model, kAll);
   shape.dtype = DType::kBF16;
