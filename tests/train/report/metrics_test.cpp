@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "kernels/base/check.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 
@@ -67,6 +68,21 @@ TEST(MetricsFile, KeepsTheEventsBeforeTheStepAndDropsWhatIsTorn) {
                                                    R"({"step":2,"validation_loss":0.5})",
                                                    R"({"type":"stop","step":2,"reason":"signal"})",
                                                    R"({"type":"resume","step":2})"}));
+  fs::remove(path);
+}
+
+// The run that resumes writes it again. Runs of earlier versions name it "stage".
+TEST(MetricsFile, DropsAPhaseThatBeginsAtTheStep) {
+  const fs::path path = fs::temp_directory_path() / ("tessera_metrics_" + std::to_string(getpid()));
+  const std::string step = R"({"type":"step","step":2,"loss":0.5})";
+  for (const char* type : {"phase", "stage"}) {
+    std::ofstream(path) << step << fmt::format("\n{{\"type\":\"{}\",\"step\":2}}\n", type)
+                        << R"({"type":"evaluation","step":2,"validation_loss":0.5})"
+                        << "\n";
+    const MetricsFile file(path, 2);
+    EXPECT_EQ(lines(path), std::vector<std::string>{step});
+    EXPECT_FALSE(file.kept("evaluation"));
+  }
   fs::remove(path);
 }
 
