@@ -49,6 +49,13 @@ CONFIGURATIONS = {
                       classifier_chunk=100, zero=0, reduce="fp32"),
         "optimizer": dict(schedule="wsd", decay_fraction=0.4, weight_decay=0.2),
     },
+    # a Qwen3: RMSNorm, rotary positions, grouped heads with norms, SwiGLU
+    "qwen3": {
+        "model": dict(vocab_size=257, context=96, layers=3, heads=4, kv_heads=2, channels=128, head_dim=64,
+                      mlp="swiglu", mlp_width=320, norm="rmsnorm", positions="rope", bias="none", qk_norm=True,
+                      tied=False, attention="flash"),
+        "train": dict(tokens_per_step=768, recompute="norms+activation"),
+    },
 }
 # On CUDA, beside those in bf16: the fp32 kernels, and the vendor's attention.
 CUDA_CONFIGURATIONS = {
@@ -59,6 +66,10 @@ CUDA_CONFIGURATIONS = {
     "naive_fp32": {
         "model": dict(vocab_size=257, context=96, layers=2, heads=2, channels=128, attention="naive"),
         "train": dict(tokens_per_step=768, precision="fp32", recompute="mlp"),
+    },
+    "fp8": {  # the names of the keys are those of both sides: earlier ones are read
+        "model": dict(vocab_size=257, context=128, layers=4, heads=4, channels=256, attention="flash"),
+        "train": dict(tokens_per_step=1024, matmul="fp8"),
     },
     "long": {  # several tiles of queries and keys, the last one in part
         "model": dict(vocab_size=257, context=1000, layers=2, heads=2, channels=256, attention="flash"),
