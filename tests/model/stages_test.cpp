@@ -175,7 +175,7 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
 // x in FP8 comes from a writer that runs, for a reader that runs.
 TEST(Stages, HandOverXInFp8) {
   using R = Recomputed;
-  Passes run(kPlain);
+  Passes run(kPlainStages);
   run.loud.model.fp8 = &run.layers;
   const Pass pass = run.pass();
   const Block block(pass, run.saved, 1);
