@@ -1,6 +1,6 @@
 // UpdateRule: how an optimizer updates parameters: the tensors that it keeps for them, and the op of a step.
-// AdamW is one rule (adamw.cpp). The optimizer, memory plans and checkpoints walk the names of its tensors, so
-// that another rule needs no change there.
+// AdamW is one rule (adamw.cpp). The optimizer, memory plans and checkpoints walk the names of its tensors,
+// so that another rule needs no change there.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,8 @@ bool is_weight(const RunShape& shape, const ParamInfo& info) { return !is_adapte
 bool is_trained(const RunShape& shape, const ParamInfo& info) {
   return shape.model.lora ? is_adapter(shape, info) : !shape.freeze.freezes(info);
 }
-// What has fp32 values beside the weights' file. With adapters the other weights are those of train.init_from.
+// What has fp32 values beside the weights' file. With adapters the other weights are those of
+// train.init_from.
 bool has_master(const RunShape& shape, const ParamInfo& info) {
   return !shape.model.lora || is_adapter(shape, info);
 }
@@ -53,8 +54,8 @@ TensorFile optimizer_file(const RunShape& shape, DType weights) {
   return file;
 }
 
-// All that a checkpoint holds of the parameters, in the order in which it is written. The rank that writes and
-// those that send it their parts walk this list.
+// All that a checkpoint holds of the parameters, in the order in which it is written. The rank that writes
+// and those that send it their parts walk this list.
 std::vector<TensorFile> tensor_files(const RunShape& shape, DType weights) {
   std::vector<TensorFile> files{{kWeightsFile, weights, {{"", kMaster, is_weight}}},
                                 optimizer_file(shape, weights)};
@@ -68,8 +69,8 @@ struct FoundValues {
   Tensor values, bucket;
 };
 
-// Visits the parameters of a file, section by section and bucket by bucket. Every rank calls it for every file,
-// in their order: each bucket is gathered from all of them.
+// Visits the parameters of a file, section by section and bucket by bucket. Every rank calls it for every
+// file, in their order: each bucket is gathered from all of them.
 void for_each_value(TrainState& state, const TensorFile& file,
                     const std::function<void(const FoundValues&)>& visit) {
   const ParamLayout& layout = state.optimizer().layout();
