@@ -11,21 +11,21 @@ AttentionKind prefill_kind(AttentionKind kind) {
   return kind == AttentionKind::kCudnn ? AttentionKind::kFlash : kind;
 }
 
-std::vector<DecodeOp> operations_of(const Stream& stream, const DecodeStep& step) {
+void add_operations(const Stream& stream, DecodeStep& step) {
   const Model& model = step.model;
   const Saved& saved = step.saved;
   const ActiveDropout no_dropout;
   const Pass pass{.stream = stream, .model = model, .batch = step.batch, .dropout = no_dropout};
   DecodeBuilder builder;
   builder.embed({.tokens = step.batch.tokens,
-                 .token_table = model.params.token_table,
-                 .position_table = model.params.position_table,
+                 .token_table = step.tables->token_table,
+                 .position_table = step.tables->position_table,
                  .y = by_sequence(model, saved.embedded),
                  .starts = step.batch.cache->starts});
   for (size_t l = 0; l < saved.blocks.size(); ++l) decode_stages(Block(pass, saved, l), builder);
-  builder.add(decode_logits(model, saved, step.logits), DecodeBuilder::Reads::kResidual,
-              DecodeBuilder::kLogits);
-  return builder.take();
+  builder.add(decode_logits({.model = model, .weights = *step.head, .saved = saved, .logits = step.logits}),
+              DecodeBuilder::Reads::kResidual, DecodeBuilder::kLogits);
+  step.operations = builder.take();
 }
 
 }  // namespace
@@ -74,11 +74,15 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
                   .batch = {.tokens = tensors.tokens, .targets = {}, .cache = &tensors.cache},
                   .saved = tensors.saved,
                   .logits = tensors.logits};
-  if (step.model.config.lora) {
+  const Model& model = step.model;
+  step.tables = model.lease_tables();
+  for (size_t l = 0; l < step.saved.blocks.size(); ++l) step.blocks.push_back(model.lease_block(l));
+  step.head = model.lease_head();
+  if (model.config.lora) {
     step.why_separate_kernels = "LoRA adapters";
     return step;
   }
-  step.operations = operations_of(stream, step);
+  add_operations(stream, step);
   const DeviceTraits& device = stream.backend().traits();
   step.why_separate_kernels =
       tensors.separate_kernels ? "as asked for" : why_not_one_kernel(step.operations, device);

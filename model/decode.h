@@ -44,6 +44,10 @@ struct DecodeStep {
   Saved saved;  // of allocate_saved() with Keep::nothing()
   Tensor logits;
   std::vector<DecodeOp> operations = {};  // none with LoRA
+  // Of all weights: operations hold views of them, and a step in a graph leases nothing more.
+  WeightLease<TableParams> tables = {};
+  std::vector<WeightLease<BlockParams>> blocks = {};
+  WeightLease<HeadParams> head = {};
   Tensor memory = {};                     // of FusedDecodeStep, where the device computes them as one kernel
   std::string why_separate_kernels = {};  // why it does not: "head dim 160: more than 128"
 };

@@ -5,7 +5,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
-#include "model/stages.h"
 
 namespace tessera {
 namespace {
@@ -25,33 +24,14 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
                      config.head ? "the logits" : "", name_of(config.scaling));
 }
 
-void Fp8::find_layers(const Model& model) {
-  const int64_t layers = model.config.layers;
-  fp8_.blocks.resize(static_cast<size_t>(layers));
-  for (int64_t l = 0; l < layers; ++l) {
-    if (!config_.has_block(l, layers)) continue;
-    const auto at = static_cast<size_t>(l);
-    const BlockSpec spec = block_spec(model.config, at);
-    for (const StageRow* row : stages_of(spec)) {
-      if (!row->linear) continue;
-      const StageRow *before = stage_before(spec, row->stage), *after = stage_after(spec, row->stage);
-      layers_.push_back({.name = fmt::format("blocks.{}.{}", l, row->linear.name),
-                         .number = l,
-                         .weight = row->linear.weights(model.params.blocks[at]).weight,
-                         .fp8 = &fp8_.blocks[at][static_cast<size_t>(row->stage)],
-                         .gemm_writes_x = before && before->linear && offers_of(*before, spec).fp8_y,
-                         .gemm_writes_dy = after && after->linear && offers_of(*after, spec).fp8_dx});
-    }
-  }
-  if (config_ && config_.head)
+Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
+  fp8_.blocks.resize(static_cast<size_t>(model.layers));
+  for (const Fp8Place& place : run.places)
     layers_.push_back(
-        {.name = "head", .number = layers, .weight = model.params.classifier(), .fp8 = &fp8_.head});
-}
-
-Fp8::Fp8(Arena& arena, Model& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
-  find_layers(model);
+        {place, place.number == model.layers
+                    ? &fp8_.head
+                    : &fp8_.blocks[static_cast<size_t>(place.number)][static_cast<size_t>(place.stage)]});
   if (layers_.empty()) return;
-  model.fp8 = &fp8_;
   const auto S = std::ssize(layers_);
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
     return arena.alloc(MemoryTag::kWeights, name, dtype, shape);
@@ -63,7 +43,7 @@ Fp8::Fp8(Arena& arena, Model& model, const Fp8Run& run) : config_(run.config), r
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0;
   for (const Layer& layer : layers_) {
-    const int64_t rows = layer.number == model.config.layers ? run.logit_rows : run.rows;
+    const int64_t rows = layer.number == model.layers ? run.logit_rows : run.rows;
     int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
     for_x = std::max(for_x, rows * layer.weight.shape[1]);
     int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "model/config.h"
 #include "model/fp8_config.h"
-#include "model/model.h"
+#include "model/fp8_linear.h"
 
 namespace tessera {
 
@@ -24,8 +25,19 @@ using Fp8Scales = std::map<std::string, Fp8Exponents>;
 // "blocks 1 to 10 of 12; delayed scales"
 std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
+// A linear layer that is multiplied in FP8. All of a model: fp8_places.h
+struct Fp8Place {
+  std::string name;  // "blocks.1.mlp.expand", "head"
+  int64_t number;    // of the block; L: the head
+  Stage stage;       // of the block; not of the head
+  Tensor weight;
+  // Whether x or dy is written by the GEMM of another layer, which reads its own operand at the same time
+  bool gemm_writes_x = false, gemm_writes_dy = false;
+};
+
 struct Fp8Run {
   Fp8Config config;
+  std::vector<Fp8Place> places;
   int64_t rows;        // of a micro-batch, N
   int64_t logit_rows;  // of its logits that are in memory at a time
   int64_t rank = 0, ranks = 1;
@@ -33,11 +45,12 @@ struct Fp8Run {
 
 class Fp8 {
  public:
-  // Allocates, and sets model.fp8, which is valid while this lives. The model's weights must outlive it.
-  Fp8(Arena& arena, Model& model, const Fp8Run& run);
+  // Allocates; nothing where the run has no such layer. The weights must outlive it.
+  Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run);
   Fp8(const Fp8&) = delete;
 
   explicit operator bool() const { return !layers_.empty(); }
+  const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
 
   void begin_step(const Stream& stream);
   // Of a block, or of the head: L. Before the first GEMM with it in a step.
@@ -56,15 +69,9 @@ class Fp8 {
   void set_scales(const Stream& stream, const Fp8Scales& scales);
 
  private:
-  struct Layer {
-    std::string name;
-    int64_t number;  // of the block; L: the head
-    Tensor weight;
+  struct Layer : Fp8Place {
     Fp8Linear* fp8;  // of fp8_
-    // Whether x or dy is written by the GEMM of another layer, see Fp8::Fp8
-    bool gemm_writes_x = false, gemm_writes_dy = false;
   };
-  void find_layers(const Model& model);
 
   Fp8Config config_;
   Fp8Layers fp8_;

@@ -7,10 +7,10 @@
 namespace tessera {
 namespace {
 
-Norm final_norm(const Model& model, const Saved& saved) {
+Norm final_norm(const Model& model, const HeadParams& weights, const Saved& saved) {
   return {.kind = model.config.norm,
           .epsilon = model.config.norm_epsilon,
-          .weights = model.params.norm,
+          .weights = weights.norm,
           .saved = saved.norm,
           .x = saved.block_input(saved.blocks.size())};
 }
@@ -31,15 +31,16 @@ Fp8Output logits_x(const Model& model, const Tensor& norm) {
 struct Rows {
   Tensor x;       // of the final norm: its place gets its gradient
   Tensor logits;  // memory for them
-  Tensor d;       // memory like x, where the pass has gradients
+  Tensor weight;  // the classifier
+  Tensor d;       // memory like x, of a fused head
   Tensor targets, losses, gradient_scale;
-  Tensor dweight;  // none: the classifier is frozen, or the pass has no gradients
-  bool accumulate;
+  Tensor dweight;  // none: the classifier is frozen, or the head is not trained
+  bool trains, accumulate;
 };
 
 void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
   Arena::Scope scope(arena);
-  const Tensor &e = rows.logits, &weight = pass.model.params.classifier();
+  const Tensor& e = rows.logits;
   const int64_t N = rows.x.shape[0];
   const auto take = [&](const char* name, const Shape& shape) {
     return arena.alloc(MemoryTag::kActivations, name, DType::kF32, shape);
@@ -47,7 +48,7 @@ void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
   const int64_t parts = (e.shape[1] + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns;
   const Tensor factors = take("factors of the loss", {2, N}), sums = take("sums of exponentials", {parts, N});
   pass.stream.run(HeadLoss{.x = rows.x,
-                           .weight = weight,
+                           .weight = rows.weight,
                            .targets = rows.targets,
                            .gradient_scale = rows.gradient_scale,
                            .vocab_size = pass.model.config.vocab_size,
@@ -58,7 +59,7 @@ void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
                            .sums = sums});
   pass.stream.run(LinearBackward{.dy = e,
                                  .x = rows.d,
-                                 .weight = weight,
+                                 .weight = rows.weight,
                                  .dx = rows.d,
                                  .dweight = rows.dweight,
                                  .accumulate = rows.accumulate});
@@ -66,27 +67,32 @@ void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
                                .product = rows.d,
                                .targets = rows.targets,
                                .factors = factors,
-                               .weight = weight,
+                               .weight = rows.weight,
                                .dweight = rows.dweight});
+}
+
+void run_logits(const Stream& stream, const Model& model, LinearForward gemm) {
+  quantise_operands(stream, model.fp8_of_head(), gemm);
+  stream.run(gemm);
 }
 
 void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
   const Model& model = pass.model;
   const Fp8Linear& fp8 = model.fp8_of_head();
-  logits_forward(pass.stream, {.model = model, .rows = rows.x, .logits = rows.logits, .fp8_rows = fp8_x});
+  run_logits(pass.stream, model, {.x = rows.x, .weight = rows.weight, .y = rows.logits, .fp8_x = fp8_x});
   // In FP8 they take the place of x in FP8, which nothing reads any more.
-  const Fp8Output dy = pass.grads ? fp8.dy_output(rows.logits) : Fp8Output{};
+  const Fp8Output dy = rows.trains ? fp8.dy_output(rows.logits) : Fp8Output{};
   pass.stream.run(CrossEntropy{.logits = rows.logits,
                                .targets = rows.targets,
                                .losses = rows.losses,
                                .vocab_size = model.config.vocab_size,
-                               .want_gradient = pass.grads != nullptr,
+                               .want_gradient = rows.trains,
                                .gradient_scale = rows.gradient_scale,
                                .fp8_dlogits = dy});
-  if (!pass.grads) return;
+  if (!rows.trains) return;
   LinearBackward gemm{.dy = rows.logits,
                       .x = rows.x,
-                      .weight = model.params.classifier(),
+                      .weight = rows.weight,
                       .dx = rows.x,
                       .dweight = rows.dweight,
                       .fp8_dy = dy.y,
@@ -98,30 +104,30 @@ void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
 }  // namespace
 
 void final_norm_forward(const Pass& pass, const Saved& saved) {
-  norm_forward(pass.stream, final_norm(pass.model, saved), logits_x(pass.model, saved.norm.y));
+  const WeightLease<HeadParams> weights = pass.model.lease_head();
+  norm_forward(pass.stream, final_norm(pass.model, *weights, saved), logits_x(pass.model, saved.norm.y));
 }
 
 void logits_forward(const Stream& stream, const Logits& logits) {
-  const Model& model = logits.model;
-  LinearForward gemm{
-      .x = logits.rows, .weight = model.params.classifier(), .y = logits.logits, .fp8_x = logits.fp8_rows};
-  quantise_operands(stream, model.fp8_of_head(), gemm);
-  stream.run(gemm);
+  const WeightLease<HeadParams> weights = logits.model.lease_head();
+  run_logits(stream, logits.model, {.x = logits.rows, .weight = weights->classifier(), .y = logits.logits});
 }
 
-FusedLinear decode_logits(const Model& model, const Saved& saved, const Tensor& logits) {
+FusedLinear decode_logits(const DecodeLogits& step) {
+  const Saved& saved = step.saved;
   FusedLinear linear{
-      .x = saved.block_input(saved.blocks.size()), .weight = model.params.classifier(), .y = logits};
-  put_norm_in(final_norm(model, saved), linear);
+      .x = saved.block_input(saved.blocks.size()), .weight = step.weights.classifier(), .y = step.logits};
+  put_norm_in(final_norm(step.model, step.weights, saved), linear);
   return linear;
 }
 
 void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   const Model& model = pass.model;
   const Saved& saved = head.saved;
-  const Grads* grads = pass.grads;
+  const WeightLease<HeadParams> weights = model.lease_head();
+  const HeadParams* gradients = head.gradients;
   const int64_t N = saved.norm.y.shape[0];
-  const Tensor dweight = !grads ? Tensor{} : model.config.tied ? grads->token_table : grads->head_weight;
+  const Tensor dweight = gradients ? gradients->classifier() : Tensor{};
   const bool fused = model.fused_head && dweight && !model.fp8_of_head();
   {
     Arena::Scope scope(arena);
@@ -132,19 +138,21 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
       const int64_t count = std::min(chunk, N - first);
       const Rows rows{.x = saved.norm.y.rows(first, count),
                       .logits = all_logits.rows(0, count),
+                      .weight = weights->classifier(),
                       .d = fused ? head.d.rows(first, count) : Tensor{},
                       .targets = pass.batch.targets.view({N}).rows(first, count),
                       .losses = head.losses.rows(first, count),
                       .gradient_scale = head.gradient_scale,
                       .dweight = dweight,
+                      .trains = gradients != nullptr,
                       .accumulate = pass.accumulate || first > 0};
       fused ? fused_head(arena, pass, rows) : plain_head(pass, rows, logits_x(model, saved.norm.y).y);
     }
   }
-  if (!grads) return;
-  const Handover below = below_final_norm(pass);
-  norm_backward(pass.stream, final_norm(model, saved),
-                {.gradients = grads->norm,
+  if (!gradients) return;
+  const Handover below = to_block_below(pass, saved.blocks.size(), head.below);
+  norm_backward(pass.stream, final_norm(model, *weights, saved),
+                {.gradients = gradients->norm,
                  .dx = head.d,
                  .dx_sum = below.bias,
                  .fp8_dx = below.dy(head.d),

@@ -12,17 +12,24 @@ void final_norm_forward(const Pass& pass, const Saved& saved);
 struct Logits {
   const Model& model;
   Tensor rows, logits;
-  Fp8Matrix fp8_rows = {};  // the rows in FP8, where they have been rounded
 };
 void logits_forward(const Stream& stream, const Logits& logits);
 // The logits of a decode step, with the final norm in them
-FusedLinear decode_logits(const Model& model, const Saved& saved, const Tensor& logits);
+struct DecodeLogits {
+  const Model& model;
+  const HeadParams& weights;  // of a lease of the model's
+  const Saved& saved;
+  Tensor logits;
+};
+FusedLinear decode_logits(const DecodeLogits& step);
 
 struct HeadLosses {
   const Saved& saved;
   Tensor losses;  // [N] fp32, 0 where there is no target
-  // Where the pass has gradients: [1] fp32, and [N, C], which gets the gradient of the last block's output.
-  // saved.norm.y is then overwritten by its gradient.
+  // In training: the gradients of the head, and of the last block, if there is one; [1] fp32; and [N, C],
+  // which gets the gradient of the last block's output. saved.norm.y is then overwritten by its gradient.
+  const HeadParams* gradients = nullptr;
+  const BlockParams* below = nullptr;
   Tensor gradient_scale = {}, d = {};
 };
 void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head);

@@ -4,9 +4,8 @@
 #include "kernels/stream.h"
 #include "model/attention_plans.h"
 #include "model/dropout.h"
-#include "model/fp8_linear.h"
 #include "model/keep.h"
-#include "model/params.h"
+#include "model/param_store.h"
 
 namespace tessera {
 
@@ -20,16 +19,23 @@ struct Batch {
 // Everything that stays the same from step to step
 struct Model {
   ModelConfig config;
-  Params params;             // dtype of the activations too
+  ParamStore* params;        // dtype of the activations too
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
   int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
   bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
-  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: see fp8.h
+  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
 
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
   const Fp8Linear& fp8_of_head() const;
+
+  // The weights that a pass reads, for as long as it does
+  WeightLease<TableParams> lease_tables() const { return params->lease_tables(); }
+  WeightLease<BlockParams> lease_block(size_t layer) const {
+    return params->lease_block(layer, fp8 != nullptr);
+  }
+  WeightLease<HeadParams> lease_head() const { return params->lease_head(fp8 != nullptr); }
 };
 
 // Of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
@@ -40,8 +46,7 @@ struct Pass {
   const Model& model;
   const Batch& batch;
   const ActiveDropout& dropout;
-  const Grads* grads = nullptr;  // where a backward follows
-  bool accumulate = true;        // gradients of parameters; else they are overwritten
+  bool accumulate = true;  // gradients of parameters; else they are overwritten
 };
 
 // [N, C] as [B, T, C]

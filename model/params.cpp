@@ -78,6 +78,7 @@ Params ParamLayout::params(const ModelConfig& config, std::vector<Tensor> all) c
   params.blocks.resize(static_cast<size_t>(config.layers));
   auto place = places.begin();
   for_each_param(params, config, [&](const ParamInfo&, Tensor& tensor) { tensor = view(all, *place++); });
+  if (config.tied) params.tied_weight = params.token_table;
   params.buckets = std::move(all);
   return params;
 }
@@ -117,6 +118,7 @@ Grads ParamLayout::gradients(const ModelConfig& config, std::vector<Tensor> all,
     }
     ++place;
   });
+  if (config.tied) grads.tied_weight = grads.token_table;
   grads.buckets = std::move(all);
   return grads;
 }
@@ -137,12 +139,6 @@ std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_vi
                                           : arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype,
                                                         {bucket.trained / parts}));
   return buckets;
-}
-
-Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                       const ModelConfig& config, int64_t parts) {
-  const ParamLayout layout(config, parts);
-  return layout.params(config, allocate_buckets(arena, tag, kind, dtype, layout));
 }
 
 int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze) {

@@ -31,16 +31,22 @@ struct BlockParams {
   MlpWeights mlp;
 };
 
-struct Params {
+struct TableParams {
   Tensor token_table;     // [padded V, C]
   Tensor position_table;  // [context, C]; none unless positions are learned
-  std::vector<BlockParams> blocks;
+};
+
+struct HeadParams {
   NormWeights norm;
   Tensor head_weight;  // [padded V, C]; none if the logits use the token table
+  Tensor tied_weight;  // the token table, if they do
 
+  const Tensor& classifier() const { return head_weight ? head_weight : tied_weight; }
+};
+
+struct Params : TableParams, HeadParams {
+  std::vector<BlockParams> blocks;
   std::vector<Tensor> buckets;  // the tensors above are views of these: see ParamLayout
-
-  const Tensor& classifier() const { return head_weight ? head_weight : token_table; }
 };
 using Grads = Params;
 
@@ -126,8 +132,6 @@ std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_vi
 // One of `parts` parts of the trained elements of each; an empty tensor where there are none
 std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
                                      const ParamLayout& layout, int64_t parts = 1);
-Params allocate_params(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                       const ModelConfig& config, int64_t parts = 1);
 
 // Parameters of `config` that are frozen, and the FLOPs a token that they save: 2 for each, as the product
 // for its gradient is left out

@@ -436,27 +436,29 @@ Handover between(const Block& block, const StageRow& reader, Keep kept) {
   return {.fp8 = &block.pass.model.fp8_of(block.layer, reader.stage)};
 }
 
-Handover between(const Pass& pass, size_t layer, const StageRow& reader) {
-  if (!reader.linear) return {};
+Handover between(const Pass& pass, const DyReader& reader) {
+  const auto& [layer, gradients, row] = reader;
+  if (!row.linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
-  if (reader.dropout && pass.dropout.at(*reader.dropout, layer)) return {};
-  const BlockSpec spec = block_spec(pass.model.config, layer);
-  const StageRow* writer = stage_after(spec, reader.stage);
+  if (row.dropout && pass.dropout.at(*row.dropout, layer)) return {};
+  const ModelConfig& config = pass.model.config;
+  const BlockSpec spec = block_spec(config, layer);
+  const StageRow* writer = stage_after(spec, row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
   // between the two, and would then overwrite dy in FP8. The last block does not run again.
-  const bool overwritten = !writer && layer + 1 < pass.model.params.blocks.size() &&
+  const bool overwritten = !writer && static_cast<int64_t>(layer) + 1 < config.layers &&
                            recomputes_linear_layers(spec, pass.model.keep);
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
   Handover match;
-  if (offers.dx_sum) match.bias = reader.linear.weights(pass.grads->blocks[layer]).bias;
-  if (offers.fp8_dx && !overwritten) match.fp8 = &pass.model.fp8_of(layer, reader.stage);
+  if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
+  if (offers.fp8_dx && !overwritten) match.fp8 = &pass.model.fp8_of(layer, row.stage);
   return match;
 }
 
-Handover below_final_norm(const Pass& pass) {
-  const size_t layers = pass.model.params.blocks.size();
-  if (layers == 0) return {};
-  return between(pass, layers - 1, *stages_of(block_spec(pass.model.config, layers - 1)).back());
+Handover to_block_below(const Pass& pass, size_t layer, const BlockParams* gradients) {
+  if (!gradients) return {};
+  const StageRow& last = *stages_of(block_spec(pass.model.config, layer - 1)).back();
+  return between(pass, {.layer = layer - 1, .gradients = *gradients, .row = last});
 }
 
 Block::Block(const Pass& own, const Saved& saved, size_t number)
@@ -465,7 +467,8 @@ Block::Block(const Pass& own, const Saved& saved, size_t number)
       config(own.model.config),
       layer(number),
       spec(block_spec(own.model.config, number)),
-      w(own.model.params.blocks[number]),
+      lease(own.model.lease_block(number)),
+      w(*lease),
       s(saved.blocks[number]),
       x(saved.block_input(number)),
       attention_workspace(saved.attention_workspace) {}
@@ -508,15 +511,17 @@ void forward_stages(const Block& block, Keep kept) {
   }
 }
 
-void backward_stages(Arena& arena, const Block& b, const Tensor& d) {
+void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward) {
   Arena::Scope scope(arena);
   const Pass& pass = b.pass;
+  const BlockParams& gradients = *backward.gradients;
+  const Tensor& d = backward.d;
   const AttentionSaved& s = b.s.attention;
   const auto like = [&](const char* name, const Tensor& tensor) {
     return arena.alloc(MemoryTag::kActivations, name, d.dtype, tensor.shape);
   };
   const bool drops = b.dropout(DropoutKind::kMlpBranch) || b.dropout(DropoutKind::kAttentionBranch);
-  const BlockGradients g{.w = pass.grads->blocks[b.layer],
+  const BlockGradients g{.w = gradients,
                          .accumulate = pass.accumulate,
                          .d = d,
                          .branch = drops ? like("gradient of a residual branch", d) : d,
@@ -526,14 +531,14 @@ void backward_stages(Arena& arena, const Block& b, const Tensor& d) {
                              MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                              {(pass.model.attention.of(b.layer).backward_workspace_bytes + 3) / 4})};
   const std::span<const StageRow* const> rows = stages_of(b.spec);
-  for (size_t i = rows.size(); i-- > 0;) {
-    Handover to_reader;
-    if (i > 0)
-      to_reader = between(pass, b.layer, *rows[i - 1]);
-    else if (b.layer > 0)
-      to_reader = between(pass, b.layer - 1, *stages_of(block_spec(b.config, b.layer - 1)).back());
-    rows[i]->backward(b, g, {.to_reader = to_reader, .from_writer = between(pass, b.layer, *rows[i])});
-  }
+  const auto handed_to = [&](const StageRow& row) {
+    return between(pass, {.layer = b.layer, .gradients = gradients, .row = row});
+  };
+  for (size_t i = rows.size(); i-- > 0;)
+    rows[i]->backward(
+        b, g,
+        {.to_reader = i > 0 ? handed_to(*rows[i - 1]) : to_block_below(pass, b.layer, backward.below.get()),
+         .from_writer = handed_to(*rows[i])});
 }
 
 void decode_stages(const Block& block, DecodeBuilder& to) {

@@ -25,7 +25,7 @@
 
 namespace tessera {
 
-// A block in a pass
+// A block in a pass, with its weights on lease
 struct Block {
   Block(const Pass& pass, const Saved& saved, size_t layer);
 
@@ -34,7 +34,8 @@ struct Block {
   const ModelConfig& config;
   size_t layer;
   BlockSpec spec;
-  const BlockParams& w;
+  WeightLease<BlockParams> lease;
+  const BlockParams& w;  // of the lease
   const BlockSaved& s;
   const Tensor& x;  // [N, C]
   const Tensor& attention_workspace;
@@ -130,17 +131,28 @@ const StageRow* stage_after(const BlockSpec& spec, Stage stage);
 
 // Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing().
 void forward_stages(const Block& block, Keep kept);
-// All stages in reverse. `d` is the gradient of residual_out on entry, of x on return.
-void backward_stages(Arena& arena, const Block& block, const Tensor& d);
+// All stages in reverse
+struct BlockBackward {
+  const GradientScope<BlockParams>& gradients;
+  const GradientScope<BlockParams>& below;  // of the block below; a scope of nothing: there is none
+  Tensor d;                                 // the gradient of residual_out on entry, of x on return
+};
+void backward_stages(Arena& arena, const Block& block, const BlockBackward& backward);
 // The operations of a block of a decode step. Without adapters: they stand between a GEMM and its activation.
 void decode_stages(const Block& block, DecodeBuilder& to);
 
 // Between the stage that writes x and `reader`, in a forward that runs all stages but those of `kept`
 Handover between(const Block& block, const StageRow& reader, Keep kept);
-// Between the stage that writes dy and `reader`, in a backward
-Handover between(const Pass& pass, size_t layer, const StageRow& reader);
-// Of the final norm, whose dx is the dy of the last stage of the last block
-Handover below_final_norm(const Pass& pass);
+// Between the stage that writes dy and its reader, in a backward
+struct DyReader {
+  size_t layer;
+  const BlockParams& gradients;  // of the block
+  const StageRow& row;
+};
+Handover between(const Pass& pass, const DyReader& reader);
+// To the last stage of the block below a block, or below the final norm, layer L: its dy is their dx.
+// `gradients`: of the block below; null: there is none
+Handover to_block_below(const Pass& pass, size_t layer, const BlockParams* gradients);
 
 // Calls visit(stage, info, tensor) for every saved tensor of a block.
 void visit_block_saved(BlockSaved& block, const SavedShape& shape,

@@ -6,21 +6,11 @@
 // allocate_saved(), whose tensors live as long as the caller's Scope.
 #pragma once
 
-#include <functional>
-
 #include "model/head.h"
 #include "model/model.h"
 #include "model/saved.h"
 
 namespace tessera {
-
-// Called with a layer: a block, -1 for the embeddings, L for the final norm.
-using OnLayer = std::function<void(int64_t layer)>;
-
-struct LayerHooks {
-  OnLayer before_forward = {};  // before the weights of the layer are first read
-  OnLayer after_backward = {};  // after the last gradient of the layer
-};
 
 // Fills `saved`; saved.norm.y [N, C] is what the logits are computed from.
 struct ForwardOf {
@@ -28,7 +18,6 @@ struct ForwardOf {
   const Batch& batch;
   const Saved& saved;
   ActiveDropout dropout = {};
-  OnLayer before_layer = {};
 };
 void forward(const Stream& stream, const ForwardOf& of);
 
@@ -41,17 +30,15 @@ struct EvaluateBatch {
 void evaluate_batch(const Stream& stream, Arena& arena, const EvaluateBatch& evaluated);
 
 // Forward and backward of one micro-batch: losses [N], and the gradients of their sum, times gradient_scale
-// ([1] fp32), added to `grads`; or without `accumulate` in their place, whatever they were before. What no
-// backward writes stays as it is: the gaps between parameters, and gradients that are always 0. So `grads`
-// begin as zeros.
+// ([1] fp32), added to those of the store; or without `accumulate` in their place, whatever they were before.
+// What no backward writes stays as it is: the gaps between parameters, and gradients that are always 0. So
+// gradients begin as zeros. Their scopes end in the order of the backward: head, last block to first, tables.
 // With dropout, the losses are those of what it keeps.
 struct TrainBatch {
   const Model& model;
   const Batch& batch;
   Tensor gradient_scale, losses;
-  const Grads& grads;
   ActiveDropout dropout = {};
-  LayerHooks hooks = {};
   bool accumulate = true;
 };
 void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained);

@@ -76,7 +76,7 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
 // The bytes of all weights of this rank, as the forward reads them.
 inline std::string weight_bytes(TrainState& state) {
   std::string bytes;
-  for (const Tensor& bucket : state.model().params.buckets) {
+  for (const Tensor& bucket : state.store().weights().buckets) {
     HostTensors make;
     const Tensor host = make.poisoned({bucket.numel()});
     state.stream().run(Copy{bucket, host});

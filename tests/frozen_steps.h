@@ -48,7 +48,7 @@ inline FrozenSteps frozen_steps(const DeviceTraits& device, const ModelConfig& m
     });
     return found;
   };
-  result.before = all(state.model().params);
+  result.before = all(state.store().weights());
   for (int i = 0; i < steps; ++i) {
     std::vector<int32_t> tokens, targets;
     for (int t = 0; t < 32; ++t) tokens.push_back(t * 7 % 13), targets.push_back((t * 7 + 3) % 13);
@@ -58,7 +58,7 @@ inline FrozenSteps frozen_steps(const DeviceTraits& device, const ModelConfig& m
     result.norm = norm;
     result.first_gradients = all(state.grads());
   }
-  result.after = all(state.model().params);
+  result.after = all(state.store().weights());
   return result;
 }
 

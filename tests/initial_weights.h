@@ -33,16 +33,16 @@ inline void expect_initial_weights(const DeviceTraits& device, DType dtype) {
     state.stream().synchronize();
     return values;
   };
-  const Optimizer& optimizer = state.optimizer();
   std::vector<Tensor> masters;
-  for (size_t b = 0; b < optimizer.layout().buckets.size(); ++b) masters.push_back(optimizer.kept(kMaster, b));
-  for (const ParamPlace& place : optimizer.layout().places) {
+  for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
+    masters.push_back(state.store().kept(kMaster, b));
+  for (const ParamPlace& place : state.store().layout().places) {
     const std::vector<float>& values = wanted.at(place.info.name);
     std::vector<float> rounded = values;
     for (float& value : rounded)
       if (dtype == DType::kBF16) value = float_from_bf16(bf16_from_float(value));
-    EXPECT_EQ(on_host(state.session().weight(place)), rounded) << place.info.name;
-    EXPECT_EQ(on_host(optimizer.layout().view(masters, place)), values) << place.info.name;
+    EXPECT_EQ(on_host(state.store().weight(place)), rounded) << place.info.name;
+    EXPECT_EQ(on_host(state.store().layout().view(masters, place)), values) << place.info.name;
   }
   // Adapters alone: the rest is left to be loaded.
   shape.model.lora = {.rank = 2, .alpha = 4};

@@ -39,9 +39,9 @@ struct LoraSteps {
   // B is 0 at first, and A then has no gradient.
   void set_b() {
     HostTensors make;
-    for (const ParamPlace& place : state.optimizer().layout().places)
+    for (const ParamPlace& place : state.store().layout().places)
       if (place.info.adapter == AdapterMatrix::kB)
-        state.writer()(place, make.normal(place.info.shape, 0.1));
+        state.store().writer()(place, make.normal(place.info.shape, 0.1));
   }
   TrainState::StepResult step(int number) {
     const RunShape& shape = state.shape();
@@ -52,7 +52,7 @@ struct LoraSteps {
     return state.finish_step();
   }
   std::vector<NamedTensor> weights(HostTensors& make) {
-    return on_host(state.stream(), state.model().params, state.shape().model, make);
+    return on_host(state.stream(), state.store().weights(), state.shape().model, make);
   }
 };
 
@@ -98,14 +98,14 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
   HostTensors make;
   LoraSteps adapted(device, lora_shape(model, dtype)), whole(device, lora_shape(model.base(), dtype));
   adapted.set_b();
-  const ParamLayout& layout = adapted.state.optimizer().layout();
+  const ParamLayout& layout = adapted.state.store().layout();
   const std::vector<NamedTensor> before = adapted.weights(make);
-  for (const ParamPlace& place : whole.state.optimizer().layout().places) {
+  for (const ParamPlace& place : whole.state.store().layout().places) {
     const Tensor weight = make.empty(place.info.shape);
     std::copy_n(before[place.index].tensor.as<float>(), weight.numel(), weight.as<float>());
     if (const auto of = adapter_of(layout, place.info.name))
       add_adapter(weight, before[of->a].tensor, before[of->b].tensor, of->layers, model.lora.scale());
-    whole.state.writer()(place, weight);
+    whole.state.store().writer()(place, weight);
   }
   const TrainState::StepResult one = adapted.step(1), all = whole.step(1);
   EXPECT_NEAR(one.loss, all.loss, loss_tolerance * all.loss);

@@ -115,7 +115,7 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   }
   const auto after = tensors.entries().lower_bound("after.");
   if (after != tensors.entries().end() && after->first.starts_with("after."))
-    errors.weights = compare(state.optimizer().masters(), "after.", errors.worst_weight);
+    errors.weights = compare(state.store().masters(), "after.", errors.worst_weight);
   return errors;
 }
 

@@ -58,7 +58,7 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
     result.grad_norms.push_back(r.grad_norm);
     if (i == 0) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(state.stream(), state.optimizer().masters(), shape.model, make);
+  result.weights = on_host(state.stream(), state.store().masters(), shape.model, make);
   return result;
 }
 
@@ -86,9 +86,9 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
   state.session().evaluate({.tokens = batch, .targets = batch}, shape.micro_batch);
   Decoder(state.session(), {.capacity = std::ssize(prompt)}).start(0, prompt, 0);
-  for (const std::string& name : state.optimizer().names())
-    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
-      state.with_whole(name, b, [](const Tensor&) {});
+  for (const std::string& name : state.store().kept_names())
+    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
+      state.store().with_whole(name, b, [](const Tensor&) {});
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
   EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
   EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());

@@ -17,9 +17,9 @@ class DecodeOnCuda : public CudaTest {
         : on_cpu(cpu, host, {.model = model, .batch = 1, .sequence_length = model.context}),
           on_cuda(cuda, device,
                   {.model = model, .batch = 1, .sequence_length = model.context, .dtype = dtype}) {
-      const ParamSink to_cpu = on_cpu.writer(), to_cuda = on_cuda.writer();
+      const ParamSink to_cpu = on_cpu.store().writer(), to_cuda = on_cuda.store().writer();
       std::mt19937_64 random(11);
-      for (const ParamPlace& place : on_cpu.layout().places) {
+      for (const ParamPlace& place : on_cpu.store().layout().places) {
         Arena::Scope scope(host);
         const Tensor values = host.alloc(MemoryTag::kData, "values", DType::kF32, place.info.shape);
         std::normal_distribution<float> normal(place.info.init == Init::kOne ? 1.0f : 0.0f, spread);
@@ -358,15 +358,18 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
     const Model one = decoding(pair.on_cuda.model(), cache, stream.backend().traits());
     const Tensor tokens = arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {1, 1}),
                  logits = arena.alloc(MemoryTag::kData, "logits", DType::kBF16, {1, model.padded_vocab()});
-    const DecodeStep step = prepare_decode(stream, arena,
-                                           {.model = one,
-                                            .cache = cache,
-                                            .tokens = tokens,
-                                            .saved = allocate_saved(arena, one, Keep::nothing()),
-                                            .logits = logits});
+    const Saved saved = allocate_saved(arena, one, Keep::nothing());
+    const auto prepared = [&](bool separate_kernels) {
+      return prepare_decode(stream, arena,
+                            {.model = one,
+                             .cache = cache,
+                             .tokens = tokens,
+                             .saved = saved,
+                             .logits = logits,
+                             .separate_kernels = separate_kernels});
+    };
+    const DecodeStep step = prepared(false), one_by_one = prepared(true);
     ASSERT_TRUE(step.memory);
-    DecodeStep one_by_one = step;
-    one_by_one.memory = {};
     // Behind the text a cache holds what was there before
     const auto set_rows = [&](int64_t first, int64_t count, float spread, float centre) {
       for (const KvCache::Layer& layer : cache.layers)

@@ -173,11 +173,10 @@ std::vector<Variant> stepped_models() {
 struct Step {
   Step(Backend& backend, Arena& arena, const ModelConfig& config, DType dtype, int64_t slots)
       : stream(backend, arena.alloc(MemoryTag::kWorkspace, "workspace", DType::kF32, {1 << 16})),
-        layout(config, 1),
-        buckets(allocate_buckets(arena, MemoryTag::kWeights, "weights", dtype, layout)),
+        store(stream, arena, {.model = config, .dtype = dtype}),
         cache(allocate_kv_cache(arena, config, dtype, slots, config.context)),
         one(decoding({.config = config,
-                      .params = layout.params(config, buckets),
+                      .params = &store,
                       .attention = AttentionPlan{.dtype = dtype},
                       .angles = allocate_angles(stream, arena, config, config.context)},
                      cache, backend.traits())),
@@ -190,8 +189,7 @@ struct Step {
                              .saved = allocate_saved(arena, one, Keep::nothing()),
                              .logits = logits})) {}
   Stream stream;
-  ParamLayout layout;
-  std::vector<Tensor> buckets;
+  ParamStore store;
   KvCache cache;
   Model one;
   Tensor tokens, logits;
@@ -215,7 +213,7 @@ TEST(FusedDecodeStep, InstructionsComputeWhatTheOperationsDo) {
       Arena arena = Arena::host();
       Step of(*cpu, arena, model, DType::kF32, 1);
       HostTensors make;
-      for (const Tensor& bucket : of.buckets)
+      for (const Tensor& bucket : of.store.weights().buckets)
         std::ranges::copy(values_of(make.normal(bucket.shape, 0.2, 0.1)), bucket.as<float>());
       for (const KvCache::Layer& layer : of.cache.layers)
         for (const Tensor& t : {layer.k, layer.v})

@@ -15,30 +15,29 @@ struct LoudModel {
 
   // `document_lengths` of each sequence; none: every sequence is one document.
   LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
-      : model{.config = config,
-              .params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, config),
-              .attention =
-                  choose_attention({.kind = attention,
-                                    .shape = {.batch = kBatch,
-                                              .tokens = kTokens,
-                                              .heads = config.heads,
-                                              .head_dim = config.head_dim,
-                                              .mask = {/*is_causal=*/true, !document_lengths.empty()},
-                                              .kv_heads = config.kv_heads},
-                                    .dtype = DType::kF32,
-                                    .device = {},
-                                    .dropout = config.dropout.attention > 0}),
-              .angles = allocate_angles(cpu, arena, config, kTokens)},
-        grads(allocate_params(arena, MemoryTag::kGradients, "gradients", DType::kF32, config)),
+      : store(cpu, arena, {.model = config}),
+        model{
+            .config = config,
+            .params = &store,
+            .attention = choose_attention({.kind = attention,
+                                           .shape = {.batch = kBatch,
+                                                     .tokens = kTokens,
+                                                     .heads = config.heads,
+                                                     .head_dim = config.head_dim,
+                                                     .mask = {/*is_causal=*/true, !document_lengths.empty()},
+                                                     .kv_heads = config.kv_heads},
+                                           .dtype = DType::kF32,
+                                           .device = {},
+                                           .dropout = config.dropout.attention > 0}),
+            .angles = allocate_angles(cpu, arena, config, kTokens)},
         reference(config) {
     if (!document_lengths.empty()) documents = documents_tensor(make, document_lengths);
     for (const std::vector<int64_t>& sequence : document_lengths)
       lengths.insert(lengths.end(), sequence.begin(), sequence.end());
     if (lengths.empty()) lengths.assign(kBatch, kTokens);
     reference.dropout = {.probabilities = config.dropout, .key = dropout_key(1337, 4), .first_sequence = 6};
-    for (const Params* params : {&model.params, &grads})
-      for (const Tensor& bucket : params->buckets) cpu.run(FillZero{bucket});
-    for_each_param(model.params, config, [&](const ParamInfo& info, const Tensor& tensor) {
+    store.prepare_training({});
+    for_each_param(store.weights(), config, [&](const ParamInfo& info, const Tensor& tensor) {
       const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
       const Tensor values = make.normal(info.shape, 0.3, info.init == Init::kOne ? 1 : 0);
       std::memcpy(tensor.data, values.data, static_cast<size_t>(filled) * sizeof(float));
@@ -49,12 +48,12 @@ struct LoudModel {
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
     const auto count = static_cast<float>(counted(ids(targets)));
+    store.begin_micro_step(/*last=*/true);
     train_batch(cpu, arena,
                 {.model = model,
                  .batch = {tokens, targets, documents},
                  .gradient_scale = make.scalar(1 / count),
                  .losses = losses,
-                 .grads = grads,
                  .dropout = reference.dropout});
     double sum = 0;
     for (const float loss : floats(losses)) sum += static_cast<double>(loss);
@@ -64,14 +63,14 @@ struct LoudModel {
   static std::span<int32_t> ids(const Tensor& t) { return {t.as<int32_t>(), static_cast<size_t>(t.numel())}; }
 
   Tensor gradient(const ParamPlace& place) const {
-    return ParamLayout(model.config, 1).view(grads.buckets, place);
+    return store.layout().view(store.gradients().buckets, place);
   }
 
   HostTensors make;
   Arena arena = Arena::host();
   CpuStream cpu;
+  ParamStore store;
   Model model;
-  Grads grads;
   ReferenceModel reference;
   Tensor documents;
   std::vector<int64_t> lengths;  // of all documents

@@ -18,7 +18,9 @@ RunShape tiny_shape(AttentionKind attention = AttentionKind::kFlash) {
 
 TEST(Parameters, EveryOneHasAPlaceAndTheCountIsRight) {
   Arena arena = Arena::plan(Device::kCpu);
-  const Params params = allocate_params(arena, MemoryTag::kWeights, "weights", DType::kF32, kTiny);
+  const ParamLayout layout(kTiny, 1);
+  const Params params =
+      layout.params(kTiny, allocate_buckets(arena, MemoryTag::kWeights, "weights", DType::kF32, layout));
   int64_t count = 0;
   std::set<std::string> names;
   for_each_param(params, kTiny, [&](const ParamInfo& info, const Tensor& tensor) {
@@ -76,8 +78,9 @@ TEST(Parameters, InitialWeightsFollowGpt2AndTheSeed) {
                    std::memcpy(layout.view(params.buckets, place).data, values.data, values.bytes());
                  }});
   };
-  const Params a = allocate_params(arena, MemoryTag::kWeights, "a", DType::kF32, kTiny);
-  const Params b = allocate_params(arena, MemoryTag::kWeights, "b", DType::kF32, kTiny);
+  CpuStream cpu;
+  ParamStore of_a(cpu, arena, {.model = kTiny}), of_b(cpu, arena, {.model = kTiny});
+  const Params &a = of_a.weights(), &b = of_b.weights();
   initial(a, 7);
   initial(b, 7);
   EXPECT_EQ(relative_error(a.blocks[1].attention.qkv.weight, b.blocks[1].attention.qkv.weight), 0);

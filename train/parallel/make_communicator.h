@@ -4,7 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "train/parallel/communicator.h"
+#include "kernels/communicator.h"
+#include "train/parallel/ranks.h"
 
 namespace tessera {
 

@@ -5,8 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "train/parallel/communicator.h"
+#include "kernels/communicator.h"
 #include "train/parallel/mesh_shape.h"
+#include "train/parallel/ranks.h"
 
 namespace tessera {
 

@@ -2,7 +2,8 @@
 // what to install (no_gloo.cpp, no_nccl.cpp).
 #pragma once
 
-#include "train/parallel/communicator.h"
+#include "kernels/communicator.h"
+#include "train/parallel/ranks.h"
 
 namespace tessera {
 

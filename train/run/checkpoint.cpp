@@ -73,15 +73,15 @@ struct FoundValues {
 // file, in their order: each bucket is gathered from all of them.
 void for_each_value(TrainState& state, const TensorFile& file,
                     const std::function<void(const FoundValues&)>& visit) {
-  const ParamLayout& layout = state.optimizer().layout();
+  const ParamLayout& layout = state.store().layout();
   for (const Section& section : file.sections)
     for (size_t b = 0; b < layout.buckets.size(); ++b)
-      state.with_whole(section.values, b, [&](const Tensor& bucket) {
+      state.store().with_whole(section.values, b, [&](const Tensor& bucket) {
         for (const ParamPlace& place : layout.places)
           if (place.bucket == b && section.has(state.shape(), place.info))
             visit({.place = place,
                    .values = place.trained ? bucket.rows(place.first, place.info.shape.numel())
-                                           : layout.view(state.model().params.buckets, place),
+                                           : state.store().weight(place),
                    .bucket = bucket});
       });
 }
@@ -95,7 +95,7 @@ Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const T
 
 // Adds its adapter to a weight on the host, if it has one. Both are in the same bucket.
 void merge_adapter(TrainState& state, Arena& staging, const FoundValues& found, const Tensor& weight) {
-  const auto adapter = state.optimizer().layout().adapter_of(found.place);
+  const auto adapter = state.store().layout().adapter_of(found.place);
   if (!adapter) return;
   const auto matrix = [&](const ParamPlace& place) {
     return on_host(state, staging, place.info, found.bucket.rows(place.first, place.info.shape.numel()));
@@ -151,7 +151,7 @@ int64_t bytes_of_checkpoint(TrainState& state, DType dtype) {
   int64_t bytes = 0;
   for (const TensorFile& file : tensor_files(shape, dtype))
     for (const Section& section : file.sections)
-      for (const ParamPlace& place : state.optimizer().layout().places)
+      for (const ParamPlace& place : state.store().layout().places)
         if (section.has(shape, place.info))
           bytes += (place.info.shape.numel() - place.info.padding * shape.model.channels) *
                    static_cast<int64_t>(size_of(file.dtype));
@@ -269,13 +269,13 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
 }
 
 void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
-  load_weights(folder, state.shape().model, state.writer(),
+  load_weights(folder, state.shape().model, state.store().writer(),
                {.extension = extension, .hand_over = HandOver::kAsStored});
 }
 
 std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
   Checksum checksum;
-  const ParamSink write = state.writer();
+  const ParamSink write = state.store().writer();
   load_weights(folder, state.shape().model,
                [&](const ParamPlace& place, const Tensor& values) {
                  update_fp32(checksum, values);
@@ -286,7 +286,7 @@ std::string load_base(const fs::path& folder, TrainState& state, PositionExtensi
 }
 
 void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
-  state.optimizer().clear(state.stream());  // the gaps between parameters are in no file
+  state.store().clear_kept();  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
   const SafetensorsReader file(checkpoint / kOptimizerFile);
   const auto masters = file.entries().lower_bound(kMasters);
@@ -305,9 +305,9 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
     load_weights(checkpoint, state);
   for (const Section& section :
        optimizer_file(state.shape(), has_masters ? DType::kBF16 : DType::kF32).sections)
-    for (const ParamPlace& place : state.optimizer().layout().places)
+    for (const ParamPlace& place : state.store().layout().places)
       if (section.has(state.shape(), place.info))
-        read_param(file, model, place, section.prefix, state.writer(section.values));
+        read_param(file, model, place, section.prefix, state.store().writer(section.values));
   if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
 }
 

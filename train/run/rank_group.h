@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/communicator.h"
 #include "train/config/config.h"
 #include "train/launch/process_group.h"
 #include "train/parallel/mesh.h"

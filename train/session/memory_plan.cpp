@@ -49,9 +49,9 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   state.walk_step();
   walk.ended("a training step");
   walk.evaluation_and_sample(state.session());
-  for (const std::string& name : state.optimizer().names())
-    for (size_t b = 0; b < state.optimizer().layout().buckets.size(); ++b)
-      state.with_whole(name, b, [](const Tensor&) {});
+  for (const std::string& name : state.store().kept_names())
+    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
+      state.store().with_whole(name, b, [](const Tensor&) {});
   walk.ended("a checkpoint");
   MemoryPlan plan = walk.plan();
   plan.attention = fallback_note(state.model().attention.of(0));

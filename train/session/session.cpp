@@ -42,36 +42,17 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t p
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
-      layout_(shape.model, parts, freeze),
+      store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .parts = parts, .freeze = freeze}),
       model_{.config = shape.model,
-             .params = layout_.params(
-                 shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_)),
+             .params = &store_,
              .attention =
                  plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
-             .classifier_chunk = shape.classifier_chunk} {
-  for (const Tensor& bucket : model_.params.buckets) stream_.run(FillZero{bucket});
-}
+             .classifier_chunk = shape.classifier_chunk} {}
 
 void Session::initialize(uint64_t seed) {
-  init_weights(shape_.model, seed, {.values = writer(), .normal = normal_writer()});
-}
-
-ParamSink Session::writer() {
-  return [this](const ParamPlace& place, const Tensor& values) {
-    stream_.run(Copy{values, weight(place)});
-    stream_.synchronize();
-  };
-}
-
-NormalSink Session::normal_writer() {
-  return [this](const ParamPlace& place, const NormalValues& values) {
-    const Tensor all = weight(place), flat = all.view({all.numel()});
-    stream_.run(values.to(flat.rows(0, values.count)));
-    if (values.count < flat.shape[0])
-      stream_.run(FillZero{flat.rows(values.count, flat.shape[0] - values.count)});
-  };
+  init_weights(shape_.model, seed, {.values = store_.writer(), .normal = store_.normal_writer()});
 }
 
 Model Session::training_model(Keep keep) const {
@@ -144,7 +125,7 @@ std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t
 }
 
 void load_weights(const std::filesystem::path& folder, Session& session, PositionExtension extension) {
-  load_weights(folder, session.shape().model, session.writer(),
+  load_weights(folder, session.shape().model, session.store().writer(),
                {.extension = extension, .hand_over = HandOver::kAsStored});
 }
 

@@ -10,7 +10,6 @@
 #include "data/sequences.h"
 #include "kernels/stream.h"
 #include "model/formats/positions.h"
-#include "model/init.h"
 #include "model/transformer.h"
 #include "train/session/run_shape.h"
 
@@ -24,8 +23,6 @@ class Session {
   Session(const Session&) = delete;
 
   void initialize(uint64_t seed);  // random weights
-  ParamSink writer();              // values in fp32 or bf16, rounded to the weights' dtype
-  NormalSink normal_writer();      // of the weights
 
   // All fail, before any kernel, on an id outside the vocabulary.
   // Mean loss of `count` sequences over the tokens that count; 0 if none does. The sum of the losses at each
@@ -40,11 +37,8 @@ class Session {
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
-  Model training_model(Keep keep) const;                 // at the largest batch, with its dropout
-  const ParamLayout& layout() const { return layout_; }  // of the weights
-  Tensor weight(const ParamPlace& place) const {         // by its index
-    return layout_.view(model_.params.buckets, layout_.places[place.index]);
-  }
+  Model training_model(Keep keep) const;            // at the largest batch, with its dropout
+  ParamStore& store() { return store_; }            // of the weights
   const Stream& stream() const { return stream_; }  // with the workspace that all operations share
   Arena& arena() const { return arena_; }
 
@@ -54,7 +48,7 @@ class Session {
   Stream stream_;
   Arena& arena_;
   SessionShape shape_;
-  ParamLayout layout_;
+  ParamStore store_;
   Model model_;  // at the largest batch
 };
 

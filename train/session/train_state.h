@@ -18,10 +18,9 @@
 #include <optional>
 #include <span>
 
+#include "kernels/communicator.h"
 #include "kernels/timer.h"
-#include "model/fp8.h"
 #include "model/optimizer.h"
-#include "train/parallel/communicator.h"
 #include "train/session/host_tensors.h"
 #include "train/session/session.h"
 
@@ -35,12 +34,8 @@ class TrainState {
 
   // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
-  // Of what the optimizer keeps under a name. Masters go to the weights, too
-  ParamSink writer(const std::string& name = kMaster);
-
-  // Evaluates and samples, with the weights of the last step: waits for those that other ranks send. Ask for
-  // it again after a step.
-  Session& session();
+  Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
+  ParamStore& store() { return session_.store(); }
 
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. `counted_tokens`
   // is how many targets of all ranks' sequences are not kNoTarget: the loss of the step is the sum of
@@ -60,24 +55,18 @@ class TrainState {
   // Of the last step. Waits until both are known; the device may then still be updating the weights.
   StepResult finish_step();
 
-  // Calls use() with all trained elements of a bucket, on the device; an empty tensor if there are none.
-  // Every rank has to call it.
-  void with_whole(const std::string& name, size_t bucket, const std::function<void(const Tensor&)>& use);
-
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return comm_->rank(); }
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
-  Fp8& fp8() { return fp8_; }
-  Optimizer& optimizer() { return optimizer_; }
-  const Grads& grads() const { return grads_; }
+  Fp8& fp8() { return store().fp8(); }
+  const Grads& grads() { return store().gradients(); }
 
  private:
   // How a micro-step is run
   struct MicroStep {
-    bool first;  // of its step
+    bool first, last;  // of its step
     ActiveDropout dropout = {};
-    LayerHooks hooks = {};
   };
   struct RecordedMicroStep {
     std::unique_ptr<OpGraph> operations = {};
@@ -92,7 +81,6 @@ class TrainState {
   void compute(const MicroStep& micro_step);
   bool can_record(const MicroStep& micro_step) const;
   void keep_pace();
-  void reduce_gradients(size_t bucket);
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 
   Arena& arena_;
@@ -100,16 +88,9 @@ class TrainState {
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* comm_;
   Session session_;
-  Model model_;       // the session's; keeps what the backward needs
-  Fp8 fp8_;           // of model_; none without shape.fp8
-  Tensor discarded_;  // gradients of frozen norms
-  Grads grads_;
+  Model model_;  // the session's; keeps what the backward needs
   Optimizer optimizer_;
-  std::vector<Tensor> reduced_;    // a bucket's gradients that are summed over ranks: this rank's part
-                                   // a bucket without trained parameters has none
-  std::vector<int64_t> gathered_;  // how many collectives a bucket's weights wait for
-  Tensor sums_;                    // fp32, room for a bucket; only where bf16 gradients are summed in fp32
-  Arena host_;                     // of the tensors that the host sends and fetches
+  Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
   SentTensor tokens_, targets_;  // [micro_steps, B T]
   SentTensor documents_;         // [micro_steps, B T, 2]; with shape.documents

@@ -145,7 +145,7 @@ TEST(OpCost, OfAStepIsTheFormulaAndAKnownRest) {
     state.walk_step();
 
     double multiplied = 0, counted_parameters = static_cast<double>(model.parameters());
-    for (const ParamPlace& place : state.session().layout().places) {
+    for (const ParamPlace& place : state.store().layout().places) {
       const bool looked_up =
           place.info.name == kPositionTable || (place.info.name == kTokenTable && !model.tied);
       if (place.info.decay && !looked_up) multiplied += static_cast<double>(place.info.shape.numel());

@@ -186,9 +186,9 @@ TEST_F(CheckpointFolder, NumbersOfTheStateHaveRanges) {
 
 TEST_F(CheckpointFolder, WeightsAndMomentsThatAreNotFiniteAreNotSaved) {
   save(1);
-  const size_t last = state.optimizer().layout().buckets.size() - 1;
-  for (const std::string& name : state.optimizer().names()) {
-    float& value = floats(state.optimizer().kept(name, last))[3];
+  const size_t last = state.store().layout().buckets.size() - 1;
+  for (const std::string& name : state.store().kept_names()) {
+    float& value = floats(state.store().kept(name, last))[3];
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       const float before = std::exchange(value, bad);
       expect_error([&] { save(2); }, {"checkpoint of step 2 was not written", "is not finite",

@@ -40,8 +40,8 @@ struct LoudSession {
       : session(*backend, arena,
                 {.model = model, .batch = 1, .sequence_length = model.context, .attention = attention}) {
     HostTensors make;
-    const ParamSink write = session.writer();
-    for (const ParamPlace& place : session.layout().places) {
+    const ParamSink write = session.store().writer();
+    for (const ParamPlace& place : session.store().layout().places) {
       const Tensor values = make.normal(place.info.shape, 0.3, place.info.init == Init::kOne ? 1 : 0);
       const int64_t padding = place.info.padding * values.numel() / place.info.shape[0];
       std::fill_n(values.as<float>() + values.numel() - padding, padding, 0.0f);
@@ -297,7 +297,7 @@ TEST(Decoder, StopsASlotWithLogitsThatAreNone) {
   LoudSession loud(gpt2());
   Decoder decoder(loud.session, {.slots = 2, .capacity = 8});
   for (const int64_t slot : {0, 1}) decoder.start(slot, std::array{1, 2}, 0);
-  const Tensor norm = loud.session.model().params.norm.weight;
+  const Tensor norm = loud.session.store().weights().norm.weight;
   norm.as<float>()[3] = NAN;
   decoder.start(1, std::array{1, 2}, 0);
   const std::span<const int32_t> drawn = decoder.next(kGreedy, 0);

@@ -211,12 +211,12 @@ TEST(Fp8Training, ScalesFollowTheStepBefore) {
     EXPECT_LT(exponents.dy, -10) << name << ": gradients of a mean over 256 tokens are small";
   }
   // A layer whose weights are multiplied passes that on: the next step still has the old scales.
-  for (const ParamPlace& place : run.state.optimizer().layout().places)
+  for (const ParamPlace& place : run.state.store().layout().places)
     if (place.info.name == "blocks.1.norm1.weight") {
       HostTensors make;
       const Tensor large = make.empty(place.info.shape);
       for (float& value : floats(large)) value = 64;
-      run.state.writer()(place, large);
+      run.state.store().writer()(place, large);
     }
   run.step(2);
   const Fp8Scales second = run.scales();

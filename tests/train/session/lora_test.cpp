@@ -29,7 +29,7 @@ TEST(Lora, BeginsAsTheModelWithoutIt) {
     EXPECT_EQ(own[i].name, weights[i].name);
     EXPECT_EQ(std::memcmp(own[i].tensor.data, weights[i].tensor.data, weights[i].tensor.bytes()), 0);
   }
-  for (const ParamPlace& place : adapted.state.optimizer().layout().places) {
+  for (const ParamPlace& place : adapted.state.store().layout().places) {
     if (place.info.adapter == AdapterMatrix::kNone) continue;
     const double bound = 1 / std::sqrt(static_cast<double>(place.info.shape[1]));
     double sum = 0, largest = 0;

@@ -84,7 +84,7 @@ TEST_F(Sampled, TakesAPromptLongerThanTheContext) {
 }
 
 TEST_F(Sampled, RefusesLogitsThatAreNone) {
-  session.model().params.norm.weight.as<float>()[3] = NAN;
+  session.store().weights().norm.weight.as<float>()[3] = NAN;
   try {
     sample({.prompt = "a", .tokens = 5});
     ADD_FAILURE() << "was not refused";

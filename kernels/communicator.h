@@ -1,5 +1,5 @@
 // Communicator: collectives over tensors among the ranks of a data-parallel run, one process for each rank.
-// NCCL on CUDA, Gloo on the CPU; make_communicator.h makes one.
+// NCCL on CUDA and Gloo on the CPU are its transports (train/parallel).
 //
 // S ranks, numbered from 0; a part has n elements. Every rank calls the same collectives in the same order
 // with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32; on the
@@ -13,11 +13,9 @@
 // communicator can only be destroyed. Destroying one aborts its unfinished collectives.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
@@ -91,15 +89,6 @@ class Communicator {
   Device device_;
   int rank_, size_;
   int64_t started_ = 0;
-};
-
-// Gives this rank's bytes to all ranks; returns those of all, in the order of ranks. All ranks call it.
-using Exchange = std::function<std::vector<std::string>(std::string_view mine)>;
-
-struct Ranks {
-  int rank = 0, size = 1;
-  Exchange exchange = {};          // may be empty for a single rank; used by make_communicator alone
-  double time_limit_seconds = 60;  // of every collective; of connecting (through Gloo, five times that)
 };
 
 // Checks its arguments and does nothing, for plans.

@@ -1,24 +1,24 @@
-#include "train/parallel/communicator.h"
+#include "kernels/communicator.h"
 
 #include "kernels/base/check.h"
 
 namespace tessera {
 namespace {
 
-struct Field {
+struct Argument {
   const char* op;
   const char* name;
   const Tensor& tensor;
 };
 
-void check_tensor(const Field& f, Device device, DType dtype, int64_t count) {
+void check_tensor(const Argument& f, Device device, DType dtype, int64_t count) {
   check(f.tensor && f.tensor.device == device && f.tensor.dtype == dtype && f.tensor.numel() == count,
         "{}: {}: wants {} elements of {} on {}, found {}", f.op, f.name, count, name_of(dtype),
         name_of(device), f.tensor.to_string());
 }
 
 // The tensor that sets the sizes and dtypes of the others
-void check_leading(const Field& f, Device device, bool takes_bf16) {
+void check_leading(const Argument& f, Device device, bool takes_bf16) {
   const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
   check(f.tensor && f.tensor.device == device && fits, "{}: {}: wants {} on {}, found {}", f.op, f.name,
         takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
@@ -30,14 +30,14 @@ bool apart(const Tensor& a, const Tensor& b) {
   return a.as<char>() + a.bytes() <= b.as<char>() || b.as<char>() + b.bytes() <= a.as<char>();
 }
 
-void check_own_slice(const Field& small, const Field& large, int rank) {
+void check_own_slice(const Argument& small, const Argument& large, int rank) {
   const char* slice = large.tensor.as<char>() + static_cast<size_t>(rank) * small.tensor.bytes();
   check(apart(small.tensor, large.tensor) || small.tensor.data == slice,
         "{}: {} must lie outside of {}, or be rank {}'s own slice of it", small.op, small.name, large.name,
         rank);
 }
 
-void check_sums(const Field& sums, const Field& summand, Device device) {
+void check_sums(const Argument& sums, const Argument& summand, Device device) {
   if (!sums.tensor) return;
   check(summand.tensor.dtype == DType::kBF16, "{}: sums are for bf16 alone, found {} {}", sums.op,
         summand.name, summand.tensor.to_string());
@@ -71,7 +71,7 @@ CommunicationError Communicator::failed(std::string_view what, std::string_view 
 }
 
 void Communicator::all_reduce_sum(const AllReduce& a) {
-  const Field tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
+  const Argument tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_leading(tensor, device_, device_ == Device::kCuda);
   check_sums(sums, tensor, device_);
   if (a.tensor.numel() > 0) run(a), ++started_;
@@ -79,19 +79,19 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
 
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const char* op = "reduce_scatter_sum";
-  const Field whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
+  const Argument whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
   check_leading(whole, device_, device_ == Device::kCuda);
   check_sums(sums, whole, device_);
   check(a.whole.numel() % size_ == 0, "{}: whole: wants a multiple of {} ranks' elements, found {}", op,
         size_, a.whole.to_string());
-  const Field& summed = a.sums ? sums : whole;
+  const Argument& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
   check_own_slice(part, summed, rank_);
   if (a.whole.numel() > 0) run(a), ++started_;
 }
 
 void Communicator::all_gather(const AllGather& a) {
-  const Field whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
+  const Argument whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
   check_leading(part, device_, true);
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);

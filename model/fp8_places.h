@@ -1,0 +1,14 @@
+// The linear layers of a model that are multiplied in FP8, and which of them are neighbours (stages.h).
+#pragma once
+
+#include <vector>
+
+#include "model/fp8.h"
+#include "model/params.h"
+
+namespace tessera {
+
+// None without FP8
+std::vector<Fp8Place> fp8_places(const ModelConfig& model, const Params& weights, const Fp8Config& config);
+
+}  // namespace tessera
