@@ -10,19 +10,19 @@
 namespace tessera {
 namespace {
 
-ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator& comm) {
-  check(comm.size() == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(),
-        comm.size());
+ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm) {
+  const int64_t ranks = comm ? comm->size() : 1;
+  check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
   store.prepare_training(
-      {.axis = &comm,
+      {.axis = comm,
        .reduce_in_fp32 = shape.reduce_in_fp32,
        .fp8 = {.config = shape.fp8,
                .places = fp8_places(shape.model, store.weights(), shape.fp8),
                .rows = shape.rows(),
                .logit_rows =
                    shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
-               .rank = comm.rank(),
-               .ranks = shape.ranks()}});
+               .rank = comm ? comm->rank() : 0,
+               .ranks = ranks}});
   return store;
 }
 
@@ -31,11 +31,9 @@ ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator& com
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : arena_(arena),
       shape_(shape),
-      alone_(comm ? nullptr : make_plan_communicator(be.device(), 0, 1)),
-      comm_(comm ? comm : alone_.get()),
       session_(be, arena, shape.session(), shape.parts(), shape.freeze),
       model_(session_.training_model(shape.keep)),
-      optimizer_(arena, prepared(store(), shape, *comm_), shape.rule),
+      optimizer_(arena, prepared(store(), shape, comm), shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;
@@ -176,8 +174,9 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   Arena::Phase phase(arena_, "optimizer");
   optimizer_.measure(stream());
   if (fp8()) {
-    if (shape_.ranks() > 1) comm_->all_gather({.part = fp8().own_amaxes(), .whole = fp8().amaxes()});
-    comm_->wait();
+    Communicator& axis = store().axis();
+    if (shape_.ranks() > 1) axis.all_gather({.part = fp8().own_amaxes(), .whole = fp8().amaxes()});
+    axis.wait();
     fp8().end_step(stream());
   }
   optimizer_.share_norms();

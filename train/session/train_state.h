@@ -56,7 +56,7 @@ class TrainState {
   StepResult finish_step();
 
   const RunShape& shape() const { return shape_; }
-  int64_t rank() const { return comm_->rank(); }
+  int64_t rank() { return store().axis().rank(); }
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
   Fp8& fp8() { return store().fp8(); }
@@ -85,8 +85,6 @@ class TrainState {
 
   Arena& arena_;
   RunShape shape_;
-  std::unique_ptr<Communicator> alone_;  // of one rank
-  Communicator* comm_;
   Session session_;
   Model model_;  // the session's; keeps what the backward needs
   Optimizer optimizer_;
