@@ -14,25 +14,35 @@ constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }
 
 // norm1: y = norm(x). In a decode step it is a part of the linear layer behind it.
 
-void norm1_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
-  visit_norm_saved(s.norm1,
+void save_norm(NormSaved& saved, const SavedShape& shape, const TakeSaved& take,
+               const std::array<const char*, 3>& names) {
+  visit_norm_saved(saved,
                    {.kind = shape.spec.norm,
                     .shape = {shape.rows(), shape.config.channels},
                     .dtype = shape.plan.dtype,
-                    .names = {"norm 1", "norm 1 mean", "norm 1 rstd"}},
+                    .names = names},
                    take);
 }
-void norm1_forward(const Block& b, const Neighbours& n) {
-  norm_forward(b.stream, b.norm1(), n.to_reader.x(b.s.norm1.y));
-}
-void norm1_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
-  norm_backward(b.stream, b.norm1(),
-                {.gradients = g.w.norm1,
+// `gradients`: of the norm's weights
+void backward_of_norm(const Block& b, const Norm& norm, const NormWeights& gradients, const BlockGradients& g,
+                      const Neighbours& n) {
+  norm_backward(b.stream, norm,
+                {.gradients = gradients,
                  .dx = g.d,
                  .add = g.d,
                  .dx_sum = n.to_reader.bias,
                  .fp8_dx = n.to_reader.dy(g.d),
                  .accumulate = g.accumulate});
+}
+
+void norm1_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  save_norm(s.norm1, shape, take, {"norm 1", "norm 1 mean", "norm 1 rstd"});
+}
+void norm1_forward(const Block& b, const Neighbours& n) {
+  norm_forward(b.stream, b.norm1(), n.to_reader.x(b.s.norm1.y));
+}
+void norm1_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  backward_of_norm(b, b.norm1(), g.w.norm1, g, n);
 }
 void norm1_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm1(), to.norm()); }
 
@@ -147,24 +157,13 @@ void out_decode(const Block& b, DecodeBuilder& to) {
 // norm2: y = norm(residual_mid)
 
 void norm2_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
-  visit_norm_saved(s.norm2,
-                   {.kind = shape.spec.norm,
-                    .shape = {shape.rows(), shape.config.channels},
-                    .dtype = shape.plan.dtype,
-                    .names = {"norm 2", "norm 2 mean", "norm 2 rstd"}},
-                   take);
+  save_norm(s.norm2, shape, take, {"norm 2", "norm 2 mean", "norm 2 rstd"});
 }
 void norm2_forward(const Block& b, const Neighbours& n) {
   norm_forward(b.stream, b.norm2(), n.to_reader.x(b.s.norm2.y));
 }
 void norm2_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
-  norm_backward(b.stream, b.norm2(),
-                {.gradients = g.w.norm2,
-                 .dx = g.d,
-                 .add = g.d,
-                 .dx_sum = n.to_reader.bias,
-                 .fp8_dx = n.to_reader.dy(g.d),
-                 .accumulate = g.accumulate});
+  backward_of_norm(b, b.norm2(), g.w.norm2, g, n);
 }
 void norm2_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm2(), to.norm()); }
 
