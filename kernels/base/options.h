@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,14 +70,14 @@ class Options {
   Option add_flag(const std::string& name, T& value, const std::string& help);
   Option add_flag_function(const std::string& name, const std::function<void()>& set,
                            const std::string& help);
-  // The value is one of the words of an enum.
+  // The value is one of the words of an enum; an optional one has no value unless the option is given.
   template <HasWords E>
   Option add_word(const std::string& name, E& value, const std::string& help) {
-    std::vector<std::string> known;
-    for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
-    return add_function<std::string>(
-               name, [&value](const std::string& word) { value = *from_word<E>(word); }, help)
-        .one_of(known);
+    return add_word_for<E>(name, value, help);
+  }
+  template <HasWords E>
+  Option add_word(const std::string& name, std::optional<E>& value, const std::string& help) {
+    return add_word_for<E>(name, value, help);
   }
 
   Options& add_subcommand(const std::string& name, const std::string& description);
@@ -91,6 +92,15 @@ class Options {
 
  private:
   explicit Options(CLI::App& subcommand);
+
+  template <HasWords E, class Target>
+  Option add_word_for(const std::string& name, Target& value, const std::string& help) {
+    std::vector<std::string> known;
+    for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
+    return add_function<std::string>(
+               name, [&value](const std::string& word) { value = *from_word<E>(word); }, help)
+        .one_of(known);
+  }
 
   std::unique_ptr<CLI::App> owned_;  // null in a subcommand
   CLI::App* app_;

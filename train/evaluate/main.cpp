@@ -20,16 +20,6 @@ struct Command {
   AskedRanks asked = {.on_cpu = "--device cpu"};
 };
 
-// An option that has no value unless it is given
-template <HasWords E>
-void add_optional_word(Options& app, const std::string& name, std::optional<E>& value,
-                       const std::string& help) {
-  std::vector<std::string> known;
-  for (const auto& entry : words_of(E{})) known.emplace_back(entry.word);
-  const auto set = [&value](const std::string& word) { value = *from_word<E>(word); };
-  app.add_function<std::string>(name, set, help).one_of(known);
-}
-
 void add_options(Options& app, Command& c) {
   EvaluateOptions& o = c.options;
   app.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
@@ -62,10 +52,10 @@ void add_options(Options& app, Command& c) {
   app.add("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
       .type_name("PATH");
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
-  add_optional_word(app, "--precision", o.precision, "auto, bf16 or fp32; default: the run's");
-  add_optional_word(app, "--attention", o.attention, "naive, flash or cudnn; default: the run's");
-  add_optional_word(app, "--documents", o.documents,
-                    "join: attention crosses documents; mask: it does not; default: the run's");
+  app.add_word("--precision", o.precision, "auto, bf16 or fp32; default: the run's");
+  app.add_word("--attention", o.attention, "naive, flash or cudnn; default: the run's");
+  app.add_word("--documents", o.documents,
+               "join: attention crosses documents; mask: it does not; default: the run's");
   app.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   add_rank_options(app, c.asked);
   app.footer(

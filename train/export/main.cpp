@@ -23,15 +23,9 @@ void declare_options(Options& app, ExportOptions& options, std::string& shard_si
       .type_name("FOLDER");
   app.add_word("--format", options.format, "hf, peft: a folder; gguf, llm.c: a file").required();
   app.add("--output", options.output, "The folder or the file to write").required().type_name("PATH");
-  const auto set_numbers = [&options](const std::string& word) {
-    options.numbers = from_word<NumberFormat>(word);
-  };
-  std::vector<std::string> known;
-  for (const auto& entry : words_of(NumberFormat{})) known.emplace_back(entry.word);
-  app.add_function<std::string>(
-         "--dtype", set_numbers,
-         "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8); default: as in FOLDER")
-      .one_of(known);
+  app.add_word(
+      "--dtype", options.numbers,
+      "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8); default: as in FOLDER");
   app.add("--shard-size", shard_size, "hf: the most bytes of a file with weights, such as 5GB or 500MB")
       .show_default()
       .type_name("SIZE");
