@@ -181,6 +181,11 @@ void Copy::check_on(Device device) const {
     fail("{}: cannot convert {} into {}", kName, from.to_string(), to.to_string());
 }
 
+void Accumulate::check_on(Device device) const {
+  check_anchor(kName, "y", y, 1, device);
+  check_fields(kName, device, {{"x", x, y.dtype, y.shape}});
+}
+
 void RandomNormal::check_on(Device device) const {
   check_anchor(kName, "y", y, y.shape.rank(), device);
   check(std::isfinite(deviation) && deviation > 0, "{}: deviation must be a number above 0, found {}", kName,

@@ -60,6 +60,14 @@ struct Copy {
   void check_on(Device device) const;
 };
 
+// y[i] += x[i], rounded to the dtype of y
+struct Accumulate {
+  static constexpr const char* kName = "accumulate";
+  Tensor x, y;  // [n] of one dtype, fp32 or bf16
+
+  void check_on(Device device) const;
+};
+
 // y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32, then to the dtype of y: the
 // bits of the CPU on every device. On CUDA the host waits for it.
 struct RandomNormal {
@@ -558,7 +566,7 @@ struct AdamW {
 };
 
 using AnyOp =
-    std::variant<const FillZero*, const Copy*, const RandomNormal*, const EmbeddingForward*,
+    std::variant<const FillZero*, const Copy*, const Accumulate*, const RandomNormal*, const EmbeddingForward*,
                  const EmbeddingBackward*, const LayerNormForward*, const LayerNormBackward*,
                  const RmsNormForward*, const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
                  const SwigluForward*, const SwigluBackward*, const Quantise*, const UpdateScales*,

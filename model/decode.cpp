@@ -75,6 +75,10 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
                   .saved = tensors.saved,
                   .logits = tensors.logits};
   const Model& model = step.model;
+  if (model.params->shards().weights()) {
+    step.why_separate_kernels = "weights that are gathered block by block";
+    return step;
+  }
   step.tables = model.lease_tables();
   for (size_t l = 0; l < step.saved.blocks.size(); ++l) step.blocks.push_back(model.lease_block(l));
   step.head = model.lease_head();

@@ -8,9 +8,9 @@ namespace tessera {
 
 Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
     : store_(store), rule_(std::move(rule)) {
-  check(!rule_.whole_matrices || !store.is_split(),
+  check(!rule_.whole_matrices || !store.shards().optimizer(),
         "{} updates whole matrices, and the optimizer is split over {} ranks, whose parts cut them: set "
-        "train.zero=0",
+        "parallel.shard=none",
         rule_.name, store.part().count);
   store.keep_masters();
   for (const StateTensor& one : rule_.state) store.keep(one.name, one.dtype);
@@ -20,13 +20,12 @@ Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
 }
 
 void Optimizer::measure(const Stream& stream) {
-  std::vector<Tensor> trained = store_.summed_gradients();
-  std::erase_if(trained, [](const Tensor& bucket) { return !bucket; });
+  const std::vector<Tensor> trained = store_.tensors_of_norm();
   stream.run(GlobalNorm{.tensors = trained, .norm = grad_norms_.rows(store_.part().index, 1)});
 }
 
 void Optimizer::share_norms() {
-  if (!store_.is_split()) return;
+  if (!store_.shards().optimizer()) return;
   store_.axis().all_gather({.part = store_.part().of(grad_norms_), .whole = grad_norms_});
   store_.axis().wait();
 }
@@ -40,9 +39,9 @@ void Optimizer::update(const Stream& stream, const OptimizerConfig& config, doub
   for (size_t b = 0; b < store_.layout().buckets.size(); ++b) {
     if (store_.layout().buckets[b].trained == 0) continue;
     parts.push_back(part_of(b, config));
-    if (!store_.is_split()) continue;
+    if (!store_.shards().optimizer()) continue;
     rule_.run(stream, parts, update);  // one by one: a bucket is gathered while the next is updated
-    store_.gather(b);
+    store_.end_update(b);
     parts.clear();
   }
   if (!parts.empty()) rule_.run(stream, parts, update);
@@ -50,15 +49,18 @@ void Optimizer::update(const Stream& stream, const OptimizerConfig& config, doub
 
 UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config) const {
   const Tensor weights = store_.updated_weights(bucket);
+  const ParamLayout& layout = store_.layout();
   const int64_t each = weights.shape[0], first = store_.part().index * each;
+  // A head of its own is rounded at random as if it followed the tables in their bucket.
+  const bool own_head = !layout.head_is_tied() && bucket == layout.head;
   const size_t kinds = rule_.state.size();
   return {.weights = weights,
           .master = weights.dtype == DType::kF32 ? Tensor{} : store_.kept(kMaster, bucket),
           .gradient = store_.summed_gradients()[bucket],
           .state = std::span(state_).subspan(bucket * kinds, kinds),
           .decayed = std::clamp<int64_t>(store_.layout().buckets[bucket].decayed - first, 0, each),
-          .random_key = config.random_key + bucket,
-          .first_element = first};
+          .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
+          .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
 }
 
 }  // namespace tessera

@@ -1,44 +1,79 @@
 #include "model/param_store.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/base/check.h"
 
 namespace tessera {
+namespace {
+
+// Buffers for the blocks: see the header
+constexpr size_t kWeightTurns = 2, kGradientTurns = 3;
+
+}  // namespace
+
 
 ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
     : stream_(stream),
       arena_(arena),
       shape_(shape),
-      layout_(shape.model, shape.parts, shape.freeze),
-      weights_(layout_.params(shape.model,
-                              allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_))),
+      layout_(shape.model, shape.shards.parts, shape.freeze),
       alone_(make_plan_communicator(stream.device(), 0, 1)),
       axis_(alone_.get()),
       gathers_(layout_.buckets.size()),
-      scopes_left_(layout_.buckets.size()) {
-  for (const Tensor& bucket : weights_.buckets) stream_.run(FillZero{bucket});
+      scopes_left_(layout_.buckets.size()),
+      leases_(layout_.buckets.size()) {
+  if (shape.shards.weights()) {
+    own_ = allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_, shape.shards.parts);
+    weight_turns_.emplace(arena, MemoryTag::kWeights, "gathered weights", shape.dtype, layout_,
+                          &ParamBucket::elements, kWeightTurns);
+    weights_ = layout_.params(shape.model, weight_turns_->views());
+  } else {
+    weights_ = layout_.params(
+        shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_));
+  }
+  for (const Tensor& bucket : shape.shards.weights() ? own_ : weights_.buckets) stream_.run(FillZero{bucket});
 }
 
 void ParamStore::prepare_training(const Training& training) {
   if (training.axis) axis_ = training.axis;
-  part_ = {.index = shape_.parts > 1 ? axis().rank() : 0, .count = shape_.parts};
-  check(!is_split() || axis().size() == part_.count, "{} parts of the weights, and {} ranks to share them",
+  const bool split = shape_.shards.optimizer();
+  part_ = {.index = split ? axis().rank() : 0, .count = split ? shape_.shards.parts : 1};
+  check(!split || axis().size() == part_.count, "{} parts of the weights, and {} ranks to share them",
         part_.count, axis().size());
   fp8_.emplace(arena_, shape_.model, training.fp8);
   fp8_is_old_.assign(static_cast<size_t>(shape_.model.layers) + 1, true);
+  allocate_gradients(training);
+}
 
+void ParamStore::allocate_gradients(const Training& training) {
+  const bool in_fp32 = axis().size() > 1 && training.reduce_in_fp32 && dtype() != DType::kF32;
+  const Placement parts{
+      .dtype = in_fp32 ? DType::kF32 : dtype(), .where = &arena_, .split = Split::kOverAxis};
   const int64_t discarded = layout_.discarded_elements();
   const Tensor of_frozen_norms =
       discarded == 0 ? Tensor{}
                      : arena_.alloc(MemoryTag::kGradients, "gradients of frozen norms", dtype(), {discarded});
-  const Placement whole{.dtype = dtype(), .where = &arena_};
-  gradients_ =
-      layout_.gradients(shape_.model, allocate(MemoryTag::kGradients, "gradients", whole), of_frozen_norms);
-  const bool in_fp32 = axis().size() > 1 && training.reduce_in_fp32 && dtype() != DType::kF32;
-  if (in_fp32 && is_split()) {
-    summed_ = allocate(MemoryTag::kGradients, "summed gradients",
-                       {.dtype = DType::kF32, .where = &arena_, .split = Split::kOverAxis});
+  if (shape_.shards.gradients()) {
+    gradient_turns_.emplace(arena_, MemoryTag::kGradients, "gradients", dtype(), layout_,
+                            &ParamBucket::trained, kGradientTurns);
+    gradients_ = layout_.gradients(shape_.model, gradient_turns_->views(), of_frozen_norms);
+    for (size_t turn = 0; training.accumulates && turn < gradient_turns_->size(); ++turn) {
+      const int64_t largest = gradient_turns_->largest(turn) / part_.count;
+      added_.push_back(largest == 0 ? Tensor{}
+                                    : arena_.alloc(MemoryTag::kGradients, "sums of a micro-step",
+                                                   parts.dtype, {largest}));
+    }
+  } else {
+    gradients_ = layout_.gradients(shape_.model, allocate_whole_gradients(), of_frozen_norms);
+    for (const Tensor& bucket : gradients_.buckets)
+      if (bucket) stream_.run(FillZero{bucket});
+  }
+  if (shape_.shards.gradients() || (in_fp32 && shape_.shards.optimizer())) {
+    summed_ = allocate(MemoryTag::kGradients, "summed gradients", parts);
+    for (const Tensor& bucket : summed_)
+      if (bucket) stream_.run(FillZero{bucket});
   } else {
     for (const Tensor& bucket : gradients_.buckets) summed_.push_back(bucket ? part_.of(bucket) : Tensor{});
   }
@@ -47,8 +82,6 @@ void ParamStore::prepare_training(const Training& training) {
     for (const ParamBucket& bucket : layout_.buckets) largest = std::max(largest, bucket.trained);
     sums_ = arena_.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
   }
-  for (const Tensor& bucket : gradients_.buckets)
-    if (bucket) stream_.run(FillZero{bucket});
 }
 
 std::vector<Tensor> ParamStore::allocate(MemoryTag tag, const std::string& name,
@@ -57,25 +90,118 @@ std::vector<Tensor> ParamStore::allocate(MemoryTag tag, const std::string& name,
                           placement.split == Split::kOverAxis ? part_.count : 1);
 }
 
+// Those of a head of its own lie behind those of the tables: see tensors_of_norm().
+std::vector<Tensor> ParamStore::allocate_whole_gradients() const {
+  std::vector<Tensor> buckets;
+  const int64_t of_tables = layout_.buckets[ParamLayout::kTables].trained,
+                of_head = layout_.head_is_tied() ? 0 : layout_.buckets[layout_.head].trained;
+  Tensor outside;
+  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const bool tables = b == ParamLayout::kTables, head = !tables && b == layout_.head;
+    const int64_t count = layout_.buckets[b].trained;
+    const auto take = [&](const std::string& name, int64_t elements) {
+      return elements == 0 ? Tensor{}
+                           : arena_.alloc(MemoryTag::kGradients, "gradients " + name, dtype(), {elements});
+    };
+    if (tables)
+      outside = take(of_head > 0 ? "outside the blocks" : layout_.buckets[b].name, of_tables + of_head);
+    if (count == 0) {
+      buckets.push_back({});
+    } else if (tables || head) {
+      buckets.push_back(outside.rows(head ? of_tables : 0, count));
+    } else {
+      buckets.push_back(take(layout_.buckets[b].name, count));
+    }
+  }
+  return buckets;
+}
+
+// Whole gradients of tables and head are summed as one tensor: a partial sum of the norm may have some of
+// both.
+std::vector<Tensor> ParamStore::tensors_of_norm() const {
+  std::vector<Tensor> tensors = summed_;
+  if (!layout_.head_is_tied() && !shape_.shards.optimizer()) {
+    Tensor& outside = tensors[ParamLayout::kTables];
+    const Tensor head = std::exchange(tensors[layout_.head], {});
+    if (!outside) {
+      outside = head;
+    } else if (head) {
+      outside.shape = {outside.numel() + head.numel()};
+    }
+  }
+  std::erase_if(tensors, [](const Tensor& bucket) { return !bucket; });
+  return tensors;
+}
+
+size_t ParamStore::bucket_at(int64_t position) const {
+  if (position == 0) return ParamLayout::kTables;
+  return position == position_of_head() ? layout_.head : ParamLayout::bucket_of_block(position - 1);
+}
+
 WeightLease<TableParams> ParamStore::lease_tables() {
-  wait_for(ParamLayout::kOutside);
-  return {leases_, weights_};
+  prepare(0);
+  return {leases_[ParamLayout::kTables], weights_};
 }
 
 WeightLease<BlockParams> ParamStore::lease_block(size_t layer, bool with_fp8) {
-  wait_for(ParamLayout::bucket_of_block(static_cast<int64_t>(layer)));
-  if (with_fp8) make_fp8(static_cast<int64_t>(layer));
-  return {leases_, weights_.blocks[layer]};
+  const auto number = static_cast<int64_t>(layer);
+  prepare(number + 1);
+  if (with_fp8) make_fp8(number);
+  return {leases_[ParamLayout::bucket_of_block(number)], weights_.blocks[layer]};
 }
 
 WeightLease<HeadParams> ParamStore::lease_head(bool with_fp8) {
-  wait_for(ParamLayout::kOutside);
+  prepare(position_of_head());
   if (with_fp8) make_fp8(shape_.model.layers);
-  return {leases_, weights_};
+  return {leases_[layout_.head], weights_};
 }
 
-void ParamStore::wait_for(size_t bucket) {
-  if (gathers_[bucket] > 0) axis().wait_for(std::exchange(gathers_[bucket], 0));
+// Makes a part of the model whole before its lease.
+void ParamStore::prepare(int64_t position) {
+  const size_t bucket = bucket_at(position);
+  if (!weight_turns_) {
+    if (gathers_[bucket] > 0) axis().wait_for(std::exchange(gathers_[bucket], 0));
+    return;
+  }
+  fetch(bucket);
+  axis().wait_for(weight_turns_->of(bucket).collectives);
+  if (position != position_) forwards_ = position > position_ || position == 0;
+  position_ = position;
+  // The next one. Nothing but a forward reads the tables, and the last block is still in its buffer after it.
+  const int64_t next = position + (forwards_ && position < position_of_head() ? 1 : -1);
+  if (next < 1) return;
+  const size_t tenant = weight_turns_->of(bucket_at(next)).bucket;
+  if (tenant == Turns::kNobody || leases_[tenant] == 0) {
+    // The tables are on lease while block 0 is not yet: only their own buffer is taken.
+    if (weight_turns_->turn_of(bucket_at(next)) != weight_turns_->turn_of(bucket)) fetch(bucket_at(next));
+  }
+}
+
+// Starts to gather a bucket, unless it is in its buffer or on its way.
+void ParamStore::fetch(size_t bucket) {
+  Turns::Turn& turn = weight_turns_->of(bucket);
+  if (turn.bucket == bucket) return;
+  check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
+        "{} is asked for while {} is in use, whose buffer it needs", layout_.buckets[bucket].name,
+        turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
+  const ParamBucket& sizes = layout_.buckets[bucket];
+  const Tensor& whole = weight_turns_->views()[bucket];
+  if (sizes.trained > 0)
+    axis().all_gather({.part = own_weights(bucket, true), .whole = whole.rows(0, sizes.trained)});
+  if (sizes.elements > sizes.trained)
+    axis().all_gather({.part = own_weights(bucket, false),
+                       .whole = whole.rows(sizes.trained, sizes.elements - sizes.trained)});
+  turn = {.bucket = bucket, .collectives = axis().started()};
+}
+
+const Tensor& ParamStore::whole_weights(size_t bucket) {
+  if (weight_turns_) {
+    fetch(bucket);
+    axis().wait_for(weight_turns_->of(bucket).collectives);
+  } else {
+    axis().wait();
+  }
+  return weights_.buckets[bucket];
 }
 
 void ParamStore::make_fp8(int64_t layer) {
@@ -89,17 +215,28 @@ void ParamStore::begin_step() {
   fp8_is_old_.assign(fp8_is_old_.size(), true);
   // A micro-step may be run from a CUDA graph, which should not make them again each time.
   for (int64_t layer = 0; axis().size() == 1 && layer <= shape_.model.layers; ++layer) make_fp8(layer);
+  // Sums of a step that was dropped
+  for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn)
+    (*gradient_turns_)[turn].adds_to = Turns::kNobody;
 }
 
-void ParamStore::begin_micro_step(bool last) {
-  reduces_ = last && axis().size() > 1;
+void ParamStore::begin_micro_step(const MicroStep& micro_step) {
+  micro_step_ = micro_step;
   std::ranges::fill(scopes_left_, 1);
-  scopes_left_[ParamLayout::kOutside] = 2;  // the tables, and the head, which may be a table
+  if (layout_.head_is_tied()) scopes_left_[layout_.head] = 2;  // of the head, and of the tables
+}
+
+bool ParamStore::accumulates_in_place(const MicroStep& micro_step) const {
+  return !micro_step.first && !gradient_turns_;
+}
+
+bool ParamStore::communicates(const MicroStep& micro_step) const {
+  return axis().size() > 1 && (micro_step.first || micro_step.last || gradient_turns_ || weight_turns_);
 }
 
 GradientScope<TableParams> ParamStore::table_gradients() {
-  begin_gradients(ParamLayout::kOutside);
-  return {*this, ParamLayout::kOutside, gradients_};
+  begin_gradients(ParamLayout::kTables);
+  return {*this, ParamLayout::kTables, gradients_};
 }
 
 GradientScope<BlockParams> ParamStore::block_gradients(size_t layer) {
@@ -109,29 +246,58 @@ GradientScope<BlockParams> ParamStore::block_gradients(size_t layer) {
 }
 
 GradientScope<HeadParams> ParamStore::head_gradients() {
-  begin_gradients(ParamLayout::kOutside);
-  return {*this, ParamLayout::kOutside, gradients_};
+  begin_gradients(layout_.head);
+  return {*this, layout_.head, gradients_};
 }
 
 void ParamStore::begin_gradients(size_t bucket) {
   check(scopes_left_[bucket] > 0,
         "gradients of {} begin twice in a micro-step: begin_micro_step() comes first",
         layout_.buckets[bucket].name);
+  if (!gradient_turns_ || !gradients_.buckets[bucket]) return;
+  Turns::Turn& turn = gradient_turns_->of(bucket);
+  if (turn.bucket == bucket) return;  // the tables, after the head that they are
+  settle(gradient_turns_->turn_of(bucket));
+  turn.bucket = bucket;
+  // What no backward writes is zero: the gaps between parameters, and gradients that are always 0.
+  stream_.run(FillZero{gradients_.buckets[bucket]});
 }
 
 void ParamStore::end_gradients(size_t bucket) {
-  if (--scopes_left_[bucket] == 0 && reduces_) reduce(bucket);
+  if (--scopes_left_[bucket] > 0 || !gradients_.buckets[bucket]) return;
+  if (gradient_turns_ || (micro_step_.last && axis().size() > 1)) reduce(bucket);
 }
 
 void ParamStore::reduce(size_t bucket) {
   const Tensor& whole = gradients_.buckets[bucket];
-  if (!whole) return;
   const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
-  if (is_split()) {
+  if (gradient_turns_) {
+    Turns::Turn& turn = gradient_turns_->of(bucket);
+    const Tensor& kept = summed_[bucket];
+    const Tensor part =
+        micro_step_.first ? kept : added_[gradient_turns_->turn_of(bucket)].rows(0, kept.numel());
+    axis().reduce_scatter_sum({.whole = whole, .part = part, .sums = sums});
+    turn = {.bucket = Turns::kNobody,
+            .collectives = axis().started(),
+            .adds_to = micro_step_.first ? Turns::kNobody : bucket};
+  } else if (shape_.shards.optimizer()) {
     axis().reduce_scatter_sum({.whole = whole, .part = summed_[bucket], .sums = sums});
   } else {
     axis().all_reduce_sum({.tensor = whole, .sums = sums});
   }
+}
+
+// Frees a buffer of gradients: waits for the sums of its last bucket, and adds them.
+void ParamStore::settle(size_t number) {
+  Turns::Turn& turn = (*gradient_turns_)[number];
+  axis().wait_for(turn.collectives);
+  if (const size_t bucket = std::exchange(turn.adds_to, Turns::kNobody); bucket != Turns::kNobody)
+    stream_.run(Accumulate{.x = added_[number].rows(0, summed_[bucket].numel()), .y = summed_[bucket]});
+}
+
+void ParamStore::wait_for_gradients() {
+  for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn) settle(turn);
+  axis().wait();
 }
 
 void ParamStore::keep_masters() {
@@ -168,63 +334,102 @@ void ParamStore::clear_kept() {
 }
 
 Tensor ParamStore::updated_weights(size_t bucket) const {
-  return layout_.buckets[bucket].trained == 0 ? Tensor{}
-                                              : part_.of(layout_.trained(weights_.buckets, bucket));
+  if (layout_.buckets[bucket].trained == 0) return {};
+  return weight_turns_ ? own_weights(bucket, /*trained=*/true)
+                       : part_.of(layout_.trained(weights_.buckets, bucket));
 }
 
-void ParamStore::begin_update() const {
-  check(leases_ == 0,
+void ParamStore::begin_update() {
+  const int64_t leases = std::accumulate(leases_.begin(), leases_.end(), int64_t{0});
+  check(leases == 0,
         "the optimizer updates weights, and {} leases of them live: a forward or a decoder has to end first",
-        leases_);
+        leases);
+  if (!weight_turns_) return;
+  axis().wait();  // a gather may still read the parts
+  weight_turns_->forget();
 }
 
-void ParamStore::gather(size_t bucket) {
-  if (!is_split() || layout_.buckets[bucket].trained == 0) return;
+void ParamStore::end_update(size_t bucket) {
+  if (!shape_.shards.optimizer() || weight_turns_ || layout_.buckets[bucket].trained == 0) return;
   axis().all_gather({.part = updated_weights(bucket), .whole = layout_.trained(weights_.buckets, bucket)});
   gathers_[bucket] = axis().started();
 }
 
-ParamStore::Slice ParamStore::slice_of(const std::string& name, const ParamPlace& place,
-                                       int64_t count) const {
-  const Tensor& mine = kept(name, place.bucket);
-  const int64_t begins = part_.index * mine.shape[0];  // this part, in the bucket
-  const int64_t first = std::max(place.first, begins),
-                end = std::min(place.first + count, begins + mine.shape[0]);
-  if (first >= end) return {};
-  return {.first = first - place.first, .kept = mine.rows(first - begins, end - first)};
+// This rank's part of the trained weights of a bucket, or of the frozen ones
+Tensor ParamStore::own_weights(size_t bucket, bool trained) const {
+  const ParamBucket& sizes = layout_.buckets[bucket];
+  const int64_t parts = shape_.shards.parts, each = sizes.trained / parts;
+  return trained ? own_[bucket].rows(0, each)
+                 : own_[bucket].rows(each, (sizes.elements - sizes.trained) / parts);
 }
 
-void ParamStore::write(const std::string& name, const ParamPlace& given, const Tensor& values) {
+// Of `own`, whose first element is the one at `begins` in the bucket
+ParamStore::Slice ParamStore::slice_of(const Tensor& own, int64_t begins, const ParamPlace& place,
+                                       Range range) const {
+  const int64_t first = std::max(place.first + range.first, begins),
+                end = std::min(place.first + range.end, begins + own.shape[0]);
+  if (first >= end) return {};
+  return {.first = first - place.first, .own = own.rows(first - begins, end - first)};
+}
+
+ParamStore::Slice ParamStore::kept_slice(const std::string& name, const ParamPlace& place,
+                                         Range range) const {
+  const Tensor& mine = kept(name, place.bucket);
+  return slice_of(mine, part_.index * mine.shape[0], place, range);
+}
+
+ParamStore::Slice ParamStore::weight_slice(const ParamPlace& place, Range range) const {
+  if (!weight_turns_) return slice_of(weights_.buckets[place.bucket], 0, place, range);
+  const Tensor own = own_weights(place.bucket, place.trained);
+  const int64_t begins = (place.trained ? 0 : layout_.buckets[place.bucket].trained) +
+                         part_.index * own.shape[0];
+  return slice_of(own, begins, place, range);
+}
+
+void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
+  const ParamPlace& place = layout_.places[given.index];
+  const Slice slice = weight_slice(place, {0, values.numel()});
+  if (slice.own) {
+    stream_.run(Copy{values.view({values.numel()}).rows(slice.first, slice.own.shape[0]), slice.own});
+    stream_.synchronize();
+  }
+  if (!has_masters()) return;
+  // Values that need no rounding are on the device by now.
+  const bool exact = slice.own && !weight_turns_ && values.dtype == dtype();
+  write_kept(kMaster, place, exact ? slice.own : values);
+}
+
+void ParamStore::write_kept(const std::string& name, const ParamPlace& given, const Tensor& values) {
   const ParamPlace& place = layout_.places[given.index];
   if (!place.trained) return;
-  const Slice slice = slice_of(name, place, values.numel());
-  if (!slice.kept) return;
-  stream_.run(Copy{values.view({values.numel()}).rows(slice.first, slice.kept.shape[0]), slice.kept});
+  const Slice slice = kept_slice(name, place, {0, values.numel()});
+  if (!slice.own) return;
+  stream_.run(Copy{values.view({values.numel()}).rows(slice.first, slice.own.shape[0]), slice.own});
   stream_.synchronize();
 }
 
 ParamSink ParamStore::writer(const std::string& name) {
-  if (name != kMaster)
-    return [this, name](const ParamPlace& place, const Tensor& values) { write(name, place, values); };
-  return [this](const ParamPlace& place, const Tensor& values) {
-    const Tensor own = weight(place);
-    stream_.run(Copy{values, own});
-    stream_.synchronize();
-    // Values that need no rounding are on the device by now.
-    if (has_masters()) write(kMaster, place, values.dtype == dtype() ? own : values);
-  };
+  if (name == kMaster)
+    return [this](const ParamPlace& place, const Tensor& values) {
+      if (weight_turns_) weight_turns_->forget();
+      else axis().wait();
+      write_weights(place, values);
+    };
+  return [this, name](const ParamPlace& place, const Tensor& values) { write_kept(name, place, values); };
 }
 
 NormalSink ParamStore::normal_writer() {
   return [this](const ParamPlace& given, const NormalValues& values) {
-    const Tensor all = weight(given), flat = all.view({all.numel()});
-    stream_.run(values.to(flat.rows(0, values.count)));
-    if (values.count < flat.shape[0])
-      stream_.run(FillZero{flat.rows(values.count, flat.shape[0] - values.count)});
+    if (weight_turns_) weight_turns_->forget();
+    else axis().wait();
     const ParamPlace& place = layout_.places[given.index];
+    const Slice slice = weight_slice(place, {0, values.count}),
+                padding = weight_slice(place, {values.count, place.info.shape.numel()});
+    if (slice.own) stream_.run(values.to(slice.own, slice.first));
+    if (padding.own) stream_.run(FillZero{padding.own});
     if (!has_masters() || !place.trained) return;
-    const Slice slice = slice_of(kMaster, place, values.count);
-    if (slice.kept) stream_.run(values.to(slice.kept, slice.first));
+    const Slice master = kept_slice(kMaster, place, {0, values.count});
+    if (master.own) stream_.run(values.to(master.own, master.first));
   };
 }
 
@@ -232,8 +437,9 @@ void ParamStore::with_whole(const std::string& name, size_t bucket,
                             const std::function<void(const Tensor&)>& use) {
   const Tensor& mine = kept(name, bucket);
   axis().wait();
-  if (!mine || !is_split()) return use(mine);
-  if (name == kMaster && dtype() == DType::kF32) return use(layout_.trained(weights_.buckets, bucket));
+  if (!mine || !shape_.shards.optimizer()) return use(mine);
+  if (name == kMaster && dtype() == DType::kF32 && !weight_turns_)
+    return use(layout_.trained(weights_.buckets, bucket));
   Arena::Scope scope(arena_);
   const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,
                                     {mine.numel() * part_.count});
@@ -243,6 +449,7 @@ void ParamStore::with_whole(const std::string& name, size_t bucket,
 }
 
 const Params& ParamStore::weights() {
+  check(!weight_turns_, "the weights are split into {} parts, and this rank has one of them", part_.count);
   axis().wait();
   return weights_;
 }
@@ -251,8 +458,13 @@ Tensor ParamStore::weight(const ParamPlace& place) {
   return layout_.view(weights().buckets, layout_.places[place.index]);
 }
 
+const Grads& ParamStore::gradients() const {
+  check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them", part_.count);
+  return gradients_;
+}
+
 Params ParamStore::masters() const {
-  check(!is_split(), "the masters are split into {} parts, and this rank has one of them", part_.count);
+  check(part_.count == 1, "the masters are split into {} parts, and this rank has one of them", part_.count);
   for (const ParamPlace& place : layout_.places)
     check(place.trained, "{} is frozen and has no master", place.info.name);
   std::vector<Tensor> buckets;

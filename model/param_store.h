@@ -5,25 +5,26 @@
 // never knows where the values were before, or where they go after.
 //   - A lease gives the weights. Before the first one of a step the part may have to wait for ranks that
 //     update it; then the FP8 copies of its matrices are made (fp8.h).
-//   - A gradient scope gives the gradients. Its end says that they are complete for this micro-step: with the
-//     last micro-step of a step they are summed over ranks, beside the backward of other parts.
+//   - A gradient scope gives the gradients. Its end says that they are complete for this micro-step, and that
+//     they can be summed over ranks, beside the backward of other parts.
 //
-// Where a tensor lies is its Placement. Those that exist:
-//   - Weights are whole.
-//   - Gradients are whole. Their sums over ranks take their place, or are split: each rank has its part.
-//   - What the optimizer keeps is whole or split: ZeRO stage 1 (Rajbhandari et al., arXiv:1910.02054). Then a
-//     rank updates its part of the weights, and a bucket is gathered while the next is updated.
+// What the ranks split among them is Shards; each has one of R equal parts of every bucket. Without R > 1
+// everything is whole.
+//   - The optimizer's tensors: a rank updates its part of the weights, and a bucket is gathered while the next
+//     one is updated.
+//   - Gradients: parts of the model take turns in a few buffers (Turns). The end of a scope adds the sum over
+//     ranks of this rank's part to what it keeps, in each micro-step. Three buffers serve the blocks: the
+//     scopes of two overlap, since the backward of a block writes a bias gradient of the block below, and the
+//     sums of the block above are still under way.
+//   - Weights: blocks take turns in two buffers. A lease waits until its block is gathered, and starts to
+//     gather the next one in the direction of travel, l + 1 in a forward and l - 1 in a backward.
+//   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
-// Where others go:
-//   - Gradients split (ZeRO-2). Two buffers of the largest block, and the parity of a block chooses, so that
-//     addresses stay as CUDA graphs have them. A scope gives views of a buffer; its end adds to this rank's
-//     part by a reduce-scatter. Two scopes overlap: the backward of a block writes a bias gradient of the
-//     block below.
-//   - Weights split (ZeRO-3). Two buffers likewise. A lease waits for the gather of its block and starts that
-//     of the next one in the direction of travel, l + 1 in a forward and l - 1 in a backward; its end gives
-//     the buffer back. In FP8 the bytes of the copies are gathered.
-//   - Pinned host memory (offload): Placement::where is an arena of it. A lease is then a transfer into a
-//     buffer, the end of a gradient scope one out of it; the optimizer has two buffers more.
+// A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after all
+// work that the device was given before, so a buffer's next tenant comes when the last one has been read.
+//
+// Where offload to pinned host memory goes: Placement::where is an arena of it. A lease is then a transfer into
+// a buffer, the end of a gradient scope one out of it; the optimizer has two buffers more.
 #pragma once
 
 #include <exception>
@@ -37,6 +38,8 @@
 #include "kernels/communicator.h"
 #include "model/fp8.h"
 #include "model/init.h"
+#include "model/shards.h"
+#include "model/turns.h"
 
 namespace tessera {
 
@@ -122,18 +125,19 @@ inline constexpr const char* kMaster = "master";  // the fp32 weights, among the
 
 class ParamStore {
  public:
-  // Allocates the weights, as zeros. Their trained elements can be cut in `parts` equal parts, one for each
-  // rank.
+  // Allocates the weights, as zeros.
   struct Shape {
     ModelConfig model;
     DType dtype = DType::kF32;
-    int64_t parts = 1;
+    Shards shards = {};
     Freeze freeze = {};
   };
   ParamStore(const Stream& stream, Arena& arena, const Shape& shape);
   ParamStore(const ParamStore&) = delete;
 
   // `with_fp8`: of a training step in FP8. The FP8 copies of the part are then made before its first lease.
+  // Where weights are split, every rank leases the same parts in the same order. Error: a lease of another
+  // block lives in the part's buffer.
   WeightLease<TableParams> lease_tables();
   WeightLease<BlockParams> lease_block(size_t layer, bool with_fp8 = false);
   WeightLease<HeadParams> lease_head(bool with_fp8 = false);
@@ -146,6 +150,7 @@ class ParamStore {
   // Allocates what training needs beside the weights; gradients begin as zeros.
   struct Training {
     Communicator* axis = nullptr;  // of the ranks that share a step; none: this rank alone
+    bool accumulates = true;       // a step has several micro-steps
     bool reduce_in_fp32 = false;   // bf16 gradients are summed over ranks in fp32
     Fp8Run fp8 = {};
   };
@@ -153,9 +158,16 @@ class ParamStore {
   // Before the first lease of a step. FP8 copies are made now, or where a part may wait for ranks, with its
   // lease.
   void begin_step();
-  void begin_micro_step(bool last);
+  struct MicroStep {
+    bool first, last;  // of its step
+  };
+  void begin_micro_step(const MicroStep& micro_step);
+  // Whether a backward has to add to the gradients of the micro-steps before; else the store adds them.
+  bool accumulates_in_place(const MicroStep& micro_step) const;
+  // Whether a micro-step communicates: then it cannot run from a CUDA graph.
+  bool communicates(const MicroStep& micro_step) const;
   // Waits until the gradients of all ranks are summed.
-  void wait_for_gradients() { axis().wait(); }
+  void wait_for_gradients();
 
   // What an optimizer keeps under a name: fp32 copies of the weights unless they are fp32 themselves, and a
   // tensor of each bucket for each name that it adds. They are undefined until clear_kept().
@@ -169,10 +181,12 @@ class ParamStore {
   // Of an update: each has a tensor for each bucket, none where all of it is frozen
   const std::vector<Tensor>& summed_gradients() const { return summed_; }  // this rank's part
   Tensor updated_weights(size_t bucket) const;                             // likewise
+  std::vector<Tensor> tensors_of_norm() const;                             // all summed gradients
   // Error: a lease lives that would see weights change.
-  void begin_update() const;
-  // Starts to send this rank's part of a bucket's weights to all ranks; later leases wait for theirs.
-  void gather(size_t bucket);
+  void begin_update();
+  // Says that this rank's part of a bucket is updated. Where weights are whole, starts to send it to all
+  // ranks; later leases wait for theirs.
+  void end_update(size_t bucket);
 
   // Takes the values of all parameters in fp32 or bf16, on the host or the device, and writes what is this
   // rank's of the optimizer's tensor of that name. Masters: the weights as well, rounded to their dtype,
@@ -183,19 +197,22 @@ class ParamStore {
   // Calls use() with all trained elements of what is kept of a bucket; an empty tensor if there are none.
   // Every rank has to call it.
   void with_whole(const std::string& name, size_t bucket, const std::function<void(const Tensor&)>& use);
+  // The weights of a bucket, until the next lease or update. Every rank has to call it.
+  const Tensor& whole_weights(size_t bucket);
 
   const ModelConfig& model() const { return shape_.model; }
   DType dtype() const { return shape_.dtype; }
   const ParamLayout& layout() const { return layout_; }
   Part part() const { return part_; }  // this rank's, of what is split
-  bool is_split() const { return part_.count > 1; }
+  const Shards& shards() const { return shape_.shards; }
   Communicator& axis() const { return *axis_; }
   Fp8& fp8() { return *fp8_; }
 
-  // Whole views outside of any scope, after all that is under way: of files and tests
+  // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are split.
   const Params& weights();
   Tensor weight(const ParamPlace& place);  // by its index
-  const Grads& gradients() const { return gradients_; }
+  const Grads& gradients() const;
+  const Params& weight_views() const { return weights_; }  // with values or without: shapes and addresses
   // The fp32 weights. Error: this rank has one part of several, or some are frozen
   Params masters() const;
 
@@ -206,26 +223,42 @@ class ParamStore {
     std::string name;
     std::vector<Tensor> buckets;
   };
-  // What a rank keeps of the first `count` values of a parameter
+  // What a rank has of a range of the values of a parameter
   struct Slice {
     int64_t first = 0;  // of the parameter
-    Tensor kept = {};   // none: nothing
+    Tensor own = {};    // none: nothing
   };
+  struct Range {
+    int64_t first, end;
+  };
+  // The parts of the model in the order of a forward: the tables, the blocks, the head
+  int64_t position_of_head() const { return shape_.model.layers + 1; }
+  size_t bucket_at(int64_t position) const;
 
   std::vector<Tensor> allocate(MemoryTag tag, const std::string& name, const Placement& placement) const;
-  void wait_for(size_t bucket);
+  std::vector<Tensor> allocate_whole_gradients() const;
+  void allocate_gradients(const Training& training);
+  void prepare(int64_t position);
+  void fetch(size_t bucket);
   void make_fp8(int64_t layer);
   void begin_gradients(size_t bucket);
   void end_gradients(size_t bucket);
   void reduce(size_t bucket);
-  Slice slice_of(const std::string& name, const ParamPlace& place, int64_t count) const;
-  void write(const std::string& name, const ParamPlace& given, const Tensor& values);
+  void settle(size_t turn);
+  Tensor own_weights(size_t bucket, bool trained) const;
+  Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, Range range) const;
+  Slice weight_slice(const ParamPlace& place, Range range) const;
+  Slice kept_slice(const std::string& name, const ParamPlace& place, Range range) const;
+  void write_weights(const ParamPlace& given, const Tensor& values);
+  void write_kept(const std::string& name, const ParamPlace& given, const Tensor& values);
   bool has_masters() const { return shape_.dtype != DType::kF32 && !kept_.empty(); }
 
   Stream stream_;
   Arena& arena_;
   Shape shape_;
   ParamLayout layout_;
+  std::vector<Tensor> own_;  // this rank's parts of the weights, where they are split: trained, then frozen
+  std::optional<Turns> weight_turns_, gradient_turns_;  // where they are split
   Params weights_;
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* axis_;
@@ -235,11 +268,14 @@ class ParamStore {
   Grads gradients_;
   std::vector<Tensor> summed_;
   Tensor sums_;  // fp32, room for a bucket; only where bf16 gradients are summed in fp32
+  std::vector<Tensor> added_;  // of split gradients: sums of a micro-step that are not yet added, by turn
   std::vector<Kept> kept_;
   std::vector<int64_t> gathers_;  // how many collectives the weights of a bucket wait for; 0: none
   std::vector<int> scopes_left_;  // of a bucket's gradients in this micro-step
-  bool reduces_ = false;          // gradients, at the end of their scopes in this micro-step
-  int64_t leases_ = 0;            // that live
+  MicroStep micro_step_{};
+  std::vector<int64_t> leases_;  // that live, of each bucket
+  int64_t position_ = 0;         // of the last lease
+  bool forwards_ = true;         // the direction of travel
 };
 
 template <class Views>

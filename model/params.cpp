@@ -43,15 +43,20 @@ double ModelConfig::flops_per_token(double T) const {
 }
 
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze) {
-  buckets.push_back({.name = "embeddings and final norm", .decayed = 0, .trained = 0, .elements = 0});
-  for (int64_t l = 0; l < config.layers; ++l)
-    buckets.push_back({.name = fmt::format("block {}", l), .decayed = 0, .trained = 0, .elements = 0});
+  buckets.push_back({.name = config.tied ? "embeddings and final norm" : "embeddings"});
+  for (int64_t l = 0; l < config.layers; ++l) buckets.push_back({.name = fmt::format("block {}", l)});
+  if (!config.tied) {
+    head = buckets.size();
+    buckets.push_back({.name = "head and final norm"});
+  }
 
   Params none;  // for_each_param() goes by its number of blocks
   none.blocks.resize(static_cast<size_t>(config.layers));
   for_each_param(none, config, [&](const ParamInfo& info, const Tensor&) {
-    places.push_back({info, info.block < 0 ? kOutside : bucket_of_block(info.block), 0, places.size(),
-                      !freeze.freezes(info)});
+    const size_t bucket = info.block >= 0                       ? bucket_of_block(info.block)
+                          : info.part == ParamPart::kEmbeddings ? kTables
+                                                                : head;
+    places.push_back({info, bucket, 0, places.size(), !freeze.freezes(info)});
   });
   const auto take = [&](auto&& wanted) {
     for (ParamPlace& place : places) {
@@ -67,6 +72,8 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
   for (ParamBucket& bucket : buckets)
     bucket.trained = bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
   take([](const ParamPlace& place) { return !place.trained; });
+  for (ParamBucket& bucket : buckets)
+    bucket.elements = bucket.trained + round_up(bucket.elements - bucket.trained, kParamAlignment * parts);
 }
 
 Tensor ParamLayout::view(const std::vector<Tensor>& all, const ParamPlace& place) const {
@@ -124,10 +131,11 @@ Grads ParamLayout::gradients(const ModelConfig& config, std::vector<Tensor> all,
 }
 
 std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                                     const ParamLayout& layout) {
+                                     const ParamLayout& layout, int64_t parts) {
   std::vector<Tensor> buckets;
   for (const ParamBucket& bucket : layout.buckets)
-    buckets.push_back(arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype, {bucket.elements}));
+    buckets.push_back(
+        arena.alloc(tag, fmt::format("{} {}", kind, bucket.name), dtype, {bucket.elements / parts}));
   return buckets;
 }
 

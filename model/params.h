@@ -3,11 +3,11 @@
 // for_each_param() is the single list of parameters: a walk over the parts' visits. Allocation, initial
 // values, weight decay, checkpoints and gradient checks go by it.
 //
-// Parameters are stored in buckets: one flat tensor for each block, and one for the parameters outside the
-// blocks. A bucket is the unit of clearing, reduction between ranks, update and gathering. Parameters with
-// weight decay come first, then the others, and frozen ones last; each begins at a multiple of
-// kParamAlignment elements, and the gaps stay zero. Gradients, moments and masters have the trained elements
-// alone.
+// Parameters are stored in buckets: one flat tensor for each block, one for the tables, and one for the head
+// with the final norm; where the head is the token table, they share the bucket of the tables. A bucket is the
+// unit of clearing, reduction between ranks, update and gathering. Parameters with weight decay come first,
+// then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and the gaps
+// stay zero. Gradients, moments and masters have the trained elements alone.
 #pragma once
 
 #include <functional>
@@ -86,10 +86,10 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
 
 struct ParamBucket {
-  std::string name;  // "embeddings and final norm", "block 3"
-  int64_t decayed;   // elements before this decay, the others do not
-  int64_t trained;   // elements before this are trained: a multiple of kParamAlignment x parts, as the next
-  int64_t elements;  // of the weights
+  std::string name;      // "embeddings and final norm", "block 3"
+  int64_t decayed = 0;   // elements before this decay, the others do not
+  int64_t trained = 0;   // elements before this are trained: a multiple of kParamAlignment x parts, as the next
+  int64_t elements = 0;  // of the weights
 };
 struct ParamPlace {
   ParamInfo info;
@@ -101,9 +101,11 @@ struct ParamPlace {
 };
 
 // The place of every parameter. The trained elements of a bucket can be split into `parts` equal parts, one
-// for each rank; where nothing is frozen, the places do not depend on it.
+// for each rank, and so can the frozen ones; where nothing is frozen, the places do not depend on it.
 struct ParamLayout {
-  static constexpr size_t kOutside = 0;  // the bucket of the parameters outside the blocks
+  static constexpr size_t kTables = 0;  // their bucket
+  size_t head = kTables;                // that of the head: the last one, or the tables'
+  bool head_is_tied() const { return head == kTables; }
   static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
 
   ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {});
@@ -128,7 +130,7 @@ struct ParamLayout {
 
 // `kind` leads the buckets' names in the memory report, as in "weights block 3".
 std::vector<Tensor> allocate_buckets(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
-                                     const ParamLayout& layout);
+                                     const ParamLayout& layout, int64_t parts = 1);
 // One of `parts` parts of the trained elements of each; an empty tensor where there are none
 std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_view kind, DType dtype,
                                      const ParamLayout& layout, int64_t parts = 1);

@@ -13,6 +13,7 @@ namespace tessera::testing {
 inline constexpr ModelConfig kSharedModel{
     .vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 24};
 inline constexpr double kSharedRate = 1e-3;  // ten times as large a rate amplifies roundings a million times
+inline constexpr Shard kAllShards[] = {Shard::kNone, Shard::kOptimizer, Shard::kGradients, Shard::kWeights};
 inline constexpr int64_t kSharedSequences = 12;  // of a step, over all ranks
 
 struct SharedRun {
@@ -23,13 +24,13 @@ struct SharedRun {
   std::function<void(TrainState&)> before = {}, after = {};  // the steps
 };
 
-inline RunShape shared_shape(int ranks, bool shard = true) {
+inline RunShape shared_shape(int ranks, Shard shard = Shard::kOptimizer) {
   return {.model = kSharedModel,
           .micro_batch = 1,
           .micro_steps = kSharedSequences / ranks,
           .sequence_length = 17,
           .mesh = {.data = ranks},
-          .shard_optimizer = shard};
+          .shard = shard};
 }
 
 // The mean losses over the ranks. Tokens depend on the step and the sequence alone.
@@ -76,7 +77,8 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
 // The bytes of all weights of this rank, as the forward reads them.
 inline std::string weight_bytes(TrainState& state) {
   std::string bytes;
-  for (const Tensor& bucket : state.store().weights().buckets) {
+  for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
+    const Tensor& bucket = state.store().whole_weights(b);
     HostTensors make;
     const Tensor host = make.poisoned({bucket.numel()});
     state.stream().run(Copy{bucket, host});
@@ -93,7 +95,7 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
 }
 
 // Two ranks on the CPU have the losses of one, and equal weights. `choose` sets what is trained.
-inline void expect_the_losses_of_one(bool shard, const std::function<void(RunShape&)>& choose) {
+inline void expect_the_losses_of_one(Shard shard, const std::function<void(RunShape&)>& choose) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
   const auto shape = [&](int ranks) {

@@ -57,6 +57,14 @@ void run(const Copy& a, const Launch& /*on*/) {
   }
 }
 
+void run(const Accumulate& a, const Launch& /*on*/) {
+  const float* x = a.x.as<float>();
+  float* y = a.y.as<float>();
+  const int64_t count = a.y.numel();
+#pragma omp parallel for simd if (count > kFewValues)
+  for (int64_t i = 0; i < count; ++i) y[i] += x[i];
+}
+
 void run(const AttentionForward& a, const Launch& /*on*/) {
   check_documents(a.kName, a.documents);
   a.plan.kind == AttentionKind::kNaive ? naive_attention_forward(a) : flash_attention_forward(a);

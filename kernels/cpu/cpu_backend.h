@@ -12,6 +12,7 @@ namespace tessera::cpu {
 
 void run(const FillZero& a, const Launch& on);
 void run(const Copy& a, const Launch& on);
+void run(const Accumulate& a, const Launch& on);
 void run(const RandomNormal& a, const Launch& on);
 void run(const EmbeddingForward& a, const Launch& on);
 void run(const EmbeddingBackward& a, const Launch& on);

@@ -117,6 +117,8 @@ attention::CudnnAttention& CudaBackend::cudnn() {
   return *cudnn_;
 }
 
+void CudaBackend::run_op(const Accumulate& a, const Launch& on) { cuda::accumulate(a.x, a.y, on.stream); }
+
 void CudaBackend::run_op(const FillZero& a, const Launch& on) {
   TESSERA_CUDA(cudaMemsetAsync(a.tensor.data, 0, a.tensor.bytes(), on.stream));
 }

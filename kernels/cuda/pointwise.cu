@@ -33,6 +33,19 @@ struct Convert {
 };
 
 template <class T, int kStep>
+struct Add {
+  const T* x;
+  T* y;
+  __device__ void operator()(int64_t i) const {
+    float sum[kStep], term[kStep];
+    load_step(y + i, sum);
+    load_step(x + i, term);
+    for (int j = 0; j < kStep; ++j) sum[j] += term[j];
+    store_step(y + i, sum);
+  }
+};
+
+template <class T, int kStep>
 struct AddBias {
   T* y;
   const T* bias;
@@ -117,6 +130,12 @@ void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64
     with_real_type(to_dtype, [&]<class To>() {
       launch<1>(count, Convert<From, To>{static_cast<const From*>(from), static_cast<To*>(to)}, stream);
     });
+  });
+}
+
+void accumulate(const Tensor& x, const Tensor& y, cudaStream_t stream) {
+  with_type_and_step(x, y, [&]<class T, int kStep>() {
+    launch<kStep>(y.numel(), Add<T, kStep>{x.as<T>(), y.as<T>()}, stream);
   });
 }
 

@@ -29,7 +29,7 @@ class CudaDataParallel : public ::testing::Test {
   }
 };
 
-RunShape cuda_shape(int ranks, DType dtype, bool shard, bool reduce_in_fp32 = false) {
+RunShape cuda_shape(int ranks, DType dtype, Shard shard, bool reduce_in_fp32 = false) {
   RunShape shape = shared_shape(ranks, shard);
   shape.model.channels = 128, shape.model.head_dim = 64;  // a head dim that the fused kernels serve
   shape.dtype = dtype;
@@ -39,7 +39,7 @@ RunShape cuda_shape(int ranks, DType dtype, bool shard, bool reduce_in_fp32 = fa
 
 TEST_F(CudaDataParallel, LossesInFp32AreThoseOfOneGpu) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
-    for (const bool shard : {true, false}) {
+    for (const Shard shard : kAllShards) {
       const std::vector<double> one =
           run_shared({}, {.device = device, .shape = cuda_shape(1, DType::kF32, shard), .steps = 50});
       EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
@@ -54,7 +54,7 @@ TEST_F(CudaDataParallel, LossesInFp32AreThoseOfOneGpu) {
 TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const DType dtype : {DType::kF32, DType::kBF16})
-      for (const bool shard : {true, false})
+      for (const Shard shard : kAllShards)
         for (const bool in_fp32 : {false, true}) {
           if (in_fp32 && dtype == DType::kF32) continue;  // as without
           std::string weights, before;
@@ -80,20 +80,20 @@ TEST_F(CudaDataParallel, WeightsAreTheSameBitsOnAllGpusAndInEveryRun) {
 TEST_F(CudaDataParallel, LossesInBf16AreCloseToThoseOfOneGpu) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     const std::vector<double> one =
-        run_shared({}, {.device = device, .shape = cuda_shape(1, DType::kBF16, true), .steps = 10});
-    for (const bool shard : {true, false})
+        run_shared({}, {.device = device, .shape = cuda_shape(1, DType::kBF16, Shard::kNone), .steps = 10});
+    for (const Shard shard : kAllShards)
       for (const bool in_fp32 : {false, true}) {
         const std::vector<double> ours = run_shared(
             ranks,
             {.device = device, .shape = cuda_shape(ranks.size, DType::kBF16, shard, in_fp32), .steps = 10});
-        EXPECT_LT(largest_difference(ours, one), tolerance::kBf16ModelLoss) << shard << in_fp32;
+        EXPECT_LT(largest_difference(ours, one), tolerance::kBf16ModelLoss) << name_of(shard) << in_fp32;
       }
   });
 }
 
 TEST_F(CudaDataParallel, ThePlanOfARankIsItsLedger) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
-    for (const bool shard : {true, false})
+    for (const Shard shard : kAllShards)
       for (const bool in_fp32 : {false, true}) {
         const RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard, in_fp32);
         const std::unique_ptr<Backend> be = make_backend(device);

@@ -48,7 +48,7 @@ struct LoudModel {
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
     const auto count = static_cast<float>(counted(ids(targets)));
-    store.begin_micro_step(/*last=*/true);
+    store.begin_micro_step({.first = true, .last = true});
     train_batch(cpu, arena,
                 {.model = model,
                  .batch = {tokens, targets, documents},

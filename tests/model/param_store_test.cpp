@@ -32,7 +32,7 @@ struct Store : ::testing::Test {
   LoggingCommunicator comm;
   std::unique_ptr<Backend> be = make_plan_backend({});
   Arena arena = Arena::plan(Device::kCpu);
-  ParamStore store{Stream(*be), arena, {.model = kTinyStore, .parts = 2}};
+  ParamStore store{Stream(*be), arena, {.model = kTinyStore, .shards = {Shard::kOptimizer, 2}}};
   std::vector<std::string>& log = comm.log;
 
   void SetUp() override { store.prepare_training({.axis = &comm}); }
@@ -42,7 +42,7 @@ struct Store : ::testing::Test {
 
 TEST_F(Store, GradientsAreSummedWhereTheScopesOfTheLastMicroStepEnd) {
   for (const bool last : {false, true}) {
-    store.begin_micro_step(last);
+    store.begin_micro_step({.first = !last, .last = last});
     GradientScope<BlockParams> block = store.block_gradients(2);
     {
       const GradientScope<HeadParams> head = store.head_gradients();
@@ -58,11 +58,11 @@ TEST_F(Store, GradientsAreSummedWhereTheScopesOfTheLastMicroStepEnd) {
   }
   EXPECT_EQ(log, (std::vector{fmt::format("scatter {}", elements(bucket_of(2))),
                               fmt::format("scatter {}", elements(bucket_of(1))),
-                              fmt::format("scatter {}", elements(ParamLayout::kOutside))}));
+                              fmt::format("scatter {}", elements(ParamLayout::kTables))}));
 }
 
 TEST_F(Store, AScopeThatAnExceptionEndsSumsNothing) {
-  store.begin_micro_step(/*last=*/true);
+  store.begin_micro_step({.first = true, .last = true});
   const auto failing = [&] {
     const GradientScope<BlockParams> block = store.block_gradients(0);
     fail("a kernel failed");
@@ -73,17 +73,17 @@ TEST_F(Store, AScopeThatAnExceptionEndsSumsNothing) {
 
 TEST_F(Store, GradientsAreCompleteOnceInAMicroStep) {
   EXPECT_THROW(store.block_gradients(0), Error) << "no micro-step has begun";
-  store.begin_micro_step(/*last=*/false);
+  store.begin_micro_step({.first = true, .last = false});
   store.block_gradients(0);
   EXPECT_THROW(store.block_gradients(0), Error);
   store.head_gradients(), store.table_gradients();
   EXPECT_THROW(store.table_gradients(), Error);
-  store.begin_micro_step(/*last=*/false);
+  store.begin_micro_step({.first = true, .last = false});
   store.block_gradients(0);
 }
 
 TEST_F(Store, TheFirstLeaseWaitsForTheGatherOfItsPart) {
-  for (size_t b = 0; b < store.layout().buckets.size(); ++b) store.gather(b);
+  for (size_t b = 0; b < store.layout().buckets.size(); ++b) store.end_update(b);
   log.clear();
   store.lease_tables();
   EXPECT_EQ(log, std::vector<std::string>{"wait for 1"});

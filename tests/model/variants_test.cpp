@@ -67,7 +67,7 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
 
   for (const ParamPlace& place : ParamLayout(untied, 2).places) {
     if (place.info.name != "head.weight") continue;
-    EXPECT_EQ(place.bucket, ParamLayout::kOutside);
+    EXPECT_EQ(place.bucket, ParamLayout::kTables);
     EXPECT_TRUE(place.info.decay);
     return;
   }

@@ -170,9 +170,9 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
         "ms\n",
         100 * slowest_alone / median, shape.ranks(), 1e3 * slowest_alone);
     fmt::print(
-        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; ZeRO {}, gradients "
+        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
         "summed in {}\n",
-        1e3 * exposed, shape.shard_optimizer ? 1 : 0,
+        1e3 * exposed, name_of(shape.shard),
         name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));

@@ -53,6 +53,7 @@ OpCost cost(const Copy& a) {
   const bool on_host = a.from.device == a.to.device;  // all of a copy within the host
   return on_host ? moved(a.from, a.to) : moved(on_device(a.from), on_device(a.to));
 }
+OpCost cost(const Accumulate& a) { return moved(a.x, a.y, a.y); }
 OpCost cost(const RandomNormal& a) { return moved(a.y); }
 OpCost cost(const EmbeddingForward& a) {
   OpCost one = moved(a.tokens, a.y, a.y, a.documents);  // a row of the table for each of y

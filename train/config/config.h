@@ -19,6 +19,7 @@
 #include "model/freeze.h"
 #include "model/keep.h"
 #include "model/presets.h"
+#include "model/shards.h"
 #include "train/config/data_sources.h"
 
 namespace tessera {
@@ -40,10 +41,6 @@ constexpr auto words_of(Tune) {  // of train.tune
   return std::array{Word{"auto", Tune::kAuto}, Word{"off", Tune::kOff}};
 }
 
-enum class ZeroStage : uint8_t { k0, k1 };
-constexpr auto words_of(ZeroStage) {  // of train.zero
-  return std::array{Word{"0", ZeroStage::k0}, Word{"1", ZeroStage::k1}};
-}
 
 enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd };
 constexpr auto words_of(Schedule) {  // of optimizer.schedule
@@ -134,7 +131,6 @@ struct Config {
     Freeze freeze = {};
     LoraConfig lora = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
-    ZeroStage zero = ZeroStage::k1;
     DType reduce = DType::kBF16;
     int64_t time_limit = 25;  // seconds
     bool deterministic = true;
@@ -144,6 +140,11 @@ struct Config {
     bool tensorboard = false;  // tensorboard/ in the folder
     bool operator==(const Train&) const = default;
   } train;
+
+  struct Parallel {
+    Shard shard = Shard::kOptimizer;
+    bool operator==(const Parallel&) const = default;
+  } parallel;
 
   struct Optimizer {
     double learning_rate = 6e-4;

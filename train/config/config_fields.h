@@ -157,9 +157,6 @@ void visit_train(Section& train, Visit& visit) {
         Whole{.at_most = 100'000'000, .zero = "all", .minus_one = "auto"},
         "Tokens whose logits are in memory at a time; all: those of a micro-batch; auto: all, but for a "
         "vocabulary above 65536 about 1 GiB of logits");
-  visit("train.zero", train.zero, OneOf<ZeroStage>{},
-        "With several GPUs, 1: each keeps and updates a part of the optimizer (ZeRO stage 1); 0: each keeps "
-        "all");
   visit("train.reduce", train.reduce, OneOf<DType>{{DType::kBF16, DType::kF32}},
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},
@@ -197,6 +194,13 @@ void visit_fp8(Section& fp8, Visit& visit) {
         "current: its own largest element, which takes one more pass");
   visit("train.fp8.edges", fp8.edges, Flag{}, "FP8: also use it in the first and the last block");
   visit("train.fp8.head", fp8.head, Flag{}, "FP8: also use it for the logits");
+}
+
+template <class Section, class Visit>
+void visit_parallel(Section& parallel, Visit& visit) {
+  visit("parallel.shard", parallel.shard, OneOf<Shard>{},
+        "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
+        "gradients: these, too (2); weights: these, too (3), gathered block by block");
 }
 
 template <class Section, class Visit>
@@ -283,6 +287,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_train(config.train, visit);
   fields::visit_lora(config.train.lora, visit);
   fields::visit_fp8(config.train.fp8, visit);
+  fields::visit_parallel(config.parallel, visit);
   fields::visit_optimizer(config.optimizer, visit);
   fields::visit_evaluation(config.evaluation, visit);
   fields::visit_sampling(config.sampling, visit);

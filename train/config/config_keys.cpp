@@ -22,12 +22,15 @@ struct Renamed {
 };
 constexpr Renamed kRenamed[] = {{"optimizer.warmup_steps", "optimizer.warmup"},
                                 {"train.matmul", "train.gemm_dtype"},
+                                {"train.zero", "parallel.shard"},
                                 {"train.products", "train.gemm_backend"},
                                 {"train.recorded", "train.cuda_graphs"}};
 struct RenamedValue {
   std::string_view key, before, now;
 };
-constexpr RenamedValue kRenamedValues[] = {{"train.gemm_backend", "own", "tessera"}};
+constexpr RenamedValue kRenamedValues[] = {{"train.gemm_backend", "own", "tessera"},
+                                            {"parallel.shard", "0", "none"},
+                                            {"parallel.shard", "1", "optimizer"}};
 
 // With the earlier names of keys, which are taken, too
 std::vector<std::string_view> all_names() {

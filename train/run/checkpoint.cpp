@@ -75,15 +75,23 @@ void for_each_value(TrainState& state, const TensorFile& file,
                     const std::function<void(const FoundValues&)>& visit) {
   const ParamLayout& layout = state.store().layout();
   for (const Section& section : file.sections)
-    for (size_t b = 0; b < layout.buckets.size(); ++b)
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      const auto is_in = [&](const ParamPlace& place) {
+        return place.bucket == b && section.has(state.shape(), place.info);
+      };
+      const bool any_frozen = std::ranges::any_of(
+          layout.places, [&](const ParamPlace& place) { return is_in(place) && !place.trained; });
+      const Tensor weights = any_frozen ? state.store().whole_weights(b) : Tensor{};
       state.store().with_whole(section.values, b, [&](const Tensor& bucket) {
-        for (const ParamPlace& place : layout.places)
-          if (place.bucket == b && section.has(state.shape(), place.info))
-            visit({.place = place,
-                   .values = place.trained ? bucket.rows(place.first, place.info.shape.numel())
-                                           : state.store().weight(place),
-                   .bucket = bucket});
+        for (const ParamPlace& place : layout.places) {
+          if (!is_in(place)) continue;
+          const Tensor& from = place.trained ? bucket : weights;
+          visit({.place = place,
+                 .values = from.rows(place.first, place.info.shape.numel()),
+                 .bucket = bucket});
+        }
       });
+    }
 }
 
 Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& values) {

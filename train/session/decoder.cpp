@@ -73,7 +73,8 @@ Decoder::Decoder(Session& session, const Settings& settings)
                           .logits = logits_,
                           .separate_kernels = settings_.separate_kernels});
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
-  read_ = stream.backend().make_graph(stream.queue(), [this, stream] { decode(stream, step_); });
+  if (!model_.params->shards().weights())
+    read_ = stream.backend().make_graph(stream.queue(), [this, stream] { decode(stream, step_); });
 }
 
 std::string Decoder::kernels_text() const {
@@ -196,7 +197,7 @@ std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) 
   fetch_->start();
   // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has
   // no room for its token.
-  if (reads && !any_full) read_->run();
+  if (reads && !any_full) read_tokens();
   fetch_->wait();
   const std::span drawn(drawn_.as<int32_t>(), lengths_.size());
   for (int64_t slot = 0; slot < settings_.slots; ++slot) {
@@ -208,9 +209,12 @@ std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) 
       ++length;
     }
   }
-  if (reads && any_full) read_->run();
+  if (reads && any_full) read_tokens();
   return drawn;
 }
+
+// A graph cannot wait for other ranks.
+void Decoder::read_tokens() { read_ ? read_->run() : decode(session_.stream(), step_); }
 
 int64_t Decoder::length(int64_t slot) const {
   check(slot >= 0 && slot < settings_.slots, "slot {} of a decoder that has 0 to {}", slot,

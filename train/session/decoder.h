@@ -61,6 +61,7 @@ class Decoder {
     std::vector<int32_t> seen = {};  // bits, as in SampleTokens
   };
 
+  void read_tokens();
   void record_sample(const SamplingRule& rule, uint64_t seed);
   void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t>& seen);
   void copy_prompt_to(int64_t slot);

@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/fp8_config.h"
 #include "model/params.h"
+#include "model/shards.h"
 #include "model/saved.h"
 #include "model/update_rule.h"
 #include "train/parallel/mesh_shape.h"
@@ -52,7 +53,7 @@ struct RunShape {
   bool fused_head = false;       // see Model
 
   MeshShape mesh = {};          // the ranks of the run
-  bool shard_optimizer = true;  // train.zero: 1; where there are several ranks
+  Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
   bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
 
   int64_t rows() const { return micro_batch * sequence_length; }            // N
@@ -61,7 +62,7 @@ struct RunShape {
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }
   int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
   int64_t ranks() const { return mesh.ranks(); }
-  int64_t parts() const { return shard_optimizer ? ranks() : 1; }  // of the optimizer
+  Shards shards() const { return {.what = shard, .parts = shard == Shard::kNone ? 1 : ranks()}; }
 
   double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
   // Of a step. `document_length`: of the document of a token, the mean over the tokens

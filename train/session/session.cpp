@@ -38,11 +38,12 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
 
 }  // namespace
 
-Session::Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts, const Freeze& freeze)
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Shards& shards,
+                 const Freeze& freeze)
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
-      store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .parts = parts, .freeze = freeze}),
+      store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .shards = shards, .freeze = freeze}),
       model_{.config = shape.model,
              .params = &store_,
              .attention =

@@ -18,8 +18,8 @@ namespace tessera {
 class Session {
  public:
   // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
-  // Buckets of weights can be cut in `parts` equal parts, and have what is frozen last (see ParamLayout).
-  Session(Backend& be, Arena& arena, const SessionShape& shape, int64_t parts = 1, const Freeze& freeze = {});
+  Session(Backend& be, Arena& arena, const SessionShape& shape, const Shards& shards = {},
+          const Freeze& freeze = {});
   Session(const Session&) = delete;
 
   void initialize(uint64_t seed);  // random weights

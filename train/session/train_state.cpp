@@ -15,9 +15,10 @@ ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* com
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
   store.prepare_training(
       {.axis = comm,
+       .accumulates = shape.micro_steps > 1,
        .reduce_in_fp32 = shape.reduce_in_fp32,
        .fp8 = {.config = shape.fp8,
-               .places = fp8_places(shape.model, store.weights(), shape.fp8),
+               .places = fp8_places(shape.model, store.weight_views(), shape.fp8),
                .rows = shape.rows(),
                .logit_rows =
                    shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
@@ -31,7 +32,7 @@ ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* com
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : arena_(arena),
       shape_(shape),
-      session_(be, arena, shape.session(), shape.parts(), shape.freeze),
+      session_(be, arena, shape.session(), shape.shards(), shape.freeze),
       model_(session_.training_model(shape.keep)),
       optimizer_(arena, prepared(store(), shape, comm), shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
@@ -104,7 +105,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
-    store().begin_micro_step(last);
+    store().begin_micro_step({.first = m == 0, .last = last});
     for (const SentTensor* input : {&tokens_, &targets_, &documents_}) copy_row(input->device(), m, 0);
     run({.first = m == 0,
          .last = last,
@@ -147,13 +148,12 @@ void TrainState::compute(const MicroStep& micro_step) {
                .gradient_scale = gradient_scale_.device(),
                .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
                .dropout = micro_step.dropout,
-               .accumulate = !micro_step.first});
+               .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last})});
 }
 
-bool TrainState::can_record(const MicroStep& micro_step) const {
-  const bool waits_for_ranks = shape_.ranks() > 1 && (micro_step.first || micro_step.last);
-  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities && !waits_for_ranks &&
-         !arena_.ledger().recording();
+bool TrainState::can_record(const MicroStep& micro_step) {
+  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities &&
+         !store().communicates({micro_step.first, micro_step.last}) && !arena_.ledger().recording();
 }
 
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have

@@ -1,9 +1,8 @@
 // TrainState: a Session, gradients and an optimizer on one device, and the training step.
 //
 // Each of several ranks has one, computes its share of a step's sequences, and exchanges gradients: the
-// gradients of a block are summed over ranks while those of the previous block are computed. With ZeRO stage
-// 1 (Rajbhandari et al., arXiv:1910.02054) a rank gets the sum of its part of the gradients and updates that
-// part of the weights; the weights are gathered while the next parts are updated and the next forward runs.
+// gradients of a block are summed over ranks while those of the previous block are computed. What the ranks
+// split of the optimizer's tensors, gradients and weights is the store's affair (model/param_store.h).
 //
 // From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
 // of hundreds, of the same kernels. Without one run those that drop at random, as their masks differ from
@@ -79,7 +78,7 @@ class TrainState {
                     const std::function<bool(int64_t)>& continues);
   void run(const MicroStep& micro_step);
   void compute(const MicroStep& micro_step);
-  bool can_record(const MicroStep& micro_step) const;
+  bool can_record(const MicroStep& micro_step);
   void keep_pace();
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 

@@ -22,7 +22,7 @@ struct DataParallel : ::testing::Test {
 
 constexpr int kParallelSteps = 50;
 
-void expect_the_losses_of_one(int size, bool shard, const ModelConfig& model = kSharedModel) {
+void expect_the_losses_of_one(int size, Shard shard, const ModelConfig& model = kSharedModel) {
   on_ranks(size, [&](const Ranks& ranks) {
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.model = shape.model = model;
@@ -42,29 +42,36 @@ void expect_the_losses_of_one(int size, bool shard, const ModelConfig& model = k
   });
 }
 
-TEST_F(DataParallel, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(2, true); }
-TEST_F(DataParallel, ThreeRanksWithShardedOptimizer) { expect_the_losses_of_one(3, true); }
-TEST_F(DataParallel, FourRanksWithShardedOptimizer) { expect_the_losses_of_one(4, true); }
-TEST_F(DataParallel, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(2, false); }
-TEST_F(DataParallel, FourRanksWithWholeOptimizers) { expect_the_losses_of_one(4, false); }
+TEST_F(DataParallel, TwoRanks) {
+  for (const Shard shard : kAllShards) expect_the_losses_of_one(2, shard);
+}
+TEST_F(DataParallel, ThreeRanks) {
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_losses_of_one(3, shard);
+}
+TEST_F(DataParallel, FourRanks) {
+  for (const Shard shard : {Shard::kNone, Shard::kOptimizer, Shard::kGradients, Shard::kWeights})
+    expect_the_losses_of_one(4, shard);
+}
 TEST_F(DataParallel, ThreeRanksWithEveryVariantAtOnce) {
-  expect_the_losses_of_one(3, true, variants_of(kSharedModel).back().model);
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights})
+    expect_the_losses_of_one(3, shard, variants_of(kSharedModel).back().model);
 }
 
 // Three ranks drop what one does: with a mask of another sequence the first loss would differ by percents.
 TEST_F(DataParallel, TwoAndThreeRanksWithDropout) {
   ModelConfig model = kSharedModel;
   model.dropout = {.embedding = 0.05, .residual = 0.1, .attention = 0.1};
-  for (const int ranks : {2, 3}) expect_the_losses_of_one(ranks, true, model);
+  for (const int ranks : {2, 3}) expect_the_losses_of_one(ranks, Shard::kOptimizer, model);
 }
 
 TEST_F(DataParallel, TwoRanksOfAQwen3) {
-  expect_the_losses_of_one(2, true, families_of(kSharedModel).back().model);
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights})
+    expect_the_losses_of_one(2, shard, families_of(kSharedModel).back().model);
 }
 
 // Rank 0 counts 10 targets of its sequences, rank 1 26 and rank 2 42.
 TEST_F(DataParallel, RanksWithUnequalNumbersOfCountedTokens) {
-  for (const bool shard : {true, false})
+  for (const Shard shard : kAllShards)
     on_ranks(3, [&](const Ranks& ranks) {
       const auto run = [&](const Ranks& of, int size) {
         return run_shared(of, {.shape = shared_shape(size, shard), .steps = 20, .uneven = true});
@@ -105,7 +112,7 @@ TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
 
 TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(2, [](const Ranks& ranks) {
-    for (const bool shard : {true, false}) {
+    for (const Shard shard : kAllShards) {
       const std::unique_ptr<Backend> be = make_cpu_backend();
       const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
       expect_ledger_is_plan(*be, comm.get(), shared_shape(2, shard));

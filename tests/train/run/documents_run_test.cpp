@@ -59,7 +59,7 @@ TEST_F(DocumentsOfARun, RanksAndMicroBatchesShareOneLoss) {
   EXPECT_NE(one.out.find(" loss tokens\n"), std::string::npos) << one.out;
   EXPECT_LT(steps.back()["loss"], 0.7 * steps.front()["loss"].get<double>()) << "nothing was learned";
 
-  for (const Words& settings : {Words{}, Words{"train.zero=0"}}) {
+  for (const Words& settings : {Words{}, Words{"parallel.shard=none"}}) {
     const std::string run = settings.empty() ? "two" : "two_whole";
     trains(by(2, run, packed(settings)));
     expect_near(values(run, "loss"), values("one", "loss"));

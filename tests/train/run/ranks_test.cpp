@@ -44,7 +44,7 @@ TEST_F(RanksOfARun, AnyNumberLearnsTheSame) {
     int ranks;
     Words settings;
   } runs[] = {{2, {}},
-              {2, {"train.zero=0"}},
+              {2, {"parallel.shard=none"}},
               {3, {"train.micro_batch=1"}},
               {4, {"train.micro_batch=2", "train.recompute=block"}}};
   for (const auto& [ranks, settings] : runs) {
@@ -65,7 +65,7 @@ TEST_F(RanksOfARun, AnyNumberDropsTheSame) {
 }
 
 TEST_F(RanksOfARun, TwiceTheSameBits) {
-  for (const Words& settings : {Words{"train.zero=1"}, Words{"train.zero=0"}}) {
+  for (const Words& settings : {Words{"parallel.shard=optimizer"}, Words{"parallel.shard=none"}}) {
     const Words anew = with(settings, {"train.steps=12"});
     trains(with(by(3, "first", anew), {"--overwrite"}));
     trains(with(by(3, "second", anew), {"--overwrite"}));
@@ -127,7 +127,7 @@ TEST_F(PlanOfRanks, EachHoldsItsPartOfTheOptimizer) {
   };
   const double one = optimizer("1", {}), eight = optimizer("8", {});
   EXPECT_NEAR(8 * eight / one, 1, 1e-3);
-  EXPECT_EQ(optimizer("8", {"--set", "train.zero=0"}), one);
+  EXPECT_EQ(optimizer("8", {"--set", "parallel.shard=none"}), one);
 }
 
 TEST_F(PlanOfRanks, FitsAreCommandLinesToCopy) {

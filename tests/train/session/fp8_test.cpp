@@ -277,7 +277,7 @@ TEST(Fp8Training, PlansTwoBytesAWeight) {
 TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  for (const bool shard : {true, false}) {
+  for (const Shard shard : kAllShards) {
     const auto shape = [&](int ranks) {
       RunShape own = shared_shape(ranks, shard);
       own.fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true};

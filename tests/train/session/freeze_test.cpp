@@ -41,8 +41,10 @@ void freeze_parts(RunShape& shape) {
   shape.freeze = frozen({ParamPart::kEmbeddings, ParamPart::kNorms}, {{1, 1}});
 }
 
-TEST(Freeze, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(true, freeze_parts); }
-TEST(Freeze, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(false, freeze_parts); }
+TEST(Freeze, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(Shard::kOptimizer, freeze_parts); }
+TEST(Freeze, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(Shard::kNone, freeze_parts); }
+TEST(Freeze, TwoRanksWithSplitGradients) { expect_the_losses_of_one(Shard::kGradients, freeze_parts); }
+TEST(Freeze, TwoRanksWithSplitWeights) { expect_the_losses_of_one(Shard::kWeights, freeze_parts); }
 
 }  // namespace
 }  // namespace tessera::testing

@@ -137,8 +137,10 @@ void train_adapters(RunShape& shape) {
   shape.freeze = Freeze::all_but_adapters();
 }
 
-TEST(Lora, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(true, train_adapters); }
-TEST(Lora, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(false, train_adapters); }
+TEST(Lora, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(Shard::kOptimizer, train_adapters); }
+TEST(Lora, TwoRanksWithWholeOptimizers) { expect_the_losses_of_one(Shard::kNone, train_adapters); }
+TEST(Lora, TwoRanksWithSplitGradients) { expect_the_losses_of_one(Shard::kGradients, train_adapters); }
+TEST(Lora, TwoRanksWithSplitWeights) { expect_the_losses_of_one(Shard::kWeights, train_adapters); }
 
 }  // namespace
 }  // namespace tessera::testing

@@ -1,0 +1,34 @@
+// Shards: what of the parameters the ranks of a run split among them (ZeRO; Rajbhandari et al.,
+// arXiv:1910.02054). Each stage includes the ones before it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/base/words.h"
+
+namespace tessera {
+
+enum class Shard : uint8_t {
+  kNone,       // every rank has all
+  kOptimizer,  // stage 1: masters and moments
+  kGradients,  // stage 2: gradients, too
+  kWeights,    // stage 3: weights, too
+};
+constexpr auto words_of(Shard) {  // of parallel.shard
+  return std::array{Word{"none", Shard::kNone}, Word{"optimizer", Shard::kOptimizer},
+                    Word{"gradients", Shard::kGradients}, Word{"weights", Shard::kWeights}};
+}
+
+struct Shards {
+  Shard what = Shard::kNone;
+  int64_t parts = 1;  // one for each rank
+
+  bool of(Shard kind) const { return parts > 1 && what >= kind; }
+  bool optimizer() const { return of(Shard::kOptimizer); }
+  bool gradients() const { return of(Shard::kGradients); }
+  bool weights() const { return of(Shard::kWeights); }
+  bool operator==(const Shards&) const = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks. Block l
+// has the buffer l mod B of B, so that neighbours have different ones; what is outside the blocks has one more,
+// which tables and head share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/params.h"
+
+namespace tessera {
+
+class Turns {
+ public:
+  static constexpr size_t kNobody = SIZE_MAX;
+
+  // `elements`: of ParamBucket, how many of a bucket are in its buffer
+  Turns(Arena& arena, MemoryTag tag, const std::string& what, DType dtype, const ParamLayout& layout,
+        int64_t ParamBucket::* elements, size_t of_blocks)
+      : last_block_(layout.buckets.size() - (layout.head_is_tied() ? 1 : 2)), of_blocks_(of_blocks) {
+    std::vector<int64_t> largest(of_blocks + 1);
+    for (size_t b = 0; b < layout.buckets.size(); ++b)
+      largest[turn_of(b)] = std::max(largest[turn_of(b)], layout.buckets[b].*elements);
+    for (size_t turn = 0; turn < largest.size(); ++turn)
+      buffers_.push_back(largest[turn] == 0
+                             ? Tensor{}
+                             : arena.alloc(tag,
+                                           turn == 0 ? fmt::format("{} outside the blocks", what)
+                                                     : fmt::format("{} of a block, buffer {}", what, turn),
+                                           dtype, {largest[turn]}));
+    turns_.resize(largest.size());
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      const int64_t count = layout.buckets[b].*elements;
+      views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
+    }
+  }
+
+  struct Turn {
+    size_t bucket = kNobody;  // whose values are in the buffer, or on their way
+    int64_t collectives = 0;  // that the values wait for: see Communicator::wait_for
+    size_t adds_to = kNobody;  // of gradients: the bucket to which the sums of a micro-step have to be added
+  };
+  size_t size() const { return turns_.size(); }
+  size_t turn_of(size_t bucket) const {
+    return bucket == ParamLayout::kTables || bucket > last_block_ ? 0 : 1 + (bucket - 1) % of_blocks_;
+  }
+  Turn& operator[](size_t turn) { return turns_[turn]; }
+  Turn& of(size_t bucket) { return turns_[turn_of(bucket)]; }
+  const std::vector<Tensor>& views() const { return views_; }  // of each bucket, in its buffer
+  int64_t largest(size_t turn) const { return buffers_[turn] ? buffers_[turn].numel() : 0; }
+  void forget() {
+    for (Turn& turn : turns_) turn.bucket = kNobody;
+  }
+
+ private:
+  size_t last_block_, of_blocks_;
+  std::vector<Tensor> buffers_, views_;
+  std::vector<Turn> turns_;
+};
+
+}  // namespace tessera
