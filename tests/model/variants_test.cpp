@@ -65,9 +65,11 @@ TEST(Variants, AHeadOfItsOwnChangesNoOtherInitialWeight) {
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(filled)), 0.02, 0.003);
   EXPECT_NE(head, tied_weights.at("token_table"));
 
-  for (const ParamPlace& place : ParamLayout(untied, 2).places) {
+  const ParamLayout layout(untied, 2);
+  for (const ParamPlace& place : layout.places) {
     if (place.info.name != "head.weight") continue;
-    EXPECT_EQ(place.bucket, ParamLayout::kTables);
+    EXPECT_EQ(place.bucket, layout.buckets.size() - 1);
+    EXPECT_EQ(place.bucket, layout.head);
     EXPECT_TRUE(place.info.decay);
     return;
   }

@@ -119,10 +119,10 @@ TEST_F(ConfigFile, UnknownKeys) {
   EXPECT_EQ(
       refusal("network:\n  layers: 1\n"),
       "run.yaml:1:1: unknown section \"network\"; known: model, model.rope, model.dropout, data, train, "
-      "train.lora, train.fp8, optimizer, evaluation, sampling, checkpoint");
+      "train.lora, train.fp8, parallel, optimizer, evaluation, sampling, checkpoint");
   EXPECT_EQ(refusal("batch: 1\n"),
             "run.yaml:1:1: unknown key \"batch\"; known: device, model, model.rope, model.dropout, data, "
-            "train, train.lora, train.fp8, optimizer, evaluation, sampling, checkpoint");
+            "train, train.lora, train.fp8, parallel, optimizer, evaluation, sampling, checkpoint");
   EXPECT_EQ(refusal("model.layers: 1\n"),
             "run.yaml:1:1: in a file, \"model.layers\" is written as \"model:\" and, indented below it, "
             "\"layers: ...\"");
