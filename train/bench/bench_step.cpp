@@ -108,7 +108,8 @@ class Progress {
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
   if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
-  RunShape shape = run_shape(config, device, 0, ranks.memory_limit(device.device));
+  const MemoryLimit limit = ranks.memory_limit(device.device);
+  RunShape shape = run_shape(config, device, 0, limit);
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.mesh = {};
@@ -134,11 +135,17 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     };
     return time_steps(*be, arena, of, optimizer, steps);
   };
-  const auto measure_one = [&](const TimedSteps& steps) { return measure(alone, steps); };
+  // What ranks split may be too large for one of them: then the operations are those of a rank of the run.
+  const bool fits_alone =
+      ranks.size() == 1 || !limit.known() || plan_memory(alone, device).peak_bytes() <= limit.bytes;
+  const auto measure_one = [&](TimedSteps steps) {
+    if (!fits_alone) steps.comm = &comm;
+    return measure(fits_alone ? alone : shape, steps);
+  };
   const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
   const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = &comm};
-  const StepTimes all = ranks.size() > 1 ? measure(shape, timed) : one;
+  const StepTimes all = ranks.size() > 1 && fits_alone ? measure(shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
   Roofline roofline{
@@ -164,17 +171,17 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
   fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the GEMM peak measured here, {:.2f}\n",
              flops / 1e12, 100 * flops / peak_of_all, peak_of_all / 1e12);
-  if (shape.ranks() > 1) {
+  if (shape.ranks() > 1 && fits_alone)
     fmt::print(
         "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
         "ms\n",
         100 * slowest_alone / median, shape.ranks(), 1e3 * slowest_alone);
+  if (shape.ranks() > 1)
     fmt::print(
-        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
+        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; "
+        "gradients "
         "summed in {}\n",
-        1e3 * exposed, name_of(shape.shard),
-        name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
-  }
+        1e3 * exposed, name_of(shape.shard), name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
@@ -202,6 +209,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"memory_bytes", plan.ledger.peak_bytes()},
                               {"products", gemms.summary},
                               {"ms_by_operation", by_op}};
+  if (!fits_alone) json["step_ms_alone"] = nullptr;
   if (options.roofline) json["roofline"] = to_json(roofline);
   write_output(options.json, json.dump(2) + "\n");
 }
