@@ -53,9 +53,9 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
     places.push_back({info, info.block < 0 ? kOutside : bucket_of_block(info.block), 0, places.size(),
                       !freeze.freezes(info)});
   });
-  const auto take = [&](auto&& wanted) {
+  const auto take = [&](auto&& takes) {
     for (ParamPlace& place : places) {
-      if (!wanted(place)) continue;
+      if (!takes(place)) continue;
       ParamBucket& bucket = buckets[place.bucket];
       place.first = bucket.elements;
       bucket.elements += round_up(place.info.shape.numel(), kParamAlignment);
