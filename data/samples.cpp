@@ -32,7 +32,7 @@ std::string take_text(json& object, const std::string& field, const std::string&
   return std::move(found->get_ref<std::string&>());
 }
 
-// Of a line that parse_json() has read. Here the fields of an object keep their order, which a template may
+// `line` has been read by parse_json(). Here the fields of an object keep their order, which a template may
 // write.
 Conversation take_conversation(std::string_view line, const std::string& where) {
   const auto object = nlohmann::ordered_json::parse(line);

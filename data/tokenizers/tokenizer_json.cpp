@@ -128,7 +128,7 @@ SplitRule read_split(const Node& part) {
   return rule;
 }
 
-// Of a part other than ByteLevel
+// A part other than ByteLevel
 SplitRule read_rule(const std::string& type, const Node& part) {
   if (type == "Split") return read_split(part);
   if (type == "Digits") {

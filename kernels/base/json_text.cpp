@@ -54,7 +54,7 @@ class Place {
   Place(std::string_view text, const std::string& name, int64_t first_line)
       : text_(text), name_(name), first_line_(first_line) {}
 
-  // Of the byte before `at`. Reads all of the text before it, so it is for messages.
+  // The place of the byte before `at`. Reads all of the text before it, so it is for messages.
   std::string of(const char* at) const {
     const std::string_view before(text_.data(),
                                   static_cast<size_t>(std::max(at - 1, text_.data()) - text_.data()));

@@ -106,7 +106,7 @@ void add_rope(const ModelConfig& model, const std::string& arch, std::vector<Ggu
   if (std::abs(share - 1) > 1e-6) add("scaling.attn_factor", real(share));
 }
 
-// Of the heads of a matrix or a vector of biases: channels i and i + D/2 become 2 i and 2 i + 1.
+// In each head of a matrix or of a vector of biases, channels i and i + D/2 become 2 i and 2 i + 1.
 void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float* out) {
   const int64_t rows = std::ssize(from) / columns;
   for (int64_t row = 0; row < rows; ++row) {

@@ -121,7 +121,7 @@ WeightsFolder::InFile WeightsFolder::find(const std::string& name) const {
   return {files_.file_of(in_file), in_file};
 }
 
-// Of a parameter outside the blocks
+// `param` is outside the blocks
 std::string WeightsFolder::first_tensor_of(const char* param) const {
   const ModelConfig& model = found_.model;
   const ParamInfo info{param, {model.vocab_size, model.channels}, Init::kZero};
