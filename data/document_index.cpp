@@ -34,8 +34,7 @@ IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   check(bytes >= std::ssize(kMagic) && std::string_view(header.magic, sizeof header.magic) == kMagic,
         "{} is not an index of documents: it does not begin with \"{}\"; {}", path, kMagic, again);
   check(bytes >= std::ssize(kMagic) + 4 && header.version == kVersion,
-        "the index of documents {} has version {}, supported is {}; {}", path, header.version, kVersion,
-        again);
+        "the index of documents {} has version {}, expected {}; {}", path, header.version, kVersion, again);
   check(bytes >= static_cast<int64_t>(sizeof(IndexHeader)),
         "the index of documents {} is truncated: its header takes {} bytes, found {}; {}", path,
         sizeof(IndexHeader), bytes, again);
@@ -48,9 +47,9 @@ IndexHeader read_header(const MappedFile& file, int64_t tokens) {
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
         "tokens; {}",
         path, header.documents, header.runs, header.first_token, tokens, again);
-  const int64_t wanted = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
-  check(bytes == wanted, "the index of documents {} is {}: wanted {} bytes, found {}; {}", path,
-        bytes < wanted ? "truncated" : "longer than its header says", wanted, bytes, again);
+  const int64_t expected = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
+  check(bytes == expected, "the index of documents {} is {}: expected {} bytes, found {}; {}", path,
+        bytes < expected ? "truncated" : "longer than its header says", expected, bytes, again);
   return header;
 }
 

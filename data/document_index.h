@@ -32,7 +32,7 @@ std::filesystem::path document_index_of(const std::filesystem::path& shard);
 // threads may read it.
 class DocumentIndex {
  public:
-  // Of a shard with `tokens` tokens; shards are added in the order of the stream. Where a shard does not
+  // `shard` has `tokens` tokens; shards are added in the order of the stream. Where a shard does not
   // follow the one before it in its data set, a document begins with it. Reads the whole file.
   // Error, naming the file: missing, not an index, another version, truncated or longer, made for a shard of
   // another size, first tokens or runs that do not ascend or lie outside the shard.

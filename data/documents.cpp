@@ -38,24 +38,24 @@ std::string shown(const fs::path& input) {
 void read_text(const fs::path& input, const PieceSink& sink) {
   InputFile file(input);
   std::string text;  // begins with what the last piece left
-  size_t wanted = kPieceBytes;
+  size_t count = kPieceBytes;
   bool begins = true;
   int64_t line = 1;
   while (true) {
     const size_t left = text.size();
-    read_more(file, wanted, text, sink);
-    const bool ends = text.size() < left + wanted;
+    read_more(file, count, text, sink);
+    const bool ends = text.size() < left + count;
     if (left == 0 && begins) {
       check(!text.empty(), "{} is empty", shown(input));
       const size_t zero = text.find('\0');
       check(zero == std::string::npos,
-            "{} is not plain text: its byte {} is 0; is it compressed, UTF-16 or binary? Wanted UTF-8 text "
+            "{} is not plain text: its byte {} is 0; is it compressed, UTF-16 or binary? Expected UTF-8 text "
             "or .jsonl, or either of them with .gz or .zst",
             shown(input), zero);
     }
     const size_t cut = ends || !sink.cut ? text.size() : sink.cut(text);
     // Twice as much before the next look for a cut: the time stays linear.
-    wanted = cut > 0 ? kPieceBytes : text.size();
+    count = cut > 0 ? kPieceBytes : text.size();
     if (cut == 0) continue;
     std::string rest = text.substr(cut);
     text.resize(cut);
@@ -78,9 +78,9 @@ void read_json_lines(const fs::path& input, const PieceSink& sink) {
   bool has_documents = false;
   for (bool ends = false; !ends;) {
     const size_t left = text.size(), room = sink.most_line_bytes + 1 - left;
-    const size_t wanted = std::min(std::max(kPieceBytes, left), room);  // linear in the longest line
-    read_more(file, wanted, text, sink);
-    ends = text.size() < left + wanted;
+    const size_t count = std::min(std::max(kPieceBytes, left), room);  // linear in the longest line
+    read_more(file, count, text, sink);
+    ends = text.size() < left + count;
     const size_t newline = text.rfind('\n');
     const size_t whole = newline == std::string::npos ? 0 : newline + 1;
     check(text.size() - whole <= sink.most_line_bytes,
@@ -124,7 +124,7 @@ void check_input(const fs::path& input, InputFormat format) {
         (input / "*.txt").string());
   check(access(input.c_str(), R_OK) == 0, "cannot read {}: {}", input.string(), std::strerror(errno));
   check(!by_name || uncompressed_name(input).extension() != ".json",
-        "the input {} is JSON: wanted plain text, or JSON lines (one object a line) in a file named .jsonl",
+        "the input {} is JSON: expected plain text, or JSON lines (one object a line) in a file named .jsonl",
         input.string());
 }
 

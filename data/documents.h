@@ -29,7 +29,7 @@ struct Piece {
 };
 
 struct PieceSink {
-  std::function<bool(Piece)> on_piece;        // false: no more is wanted
+  std::function<bool(Piece)> on_piece;        // false: stop reading
   std::function<void(int64_t)> on_read = {};  // the number of further bytes of the input that were read
   size_t most_line_bytes = kMostLineBytes;
   // The last place where a text that goes on may be cut; 0: nowhere yet. By default anywhere.

@@ -30,10 +30,11 @@ int64_t count_windows(const LoaderOptions& options) {
   check(first_token >= 0 && token_count >= 0 && first_token <= stream->size() - token_count,
         "the tokens {} to {} are not all in {}", first_token, first_token + token_count - 1,
         stream->describe());
-  check(token_count > T,
-        "too few tokens for one sequence of length {}: wanted at least {} (the targets are shifted by one), "
-        "found {} in {}; use a shorter sequence or more data",
-        T, T + 1, token_count, stream->describe());
+  check(
+      token_count > T,
+      "too few tokens for one sequence of length {}: expected at least {} (the targets are shifted by one), "
+      "found {} in {}; use a shorter sequence or more data",
+      T, T + 1, token_count, stream->describe());
   return (token_count - 1) / T;
 }
 

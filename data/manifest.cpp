@@ -56,8 +56,8 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
       if (json.contains("chat_template"))
         manifest.chat_template = text_value(json, "chat_template", kManifestName);
       if (json.contains("turn_ends")) {
-        check(json["turn_ends"].is_array(), "{}: \"turn_ends\" is {}; expected a list of ids", kManifestName,
-              brief(json["turn_ends"]));
+        check(json["turn_ends"].is_array(), "{}: \"turn_ends\" must be a list of ids, found {}",
+              kManifestName, brief(json["turn_ends"]));
         manifest.turn_ends.emplace();
         for (size_t i = 0; i < json["turn_ends"].size(); ++i)
           manifest.turn_ends->push_back(static_cast<int32_t>(whole_number(
@@ -69,7 +69,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
       manifest.files = read_checksums(json["files"], kManifestName);
       check(std::ssize(manifest.files) == manifest.shards * (has_documents ? 2 : 1),
             "{} has {} shards and {} checksums{}", kManifestName, manifest.shards, manifest.files.size(),
-            has_documents ? "; wanted one for each shard and one for its index of documents" : "");
+            has_documents ? "; expected one for each shard and one for its index of documents" : "");
     }
   } catch (const Error& e) {
     fail("{} is not the manifest of a prepared dataset: {}; prepare the dataset again with ./prepare",
@@ -77,7 +77,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   }
   check(manifest.format == kManifestFormat || manifest.format == kManifestWithoutDocuments ||
             manifest.format == kManifestWithoutChecksums,
-        "{} has the format '{}', wanted '{}', '{}' or '{}'; prepare the dataset again with ./prepare",
+        "{} has the format '{}', expected '{}', '{}' or '{}'; prepare the dataset again with ./prepare",
         path.string(), manifest.format, kManifestFormat, kManifestWithoutDocuments,
         kManifestWithoutChecksums);
   return manifest;

@@ -120,17 +120,17 @@ int64_t documents_to_train_on(const TokenStream& stream, double fraction) {
       "{} has one document, and whole documents are held out: name validation data with data.validation, or "
       "set data.documents=join",
       stream.path().string());
-  const auto wanted = static_cast<double>(stream.size()) * (1 - fraction);
+  const auto target = static_cast<double>(stream.size()) * (1 - fraction);
   const auto begin = [&](int64_t i) { return static_cast<double>(documents.document(i).first_token); };
-  int64_t low = 1, high = documents.count() - 1;  // the first document that begins at `wanted` or after it
+  int64_t low = 1, high = documents.count() - 1;  // the first document that begins at `target` or after it
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (begin(middle) < wanted)
+    if (begin(middle) < target)
       low = middle + 1;
     else
       high = middle;
   }
-  return low > 1 && wanted - begin(low - 1) < begin(low) - wanted ? low - 1 : low;
+  return low > 1 && target - begin(low - 1) < begin(low) - target ? low - 1 : low;
 }
 
 }  // namespace tessera

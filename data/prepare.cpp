@@ -376,7 +376,7 @@ void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const Sa
 void show(const PrepareOptions& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {
   SampleShow shown(encoder, tokenizer, options.show);
   for (const fs::path& input : options.inputs)
-    if (shown.wants_more())
+    if (shown.needs_more())
       read_input(input, options.format, tokenizer, [&](const Piece& piece) { return shown.add(piece); });
 }
 

@@ -52,7 +52,7 @@ void SampleEncoder::add_document_text(std::string_view text, const std::string& 
   note(first, counts, out);
 }
 
-// Of a text, or of a completion
+// Ends a text or a completion
 void SampleEncoder::end(EncodedPiece& out) const {
   const auto after = options_.tokenizer->after_text();
   const int32_t end_of_text = options_.tokenizer->end_of_text();

@@ -67,11 +67,11 @@ bool SampleShow::add(const Piece& piece) {
   if (!piece.is_lines && piece.begins) print(piece, piece.input);
   if (piece.is_lines)
     for_each_line(piece, [&](std::string_view line, int64_t number) {
-      if (wants_more())
+      if (needs_more())
         print({.bytes = std::string(line), .input = piece.input, .is_lines = true, .first_line = number},
               fmt::format("{}:{}", piece.input, number));
     });
-  return piece.is_lines && wants_more();
+  return piece.is_lines && needs_more();
 }
 
 }  // namespace tessera

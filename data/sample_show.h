@@ -14,9 +14,9 @@ class SampleShow {
   SampleShow(const SampleEncoder& encoder, const Tokenizer& tokenizer, int64_t most)
       : encoder_(encoder), tokenizer_(tokenizer), most_(most) {}
 
-  bool wants_more() const { return shown_ < most_; }
+  bool needs_more() const { return shown_ < most_; }
   // The samples of a piece; of a text that is longer than a piece, its beginning. Returns whether the input
-  // may have more samples that are wanted. Error: what SampleEncoder::encode() throws.
+  // may have more samples to show. Error: what SampleEncoder::encode() throws.
   bool add(const Piece& piece);
 
  private:

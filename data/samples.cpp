@@ -26,13 +26,13 @@ std::string names_in(const json& object) {
 
 std::string take_text(json& object, const std::string& field, const std::string& where) {
   const auto found = object.find(field);
-  check(found != object.end(), "{}: wanted the field '{}', found {}", where, field, names_in(object));
-  check(found->is_string(), "{}: wanted a string in the field '{}', found a JSON {}", where, field,
+  check(found != object.end(), "{}: expected the field '{}', found {}", where, field, names_in(object));
+  check(found->is_string(), "{}: expected a text in the field '{}', found a JSON {}", where, field,
         found->type_name());
   return std::move(found->get_ref<std::string&>());
 }
 
-// Of a line that parse_json() has read. Here the fields of an object keep their order, which a template may
+// `line` has been read by parse_json(). Here the fields of an object keep their order, which a template may
 // write.
 Conversation take_conversation(std::string_view line, const std::string& where) {
   const auto object = nlohmann::ordered_json::parse(line);
@@ -92,16 +92,16 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
   json object =
       parse_json(line, input, {.bytes = line.size(), .repeated_keys = true, .first_line = line_number});
   const std::string where = fmt::format("{}:{}", input, line_number);
-  check(object.is_object(), "{}: wanted a JSON object with a document in its fields, found a JSON {}", where,
-        object.type_name());
+  check(object.is_object(), "{}: expected a JSON object with a document in its fields, found a JSON {}",
+        where, object.type_name());
   std::vector<std::string> kinds;  // by the field that only this kind has
   for (const std::string& field : {text_field, std::string(kCompletion), std::string(kMessages)})
     if (object.contains(field) && std::ranges::find(kinds, field) == kinds.end()) kinds.push_back(field);
-  check(
-      !kinds.empty(),
-      "{}: wanted the field '{}', or 'prompt' and 'completion', or 'messages', found {}; --text-field names "
-      "the field of a text",
-      where, text_field, names_in(object));
+  check(!kinds.empty(),
+        "{}: expected the field '{}', or 'prompt' and 'completion', or 'messages', found {}; --text-field "
+        "names "
+        "the field of a text",
+        where, text_field, names_in(object));
   check(kinds.size() == 1,
         "{}: found the fields '{}' and '{}', so the line may be two kinds of document; keep one of them",
         where, kinds[0], kinds.back());

@@ -41,12 +41,13 @@ TokenBits bits_of(const ShardHeader& header, const std::string& path) {
   for (const Format& format : kFormats) {
     known += fmt::format("{}{} ({})", known.empty() ? "" : " or ", format.magic, format.of);
     if (magic != format.magic) continue;
-    check(version == format.version, "the token shard {} has version {}, supported is {} with {}", path,
-          version, format.version, format.of);
+    check(version == format.version, "the token shard {} has version {}, expected {} with {}", path, version,
+          format.version, format.of);
     return format.bits;
   }
-  fail("{} is not a token shard: its magic number is {}, wanted {}: llm.c's formats, as prepare writes them",
-       path, magic, known);
+  fail(
+      "{} is not a token shard: its magic number is {}, expected {}: llm.c's formats, as prepare writes them",
+      path, magic, known);
 }
 
 }  // namespace
@@ -65,15 +66,15 @@ ShardTokens shard_tokens(const MappedFile& file) {
   const TokenBits bits = bits_of(header, path);
   check(header[2] > 0, "the token shard {} says that it holds {} tokens: prepare it again", path, header[2]);
   const auto count = static_cast<size_t>(header[2]);
-  const size_t wanted_bytes = sizeof(ShardHeader) + count * bytes_of(bits);
-  check(bytes.size() >= wanted_bytes,
-        "the token shard {} is truncated: wanted {} tokens ({} bytes), found {} bytes: copy or prepare it "
+  const size_t expected_bytes = sizeof(ShardHeader) + count * bytes_of(bits);
+  check(bytes.size() >= expected_bytes,
+        "the token shard {} is truncated: expected {} tokens ({} bytes), found {} bytes: copy or prepare it "
         "again",
-        path, count, wanted_bytes, bytes.size());
-  check(bytes.size() == wanted_bytes,
-        "the token shard {} is longer than its header says: wanted {} tokens ({} bytes), found {} bytes: "
+        path, count, expected_bytes, bytes.size());
+  check(bytes.size() == expected_bytes,
+        "the token shard {} is longer than its header says: expected {} tokens ({} bytes), found {} bytes: "
         "prepare it again",
-        path, count, wanted_bytes, bytes.size());
+        path, count, expected_bytes, bytes.size());
   // Aligned: a mapping begins on a page, and the header is a multiple of four bytes.
   const std::byte* tokens = bytes.data() + sizeof(ShardHeader);
   if (bits == TokenBits::k16) return std::span(reinterpret_cast<const uint16_t*>(tokens), count);

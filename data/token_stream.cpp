@@ -52,7 +52,7 @@ TokenStream TokenStream::open(const fs::path& path) {
     stream.check_against_manifest();
   } else if (status.type() == fs::file_type::not_found) {
     const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
-    check(is_pattern, "{} does not exist: wanted a token shard (.bin), a folder of shards or a text file",
+    check(is_pattern, "{} does not exist: expected a token shard (.bin), a folder of shards or a text file",
           path.empty() ? "the path ''" : path.string());
     check(path.extension() == ".bin", "no file is named {}, and a pattern must end in .bin", path.string());
     stream.add_shards(path.has_parent_path() ? path.parent_path() : ".", name);

@@ -179,7 +179,7 @@ std::vector<int32_t> parse_ids(const std::string& text, const std::string& name)
     const size_t end = std::min(text.find_first_of(kSeparators, at), text.size());
     const std::string word = text.substr(at, end - at);
     const bool is_number = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
-    check(is_number, "{}: wanted ids with blanks between them, found {} at byte {}", name,
+    check(is_number, "{}: expected ids with blanks between them, found {} at byte {}", name,
           in_quotes(printable(word.substr(0, 40))), at);
     ids.push_back(std::stoi(word));
     at = end;
@@ -191,7 +191,7 @@ void decode(const Command& c) {
   const auto tokenizer = load_tokenizer(c.tokenizer, {.content = c.end_of_text});
   std::vector<int32_t> ids;
   for (const int64_t id : c.ids) {
-    check(id >= 0 && id <= INT32_MAX, "{} is not an id; wanted 0 to {}", id, tokenizer->vocab_size() - 1);
+    check(id >= 0 && id <= INT32_MAX, "an id must be 0 to {}, found {}", tokenizer->vocab_size() - 1, id);
     ids.push_back(static_cast<int32_t>(id));
   }
   if (c.ids.empty()) {

@@ -13,14 +13,14 @@ struct Argument {
 
 void check_tensor(const Argument& f, Device device, DType dtype, int64_t count) {
   check(f.tensor && f.tensor.device == device && f.tensor.dtype == dtype && f.tensor.numel() == count,
-        "{}: {}: wants {} elements of {} on {}, found {}", f.op, f.name, count, name_of(dtype),
+        "{}: {} must be {} elements of {} on {}, found {}", f.op, f.name, count, name_of(dtype),
         name_of(device), f.tensor.to_string());
 }
 
 // The tensor that sets the sizes and dtypes of the others
 void check_leading(const Argument& f, Device device, bool takes_bf16) {
   const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
-  check(f.tensor && f.tensor.device == device && fits, "{}: {}: wants {} on {}, found {}", f.op, f.name,
+  check(f.tensor && f.tensor.device == device && fits, "{}: {} must be {} on {}, found {}", f.op, f.name,
         takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
 }
 
@@ -58,8 +58,8 @@ class PlanCommunicator final : public Communicator {
 }  // namespace
 
 Communicator::Communicator(Device device, int rank, int size) : device_(device), rank_(rank), size_(size) {
-  check(size >= 1 && rank >= 0 && rank < size, "communicator: wants 0 <= rank < size, found rank {} of {}",
-        rank, size);
+  check(size >= 1 && rank >= 0 && rank < size,
+        "communicator: rank must be at least 0 and below size, found rank {} of {}", rank, size);
 }
 
 CommunicationError Communicator::failed(std::string_view what, std::string_view library, std::string_view why,
@@ -82,7 +82,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const Argument whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
   check_leading(whole, device_, device_ == Device::kCuda);
   check_sums(sums, whole, device_);
-  check(a.whole.numel() % size_ == 0, "{}: whole: wants a multiple of {} ranks' elements, found {}", op,
+  check(a.whole.numel() % size_ == 0, "{}: whole must have a multiple of {} ranks' elements, found {}", op,
         size_, a.whole.to_string());
   const Argument& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);

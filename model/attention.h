@@ -57,7 +57,7 @@ struct Attention {
   Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};                   // of the probabilities
   Tensor documents = {};                  // of the batch
-  // Of texts that are continued: keys and values go to the cache and are read there.
+  // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
   Tensor starts = {};  // [B], see KvCache
 };

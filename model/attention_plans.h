@@ -15,7 +15,7 @@ class AttentionPlans {
   AttentionPlans(const AttentionPlan& of_all) : distinct_{{.plan = of_all, .decode = {}}} {}
   // The mask's window is each block's own, in place of that of `request`. Error: as choose_attention().
   AttentionPlans(const ModelConfig& config, const AttentionRequest& request);
-  // Of one new token of each sequence over a cache. Error: as choose_decode().
+  // One new token of each sequence over a cache. Error: as choose_decode().
   static AttentionPlans decoding(const ModelConfig& config, const DecodeShape& shape, DType dtype,
                                  const DeviceTraits& device);
 

@@ -31,8 +31,8 @@ double probability_of(DropoutKind kind, const DropoutConfig& config) {
 
 int dropout_threshold(double probability) {
   constexpr int kAll = Dropout::kResolution;
-  check(probability >= 0 && probability < 1,
-        "a dropout probability wants a number from 0 to below 1, found {}", probability);
+  check(probability >= 0 && probability < 1, "a dropout probability must be at least 0 and below 1, found {}",
+        probability);
   const int threshold = static_cast<int>(std::lround(probability * kAll));
   check(
       probability == 0 || (threshold > 0 && threshold < kAll),

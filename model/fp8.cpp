@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// Of the scales of a tensor of any shape, the one numbered i
+// Scale number i; `scales` has any shape
 Tensor scale_of(const Tensor& scales, int64_t i) {
   return scales.view({scales.numel()}).rows(i * kFp8ScaleStride, 1);
 }

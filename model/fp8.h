@@ -53,7 +53,7 @@ class Fp8 {
   const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
 
   void begin_step(const Stream& stream);
-  // Of a block, or of the head: L. Before the first GEMM with it in a step.
+  // The weights of a block, or of the head: L. Before the first GEMM with it in a step.
   void quantise_weights(const Stream& stream, int64_t layer) const;
   // The scales of the next step, once all ranks have one another's amaxes()
   void end_step(const Stream& stream);

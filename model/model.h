@@ -38,7 +38,7 @@ struct Model {
   WeightLease<HeadParams> lease_head() const { return params->lease_head(fp8 != nullptr); }
 };
 
-// Of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
+// The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
 float attention_scale(const ModelConfig& config, size_t layer, float plans);
 
 struct Pass {

@@ -58,9 +58,9 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
                                                                 : head;
     places.push_back({info, bucket, 0, places.size(), !freeze.freezes(info)});
   });
-  const auto take = [&](auto&& wanted) {
+  const auto take = [&](auto&& takes) {
     for (ParamPlace& place : places) {
-      if (!wanted(place)) continue;
+      if (!takes(place)) continue;
       ParamBucket& bucket = buckets[place.bucket];
       place.first = bucket.elements;
       bucket.elements += round_up(place.info.shape.numel(), kParamAlignment);

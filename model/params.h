@@ -95,7 +95,7 @@ struct ParamPlace {
   ParamInfo info;
   size_t bucket;
   int64_t first;  // element of the bucket
-  // Of ParamLayout::places: the same in a layout with other frozen parameters, or without the adapters
+  // In ParamLayout::places: the same in a layout with other frozen parameters, or without the adapters
   size_t index;
   bool trained = true;
 };

@@ -40,7 +40,7 @@ class Trainer {
           "a vocabulary of {} tokens has no room for {} special tokens and the 256 bytes", options.vocab_size,
           options.special.size());
     for (const std::string& content : options.special) {
-      check(!content.empty(), "a special token wants a name, found an empty text");
+      check(!content.empty(), "a special token must have a name, found an empty text");
       check(std::ranges::count(options.special, content) == 1, "the special token {} is given twice",
             in_quotes(content));
       made_.added.push_back({.id = next_id(), .content = content, .special = true});

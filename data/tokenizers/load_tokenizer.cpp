@@ -45,7 +45,7 @@ std::string_view text_of(const MappedFile& file) {
 std::optional<json> read_tokenizer_config(const fs::path& folder) {
   if (!is_file(folder / kConfigFile)) return {};
   json config = read_json(folder / kConfigFile);
-  check(config.is_object(), "{}: wanted a JSON object, found {}", (folder / kConfigFile).string(),
+  check(config.is_object(), "{}: expected a JSON object, found {}", (folder / kConfigFile).string(),
         brief(config));
   return config;
 }
@@ -66,7 +66,7 @@ std::vector<Merge> read_merges(const fs::path& path, const TokenIds& ids) {
     if (line.empty() && rest.empty()) break;
     const size_t blank = line.find(' ');
     if (blank == line.npos || line.find(' ', blank + 1) != line.npos)
-      fail("{}: wanted two tokens with one blank between them, found {}", where(),
+      fail("{}: expected two tokens with one blank between them, found {}", where(),
            in_quotes(printable(line.substr(0, 100))));
     merges.push_back(merge_of(ids, line.substr(0, blank), line.substr(blank + 1), where));
   }
@@ -81,7 +81,7 @@ PreTokenizerKind kind_of(const std::optional<json>& config, const std::string& w
     if (*named == name || *named == std::string(name) + "Fast") return kind;
   fail(
       "{}: tokenizer_class is {}; of the files {} and {} only \"GPT2Tokenizer\" and \"Qwen2Tokenizer\" are "
-      "known; wanted a tokenizer.json, which says how texts are split",
+      "known; expected a tokenizer.json, which says how texts are split",
       where, brief(*named), kPairs[0].vocabulary, kPairs[0].merges);
 }
 
@@ -91,17 +91,17 @@ std::vector<AddedToken> added_tokens_of(const std::optional<json>& config, const
   const std::string where = (folder / kConfigFile).string() + ": added_tokens_decoder";
   if (config && config->contains("added_tokens_decoder")) {
     const json& tokens = config->at("added_tokens_decoder");
-    check(tokens.is_object(), "{} is {}; wanted an object", where, brief(tokens));
+    check(tokens.is_object(), "{} must be an object, found {}", where, brief(tokens));
     for (const auto& [key, token] : tokens.items()) {
       const bool is_id = !key.empty() && key.size() < 8 &&
                          std::ranges::all_of(key, [](char c) { return c >= '0' && c <= '9'; });
-      check(is_id && std::stol(key) < kMostTokenIds, "{} has the key {}; wanted an id", where,
+      check(is_id && std::stol(key) < kMostTokenIds, "{}: a key must be an id, found {}", where,
             in_quotes(key));
       added.push_back(read_added_token(token, static_cast<int32_t>(std::stol(key)), where + "." + key));
     }
   } else {
     check(!is_file(folder / "added_tokens.json"),
-          "{} does not say what is done with its tokens; wanted a tokenizer.json, or "
+          "{} does not say what is done with its tokens; expected a tokenizer.json, or "
           "\"added_tokens_decoder\" in {}",
           (folder / "added_tokens.json").string(), kConfigFile);
     constexpr const char* kEnd = "<|endoftext|>";
@@ -170,7 +170,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
   const fs::path path(source);
   const bool is_folder = fs::is_directory(path, error);
   check(is_folder || fs::exists(path, error),
-        "the tokenizer '{}' does not exist: wanted '{}', a tokenizer.json, or a folder that holds one{}",
+        "the tokenizer '{}' does not exist: expected '{}', a tokenizer.json, or a folder that holds one{}",
         source, kBytesTokenizer, hub_advice(source, HubFiles::kTokenizer));
   const fs::path folder = is_folder ? path : path.parent_path().empty() ? fs::path(".") : path.parent_path();
   const std::string name = path.filename().string();
@@ -188,7 +188,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
                         ? std::ranges::find_if(kPairs, [&](const FilePair& p) { return has_pair(folder, p); })
                         : named;
   check(pair != std::end(kPairs) && has_pair(folder, *pair),
-        "{} has no tokenizer: wanted a tokenizer.json, vocab.json with merges.txt, or encoder.json with "
+        "{} has no tokenizer: expected a tokenizer.json, vocab.json with merges.txt, or encoder.json with "
         "vocab.bpe{}",
         folder.string(),
         is_file(folder / "tokenizer.model") ? "; tokenizer.model (SentencePiece) is not read" : "");

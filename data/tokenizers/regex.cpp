@@ -182,7 +182,7 @@ Regex::Regex(const std::string& pattern, const std::string& where, bool literal)
   uint32_t may_be_empty = 0;
   pcre2_pattern_info(code_->code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   check(may_be_empty == 0,
-        "{}: the regular expression {} may match nothing; wanted one that always matches text", where,
+        "{}: the regular expression {} may match nothing; expected one that always matches text", where,
         in_quotes(pattern));
   // Without it, on a machine that forbids code made at run time, the search is slower and the same.
   code_->is_compiled = pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE) == 0;

@@ -34,8 +34,8 @@ class Node {
   const json& value() const { return value_; }
   const std::string& where() const { return where_; }
 
-  [[noreturn]] void refuse(std::string_view wanted) const {
-    fail("{} is {}, which is not known; wanted {}", where_, brief(value_), wanted);
+  [[noreturn]] void refuse(std::string_view expected) const {
+    fail("{} must be {}, found {}", where_, expected, brief(value_));
   }
 
   // An object that has no other keys.
@@ -43,8 +43,8 @@ class Node {
     if (!value_.is_object()) refuse("an object");
     for (const auto& [key, value] : value_.items())
       if (std::ranges::find(known, key) == known.end())
-        Node(value, where_ + separator_ + key)
-            .refuse("one of the keys " + join_words({known.begin(), known.end()}));
+        fail("{}{}{} is {}, and the key is not known; expected {}", where_, separator_, key, brief(value),
+             join_words({known.begin(), known.end()}));
     return *this;
   }
   bool has(const std::string& key) const {
@@ -79,9 +79,9 @@ class Node {
   // A setting that this program only knows at values that change nothing.
   void must_be(const std::string& key, std::initializer_list<json> harmless) const {
     if (!has(key) || std::ranges::find(harmless, value_.at(key)) != harmless.end()) return;
-    std::string wanted = "null";
-    for (const json& value : harmless) wanted += " or " + value.dump();
-    at(key).refuse(wanted);
+    std::string expected = "null";
+    for (const json& value : harmless) expected += " or " + value.dump();
+    at(key).refuse(expected);
   }
 
  private:
@@ -128,7 +128,7 @@ SplitRule read_split(const Node& part) {
   return rule;
 }
 
-// Of a part other than ByteLevel
+// A part other than ByteLevel
 SplitRule read_rule(const std::string& type, const Node& part) {
   if (type == "Split") return read_split(part);
   if (type == "Digits") {
@@ -159,7 +159,7 @@ void read_pre_tokenizer(const Node& node, TokenizerDefinition& definition) {
       part.at("add_prefix_space").refuse("false after other parts");
     if (part.flag("use_regex", true)) definition.splits.push_back({.pattern = kGpt2Pattern});
   });
-  if (!has_bytes) node.refuse("a ByteLevel: this program reads byte-level BPE");
+  if (!has_bytes) node.refuse("a ByteLevel (this program reads byte-level BPE)");
 }
 
 std::vector<int32_t> template_ids(const Node& post_processor, const std::string& token) {

@@ -92,7 +92,7 @@ std::string unexpected(const CommandLine& line, std::string_view word) {
   };
   const auto near = nearest(candidates, name.size() - std::min<size_t>(2, name.size()), distance);
   if (!near.empty()) return fmt::format("{}; {}", text, did_you_mean(near));
-  if (!is_option && !known.empty()) return fmt::format("{}; wanted {}", text, join_words(candidates));
+  if (!is_option && !known.empty()) return fmt::format("{}; expected {}", text, join_words(candidates));
   return text;
 }
 
@@ -106,10 +106,10 @@ bool is_one_of(const std::string& type, std::initializer_list<const char*> types
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-bool wants_whole_number(const CLI::Option& option) { return is_one_of(type_of(option), {"INT", "N", "K"}); }
+bool takes_whole_number(const CLI::Option& option) { return is_one_of(type_of(option), {"INT", "N", "K"}); }
 
-std::string wanted_value(const CLI::Option& option) {
-  if (wants_whole_number(option)) return "a whole number";
+std::string expected_value(const CLI::Option& option) {
+  if (takes_whole_number(option)) return "a whole number";
   const std::string type = type_of(option);
   return is_one_of(type, {"FLOAT", "P"}) ? "a number" : type;
 }
@@ -150,7 +150,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       if (option == nullptr) return text;
       if (text.find("At Most") != text.npos || text.find("at most") != text.npos)
         return fmt::format("{} is given more than once", name);
-      return fmt::format("{} wants a value, {}, and none follows it", name, wanted_value(*option));
+      return fmt::format("{} must be followed by a value, {}, found none", name, expected_value(*option));
     case CLI::ExitCodes::ConversionError: {
       // "Could not convert: --arch = x"
       const size_t dashes = text.find("--"), equals = text.find(" = ");
@@ -158,7 +158,7 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       const std::string long_name = text.substr(dashes, equals - dashes);
       option = command.get_option_no_throw(long_name);
       if (option == nullptr) return text;
-      return fmt::format("{} wants {}, found {}", long_name, wanted_value(*option),
+      return fmt::format("{} must be {}, found {}", long_name, expected_value(*option),
                          in_quotes(text.substr(equals + 3)));
     }
     case CLI::ExitCodes::ValidationError: {
@@ -167,17 +167,18 @@ std::string words_of(const CommandLine& line, const CLI::ParseError& error) {
       if (option == nullptr || at == text.npos) return text;
       std::string found = text.substr(name.size() + 2, at - name.size() - 2);
       if (found.starts_with("Value ")) found.erase(0, 6);
-      std::string wanted = text.substr(at + 8);
+      std::string expected = text.substr(at + 8);
       const std::string type = option->get_type_name();
-      if (wanted.starts_with('{')) wanted = "one of " + wanted.substr(1, wanted.rfind('}') - 1);
-      if (wanted.starts_with("range ")) {  // of later versions: "range [1 - 65536]"
-        std::erase_if(wanted, [](char c) { return c == '[' || c == ']'; });
-        if (const size_t dash = wanted.find(" - "); dash != wanted.npos) wanted.replace(dash, 3, " to ");
-        wanted = "a number in the " + wanted;
+      if (expected.starts_with('{')) expected = "one of " + expected.substr(1, expected.rfind('}') - 1);
+      if (expected.starts_with("range ")) {  // of later versions: "range [1 - 65536]"
+        std::erase_if(expected, [](char c) { return c == '[' || c == ']'; });
+        if (const size_t dash = expected.find(" - "); dash != expected.npos)
+          expected.replace(dash, 3, " to ");
+        expected = "a number in the " + expected;
       }
-      if (type.find("POSITIVE") != type.npos) wanted = "a positive number";
-      if (type.find("NONNEGATIVE") != type.npos) wanted = "a number of at least 0";
-      return fmt::format("{} wants {}, found {}", name, wanted, in_quotes(found));
+      if (type.find("POSITIVE") != type.npos) expected = "a positive number";
+      if (type.find("NONNEGATIVE") != type.npos) expected = "a number of at least 0";
+      return fmt::format("{} must be {}, found {}", name, expected, in_quotes(found));
     }
     default:
       replace(" excludes ", " cannot be combined with ");
@@ -199,11 +200,11 @@ std::string wrong_value(const CLI::App& command) {
     const auto& results = option->results();
     if (is_one_of(type, {"FILE", "FOLDER", "PATH"}) &&
         std::find(results.begin(), results.end(), "") != results.end())
-      return fmt::format("{} wants the name of a {}, found an empty text", option->get_name(),
+      return fmt::format("{} must be the name of a {}, found an empty text", option->get_name(),
                          type == "PATH" ? "file or a folder" : lower(type));
     const auto beyond = std::find_if(results.begin(), results.end(), is_beyond);
-    if (wants_whole_number(*option) && beyond != results.end())
-      return fmt::format("{} wants a whole number of at most {}, found {}", option->get_name(),
+    if (takes_whole_number(*option) && beyond != results.end())
+      return fmt::format("{} must be a whole number of at most {}, found {}", option->get_name(),
                          std::numeric_limits<int64_t>::max(), in_quotes(*beyond));
   }
   return "";

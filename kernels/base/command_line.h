@@ -17,7 +17,7 @@ struct CommandLine {
   char** argv;
   // Advice on a word that is not an option here but has a meaning elsewhere; "" if it has none.
   std::function<std::string(std::string_view)> advice = {};
-  // Of a program with subcommands: what one of them is, and the request for one.
+  // In a program with subcommands: what one of them is, and the request for one.
   std::string_view subcommand = "benchmark", request = "name what to measure";
 };
 

@@ -54,7 +54,7 @@ class Place {
   Place(std::string_view text, const std::string& name, int64_t first_line)
       : text_(text), name_(name), first_line_(first_line) {}
 
-  // Of the byte before `at`. Reads all of the text before it, so it is for messages.
+  // The place of the byte before `at`. Reads all of the text before it, so it is for messages.
   std::string of(const char* at) const {
     const std::string_view before(text_.data(),
                                   static_cast<size_t>(std::max(at - 1, text_.data()) - text_.data()));
@@ -197,10 +197,11 @@ class Builder {
   const char* after_key_ = nullptr;
 };
 
-const json& member(const json& object, const std::string& key, const std::string& name, const char* wanted) {
-  check(object.is_object(), "{}: wanted a JSON object, found {}", name, brief(object));
+const json& member(const json& object, const std::string& key, const std::string& name,
+                   const char* expected) {
+  check(object.is_object(), "{}: expected a JSON object, found {}", name, brief(object));
   const auto found = object.find(key);
-  check(found != object.end(), "{} has no \"{}\"; wanted {}", name, key, wanted);
+  check(found != object.end(), "{} has no \"{}\"; expected {}", name, key, expected);
   return *found;
 }
 
@@ -250,14 +251,14 @@ int64_t whole_number(const json& object, const std::string& key, const std::stri
   const int64_t number = whole ? value.get<int64_t>() : 0;
   const std::string upper = at_most == INT64_MAX ? "" : fmt::format(" and at most {}", at_most);
   check(whole && number >= at_least && number <= at_most,
-        "{}: \"{}\" wants a whole number of at least {}{}, found {}", name, key, at_least, upper,
+        "{}: \"{}\" must be a whole number of at least {}{}, found {}", name, key, at_least, upper,
         brief(value));
   return number;
 }
 
 std::string text_value(const json& object, const std::string& key, const std::string& name) {
   const json& value = member(object, key, name, "a text");
-  check(value.is_string(), "{}: \"{}\" wants a text, found {}", name, key, brief(value));
+  check(value.is_string(), "{}: \"{}\" must be a text, found {}", name, key, brief(value));
   return value.get<std::string>();
 }
 

@@ -31,9 +31,9 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
   if (knows_bias(family, model.bias)) nearest.bias = model.bias;
   fill_computed(nearest);
   std::vector<std::string> settings;
-  const ModelConfig wanted = canonical(nearest), found = canonical(model);
-  for_each_model_key_of(wanted, found, [&](std::string_view key, const auto& want, const auto& have) {
-    if (want != have) settings.push_back(fmt::format("{}={}", key, setting_of(want)));
+  const ModelConfig supported = canonical(nearest), found = canonical(model);
+  for_each_model_key_of(supported, found, [&](std::string_view key, const auto& ours, const auto& theirs) {
+    if (ours != theirs) settings.push_back(fmt::format("{}={}", key, setting_of(ours)));
   });
   if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
     settings.push_back("model.heads=a divisor of model.channels");

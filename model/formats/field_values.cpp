@@ -39,19 +39,19 @@ void Fields::read(std::string_view field, const json& value, int64_t& out) const
 }
 
 void Fields::read(std::string_view field, const json& value, bool& out) const {
-  check(value.is_boolean(), "{}: \"{}\" wants true or false, found {}", file, name_of(field), brief(value));
+  check(value.is_boolean(), "{}: \"{}\" must be true or false, found {}", file, name_of(field), brief(value));
   out = value.get<bool>();
 }
 
 void Fields::read(std::string_view field, const json& value, float& out) const {
   check(value.is_number() && value.get<double>() > 0 && value.get<double>() <= 1,
-        "{}: \"{}\" wants a number above 0 and at most 1, found {}", file, name_of(field), brief(value));
+        "{}: \"{}\" must be a number above 0 and at most 1, found {}", file, name_of(field), brief(value));
   out = static_cast<float>(value.get<double>());
 }
 
 void Fields::read(std::string_view field, const json& value, double& out) const {
   check(value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()),
-        "{}: \"{}\" wants a number above 0, found {}", file, name_of(field), brief(value));
+        "{}: \"{}\" must be a number above 0, found {}", file, name_of(field), brief(value));
   out = value.get<double>();
 }
 
@@ -64,7 +64,7 @@ void Fields::read(std::string_view field, const json& value, std::span<const Mlp
     }
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
-  fail("{}: \"{}\" is {}; supported: {}", file, name_of(field), brief(value), known);
+  fail("{}: \"{}\" must be one of {}, found {}", file, name_of(field), known, brief(value));
 }
 
 json field_value(int64_t value) { return value; }

@@ -93,7 +93,7 @@ const Family& family_named(const std::string& type, const std::string& file) {
     if (type == family->name) return *family;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
   }
-  fail("{}: model_type is {}; supported: {}", file, brief(json(type)), known);
+  fail("{}: \"model_type\" must be one of {}, found {}", file, known, brief(json(type)));
 }
 
 bool is_bias_field(const Family& family, std::string_view field) {
@@ -177,7 +177,7 @@ void read_dropout(const Family& family, const Fields& config, FoundModel& found)
                                : value->is_number() ? value->get<double>()
                                                     : NAN;
     check(probability >= 0 && probability < 1,
-          "{}: \"{}\" wants a number of at least 0 and below 1, found {}", config.file, name,
+          "{}: \"{}\" must be a number of at least 0 and below 1, found {}", config.file, name,
           value ? brief(*value) : "");
     for_each_dropout_key(found.model.dropout, [&](std::string_view one, double& member) {
       if (one == key) member = probability;
@@ -185,14 +185,14 @@ void read_dropout(const Family& family, const Fields& config, FoundModel& found)
   }
 }
 
-// `wanted`: of a run that starts from these weights
+// `ours`: of a run that starts from these weights
 std::vector<std::string> notices_of_dropout(const fs::path& folder, const FoundModel& found,
-                                            const DropoutConfig& wanted) {
+                                            const DropoutConfig& ours) {
   std::string taken;
-  for_each_dropout_key(found.model.dropout, [&](std::string_view key, double theirs) {
-    for_each_dropout_key(wanted, [&](std::string_view other, double ours) {
-      if (key != other || theirs == 0 || theirs != ours) return;
-      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", found.field_of(key), theirs);
+  for_each_dropout_key(found.model.dropout, [&](std::string_view key, double their) {
+    for_each_dropout_key(ours, [&](std::string_view other, double our) {
+      if (key != other || their == 0 || their != our) return;
+      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", found.field_of(key), their);
     });
   });
   if (taken.empty()) return {};
@@ -201,24 +201,24 @@ std::vector<std::string> notices_of_dropout(const fs::path& folder, const FoundM
 }
 
 // Rotary positions beyond those that a model was trained on
-std::string notice_of_context(const fs::path& folder, const FoundModel& found, const ModelConfig& wanted) {
+std::string notice_of_context(const fs::path& folder, const FoundModel& found, const ModelConfig& model) {
   const int64_t trained = found.model.context;
-  if (wanted.positions != Positions::kRope || wanted.context <= trained) return "";
+  if (model.positions != Positions::kRope || model.context <= trained) return "";
   const std::string what =
-      fmt::format("model.context is {}, and the {} of {} is {}", wanted.context,
+      fmt::format("model.context is {}, and the {} of {} is {}", model.context,
                   found.field_of("model.context"), (folder / "config.json").string(), trained);
-  const Rope &theirs = found.model.rope, &ours = wanted.rope;
-  const double wanted_factor = static_cast<double>(wanted.context) / static_cast<double>(trained);
-  if (canonical(found.model).rope == canonical(wanted).rope ||
+  const Rope &theirs = found.model.rope, &ours = model.rope;
+  const double factor = static_cast<double>(model.context) / static_cast<double>(trained);
+  if (canonical(found.model).rope == canonical(model).rope ||
       (theirs.scaling == ours.scaling && theirs.factor == ours.factor && theirs.theta == ours.theta))
     return fmt::format(
         "{}: the model has not seen the angles of later positions. To keep them within what it knows, --set "
         "model.rope.scaling=yarn --set model.rope.factor={:.4g} (or linear); or raise "
         "model.rope.theta; or leave them to the training",
-        what, wanted_factor * (theirs.scaling == RopeScaling::kNone ? 1 : theirs.factor));
+        what, factor * (theirs.scaling == RopeScaling::kNone ? 1 : theirs.factor));
   const double covered =
       ours.factor * static_cast<double>(ours.original_context > 0 ? ours.original_context : trained);
-  if (ours.scaling == RopeScaling::kNone || covered >= static_cast<double>(wanted.context)) return "";
+  if (ours.scaling == RopeScaling::kNone || covered >= static_cast<double>(model.context)) return "";
   return fmt::format("{}: model.rope.factor={} is meant for {:.6g} positions", what, ours.factor, covered);
 }
 
@@ -259,11 +259,11 @@ std::string FoundModel::field_of(std::string_view key) const {
 
 FoundModel read_model_config(const fs::path& folder) {
   const std::string path = folder.string();
-  check(
-      fs::is_directory(folder),
-      "{} is not a folder; wanted one with config.json and model.safetensors: a checkpoint, or a folder from "
-      "transformers' save_pretrained(){}",
-      path, fs::exists(folder) ? "" : hub_advice(path, HubFiles::kModel));
+  check(fs::is_directory(folder),
+        "{} is not a folder; expected one with config.json and model.safetensors: a checkpoint, or a folder "
+        "from "
+        "transformers' save_pretrained(){}",
+        path, fs::exists(folder) ? "" : hub_advice(path, HubFiles::kModel));
   if (!fs::exists(folder / "config.json")) {
     check(!fs::exists(folder / "adapter_config.json"),
           "{0} holds an adapter of PEFT and no model. Merge it into its model, and name the folder of that: "
@@ -273,7 +273,7 @@ FoundModel read_model_config(const fs::path& folder) {
           "Tessera's holds merged weights beside its folder adapter",
           path);
     const bool is_run = fs::is_directory(folder / "checkpoints");
-    fail("{} has no config.json; wanted {}", path,
+    fail("{} has no config.json; expected {}", path,
          is_run ? fmt::format("one of the folders in {}", (folder / "checkpoints").string())
                 : "a checkpoint, or a folder from transformers' save_pretrained()");
   }
@@ -327,10 +327,10 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
   return hugging_face_config(model, number_format(weights));
 }
 
-FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, const ModelMay& may) {
+FoundModel check_same_model(const fs::path& folder, const ModelConfig& model, const ModelMay& may) {
   FoundModel found = read_model_config(folder);
   std::string differences;
-  const ModelConfig theirs = canonical(found.model), ours = canonical(wanted);
+  const ModelConfig theirs = canonical(found.model), ours = canonical(model);
   for_each_model_key_of(theirs, ours, [&](std::string_view key, const auto& their, const auto& our) {
     const bool extended = may.extension != PositionExtension::kNone && theirs.context < ours.context;
     const bool rotary = ours.positions == Positions::kRope;
@@ -348,9 +348,9 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& wanted, c
         "{} is of another model: {}. Use its own configuration (config.yaml in the folder of its run), or "
         "start a new run with another --set train.folder=NAME",
         folder.string(), differences);
-  const std::vector<std::string> of_dropout = notices_of_dropout(folder, found, wanted.dropout);
+  const std::vector<std::string> of_dropout = notices_of_dropout(folder, found, model.dropout);
   found.notices.insert(found.notices.begin(), of_dropout.begin(), of_dropout.end());
-  if (const std::string notice = notice_of_context(folder, found, wanted); !notice.empty())
+  if (const std::string notice = notice_of_context(folder, found, model); !notice.empty())
     found.notices.push_back(notice);
   return found;
 }

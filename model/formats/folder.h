@@ -42,13 +42,13 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
 
 // Error: the config.json in `folder` is of another model, with all differences. Its context may be another
 // one if positions are rotary, and a smaller one if `extension` extends them, and its dropout any. Returns
-// the model found, with notices: the dropout that `wanted` shares with it, and rotary positions of `wanted`
+// the model found, with notices: the dropout that `ours` shares with it, and rotary positions of `ours`
 // beyond those that it was trained on.
-struct ModelMay {  // the ways in which `wanted` may differ
+struct ModelMay {  // the ways in which `ours` may differ
   PositionExtension extension = PositionExtension::kNone;
   bool have_other_angles = false;  // model.rope
 };
-FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& wanted,
+FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& ours,
                             const ModelMay& may = {});
 
 // A member of ModelConfig as a configuration writes it: 12, true, 1e-05, gelu.

@@ -110,8 +110,8 @@ class Cursor {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   std::span<const std::byte> take(uint64_t count) {
-    check(count <= bytes_.size() - at_, "{} is truncated, or not a GGUF file: byte {} wants {} more", name_,
-          at_, count);
+    check(count <= bytes_.size() - at_,
+          "{} is truncated, or not a GGUF file: byte {} must be followed by {} more", name_, at_, count);
     at_ += count;
     return bytes_.subspan(at_ - count, count);
   }
@@ -160,7 +160,7 @@ class Cursor {
 FileTensor read_tensor(Cursor& header, const std::string& name) {
   FileTensor tensor{.name = header.text(), .shape = {}};
   const auto rank = header.number<uint32_t>();
-  check(rank == 1 || rank == 2, "{}: tensor {} has {} dimensions, wanted 1 or 2", name, tensor.name, rank);
+  check(rank == 1 || rank == 2, "{}: tensor {} has {} dimensions, expected 1 or 2", name, tensor.name, rank);
   std::array<int64_t, 2> dims{};
   for (uint32_t i = 0; i < rank; ++i) dims[i] = header.number<int64_t>();
   tensor.shape = rank == 1 ? Shape{dims[0]} : Shape{dims[1], dims[0]};
@@ -216,7 +216,7 @@ GgufReader::GgufReader(const std::filesystem::path& path) : file_(path) {
   Cursor header(file_.bytes(), name);
   header.take(kGgufMagic.size());
   const auto version = header.number<uint32_t>();
-  check(version == kGgufVersion, "{} is of version {} of GGUF, wanted {}", name, version, kGgufVersion);
+  check(version == kGgufVersion, "{} is of version {} of GGUF, expected {}", name, version, kGgufVersion);
   const auto tensors = header.number<uint64_t>(), fields = header.number<uint64_t>();
   for (uint64_t i = 0; i < fields; ++i) {
     std::string key = header.text();

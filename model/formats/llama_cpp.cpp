@@ -51,11 +51,11 @@ std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInf
                    model, info);
 }
 
-FileTensor tensor_of(const TensorPiece& piece, NumberFormat wanted) {
-  FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = wanted};
+FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
+  FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format};
   if (piece.shape.rank() == 1 || piece.name == "position_embd.weight")
     tensor.format = NumberFormat::kF32;
-  else if (piece.columns % block_of(wanted) != 0)
+  else if (piece.columns % block_of(format) != 0)
     tensor.format = NumberFormat::kF16;
   return tensor;
 }
@@ -106,7 +106,7 @@ void add_rope(const ModelConfig& model, const std::string& arch, std::vector<Ggu
   if (std::abs(share - 1) > 1e-6) add("scaling.attn_factor", real(share));
 }
 
-// Of the heads of a matrix or a vector of biases: channels i and i + D/2 become 2 i and 2 i + 1.
+// In each head of a matrix or of a vector of biases, channels i and i + D/2 become 2 i and 2 i + 1.
 void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float* out) {
   const int64_t rows = std::ssize(from) / columns;
   for (int64_t row = 0; row < rows; ++row) {
@@ -120,29 +120,30 @@ void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float
 
 void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const Family& family = family_for(model);
-  const auto wants = [&](bool holds, const char* key, const auto& found, const std::string& wanted) {
+  const auto require = [&](bool holds, const char* key, const auto& found, const std::string& expected) {
     check(
         holds,
         "{} has {}={}, and llama.cpp computes a {} with {} alone. Export it with --format hf, or train with "
         "that setting",
-        folder, key, found, family.title, wanted);
+        folder, key, found, family.title, expected);
   };
   if (&family == &kGpt2) {
-    wants(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
-    wants(model.scale_attention, "model.scale_attention", "false", "true");
-    wants(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
+    require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
+    require(model.scale_attention, "model.scale_attention", "false", "true");
+    require(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
     return;
   }
   const Rope rope = canonical(model).rope;
   const bool yarn = rope.scaling == RopeScaling::kYarn;
-  wants(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
-  wants(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
-  wants(rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
-        "none, linear or yarn");
-  wants(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
-  wants(&family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
-        fmt::format("{}", model.head_dim),
-        fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
+  require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
+  require(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
+  require(rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
+          "none, linear or yarn");
+  require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+  require(
+      &family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
+      fmt::format("{}", model.head_dim),
+      fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
 }
 
 std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,

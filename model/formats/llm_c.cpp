@@ -45,17 +45,18 @@ void check_llm_c(const ModelConfig& model, NumberFormat format, const std::strin
         family.title);
   check(format == NumberFormat::kF32 || format == NumberFormat::kBF16,
         "llm.c's files hold fp32 or bf16, found --dtype {}", name_of(format));
-  const auto wants = [&](bool holds, const char* key, const std::string& found, const std::string& wanted) {
+  const auto require = [&](bool holds, const char* key, const std::string& found,
+                           const std::string& expected) {
     check(holds, "{} has {}={}, and llm.c's GPT-2 has {}. Export it with --format hf", folder, key, found,
-          wanted);
+          expected);
   };
-  wants(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
-  wants(model.mlp_width == 4 * model.channels, "model.mlp_width", fmt::format("{}", model.mlp_width),
-        fmt::format("4 model.channels = {}", 4 * model.channels));
-  wants(model.norm_epsilon == 1e-5f, "model.norm_epsilon", fmt::format("{}", model.norm_epsilon), "1e-05");
-  wants(model.tied, "model.tied", "false", "true");
-  wants(model.scale_attention, "model.scale_attention", "false", "true");
-  wants(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
+  require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
+  require(model.mlp_width == 4 * model.channels, "model.mlp_width", fmt::format("{}", model.mlp_width),
+          fmt::format("4 model.channels = {}", 4 * model.channels));
+  require(model.norm_epsilon == 1e-5f, "model.norm_epsilon", fmt::format("{}", model.norm_epsilon), "1e-05");
+  require(model.tied, "model.tied", "false", "true");
+  require(model.scale_attention, "model.scale_attention", "false", "true");
+  require(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
 }
 
 LlmCHeader llm_c_header(const ModelConfig& model, NumberFormat format) {
@@ -118,8 +119,8 @@ LlmCReader::LlmCReader(const std::filesystem::path& path, const ModelConfig& mod
   const LlmCHeader header = llm_c_header(model, format);
   int64_t bytes = sizeof(header);
   for (const FileTensor& tensor : tensors_) bytes += tensor.bytes();
-  check(std::ssize(file_.bytes()) == bytes, "{} has {} bytes, wanted {}", path.string(), file_.bytes().size(),
-        bytes);
+  check(std::ssize(file_.bytes()) == bytes, "{} has {} bytes, expected {}", path.string(),
+        file_.bytes().size(), bytes);
   check(std::memcmp(file_.bytes().data(), header.data(), sizeof(header)) == 0, "{} has another header",
         path.string());
 }

@@ -28,7 +28,7 @@ NumberFormat number_format(DType dtype);
 
 // Values that are encoded together: 32 for q8_0, else 1
 int64_t block_of(NumberFormat format);
-// Of `elements`, a multiple of block_of(format)
+// `elements`: a multiple of block_of(format)
 int64_t bytes_of(NumberFormat format, int64_t elements);
 
 uint16_t half_from_float(float value);  // to nearest even; above 65519: infinity

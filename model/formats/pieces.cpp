@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// Of a parameter of `all` rows
+// The parameter has `all` rows
 int64_t rows_of(Rows rows, const ModelConfig& model, int64_t all) {
   switch (rows) {
     case Rows::kAll:

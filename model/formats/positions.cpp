@@ -13,8 +13,8 @@ struct Mix {
   double share;
 };
 
-Mix interpolated(int64_t i, int64_t rows, int64_t wanted) {
-  const double step = static_cast<double>(rows - 1) / static_cast<double>(wanted - 1);
+Mix interpolated(int64_t i, int64_t rows, int64_t out_rows) {
+  const double step = static_cast<double>(rows - 1) / static_cast<double>(out_rows - 1);
   const double at = static_cast<double>(i) * step;
   const int64_t below = std::min(static_cast<int64_t>(at), rows - 1);
   return {below, std::min(below + 1, rows - 1), at - static_cast<double>(below)};
@@ -33,11 +33,11 @@ Mix blended(int64_t i, int64_t rows) {
 void extend_positions(PositionExtension kind, std::span<const float> table, int64_t channels,
                       std::span<float> out) {
   const int64_t rows = static_cast<int64_t>(table.size()) / channels,
-                wanted = static_cast<int64_t>(out.size()) / channels;
-  check(kind != PositionExtension::kNone && rows > 0 && wanted > rows, "{} positions are not extended to {}",
-        rows, wanted);
-  for (int64_t i = 0; i < wanted; ++i) {
-    const Mix mix = kind == PositionExtension::kInterpolate ? interpolated(i, rows, wanted)
+                out_rows = static_cast<int64_t>(out.size()) / channels;
+  check(kind != PositionExtension::kNone && rows > 0 && out_rows > rows,
+        "{} positions are not extended to {}", rows, out_rows);
+  for (int64_t i = 0; i < out_rows; ++i) {
+    const Mix mix = kind == PositionExtension::kInterpolate ? interpolated(i, rows, out_rows)
                     : kind == PositionExtension::kBlend     ? blended(i, rows)
                                                             : Mix{i % rows, i % rows, 0};
     const float* one = table.data() + mix.one * channels;

@@ -58,7 +58,7 @@ RopeScaling read_type(const Fields& fields, bool may_be_absent) {
     if (*type == json(word)) return scaling;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
-  fail("{}: \"{}\" is {}; supported: {}", fields.file, fields.name_of(kType), brief(*type), known);
+  fail("{}: \"{}\" must be one of {}, found {}", fields.file, fields.name_of(kType), known, brief(*type));
 }
 
 // Fields that change no angle: the context that a model was trained on, beside a scaling without one, and a
@@ -156,7 +156,7 @@ FoundRope read_rope(const Fields& config, int64_t context) {
         kParameters, kScaling);
   const char* name = parameters ? kParameters : kScaling;
   const json* object = parameters ? parameters : scaling;
-  check(!object || object->is_object(), "{}: \"{}\" wants an object, found {}", config.file, name,
+  check(!object || object->is_object(), "{}: \"{}\" must be an object, found {}", config.file, name,
         object ? brief(*object) : "");
   const Fields fields{
       .object = object ? *object : json::object(), .file = config.file, .lead = std::string(name) + "."};
@@ -167,7 +167,7 @@ FoundRope read_rope(const Fields& config, int64_t context) {
         inside ? brief(*inside) : "", kTheta, outside ? brief(*outside) : "");
   if (inside) fields.read(kTheta, *inside, found.rope.theta);
   if (outside) config.read(kTheta, *outside, found.rope.theta);
-  check(found.rope.theta > 1, "{}: \"{}\" is {}; wanted a number above 1", config.file, kTheta,
+  check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
         found.rope.theta);
   if (object) read_scaling(fields, parameters != nullptr, context, found.rope);
   found.notices = notices_of_factor(fields, context, found.rope);

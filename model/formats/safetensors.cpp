@@ -40,7 +40,7 @@ std::string printable_name(const std::string& name) {
 
 std::vector<int64_t> shape_of(const json& value, const std::string& tensor) {
   const auto shape = value.find("shape");
-  check(shape != value.end() && shape->is_array(), "{} wants a list \"shape\", found {}", tensor,
+  check(shape != value.end() && shape->is_array(), "{} must have a list \"shape\", found {}", tensor,
         brief(value));
   std::vector<int64_t> dims;
   for (const json& dim : *shape)
@@ -51,7 +51,7 @@ std::vector<int64_t> shape_of(const json& value, const std::string& tensor) {
 std::pair<uint64_t, uint64_t> offsets_of(const json& value, const std::string& tensor) {
   const auto offsets = value.find("data_offsets");
   check(offsets != value.end() && offsets->is_array() && offsets->size() == 2,
-        "{} wants \"data_offsets\", a list of two numbers, found {}", tensor, brief(value));
+        "{} must have \"data_offsets\", a list of two numbers, found {}", tensor, brief(value));
   const auto offset = [&](size_t i) {
     const json number = json::object({{"data_offsets", (*offsets)[i]}});
     return static_cast<uint64_t>(whole_number(number, "data_offsets", tensor));
@@ -116,7 +116,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(
         bytes.size());
   std::memcpy(&length, bytes.data(), sizeof(length));
   check(length <= bytes.size() - sizeof(length),
-        "{} is not a safetensors file, or it is truncated: its header wants {} bytes, the file has {}",
+        "{} is not a safetensors file, or it is truncated: its header takes {} bytes, the file has {}",
         path.string(), length, bytes.size());
   read_header(bytes.subspan(sizeof(length), length), bytes.subspan(sizeof(length) + length));
 }
@@ -134,7 +134,7 @@ void SafetensorsReader::read_header(std::span<const std::byte> bytes, std::span<
   const json header = parse_json(text, what, {.bytes = kLongestHeader});
   for (const auto& [key, value] : header.items()) {
     if (key == "__metadata__") {
-      check(value.is_object(), "{}: __metadata__ wants an object, found {}", what, brief(value));
+      check(value.is_object(), "{}: __metadata__ must be an object, found {}", what, brief(value));
       continue;
     }
     const std::string tensor = name + ": tensor " + printable_name(key);
@@ -142,9 +142,9 @@ void SafetensorsReader::read_header(std::span<const std::byte> bytes, std::span<
     const auto [begin, end] = offsets_of(value, tensor);
     check(end <= data.size(), "{} is truncated: tensor {} ends at byte {} of the data, which has {}", name,
           printable_name(key), end, data.size());
-    const uint64_t wanted = bytes_of(entry.shape, entry.dtype, tensor);
-    check(end - begin == wanted, "{} of {} {} takes {} bytes, its data_offsets [{}, {}] hold {}", tensor,
-          entry.dtype, list(entry.shape), wanted, begin, end, end - begin);
+    const uint64_t expected = bytes_of(entry.shape, entry.dtype, tensor);
+    check(end - begin == expected, "{} of {} {} takes {} bytes, its data_offsets [{}, {}] hold {}", tensor,
+          entry.dtype, list(entry.shape), expected, begin, end, end - begin);
     entry.bytes = data.subspan(begin, end - begin);
     entries_[key] = std::move(entry);
     ranges.push_back({begin, end, key});
@@ -168,7 +168,7 @@ void SafetensorsReader::check_readable(const std::string& name, const Shape& sha
   const Entry& entry = found->second;
   bool same = static_cast<int>(entry.shape.size()) == shape.rank();
   for (int i = 0; same && i < shape.rank(); ++i) same = entry.shape[static_cast<size_t>(i)] == shape[i];
-  check(same, "{}: tensor {} has shape {}, wanted {}", path().string(), name, list(entry.shape),
+  check(same, "{}: tensor {} has shape {}, expected {}", path().string(), name, list(entry.shape),
         shape.to_string());
   check(entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16",
         "{}: tensor {} has dtype {}; F32, BF16 and F16 can be read", path().string(), name, entry.dtype);
@@ -180,8 +180,9 @@ void SafetensorsReader::read(const std::string& name, const Shape& shape, std::s
   const NumberFormat format = entry.dtype == "F32"    ? NumberFormat::kF32
                               : entry.dtype == "BF16" ? NumberFormat::kBF16
                                                       : NumberFormat::kF16;
-  check(std::ssize(entry.bytes) == bytes_of(format, std::ssize(out)), "{}: tensor {} has {} bytes, wanted {}",
-        path().string(), name, entry.bytes.size(), bytes_of(format, std::ssize(out)));
+  check(std::ssize(entry.bytes) == bytes_of(format, std::ssize(out)),
+        "{}: tensor {} has {} bytes, expected {}", path().string(), name, entry.bytes.size(),
+        bytes_of(format, std::ssize(out)));
   decode(format, entry.bytes, out);
 }
 

@@ -22,7 +22,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
     if (fs::exists(folder / other)) {
       const MappedFile file(folder / other);  // refuses a pointer of Git LFS, which could not be converted
       fail(
-          "{0} has its weights in {1}, which is not supported; wanted {2}. Convert it with transformers: "
+          "{0} has its weights in {1}, which is not supported; expected {2}. Convert it with transformers: "
           "python3 -c \"from transformers import AutoModelForCausalLM as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
           "name {0}_safetensors in its place",
@@ -54,7 +54,7 @@ void TensorFiles::read_index(const fs::path& path) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     check(file.ends_with(".safetensors") &&
               file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-          "{}: tensor {} is in {}; wanted the name of a .safetensors file in the same folder", index, tensor,
+          "{}: tensor {} must be in a .safetensors file of the same folder, found {}", index, tensor,
           brief(value));
     if (!files.contains(file)) {
       check(fs::exists(folder_ / file), "{} names {}, which is not in the folder: was the download complete?",

@@ -82,10 +82,10 @@ std::vector<FileTensor> entries_of(const HuggingFaceLayout& tensors, const Model
 
 }  // namespace
 
-WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& wanted, PositionExtension extension)
+WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, PositionExtension extension)
     : folder_(folder),
       extension_(extension),
-      found_(check_same_model(folder, wanted, {.extension = extension, .have_other_angles = true})),
+      found_(check_same_model(folder, model, {.extension = extension, .have_other_angles = true})),
       family_(family_for(found_.model)),
       files_(folder) {
   std::set<std::string> names;
@@ -121,20 +121,20 @@ WeightsFolder::InFile WeightsFolder::find(const std::string& name) const {
   return {files_.file_of(in_file), in_file};
 }
 
-// Of a parameter outside the blocks
+// `param` is outside the blocks
 std::string WeightsFolder::first_tensor_of(const char* param) const {
   const ModelConfig& model = found_.model;
   const ParamInfo info{param, {model.vocab_size, model.channels}, Init::kZero};
   return pieces_of(family_, model, info).front().name;
 }
 
-void WeightsFolder::refuse_left_over(const std::set<std::string>& wanted) const {
+void WeightsFolder::refuse_left_over(const std::set<std::string>& known) const {
   const std::regex buffers(family_.buffers.begin(), family_.buffers.end());
   const std::string head = first_tensor_of(kHead);
   constexpr size_t kNamed = 5;
   std::vector<std::string> left;
   for (const auto& [name, file] : files_.tensors()) {
-    if (wanted.contains(name) || std::regex_match(name, buffers)) continue;
+    if (known.contains(name) || std::regex_match(name, buffers)) continue;
     if (name == head)
       check_tied_head(head);
     else

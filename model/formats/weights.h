@@ -44,9 +44,9 @@ enum class HandOver : uint8_t { kFp32, kAsStored };
 class WeightsFolder {
  public:
   // Only headers are read; the files stay open, so they may be removed meanwhile. The folder may have fewer
-  // positions than `wanted` if `extension` extends them. Error: anything missing, malformed, superfluous, or
+  // positions than `model` if `extension` extends them. Error: anything missing, malformed, superfluous, or
   // of another model.
-  WeightsFolder(const std::filesystem::path& folder, const ModelConfig& wanted,
+  WeightsFolder(const std::filesystem::path& folder, const ModelConfig& model,
                 PositionExtension extension = PositionExtension::kNone);
 
   // The values of one parameter
@@ -64,7 +64,7 @@ class WeightsFolder {
   std::string first_tensor_of(const char* param) const;  // its name in the family
   InFile find(const std::string& name) const;
   std::string name_in_file(const std::string& name) const;
-  void refuse_left_over(const std::set<std::string>& wanted) const;
+  void refuse_left_over(const std::set<std::string>& known) const;
   void check_tied_head(const std::string& head) const;
   void read_extended(const ParamPlace& place, const ParamSink& sink) const;
   const SafetensorsReader::Entry& entry_of(const std::string& name) const;

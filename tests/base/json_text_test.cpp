@@ -35,20 +35,24 @@ TEST(JsonText, ReadsWhatIsJson) {
 }
 
 TEST(JsonText, DepthIsBounded) {
-  EXPECT_EQ(error_of(nested(65)), "f.json:1:65: lists and objects are nested more than 64 deep");
+  const auto refused = [](const std::string& text, std::string_view place, const JsonLimits& limits = {}) {
+    const std::string found = error_of(text, limits);
+    EXPECT_TRUE(found.starts_with(place)) << found;
+    for (const std::string& word : {std::string("nested"), fmt::format(" {} ", limits.depth)})
+      EXPECT_NE(found.find(word), std::string::npos) << found;
+  };
+  refused(nested(65), "f.json:1:65: ");
   for (const size_t depth : {200'000u, 5'000'000u}) {
-    EXPECT_EQ(error_of(nested(depth)), "f.json:1:65: lists and objects are nested more than 64 deep");
-    EXPECT_EQ(error_of(nested(depth, "{\"k\":", "}")),
-              "f.json:1:321: lists and objects are nested more than 64 deep");
-    EXPECT_EQ(error_of(std::string(depth, '[')),
-              "f.json:1:65: lists and objects are nested more than 64 deep");
+    refused(nested(depth), "f.json:1:65: ");
+    refused(nested(depth, "{\"k\":", "}"), "f.json:1:321: ");
+    refused(std::string(depth, '['), "f.json:1:65: ");
   }
-  EXPECT_EQ(error_of("[[1], [[2]]]", {.depth = 2}),
-            "f.json:1:8: lists and objects are nested more than 2 deep");
+  refused("[[1], [[2]]]", "f.json:1:8: ", {.depth = 2});
 }
 
 TEST(JsonText, SizeIsBounded) {
-  EXPECT_EQ(error_of("[1, 2]", {.bytes = 5}), "f.json: 6 bytes of JSON; the limit is 5");
+  const std::string found = error_of("[1, 2]", {.bytes = 5});
+  EXPECT_TRUE(found.starts_with("f.json: 6 bytes") && found.ends_with(" 5")) << found;
   EXPECT_EQ(error_of("[1, 2]", {.bytes = 6}), "no error");
 }
 
@@ -98,13 +102,13 @@ TEST(JsonText, LargePartsAreHandedOver) {
   try {
     parts_of("{\"m\": {\"v\": {\"a\": 1,\n \"twice\":\n 2}}}", {{.path = "m.v"}});
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), std::string("f.json:2:8: the key \"twice\" is given twice in one object"));
+    EXPECT_TRUE(std::string_view(error.what()).starts_with("f.json:2:8: the key \"twice\" ")) << error.what();
   }
 }
 
 TEST(JsonText, AKeyIsGivenOnce) {
-  EXPECT_EQ(error_of("{\"a\": {\"a\": 1},\n\"\\u0061\": 2}"),
-            "f.json:2:8: the key \"a\" is given twice in one object");
+  const std::string error = error_of("{\"a\": {\"a\": 1},\n\"\\u0061\": 2}");
+  EXPECT_TRUE(error.starts_with("f.json:2:8: the key \"a\" ")) << error;
   EXPECT_EQ(error_of(R"([{"a": 1}, {"a": {"b": 1}, "b": 2}])"), "no error");
   EXPECT_EQ(parse_json(R"({"a": 1, "a": 2})", "f", {.repeated_keys = true}).dump(), R"({"a":2})");
 }
@@ -121,8 +125,9 @@ TEST(JsonText, NumbersHaveARange) {
   EXPECT_EQ(found("10"), "10");
   for (const char* wrong : {"1", "11", "-3", "2.5", "3.0", "1e+30", "\"3\"", "null", "true", "[3]",
                             "18446744073709551615", "9223372036854775808", "-9223372036854775808"})
-    EXPECT_EQ(found(wrong),
-              fmt::format("f: \"n\" wants a whole number of at least 2 and at most 10, found {}", wrong));
+    for (const std::string& words : {std::string("f: \"n\" "), std::string("whole"), std::string(" 2 "),
+                                     std::string(" 10,"), fmt::format("found {}", wrong)})
+      EXPECT_NE(found(wrong).find(words), std::string::npos) << found(wrong);
   EXPECT_THROW(whole_number(parse_json("{}", "f"), "n", "f"), Error);
   EXPECT_THROW(whole_number(parse_json("[]", "f"), "n", "f"), Error);
   EXPECT_THROW(text_value(parse_json("{\"n\": 1}", "f"), "n", "f"), Error);

@@ -206,7 +206,7 @@ TEST_F(CudnnKernels, RefusesWithReasons) {
   const AttnForward g = forward_args(two, more.cuda, dout.cuda, sums.cuda);
   const std::string no_workspace =
       message_of([&] { cudnn_->backward(backward_args(g, dout.cuda, more.cuda, true), nullptr); });
-  EXPECT_NE(no_workspace.find("bytes of workspace, got 0"), std::string::npos) << no_workspace;
+  EXPECT_NE(no_workspace.find("workspace, got 0"), std::string::npos) << no_workspace;
 }
 
 TEST(CudnnBuild, WithoutCudnnEveryUseIsRefused) {

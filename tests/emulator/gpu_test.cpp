@@ -130,7 +130,7 @@ __global__ void set_to_one(int* number) { *number = 1; }
 TEST(EmulatedGpuDeathTest, AKernelIsGivenNoMemoryOfTheHost) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   int number = 0;
-  EXPECT_DEATH(set_to_one->*Launch(1, 1)(&number), "a kernel is given .* which is memory of the host");
+  EXPECT_DEATH(set_to_one->*Launch(1, 1)(&number), "a kernel .* memory of the host");
 }
 
 TEST(EmulatedGpuDeathTest, AGuardedHostCannotTouchMemoryOfTheGpu) {
@@ -138,7 +138,7 @@ TEST(EmulatedGpuDeathTest, AGuardedHostCannotTouchMemoryOfTheGpu) {
   int* number = nullptr;
   ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&number), sizeof *number), cudaSuccess);
   setenv("TESSERA_EMULATOR_GUARD", "on", 1);  // for the process that dies
-  EXPECT_DEATH(*number = 1, "the host accesses memory of the GPU, byte 0 of an allocation of 4");
+  EXPECT_DEATH(*number = 1, "memory of the GPU, byte 0 .* 4");
   unsetenv("TESSERA_EMULATOR_GUARD");
   cudaFree(number);
 }

@@ -4,6 +4,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
+#include "tests/says.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
 
@@ -146,8 +147,9 @@ TEST_F(Attention, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
     forward(plan.forward_workspace_bytes - 4);
     FAIL() << "too small a workspace was taken";
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), fmt::format("attention forward: workspace needs {} bytes, found {}",
-                                        plan.forward_workspace_bytes, plan.forward_workspace_bytes - 4));
+    EXPECT_TRUE(
+        says(error.what(), {"attention forward: workspace ", fmt::format("{}", plan.forward_workspace_bytes),
+                            fmt::format("found {}", plan.forward_workspace_bytes - 4)}));
   }
   forward(plan.forward_workspace_bytes);
 }
@@ -207,9 +209,7 @@ TEST(ChooseAttention, SaysWhichSizesItServes) {
                       .device = h200});
     FAIL() << "head dim 100 was taken";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("multiples of 8 up to 256 in bf16"), std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("head dim 100"), std::string::npos) << error.what();
+    EXPECT_TRUE(says(error.what(), {"head dim 100", "8 up to 256 in bf16"}));
   }
 }
 
@@ -260,7 +260,7 @@ TEST(ChooseAttention, CudnnSaysWhatItServes) {
   expect_words(bad, "bf16 alone");
   bad = good;
   bad.shape.head_dim = 136;
-  expect_words(bad, "multiple of 8, at most 128");
+  expect_words(bad, "at most 128");
   bad = good;
   bad.device.arch = 75;
   expect_words(bad, "compute capability 8.0");

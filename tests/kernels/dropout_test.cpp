@@ -1,5 +1,6 @@
 // Dropout of a tensor on the CPU: its mask is that of tests/base/dropout_test.cpp.
 #include "tests/kernels/formula.h"
+#include "tests/says.h"
 
 namespace tessera::testing {
 namespace {
@@ -76,14 +77,14 @@ TEST_F(DropoutTest, WhatIsDroppedIsZeroWhateverItWas) {
 
 TEST_F(DropoutTest, RefusesWhatDoesNotFit) {
   const Tensor x = make.normal({2, 3, 8}), other = make.normal({2, 3, 16});
-  EXPECT_EQ(refusal_of(cpu, ApplyDropout{.x = x, .y = other, .dropout = kDropout}),
-            "dropout: y must be fp32 [2, 3, 8] on cpu, found fp32 [2, 3, 16] on cpu");
-  EXPECT_EQ(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .add = other, .dropout = kDropout}),
-            "dropout: add must be fp32 [2, 3, 8] on cpu, found fp32 [2, 3, 16] on cpu");
-  EXPECT_EQ(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .dropout = {.threshold = 256}}),
-            "dropout: dropout.threshold must be 0 to 255, found 256");
-  EXPECT_EQ(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .dropout = {.threshold = 1, .place = 7}}),
-            "dropout: dropout.place must be a multiple of 65536, found 7");
+  EXPECT_TRUE(says(refusal_of(cpu, ApplyDropout{.x = x, .y = other, .dropout = kDropout}),
+                   {"dropout: y ", "fp32 [2, 3, 8] on cpu", "found fp32 [2, 3, 16]"}));
+  EXPECT_TRUE(says(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .add = other, .dropout = kDropout}),
+                   {"dropout: add ", "fp32 [2, 3, 8] on cpu", "found fp32 [2, 3, 16]"}));
+  EXPECT_TRUE(says(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .dropout = {.threshold = 256}}),
+                   {"dropout: dropout.threshold ", "0 to 255", "found 256"}));
+  EXPECT_TRUE(says(refusal_of(cpu, ApplyDropout{.x = x, .y = x, .dropout = {.threshold = 1, .place = 7}}),
+                   {"dropout: dropout.place ", "multiple of 65536", "found 7"}));
 }
 
 }  // namespace

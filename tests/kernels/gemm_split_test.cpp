@@ -23,7 +23,8 @@ std::vector<Piece> pieces_of(const Split& split, int worker) {
 
 // The pieces of each tile by their partials, one after another, are all its steps.
 void expect_whole(const Sizes& sizes) {
-  SCOPED_TRACE(::testing::Message() << sizes.tiles << " tiles, " << sizes.steps << " steps, " << sizes.workers);
+  SCOPED_TRACE(::testing::Message() << sizes.tiles << " tiles, " << sizes.steps << " steps, "
+                                    << sizes.workers);
   const Split split(sizes.tiles, sizes.steps, sizes.workers, kMostPartials);
   std::map<int, Piece> by_slot;
   std::set<int> whole;

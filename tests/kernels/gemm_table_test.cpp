@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "kernels/gemm/table.h"
 #include "tests/data/support.h"
 #include "tests/gemm_library.h"
+#include "tests/says.h"
 
 namespace tessera::testing {
 namespace {
@@ -93,39 +96,36 @@ TEST_F(GemmTableFile, UsualValuesAreLeftOut) {
 
 TEST_F(GemmTableFile, DamageIsRefusedAtItsLine) {
   const struct {
-    std::string from, to, wanted;
+    std::string from, to;
+    std::vector<std::string_view> words;
   } cases[] = {
-      {"\"file\":\"Tessera's matrix products\",", "", "t.jsonl:1 has no \"file\""},
-      {"Tessera's matrix products", "a list", "t.jsonl:1: expected a file of \"Tessera's matrix products\""},
-      {"\"version\":1", "\"version\":2", "t.jsonl:1: this program reads version 1, found 2"},
-      {"\"cudart\":13000", "\"cudart\":13000,\"driver\":1", "t.jsonl:1: unknown field \"driver\""},
-      {"{\"m\":33", "{\"m\":33.5", "t.jsonl:2: \"m\" wants a whole number"},
-      {"{\"m\":33", "{\"m\":0", "t.jsonl:2: \"m\" wants a whole number of at least 1"},
-      {"{\"m\":33", "{\"m\":33,", "t.jsonl:2:"},
-      {"\"dtype\":\"fp32\"", "\"dtype\":\"fp33\"",
-       "t.jsonl:2: \"b\": unknown dtype \"fp33\"; did you mean \"fp32\"?"},
-      {"\"ld\":40", "\"ld\":32", "t.jsonl:2: \"a\": \"ld\" wants a whole number of at least 33"},
-      {"\"alignment\":2", "\"alignment\":3",
-       "t.jsonl:2: \"a\": \"alignment\" must be 1, 2, 4, 8 or 16, found 3"},
-      {"\"adds\":true", "\"adds\":1", "t.jsonl:2: \"adds\" must be true or false, found 1"},
-      {"\"summed\":20", "\"summed\":34",
-       "t.jsonl:2: \"summed\" wants a whole number of at least 1 and at most 33"},
-      {"\"transposed\":true,\"ld\":40", "\"ld\":64", "t.jsonl:2: with \"summed\", \"a\" must be transposed"},
-      {"\"reduction\":2", "\"reduction\":1", "t.jsonl:2: \"algorithm\": partial sums must be added in fp32"},
-      {"\"split_k\":6", "\"split_k\":-1",
-       "t.jsonl:2: \"algorithm\": \"split_k\" wants a whole number of at least 0"},
-      {"\"tile\":2,", "", "t.jsonl:2: \"algorithm\" has no \"tile\""},
-      {"\"ms\":0.125", "\"ms\":\"fast\"", "t.jsonl:2: \"ms\" must be a number of milliseconds, found \"fast\""},
-      {"\"ms\":0.125", "\"ms\":1e308", "t.jsonl:2: \"ms\" must be a number of milliseconds, found 1e+308"},
-      {"\"ms\":0.125,", "", "t.jsonl:2: \"ms\" must be a number of milliseconds, found nothing"},
-      {"\"epilogue\":\"gelu_aux_bias\"", "\"epilogue\":\"gelu\"", "t.jsonl:4: unknown epilogue \"gelu\""},
-      {"\"epilogue\":\"gelu_aux_bias\",", "",
-       "t.jsonl:4: the GEMM [65536, 768] x [2304, 768]^T in bf16 is listed"}};
-  for (const auto& [from, to, wanted] : cases) {
-    const std::string found = refusal(changed(from, to));
-    EXPECT_EQ(found.find(wanted), 0u) << found << "\nwanted: " << wanted;
-  }
-  EXPECT_EQ(refusal("").find("t.jsonl:1: the file is empty"), 0u);
+      {"\"file\":\"Tessera's matrix products\",", "", {"t.jsonl:1 ", "no \"file\""}},
+      {"Tessera's matrix products",
+       "a list",
+       {"t.jsonl:1: ", "\"Tessera's matrix products\"", "found \"a list\""}},
+      {"\"version\":1", "\"version\":2", {"t.jsonl:1: ", "version 1, found 2"}},
+      {"\"cudart\":13000", "\"cudart\":13000,\"driver\":1", {"t.jsonl:1: ", "field \"driver\""}},
+      {"{\"m\":33", "{\"m\":33.5", {"t.jsonl:2: \"m\" ", "whole", "found 33.5"}},
+      {"{\"m\":33", "{\"m\":0", {"t.jsonl:2: \"m\" ", "at least 1", "found 0"}},
+      {"{\"m\":33", "{\"m\":33,", {"t.jsonl:2:"}},
+      {"\"dtype\":\"fp32\"", "\"dtype\":\"fp33\"", {"t.jsonl:2: \"b\": ", "dtype \"fp33\"", "\"fp32\""}},
+      {"\"ld\":40", "\"ld\":32", {"t.jsonl:2: \"a\": \"ld\" ", "at least 33"}},
+      {"\"alignment\":2",
+       "\"alignment\":3",
+       {"t.jsonl:2: \"a\": \"alignment\" ", "1, 2, 4, 8 or 16, found 3"}},
+      {"\"adds\":true", "\"adds\":1", {"t.jsonl:2: \"adds\" ", "found 1"}},
+      {"\"summed\":20", "\"summed\":34", {"t.jsonl:2: \"summed\" ", "at least 1", "at most 33", "found 34"}},
+      {"\"transposed\":true,\"ld\":40", "\"ld\":64", {"t.jsonl:2: ", "\"summed\"", "\"a\" ", "transposed"}},
+      {"\"reduction\":2", "\"reduction\":1", {"t.jsonl:2: \"algorithm\": ", "split_k", "\"reduction\""}},
+      {"\"split_k\":6", "\"split_k\":-1", {"t.jsonl:2: \"algorithm\": \"split_k\" ", "at least 0"}},
+      {"\"tile\":2,", "", {"t.jsonl:2: \"algorithm\" ", "no \"tile\""}},
+      {"\"ms\":0.125", "\"ms\":\"fast\"", {"t.jsonl:2: \"ms\" ", "found \"fast\""}},
+      {"\"ms\":0.125", "\"ms\":1e308", {"t.jsonl:2: \"ms\" ", "found 1e+308"}},
+      {"\"ms\":0.125,", "", {"t.jsonl:2: \"ms\" ", "found nothing"}},
+      {"\"epilogue\":\"gelu_aux_bias\"", "\"epilogue\":\"gelu\"", {"t.jsonl:4: ", "epilogue \"gelu\""}},
+      {"\"epilogue\":\"gelu_aux_bias\",", "", {"t.jsonl:4: ", "[65536, 768] x [2304, 768]^T in bf16"}}};
+  for (const auto& [from, to, words] : cases) EXPECT_TRUE(says(refusal(changed(from, to)), words)) << from;
+  EXPECT_TRUE(says(refusal(""), {"t.jsonl:1: ", "empty"}));
   EXPECT_EQ(refusal(text_of(some_table()) + "\n").find("t.jsonl:5"), 0u);
 }
 

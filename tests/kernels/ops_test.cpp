@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "tests/kernels/formula.h"
+#include "tests/says.h"
 
 namespace tessera::testing {
 namespace {
@@ -127,7 +128,7 @@ TEST_F(Ops, LinearBackwardOfAFrozenWeightComputesDxAlone) {
     cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = without, .dbias = make.zeros({O})});
     FAIL() << "a bias whose weight is frozen was trained";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "linear backward: dbias needs a dweight beside it, found none");
+    EXPECT_TRUE(says(error.what(), {"linear backward: dbias ", "dweight"}));
   }
 }
 
@@ -139,9 +140,7 @@ TEST_F(Ops, LinearBackwardRefusesToOverwriteWhatItStillReads) {
       cpu.run(LinearBackward{.dy = dy, .x = x, .weight = w, .dx = dx, .dweight = dw});
       ADD_FAILURE() << name << " was overwritten";
     } catch (const Error& error) {
-      EXPECT_EQ(std::string(error.what()), fmt::format("linear backward: dx may be x itself, but {} is read "
-                                                       "while dx is written",
-                                                       name));
+      EXPECT_TRUE(says(error.what(), {"linear backward: dx ", fmt::format(" {} is read", name)}));
     }
   }
 }
@@ -414,28 +413,27 @@ TEST_F(Ops, WrongArgumentsAreNamed) {
     cpu.run(LinearForward{.x = x, .weight = w, .y = make.zeros({4, 3})});
     FAIL() << "a wrong output shape was taken";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "linear forward: y must be fp32 [4, 2] on cpu, found fp32 [4, 3] on cpu");
+    EXPECT_TRUE(
+        says(std::string(error.what()), {"linear forward: y ", "fp32 [4, 2] on cpu", "found fp32 [4, 3]"}));
   }
 }
 
 // What the message of a refusal holds.
 template <class Op>
-void expect_refused(const Stream& stream, const Op& op, const std::string& words) {
+void expect_refused(const Stream& stream, const Op& op, std::initializer_list<std::string_view> words) {
   try {
     stream.run(op);
-    FAIL() << op.kName << " was run; wanted a refusal with: " << words;
+    FAIL() << op.kName << " was run: " << *words.begin();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    EXPECT_TRUE(says(error.what(), words));
   }
 }
 
 TEST_F(Ops, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
   const Tensor x = make.normal({7}), norm = make.zeros({1});
   const GlobalNorm op{.tensors = {&x, 1}, .norm = norm};
-  expect_refused(Stream(cpu.backend()), op, "gradient norm: needs 32768 bytes of workspace, found 0");
-  expect_refused(Stream(cpu.backend(), make.zeros({8191})), op,
-                 "needs 32768 bytes of workspace, found 32764");
+  expect_refused(Stream(cpu.backend()), op, {"gradient norm: needs 32768 bytes", "found 0"});
+  expect_refused(Stream(cpu.backend(), make.zeros({8191})), op, {"needs 32768 bytes", "found 32764"});
   Stream(cpu.backend(), make.zeros({8192})).run(op);
 }
 
@@ -443,7 +441,7 @@ TEST_F(Ops, WorkspaceOfAnotherDeviceIsRefused) {
   const Tensor x = make.normal({7});
   Tensor elsewhere = make.zeros({8});
   elsewhere.device = Device::kCuda;
-  expect_refused(Stream(cpu.backend(), elsewhere), FillZero{x}, "fill zero: the workspace must be on cpu");
+  expect_refused(Stream(cpu.backend(), elsewhere), FillZero{x}, {"fill zero: ", "workspace", "on cpu"});
 }
 
 // Every operation passes the observers, on either side of its work.
@@ -476,7 +474,7 @@ TEST_F(Ops, PlansAreChecked) {
   const Stream stream(*plan);
   const Tensor x{nullptr, DType::kF32, {4, 3}, Device::kCpu}, y{nullptr, DType::kF32, {4, 2}, Device::kCpu};
   stream.run(LinearForward{.x = x, .weight = {nullptr, DType::kF32, {2, 3}, Device::kCpu}, .y = y});
-  expect_refused(stream, LinearForward{.x = x, .weight = x, .y = y}, "linear forward: y must be fp32 [4, 4]");
+  expect_refused(stream, LinearForward{.x = x, .weight = x, .y = y}, {"linear forward: y ", "fp32 [4, 4]"});
 }
 
 TEST_F(Ops, SameArgumentsSameBits) {

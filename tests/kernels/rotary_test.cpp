@@ -1,6 +1,7 @@
 // The rotary embedding on the CPU, with and without QK norm and documents, against its formula in fp64.
 #include "tests/documents.h"
 #include "tests/kernels/formula.h"
+#include "tests/says.h"
 
 namespace tessera::testing {
 namespace {
@@ -261,17 +262,17 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
     return refusal_of(cpu, RotaryForward{.x = x, .y = y, .query_heads = query_heads, .angles = table});
   };
   const Heads x{t, 0, 3}, y{other, 0, 3};
-  EXPECT_EQ(forward({t, 3, 3}, y, angles),
-            "rotary forward: x must have 3 heads of fp32 [2, 3, 5, 4] on cpu, found 3 from head 3 on");
-  EXPECT_EQ(forward(x, {other, 0, 2}, angles),
-            "rotary forward: y must have 3 heads of fp32 [2, 3, 3, 4] on cpu, found 2 from head 0 on");
-  EXPECT_EQ(forward(x, {t, 1, 3}, angles), "rotary forward: y may be x itself, but not some of its heads");
-  EXPECT_EQ(forward({odd, 0, 3}, {odd, 0, 3}, angles), "rotary forward: the head dim must be even, found 5");
-  EXPECT_EQ(forward(x, y, angles, 4), "rotary forward: query_heads must be 0 to 3, found 4");
-  EXPECT_EQ(forward(x, y, angles.rows(0, 2)),
-            "rotary forward: angles of 2 positions are too few for sequences of 3 tokens");
-  EXPECT_EQ(forward(x, y, weight),
-            "rotary forward: angles must be fp32 [4, 2, 2] on cpu, found fp32 [4] on cpu");
+  EXPECT_TRUE(says(forward({t, 3, 3}, y, angles),
+                   {"rotary forward: x ", "3 heads of fp32 [2, 3, 5, 4]", "found 3 from head 3"}));
+  EXPECT_TRUE(says(forward(x, {other, 0, 2}, angles),
+                   {"rotary forward: y ", "3 heads of fp32 [2, 3, 3, 4]", "found 2 from head 0"}));
+  EXPECT_TRUE(says(forward(x, {t, 1, 3}, angles), {"rotary forward: y ", "x itself", "heads"}));
+  EXPECT_TRUE(
+      says(forward({odd, 0, 3}, {odd, 0, 3}, angles), {"rotary forward: ", "head dim", "even, found 5"}));
+  EXPECT_TRUE(says(forward(x, y, angles, 4), {"rotary forward: query_heads ", "0 to 3", "found 4"}));
+  EXPECT_TRUE(says(forward(x, y, angles.rows(0, 2)), {"rotary forward: angles of 2 positions", "3 tokens"}));
+  EXPECT_TRUE(
+      says(forward(x, y, weight), {"rotary forward: angles ", "fp32 [4, 2, 2] on cpu", "found fp32 [4]"}));
 
   const auto normed = [&](Heads out, const Tensor& k_weight, float epsilon) {
     return refusal_of(cpu, RotaryForward{.x = x,
@@ -283,11 +284,9 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
                                          .epsilon = epsilon,
                                          .rstd = rstd});
   };
-  EXPECT_EQ(normed(x, weight, kRotaryEpsilon),
-            "rotary forward: with weights y may not be x, which the backward reads");
-  EXPECT_EQ(normed(y, weight, 0), "rotary forward: epsilon must be a number above 0, found 0");
-  EXPECT_EQ(normed(y, {}, kRotaryEpsilon).find("rotary forward: k_weight must be fp32 [4] on cpu, found "),
-            0);
+  EXPECT_TRUE(says(normed(x, weight, kRotaryEpsilon), {"rotary forward: ", "weights", "y may not be x"}));
+  EXPECT_TRUE(says(normed(y, weight, 0), {"rotary forward: epsilon ", "above 0", "found 0"}));
+  EXPECT_TRUE(says(normed(y, {}, kRotaryEpsilon), {"rotary forward: k_weight ", "fp32 [4] on cpu"}));
 
   const auto backward = [&](Heads dx, Heads of_forward, const Tensor& dk_weight) {
     return refusal_of(cpu, RotaryBackward{.dy = y,
@@ -301,10 +300,9 @@ TEST_F(Rotary, RefusesWhatDoesNotFit) {
                                           .dq_weight = weight,
                                           .dk_weight = dk_weight});
   };
-  EXPECT_EQ(backward(x, x, weight),
-            "rotary backward: dx may be dy itself, but x is read while dx is written");
-  EXPECT_EQ(backward(y, {}, weight).find("rotary backward: x must be fp32 [2, 3, 3, 4] on cpu, found "), 0);
-  EXPECT_EQ(backward(y, x, {}).find("rotary backward: dk_weight must be fp32 [4] on cpu, found "), 0);
+  EXPECT_TRUE(says(backward(x, x, weight), {"rotary backward: dx ", "dy itself", "x is read"}));
+  EXPECT_TRUE(says(backward(y, {}, weight), {"rotary backward: x ", "fp32 [2, 3, 3, 4] on cpu"}));
+  EXPECT_TRUE(says(backward(y, x, {}), {"rotary backward: dk_weight ", "fp32 [4] on cpu"}));
 }
 
 }  // namespace

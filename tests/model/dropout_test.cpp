@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "tests/says.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"
@@ -30,14 +31,10 @@ TEST(DropoutProbability, IsTheNearestMultipleOfOne256th) {
   for (int threshold = 0; threshold < 256; ++threshold)
     EXPECT_EQ(dropout_threshold(threshold / 256.0), threshold);
   for (const double p : {-0.1, 1.0, 1.5, std::nan("")})
-    EXPECT_TRUE(refusal([&] {
-                  dropout_threshold(p);
-                }).starts_with("a dropout probability wants a number from 0 to below 1, found"))
-        << p;
-  EXPECT_EQ(
-      refusal([] { dropout_threshold(0.001); }),
-      "a dropout probability is rounded to a multiple of 1/256, and 0.001 would be 0: set 0 for none, or "
-      "0.00390625 to 0.99609375");
+    EXPECT_TRUE(says(refusal([&] { dropout_threshold(p); }),
+                     {"probability", "0", "below 1", fmt::format("found {}", p)}));
+  EXPECT_TRUE(says(refusal([] { dropout_threshold(0.001); }),
+                   {"multiple of 1/256", "0.001 would be 0", "0.00390625 to 0.99609375"}));
   EXPECT_NE(refusal([] { dropout_threshold(0.999); }).find("0.999 would be 1"), std::string::npos);
 }
 
@@ -59,8 +56,8 @@ TEST(DropoutPlaces, EveryLayerAndKindHasItsOwn) {
       ASSERT_EQ(place % Dropout::kHeads, 0u);
       ASSERT_TRUE(places.insert(place).second) << layer;
     }
-  EXPECT_EQ(refusal([] { place_of(DropoutKind::kAttention, 16384); }),
-            "dropout serves up to 16384 layers, found layer 16384");
+  EXPECT_TRUE(
+      says(refusal([] { place_of(DropoutKind::kAttention, 16384); }), {"16384 layers", "found layer 16384"}));
 }
 
 // Philox with one stream is a bijection of its indices, so steps of one seed cannot share all 128 bits; here

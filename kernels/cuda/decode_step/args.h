@@ -10,7 +10,7 @@ namespace tessera::cuda::decode_step {
 // The kernel's parameters: at most 32,764 bytes (CUDA C++ Programming Guide, __global__ parameters)
 struct KernelArgs : tessera::decode_step::Args {
   int32_t ring_bytes;  // of shared memory; then as much as x and attention need
-  // Of the keys and values of an attention instruction: [column, token, panel, head, keys or values], of
+  // The keys and values of an attention instruction: [column, token, panel, head, keys or values], of
   // which what lies first in memory is 0
   CUtensorMap caches[tessera::decode_step::kMostAttends];
 };

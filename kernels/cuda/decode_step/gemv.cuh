@@ -57,7 +57,7 @@ struct Own {
   }
 };
 
-// Of eight columns of a row of A their pairs lie in the order 0, 2, 1, 3: see Accumulators
+// The pairs of eight columns of a row of A lie in the order 0, 2, 1, 3: see Accumulators
 __device__ __forceinline__ void store_four(uint32_t row, int column, uint2 elements) {
   const uint32_t to = row + column / 8 * 16 + column % 8;
   ptx::store_shared(to, elements.x), ptx::store_shared(to + 8, elements.y);
@@ -165,7 +165,7 @@ struct Weights {
 struct Accumulators {
   float d[2][4] = {};
 
-  // Of row r, in lanes 4 r to 4 r + 3
+  // The sums of row r, in lanes 4 r to 4 r + 3
   __device__ __forceinline__ float2 sums() const { return {d[0][0] + d[1][2], d[0][1] + d[1][3]}; }
 
   template <int kSteps>

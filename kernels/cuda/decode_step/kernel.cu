@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kLowestArch = 90;
 constexpr int kRingAlignment = 1024;  // for CachedRows
-// Of a thread; registers move in warpgroups
+// Registers of a thread; they move in warpgroups
 constexpr int kComputeRegisters = 224, kLoadRegisters = 56;
 
 template <int kWidth>

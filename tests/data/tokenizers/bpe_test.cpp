@@ -97,7 +97,7 @@ TEST(Bpe, APieceThatIsATokenMayGoBeforeMerges) {
 TEST(Bpe, RefusesWhatItCannotMerge) {
   TokenizerDefinition made = random_merges(1);
   made.merges.push_back(made.merges[3]);
-  expect_error([&] { Bpe(made, "a.json"); }, {"a.json: the merges 3 and 57 (from 0) are of the same pair"});
+  expect_error([&] { Bpe(made, "a.json"); }, {"a.json: ", "merges 3 and 57"});
   made.merges.pop_back();
   const Bpe bpe(made, "a.json");
   EXPECT_EQ(bpe.bytes_without_token(), 253);

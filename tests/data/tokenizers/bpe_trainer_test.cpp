@@ -74,10 +74,9 @@ TEST(BpeTrainer, PartsOfATextCountAsTheWhole) {
 
 TEST(BpeTrainer, RefusesWhatHasNoRoom) {
   expect_error([] { train_bpe({}, {.vocab_size = 256, .special = {"<e>"}}); }, {"256 tokens", "no room"});
-  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {"<e>", "<e>"}}); },
-               {"\"<e>\" is given twice"});
-  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {"a"}}); }, {"\"a\" is the name of a byte"});
-  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {""}}); }, {"an empty text"});
+  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {"<e>", "<e>"}}); }, {"\"<e>\"", "twice"});
+  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {"a"}}); }, {"\"a\"", "byte"});
+  expect_error([] { train_bpe({}, {.vocab_size = 300, .special = {""}}); }, {"name", "empty"});
 }
 
 }  // namespace

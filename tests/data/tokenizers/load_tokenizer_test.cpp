@@ -31,7 +31,7 @@ TEST_F(LoadTokenizer, ReadsMergesOfBothKinds) {
   EXPECT_EQ(tokenizer->decode(Ids{5, 9}, true), "ab<|endoftext|>");
   EXPECT_TRUE(tokenizer->before_text().empty());
   for (const int32_t id : {8, 10, -1})
-    expect_error([&] { tokenizer->decode(Ids{id}); }, {fmt::format("the id {} has no token", id), "0 to 9"});
+    expect_error([&] { tokenizer->decode(Ids{id}); }, {fmt::format("id {} ", id), "0 to 9"});
   expect_error([&] { tokenizer->encode("abx"); }, {"the byte 0x78", "\"abx\""});
 }
 
@@ -178,20 +178,19 @@ TEST_F(LoadTokenizer, ThePairOfAQwenIsSplitAsQwensIs) {
   EXPECT_EQ(qwen->vocab_size(), 8);
   write("tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
   expect_error([&] { load_tokenizer(folder_.string()); },
-               {"tokenizer_config.json", "LlamaTokenizer", "wanted a tokenizer.json"});
+               {"tokenizer_config.json", "LlamaTokenizer", "a tokenizer.json"});
   std::filesystem::remove(folder_ / "tokenizer_config.json");
   write("added_tokens.json", R"({"<e>": 7})");
-  expect_error([&] { load_tokenizer(folder_.string()); }, {"added_tokens.json", "wanted a tokenizer.json"});
+  expect_error([&] { load_tokenizer(folder_.string()); }, {"added_tokens.json", "a tokenizer.json"});
 }
 
 TEST_F(LoadTokenizer, TheEndOfTextMayBeNamed) {
   const std::string path = write("tokenizer.json", small_tokenizer()).string();
   EXPECT_EQ(load_tokenizer(path, {.content = "ab"})->end_of_text(), 5);
   EXPECT_EQ(load_tokenizer(path, {.id = 2})->end_of_text(), 2);
-  expect_error([&] { load_tokenizer(path, {.content = "xy"}); },
-               {"has no token \"xy\" that could end texts"});
-  expect_error([&] { load_tokenizer(path, {.id = 8}); }, {"has no token 8"});
-  expect_error([] { load_tokenizer("bytes", {.content = "x"}); }, {"an end of text of its own"});
+  expect_error([&] { load_tokenizer(path, {.content = "xy"}); }, {"no token \"xy\""});
+  expect_error([&] { load_tokenizer(path, {.id = 8}); }, {"no token 8"});
+  expect_error([] { load_tokenizer("bytes", {.content = "x"}); }, {"--end-of-text \"x\""});
   EXPECT_EQ(
       load(small_tokenizer(R"([{"op": "replace", "path": "/added_tokens", "value": []}])"))->end_of_text(),
       -1);
@@ -217,34 +216,36 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
   const Case cases[]{
       {R"("add", "path": "/extra", "value": 1)", {"extra is 1", "pre_tokenizer"}},
       {R"("replace", "path": "/normalizer", "value": {"type": "NFKD"})",
-       {"normalizer.type is \"NFKD\"", "\"NFC\"", "\"NFKC\""}},
+       {"normalizer.type", "found \"NFKD\"", "\"NFC\"", "\"NFKC\""}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Metaspace"})",
-       {"pre_tokenizer.type is \"Metaspace\"", "\"ByteLevel\""}},
-      {R"("replace", "path": "/pre_tokenizer", "value": null)", {"pre_tokenizer is null", "ByteLevel"}},
+       {"pre_tokenizer.type", "found \"Metaspace\"", "\"ByteLevel\""}},
+      {R"("replace", "path": "/pre_tokenizer", "value": null)", {"pre_tokenizer", "found null", "ByteLevel"}},
       {R"("add", "path": "/pre_tokenizer/x", "value": 1)", {"pre_tokenizer.x is 1"}},
       {R"("replace", "path": "/pre_tokenizer/use_regex", "value": 1)",
-       {"pre_tokenizer.use_regex is 1", "true or false"}},
+       {"pre_tokenizer.use_regex", "found 1", "true or false"}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Any"})",
-       {"pre_tokenizer.behavior is \"Any\"", "MergedWithNext"}},
+       {"pre_tokenizer.behavior", "found \"Any\"", "MergedWithNext"}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Sequence", "pretokenizers": [
            {"type": "ByteLevel", "add_prefix_space": false}, {"type": "ByteLevel"}]})",
-       {"pre_tokenizer.pretokenizers[1] is", "one ByteLevel"}},
+       {"pre_tokenizer.pretokenizers[1]", "one ByteLevel"}},
       {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Punctuation", "behavior": "any"})",
-       {"pre_tokenizer.behavior is \"any\"", "Contiguous"}},
+       {"pre_tokenizer.behavior", "found \"any\"", "Contiguous"}},
       {R"("replace", "path": "/post_processor", "value": {"type": "BertProcessing"})",
        {"post_processor.type", "BertProcessing"}},
-      {R"("replace", "path": "/decoder", "value": {"type": "Metaspace"})", {"decoder.type is \"Metaspace\""}},
-      {R"("replace", "path": "/model/type", "value": "Unigram")", {"model.type is \"Unigram\"", "\"BPE\""}},
+      {R"("replace", "path": "/decoder", "value": {"type": "Metaspace"})",
+       {"decoder.type", "found \"Metaspace\""}},
+      {R"("replace", "path": "/model/type", "value": "Unigram")",
+       {"model.type", "found \"Unigram\"", "\"BPE\""}},
       {R"("add", "path": "/model/new", "value": 1)", {"model.new is 1", "byte_fallback"}},
-      {R"("replace", "path": "/model/dropout", "value": 0.1)", {"model.dropout is 0.1", "null or 0.0"}},
+      {R"("replace", "path": "/model/dropout", "value": 0.1)", {"model.dropout", "found 0.1", "null or 0.0"}},
       {R"("replace", "path": "/model/end_of_word_suffix", "value": "</w>")",
-       {"model.end_of_word_suffix is \"</w>\""}},
-      {R"("replace", "path": "/model/unk_token", "value": "a")", {"model.unk_token is \"a\"", "wanted null"}},
-      {R"("replace", "path": "/model/byte_fallback", "value": true)", {"model.byte_fallback is true"}},
+       {"model.end_of_word_suffix", "found \"</w>\""}},
+      {R"("replace", "path": "/model/unk_token", "value": "a")", {"model.unk_token", "found \"a\"", "null"}},
+      {R"("replace", "path": "/model/byte_fallback", "value": true)", {"model.byte_fallback", "found true"}},
       {R"("replace", "path": "/model/vocab/ab", "value": 0)", {"model.vocab: the tokens", "the same id, 0"}},
-      {R"("replace", "path": "/model/vocab/ab", "value": -1)", {"model.vocab[\"ab\"] is -1", "an id"}},
+      {R"("replace", "path": "/model/vocab/ab", "value": -1)", {"model.vocab[\"ab\"]", "found -1", "an id"}},
       {R"("replace", "path": "/model/vocab/ab", "value": 4194304)",
-       {"model.vocab[\"ab\"] is 4194304", "0 to 4194303"}},
+       {"model.vocab[\"ab\"]", "found 4194304", "0 to 4194303"}},
       {R"("replace", "path": "/model/vocab/ab", "value": 9)",
        {"another token with the id 9", "<|endoftext|>"}},
       {R"("add", "path": "/model/vocab/x y", "value": 9)", {"another token with the id 9", "<|endoftext|>"}},
@@ -254,18 +255,18 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
       {R"("replace", "path": "/model/merges/1", "value": "x b")",
        {"model.merges[1] merges \"x\" and \"b\"", "\"x\" is not in"}},
       {R"("replace", "path": "/model/merges/1", "value": "a b c")",
-       {"model.merges[1] is \"a b c\"", "a pair of tokens"}},
-      {R"("replace", "path": "/model/merges/1", "value": ["a"])", {"model.merges[1] is [\"a\"]"}},
-      {R"("replace", "path": "/model/merges/1", "value": "c d")",
-       {"the merges 0 and 1 (from 0) are of the same pair"}},
+       {"model.merges[1]", "found \"a b c\"", "a pair of tokens"}},
+      {R"("replace", "path": "/model/merges/1", "value": ["a"])", {"model.merges[1]", "found [\"a\"]"}},
+      {R"("replace", "path": "/model/merges/1", "value": "c d")", {"merges 0 and 1"}},
       {R"("replace", "path": "/model/merges/1", "value": ["", "a"])",
        {"model.merges[1] merges \"\" and \"a\""}},
-      {R"("replace", "path": "/model/merges", "value": 5)", {"model.merges is 5", "a list"}},
+      {R"("replace", "path": "/model/merges", "value": 5)", {"model.merges", "found 5", "a list"}},
       {R"("add", "path": "/added_tokens/-", "value": {"id": 9, "content": "x"})", {"the same id, 9"}},
       {R"("add", "path": "/added_tokens/-", "value": {"id": 8, "content": "<|endoftext|>"})", {"twice"}},
       {R"("add", "path": "/added_tokens/-", "value": {"id": 8, "content": "ab"})",
        {"\"ab\" the id 5", "the id 8"}},
-      {R"("replace", "path": "/added_tokens/0/content", "value": "")", {"added_tokens[0].content is \"\""}},
+      {R"("replace", "path": "/added_tokens/0/content", "value": "")",
+       {"added_tokens[0].content", "found \"\""}},
       {R"("add", "path": "/added_tokens/0/x", "value": 1)", {"added_tokens[0].x is 1"}},
   };
   for (const Case& c : cases) {
@@ -280,10 +281,10 @@ TEST_F(LoadTokenizer, DamagedFilesAreRefusedWithTheirPlace) {
     expect_error([&] { load_tokenizer(path); }, words);
   };
   refused("", {"tokenizer.json:1:1: not JSON"});
-  refused("[]", {"tokenizer.json is []", "an object"});
-  refused("{}", {"pre_tokenizer is null"});
+  refused("[]", {"tokenizer.json must", "object", "found []"});
+  refused("{}", {"pre_tokenizer", "ByteLevel", "found null"});
   refused(small_tokenizer().substr(0, 300), {"tokenizer.json:1:301: not JSON"});
-  refused(std::string(100'000, '['), {"tokenizer.json:1:65", "nested more than 64 deep"});
+  refused(std::string(100'000, '['), {"tokenizer.json:1:65", "nested", "64"});
   refused("{\n\"a\": \"" + std::string(1, '\0') + "\"}", {"tokenizer.json:2:7: not JSON: a zero byte"});
   std::string nested = R"({"type": "ByteLevel"})";
   for (int i = 0; i < 28; ++i) nested = R"({"type": "Sequence", "pretokenizers": [)" + nested + "]}";
@@ -298,10 +299,9 @@ TEST_F(LoadTokenizer, DamagedPairsAreRefusedWithTheirPlace) {
     write("merges.txt", merges);
     expect_error([&] { load_tokenizer(folder_.string()); }, words);
   };
-  refused("#version: 0.2\na b\nb a\n",
-          {"merges.txt:3 merges \"b\" and \"a\"", "\"ba\" is not in the vocabulary"});
-  refused("a b\na\n", {"merges.txt:2: wanted two tokens", "\"a\""});
-  refused("a b\n\na b", {"merges.txt:2: wanted two tokens"});
+  refused("#version: 0.2\na b\nb a\n", {"merges.txt:3 merges \"b\" and \"a\"", "\"ba\""});
+  refused("a b\na\n", {"merges.txt:2: ", "two tokens", "\"a\""});
+  refused("a b\n\na b", {"merges.txt:2: ", "two tokens"});
   refused("a b\na b", {"merges.txt: the merges 0 and 1"});
   refused(std::string("a b\n\0 b\n", 8), {"merges.txt:2 merges \"\\x00\""});
   refused("a  b", {"merges.txt:1"});
@@ -312,11 +312,11 @@ TEST_F(LoadTokenizer, DamagedPairsAreRefusedWithTheirPlace) {
   write("vocab.json", R"({"a": 0, "\u0000": 1})");
   refused("", {"vocab.json: the token \"\\x00\" (id 1)", "byte alphabet"});
   write("vocab.json", R"({"a": 0, "b": [1]})");
-  refused("", {"vocab.json[\"b\"] is [1]", "an id"});
+  refused("", {"vocab.json[\"b\"]", "an id", "found [1]"});
   write("vocab.json", "{\"a\": 0,\n \"a\": 1}");
-  refused("", {"vocab.json:2:4: the key \"a\" is given twice"});
+  refused("", {"vocab.json:2:4: ", "\"a\"", "twice"});
   write("vocab.json", "[1]");
-  refused("", {"vocab.json is [1]", "an object"});
+  refused("", {"vocab.json must", "object", "found [1]"});
 }
 
 TEST_F(LoadTokenizer, APointerOfGitLfsIsNamed) {
@@ -338,13 +338,13 @@ TEST_F(LoadTokenizer, APointerOfGitLfsIsNamed) {
 TEST_F(LoadTokenizer, WhatHasNoTokenizerSaysWhatIsWanted) {
   expect_error(
       [&] { load_tokenizer(folder_.string()); },
-      {"has no tokenizer", "tokenizer.json, vocab.json with merges.txt, or encoder.json with vocab.bpe"});
+      {"has no tokenizer", "tokenizer.json", "vocab.json with merges.txt", "encoder.json with vocab.bpe"});
   EXPECT_FALSE(has_tokenizer(folder_));
   write("tokenizer.model", "x");
-  expect_error([&] { load_tokenizer(folder_.string()); }, {"tokenizer.model (SentencePiece) is not read"});
+  expect_error([&] { load_tokenizer(folder_.string()); }, {"tokenizer.model (SentencePiece)"});
   write("vocab.json", "{}");
   expect_error([&] { load_tokenizer((folder_ / "vocab.json").string()); }, {"has no tokenizer"});
-  expect_error([] { load_tokenizer("word"); }, {"the tokenizer 'word' does not exist", "'bytes'"});
+  expect_error([] { load_tokenizer("word"); }, {"tokenizer 'word'", "'bytes'"});
   write("tokenizer.json", small_tokenizer());
   EXPECT_TRUE(has_tokenizer(folder_));
 }

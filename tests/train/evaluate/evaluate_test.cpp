@@ -263,7 +263,7 @@ TEST_F(Evaluate, RefusesWhatIsWrong) {
   evaluate_refused({"one", "--gpus", "2"}, {"--gpus 2 was asked for", "--ranks 2 --device cpu"});
   unsetenv("CUDA_VISIBLE_DEVICES");
   evaluate_refused({"one", "--items", "2"}, {"--items is of tasks", "--sequences N"});
-  evaluate_refused({"one", "--data", ""}, {"--data wants the name of a file or a folder"});
+  evaluate_refused({"one", "--data", ""}, {"--data ", "empty"});
   write("bad.jsonl", R"({"context": "a", "choices": ["b", "c"], "label": 0, "more": 1})");
   const Words with_tasks = sets({"evaluation.tasks=bad.jsonl", "train.folder=bad"});
   refused(with_tasks, {"bad.jsonl:1", "more"});

@@ -270,7 +270,7 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("gpt2", "hf", "gpt2", {"overlap"}, {"--force"});
   wrong("gpt2", "gguf", "empty", {"empty is a folder"});
   wrong("gpt2", "gguf", "a_file", {"a_file exists", "--force"});
-  wrong("gpt2", "gguf", "", {"--output wants the name of a file or a folder"});
+  wrong("gpt2", "gguf", "", {"--output ", "empty"});
   wrong("gpt2", "gguf", "absent/x.gguf", {"absent/x.gguf", "No such file"});
   wrong("gpt2", "hf", "out", {"fp32, fp16 or bf16, found --dtype q8_0"}, {"--dtype", "q8_0"});
   wrong("gpt2", "llm.c", "out", {"fp32 or bf16, found --dtype fp16"}, {"--dtype", "fp16"});

@@ -238,7 +238,7 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompt", "xxx", "--context", "2"}, {"--prompt has 3 tokens, and --context is 2", "up to 160"});
   refused({"--prompt", "x", "--context", "161"}, {"--context 161", "reads at most 160 tokens"});
   refused({"--prompt", "x", "--tokens", "161"}, {"--tokens 161", "reads at most 160 tokens"});
-  refused({"--prompt", "x", "--tokens", "0"}, {"--tokens wants a positive number"});
+  refused({"--prompt", "x", "--tokens", "0"}, {"--tokens ", "positive", "found \"0\""});
   refused({"--prompt", "x", "--samples", "9223372036854775807"}, {"samples have numbers of 0 to 2147483647"});
   refused({"--prompt", "x", "--prompt", "y", "--first-sample", "2147483647"},
           {"--first-sample is 2147483647"});
