@@ -13,7 +13,6 @@ constexpr size_t kWeightTurns = 2, kGradientTurns = 3;
 
 }  // namespace
 
-
 ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
     : stream_(stream),
       arena_(arena),
@@ -30,8 +29,8 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
                           &ParamBucket::elements, kWeightTurns);
     weights_ = layout_.params(shape.model, weight_turns_->views());
   } else {
-    weights_ = layout_.params(
-        shape.model, allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_));
+    weights_ = layout_.params(shape.model,
+                              allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_));
   }
   for (const Tensor& bucket : shape.shards.weights() ? own_ : weights_.buckets) stream_.run(FillZero{bucket});
 }
@@ -61,9 +60,9 @@ void ParamStore::allocate_gradients(const Training& training) {
     gradients_ = layout_.gradients(shape_.model, gradient_turns_->views(), of_frozen_norms);
     for (size_t turn = 0; training.accumulates && turn < gradient_turns_->size(); ++turn) {
       const int64_t largest = gradient_turns_->largest(turn) / part_.count;
-      added_.push_back(largest == 0 ? Tensor{}
-                                    : arena_.alloc(MemoryTag::kGradients, "sums of a micro-step",
-                                                   parts.dtype, {largest}));
+      added_.push_back(
+          largest == 0 ? Tensor{}
+                       : arena_.alloc(MemoryTag::kGradients, "sums of a micro-step", parts.dtype, {largest}));
     }
   } else {
     gradients_ = layout_.gradients(shape_.model, allocate_whole_gradients(), of_frozen_norms);
@@ -171,10 +170,7 @@ void ParamStore::prepare(int64_t position) {
   const int64_t next = position + (forwards_ && position < position_of_head() ? 1 : -1);
   if (next < 1) return;
   const size_t tenant = weight_turns_->of(bucket_at(next)).bucket;
-  if (tenant == Turns::kNobody || leases_[tenant] == 0) {
-    // The tables are on lease while block 0 is not yet: only their own buffer is taken.
-    if (weight_turns_->turn_of(bucket_at(next)) != weight_turns_->turn_of(bucket)) fetch(bucket_at(next));
-  }
+  if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next));
 }
 
 // Starts to gather a bucket, unless it is in its buffer or on its way.
@@ -381,9 +377,15 @@ ParamStore::Slice ParamStore::kept_slice(const std::string& name, const ParamPla
 ParamStore::Slice ParamStore::weight_slice(const ParamPlace& place, Range range) const {
   if (!weight_turns_) return slice_of(weights_.buckets[place.bucket], 0, place, range);
   const Tensor own = own_weights(place.bucket, place.trained);
-  const int64_t begins = (place.trained ? 0 : layout_.buckets[place.bucket].trained) +
-                         part_.index * own.shape[0];
+  const int64_t begins =
+      (place.trained ? 0 : layout_.buckets[place.bucket].trained) + part_.index * own.shape[0];
   return slice_of(own, begins, place, range);
+}
+
+// Before values come from outside of a run
+void ParamStore::begin_writing() {
+  axis().wait();
+  if (weight_turns_) weight_turns_->forget();
 }
 
 void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
@@ -411,8 +413,7 @@ void ParamStore::write_kept(const std::string& name, const ParamPlace& given, co
 ParamSink ParamStore::writer(const std::string& name) {
   if (name == kMaster)
     return [this](const ParamPlace& place, const Tensor& values) {
-      if (weight_turns_) weight_turns_->forget();
-      else axis().wait();
+      begin_writing();
       write_weights(place, values);
     };
   return [this, name](const ParamPlace& place, const Tensor& values) { write_kept(name, place, values); };
@@ -420,8 +421,7 @@ ParamSink ParamStore::writer(const std::string& name) {
 
 NormalSink ParamStore::normal_writer() {
   return [this](const ParamPlace& given, const NormalValues& values) {
-    if (weight_turns_) weight_turns_->forget();
-    else axis().wait();
+    begin_writing();
     const ParamPlace& place = layout_.places[given.index];
     const Slice slice = weight_slice(place, {0, values.count}),
                 padding = weight_slice(place, {values.count, place.info.shape.numel()});
@@ -459,7 +459,8 @@ Tensor ParamStore::weight(const ParamPlace& place) {
 }
 
 const Grads& ParamStore::gradients() const {
-  check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them", part_.count);
+  check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them",
+        part_.count);
   return gradients_;
 }
 

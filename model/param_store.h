@@ -249,6 +249,7 @@ class ParamStore {
   Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, Range range) const;
   Slice weight_slice(const ParamPlace& place, Range range) const;
   Slice kept_slice(const std::string& name, const ParamPlace& place, Range range) const;
+  void begin_writing();
   void write_weights(const ParamPlace& given, const Tensor& values);
   void write_kept(const std::string& name, const ParamPlace& given, const Tensor& values);
   bool has_masters() const { return shape_.dtype != DType::kF32 && !kept_.empty(); }
@@ -267,7 +268,7 @@ class ParamStore {
   std::vector<bool> fp8_is_old_;  // of each block and the head: the copies are those of the step before
   Grads gradients_;
   std::vector<Tensor> summed_;
-  Tensor sums_;  // fp32, room for a bucket; only where bf16 gradients are summed in fp32
+  Tensor sums_;                // fp32, room for a bucket; only where bf16 gradients are summed in fp32
   std::vector<Tensor> added_;  // of split gradients: sums of a micro-step that are not yet added, by turn
   std::vector<Kept> kept_;
   std::vector<int64_t> gathers_;  // how many collectives the weights of a bucket wait for; 0: none

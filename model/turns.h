@@ -16,7 +16,7 @@ class Turns {
 
   // `elements`: of ParamBucket, how many of a bucket are in its buffer
   Turns(Arena& arena, MemoryTag tag, const std::string& what, DType dtype, const ParamLayout& layout,
-        int64_t ParamBucket::* elements, size_t of_blocks)
+        int64_t ParamBucket::*elements, size_t of_blocks)
       : last_block_(layout.buckets.size() - (layout.head_is_tied() ? 1 : 2)), of_blocks_(of_blocks) {
     std::vector<int64_t> largest(of_blocks + 1);
     for (size_t b = 0; b < layout.buckets.size(); ++b)
@@ -36,8 +36,8 @@ class Turns {
   }
 
   struct Turn {
-    size_t bucket = kNobody;  // whose values are in the buffer, or on their way
-    int64_t collectives = 0;  // that the values wait for: see Communicator::wait_for
+    size_t bucket = kNobody;   // whose values are in the buffer, or on their way
+    int64_t collectives = 0;   // that the values wait for: see Communicator::wait_for
     size_t adds_to = kNobody;  // of gradients: the bucket to which the sums of a micro-step have to be added
   };
   size_t size() const { return turns_.size(); }

@@ -35,6 +35,20 @@ TEST_F(CudaOps, CopyConvertsInEveryDirection) {
             std::string::npos);
 }
 
+TEST_F(CudaOps, Accumulate) {
+  for (const DType dtype : kReal)
+    for (const int64_t count : {1, 7, 1000, 1024, 100'003}) {
+      const Twin x = input(dtype, {count}), y = input(dtype, {count});
+      const std::vector<float> before = floats_of(y.cuda), added = floats_of(x.cuda);
+      cuda().run(Accumulate{.x = x.cuda, .y = y.cuda});
+      const std::vector<float> after = floats_of(y.cuda);
+      for (size_t i = 0; i < after.size(); ++i) {
+        const float sum = before[i] + added[i];
+        ASSERT_EQ(after[i], dtype == DType::kF32 ? sum : float_from_bf16(bf16_from_float(sum))) << i;
+      }
+    }
+}
+
 TEST_F(CudaOps, Embedding) {
   struct Case {
     int64_t B, T, C, V;

@@ -398,6 +398,18 @@ TEST_F(Ops, CrossEntropyOfHugeLogitsIsFinite) {
   for (const float g : floats(logits)) EXPECT_TRUE(std::isfinite(g));
 }
 
+TEST_F(Ops, AccumulateAddsEachElement) {
+  for (const int64_t count : {1, 7, 100'003}) {
+    const Tensor x = make.normal({count}), y = make.normal({count}), before = make.copy_of(y);
+    cpu.run(Accumulate{.x = x, .y = y});
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(y.as<float>()[i], before.as<float>()[i] + x.as<float>()[i]) << i;
+  }
+  const std::string refusal =
+      message_of([&] { cpu.run(Accumulate{.x = make.normal({3}), .y = make.normal({4})}); });
+  EXPECT_NE(refusal.find("x must be fp32 [4] on cpu"), std::string::npos) << refusal;
+}
+
 TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
   const std::vector<Tensor> tensors{make.normal({70000}), make.normal({3, 5}), make.normal({1})};
   const Tensor norm = make.poisoned({1});

@@ -104,6 +104,61 @@ TEST_F(Store, WeightsThatAreLeasedAreNotUpdated) {
   EXPECT_THROW(store.begin_update(), Error);
 }
 
+// Where weights are split: a block is gathered while the one before it is used, in both directions, and what
+// a buffer still holds is not gathered again.
+struct SplitStore : ::testing::Test {
+  LoggingCommunicator comm;
+  std::unique_ptr<Backend> be = make_plan_backend({});
+  Arena arena = Arena::plan(Device::kCpu);
+  ModelConfig model = [] {
+    ModelConfig untied = kTinyStore;
+    untied.layers = 4, untied.tied = false;
+    return untied;
+  }();
+  ParamStore store{Stream(*be), arena, {.model = model, .shards = {Shard::kWeights, 2}}};
+
+  void SetUp() override { store.prepare_training({.axis = &comm}); }
+  std::vector<std::string> take_log() { return std::exchange(comm.log, {}); }
+  std::string gathers(size_t bucket) const {
+    return fmt::format("gather {}", store.layout().buckets[bucket].elements);
+  }
+};
+
+TEST_F(SplitStore, GathersOneBlockAhead) {
+  using Log = std::vector<std::string>;
+  const std::string block = gathers(1), head = gathers(5);
+  store.lease_tables();
+  EXPECT_EQ(take_log(), (Log{gathers(0), "wait for 1", block}));
+  store.lease_block(0);
+  EXPECT_EQ(take_log(), (Log{"wait for 2", block}));
+  store.lease_block(1);
+  EXPECT_EQ(take_log(), (Log{"wait for 3", block}));
+  store.lease_block(2);
+  EXPECT_EQ(take_log(), (Log{"wait for 4", block}));
+  store.lease_block(3);
+  EXPECT_EQ(take_log(), (Log{"wait for 5", head}));
+  store.lease_head(), store.lease_head();
+  EXPECT_EQ(take_log(), (Log{"wait for 6"}));
+  store.lease_block(3);
+  EXPECT_EQ(take_log(), Log{}) << "both last blocks are there";
+  store.lease_block(2);
+  EXPECT_EQ(take_log(), (Log{block}));
+  store.lease_block(1);
+  EXPECT_EQ(take_log(), (Log{"wait for 7", block}));
+  store.lease_block(0);
+  EXPECT_EQ(take_log(), (Log{"wait for 8"}));
+  store.begin_update();
+  store.lease_tables();
+  EXPECT_EQ(take_log(), (Log{gathers(0), "wait for 9", block})) << "an update makes all old";
+}
+
+TEST_F(SplitStore, ABufferInUseIsNotGivenAway) {
+  const WeightLease<BlockParams> first = store.lease_block(0);
+  store.lease_block(1);
+  EXPECT_THROW(store.lease_block(2), Error);
+  EXPECT_THROW(store.weights(), Error);
+}
+
 // A step of several micro-steps, an evaluation, and a step: what is exchanged, and when.
 TEST(StoreOfARun, StepsOverlapWhatTheyExchange) {
   LoggingCommunicator comm;

@@ -45,6 +45,9 @@ TEST_F(RanksOfARun, AnyNumberLearnsTheSame) {
     Words settings;
   } runs[] = {{2, {}},
               {2, {"parallel.shard=none"}},
+              {2, {"parallel.shard=weights"}},
+              {3, {"parallel.shard=gradients", "train.micro_batch=2"}},
+              {3, {"parallel.shard=weights", "train.micro_batch=1", "train.recompute=block"}},
               {3, {"train.micro_batch=1"}},
               {4, {"train.micro_batch=2", "train.recompute=block"}}};
   for (const auto& [ranks, settings] : runs) {
@@ -65,7 +68,8 @@ TEST_F(RanksOfARun, AnyNumberDropsTheSame) {
 }
 
 TEST_F(RanksOfARun, TwiceTheSameBits) {
-  for (const Words& settings : {Words{"parallel.shard=optimizer"}, Words{"parallel.shard=none"}}) {
+  for (const char* shard : {"none", "optimizer", "gradients", "weights"}) {
+    const Words settings{std::string("parallel.shard=") + shard};
     const Words anew = with(settings, {"train.steps=12"});
     trains(with(by(3, "first", anew), {"--overwrite"}));
     trains(with(by(3, "second", anew), {"--overwrite"}));
@@ -81,6 +85,14 @@ TEST_F(RanksOfARun, GoOnAsAnyOtherNumber) {
     trains(with(by(ranks, name), {"--resume"}));
     expect_the_losses_of("four", name);
   }
+  // With another split than before
+  cut("four", "four_to_3");
+  trains(with(by(3, "four_to_3", {"parallel.shard=weights"}), {"--resume"}));
+  expect_the_losses_of("four", "four_to_3");
+  trains(by(3, "split", {"parallel.shard=weights"}));
+  cut("split", "split_to_1");
+  trains(with(by(1, "split_to_1"), {"--resume"}));
+  expect_the_losses_of("split", "split_to_1");
   cut("four", "again");
   trains(with(by(4, "again"), {"--resume"}));
   EXPECT_EQ(losses("again"), losses("four"));
@@ -128,6 +140,13 @@ TEST_F(PlanOfRanks, EachHoldsItsPartOfTheOptimizer) {
   const double one = optimizer("1", {}), eight = optimizer("8", {});
   EXPECT_NEAR(8 * eight / one, 1, 1e-3);
   EXPECT_EQ(optimizer("8", {"--set", "parallel.shard=none"}), one);
+  const auto weights = [&](const char* shard) {
+    plan(with({"--ranks", "8", "--set", std::string("parallel.shard=") + shard}, gpu));
+    return figures().at("own_peak_by_tag").at("weights").get<double>();
+  };
+  // An eighth, two blocks that are whole at a time, and the table
+  const double block = 12.0 * 768 * 768 * 2, table = 50304.0 * 768 * 2;
+  EXPECT_NEAR(weights("weights"), weights("optimizer") / 8 + 2 * block + table, 0.05 * weights("optimizer"));
 }
 
 TEST_F(PlanOfRanks, FitsAreCommandLinesToCopy) {
