@@ -31,7 +31,7 @@ std::string text_of(const RunShape& shape) {
   return fmt::format("{} parameters, {}{} x {} tokens, {}{}, {} attention",
                      format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks()),
                      shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
-                     shape.fp8 ? " with products in FP8" : "", name_of(shape.attention));
+                     shape.fp8 ? " with GEMMs in FP8" : "", name_of(shape.attention));
 }
 
 double measure_bandwidth(Backend& be) {
@@ -82,7 +82,7 @@ std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model,
   return recorder.rows(steps);
 }
 
-// Of all steps that are made, whatever is measured of them
+// Shows all steps that are made, whatever is measured of them
 class Progress {
  public:
   Progress(StatusLine& line, double expected_seconds, int64_t steps) : line_(line), steps_(steps) {
@@ -176,7 +176,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
         name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
   }
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
-  if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
+  if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
@@ -190,7 +190,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"micro_batch", shape.micro_batch},
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},
-                              {"matmul", name_of(shape.fp8.matmul)},
+                              {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
                               {"attention", name_of(shape.attention)},
                               {"deterministic", shape.deterministic},
                               {"step_ms", 1e3 * median},
@@ -200,7 +200,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"step_ms_alone", 1e3 * slowest_alone},
                               {"exposed_communication_ms", 1e3 * exposed},
                               {"memory_bytes", plan.ledger.peak_bytes()},
-                              {"products", gemms.summary},
+                              {"gemms", gemms.summary},
                               {"ms_by_operation", by_op}};
   if (options.roofline) json["roofline"] = to_json(roofline);
   write_output(options.json, json.dump(2) + "\n");
