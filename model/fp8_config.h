@@ -1,4 +1,4 @@
-// The keys of products in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which
+// The keys of GEMMs in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which
 // scales.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-enum class Matmul : uint8_t { kBf16, kFp8 };
-constexpr auto words_of(Matmul) {  // of train.gemm_dtype
-  return std::array{Word{"bf16", Matmul::kBf16}, Word{"fp8", Matmul::kFp8}};
+enum class GemmDtype : uint8_t { kBf16, kFp8 };
+constexpr auto words_of(GemmDtype) {  // of train.gemm_dtype
+  return std::array{Word{"bf16", GemmDtype::kBf16}, Word{"fp8", GemmDtype::kFp8}};
 }
 
 enum class Fp8Scaling : uint8_t {
@@ -22,13 +22,13 @@ constexpr auto words_of(Fp8Scaling) {  // of train.fp8.scaling
 }
 
 struct Fp8Config {
-  Matmul matmul = Matmul::kBf16;
+  GemmDtype gemm_dtype = GemmDtype::kBf16;
   Fp8Scaling scaling = Fp8Scaling::kDelayed;
   bool edges = false;  // the first and the last block, too
   bool head = false;   // the logits, too
 
   bool operator==(const Fp8Config&) const = default;
-  explicit operator bool() const { return matmul == Matmul::kFp8; }
+  explicit operator bool() const { return gemm_dtype == GemmDtype::kFp8; }
   bool has_block(int64_t block, int64_t layers) const {
     return *this && (edges || (block > 0 && block < layers - 1));
   }

@@ -10,8 +10,8 @@
 //
 // What the ranks split among them is Shards; each has one of R equal parts of every bucket. Without R > 1
 // everything is whole.
-//   - The optimizer's tensors: a rank updates its part of the weights, and a bucket is gathered while the next
-//     one is updated.
+//   - The optimizer's tensors: a rank updates its part of the weights, and a bucket is gathered while the
+//     next one is updated.
 //   - Gradients: parts of the model take turns in a few buffers (Turns). The end of a scope adds the sum over
 //     ranks of this rank's part to what it keeps, in each micro-step. Three buffers serve the blocks: the
 //     scopes of two overlap, since the backward of a block writes a bias gradient of the block below, and the
@@ -20,11 +20,11 @@
 //     gather the next one in the direction of travel, l + 1 in a forward and l - 1 in a backward.
 //   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
-// A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after all
-// work that the device was given before, so a buffer's next tenant comes when the last one has been read.
+// A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
+// all work that the device was given before, so a buffer's next tenant comes when the last one has been read.
 //
-// Where offload to pinned host memory goes: Placement::where is an arena of it. A lease is then a transfer into
-// a buffer, the end of a gradient scope one out of it; the optimizer has two buffers more.
+// Where offload to pinned host memory goes: Placement::where is an arena of it. A lease is then a transfer
+// into a buffer, the end of a gradient scope one out of it; the optimizer has two buffers more.
 #pragma once
 
 #include <exception>

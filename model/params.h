@@ -4,10 +4,10 @@
 // values, weight decay, checkpoints and gradient checks go by it.
 //
 // Parameters are stored in buckets: one flat tensor for each block, one for the tables, and one for the head
-// with the final norm; where the head is the token table, they share the bucket of the tables. A bucket is the
-// unit of clearing, reduction between ranks, update and gathering. Parameters with weight decay come first,
-// then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and the gaps
-// stay zero. Gradients, moments and masters have the trained elements alone.
+// with the final norm; where the head is the token table, they share the bucket of the tables. A bucket is
+// the unit of clearing, reduction between ranks, update and gathering. Parameters with weight decay come
+// first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and
+// the gaps stay zero. Gradients, moments and masters have the trained elements alone.
 #pragma once
 
 #include <functional>
@@ -88,7 +88,7 @@ inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16,
 struct ParamBucket {
   std::string name;      // "embeddings and final norm", "block 3"
   int64_t decayed = 0;   // elements before this decay, the others do not
-  int64_t trained = 0;   // elements before this are trained: a multiple of kParamAlignment x parts, as the next
+  int64_t trained = 0;   // elements before this are trained; a multiple of kParamAlignment x parts
   int64_t elements = 0;  // of the weights
 };
 struct ParamPlace {

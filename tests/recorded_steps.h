@@ -31,7 +31,7 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
                     .micro_steps = micro_steps,
                     .sequence_length = 24,
                     .dtype = dtype,
-                    .recorded = true};
+                    .cuda_graphs = true};
   };
   std::vector<NamedShape> all{{"one micro-step", shape(gpt2, 1)},
                               {"three micro-steps", shape(gpt2, 3)},

@@ -1,29 +1,38 @@
-// What a test asks of a message: its keys, numbers and names, and not the English around them.
+// Messages are checked by their facts: keys, values, numbers, names, places in files, commands. Their English
+// is frozen in tests/wording.txt alone.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <initializer_list>
 #include <span>
-#include <string>
 #include <string_view>
 
-namespace tessera::testing {
+namespace tessera {
 
-// Whether `message` has all of the parts, in this order.
-inline ::testing::AssertionResult says(std::string_view message, std::span<const std::string_view> parts) {
-  size_t at = 0;
-  for (const std::string_view part : parts) {
-    const size_t found = message.find(part, at);
-    if (found == std::string_view::npos)
-      return ::testing::AssertionFailure() << "expected: " << part << "\nfound:    " << message;
-    at = found + part.size();
+// Whether `message` has all `facts` in this order, each as whole words: "1" is not in "10" or "x1".
+inline ::testing::AssertionResult says(std::string_view message, std::span<const std::string_view> facts) {
+  const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  const auto is_whole = [&](size_t at, std::string_view fact) {
+    const size_t end = at + fact.size();
+    return !(at > 0 && in_word(message[at - 1]) && in_word(fact.front())) &&
+           !(end < message.size() && in_word(message[end]) && in_word(fact.back()));
+  };
+  size_t from = 0;
+  for (const std::string_view fact : facts) {
+    size_t at = message.find(fact, from);
+    while (at != message.npos && !is_whole(at, fact)) at = message.find(fact, at + 1);
+    if (at == message.npos)
+      return ::testing::AssertionFailure()
+             << "\"" << fact << "\" is not in the message, or not after the facts before it:\n  " << message;
+    from = at + fact.size();
   }
   return ::testing::AssertionSuccess();
 }
 inline ::testing::AssertionResult says(std::string_view message,
-                                       std::initializer_list<std::string_view> parts) {
-  return says(message, std::span<const std::string_view>(parts.begin(), parts.size()));
+                                       std::initializer_list<std::string_view> facts) {
+  return says(message, std::span<const std::string_view>(facts.begin(), facts.size()));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera

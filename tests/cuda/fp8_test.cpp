@@ -396,11 +396,11 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
                        .micro_batch = 4,
                        .micro_steps = 2,
                        .sequence_length = 64,
-                       .fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true}};
+                       .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true}};
   RunShape on_gpu = shape;
   on_gpu.dtype = DType::kBF16;
   RunShape recorded = on_gpu;
-  recorded.recorded = true;
+  recorded.cuda_graphs = true;
   testing::HostTensors make;
   const testing::StepsResult want = testing::run_steps({}, shape, 10, make),
                              found = testing::run_steps(cuda().backend().traits(), on_gpu, 10, make);
@@ -432,7 +432,7 @@ TEST_F(Fp8Test, RoundsWhereItWritesToTheSameBits) {
                      .micro_batch = 1,
                      .micro_steps = 2,
                      .sequence_length = 32,
-                     .fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true}};
+                     .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true}};
       shape.dtype = DType::kBF16;
       shape.keep = keep;
       shape.model.dropout = {.embedding = dropped, .residual = dropped, .attention = dropped};

@@ -163,7 +163,7 @@ struct CudaGemmRun : TrainOnGpu {
 
 TEST_F(CudaGemmRun, ARunKeepsItsAlgorithms) {
   ASSERT_EQ(train({}).status, 0);
-  const GemmTable kept = read_gemm_table(folder / "out/products.jsonl");
+  const GemmTable kept = read_gemm_table(folder / "out/gemms.jsonl");
   EXPECT_GE(kept.choices.size(), 12u);
   const std::string first = read_file(folder / "out/metrics.jsonl");
   EXPECT_NE(first.find("timed in"), std::string::npos);
@@ -179,24 +179,24 @@ TEST_F(CudaGemmRun, ARunKeepsItsAlgorithms) {
   const ProcessResult resumed = train({"--resume", "--set", "train.folder=cut"});
   ASSERT_EQ(resumed.status, 0) << resumed.error;
   EXPECT_EQ(losses("cut"), losses("out"));
-  EXPECT_NE(resumed.out.find("cut/products.jsonl"), std::string::npos) << resumed.out;
-  EXPECT_EQ(read_file(folder / "cut/products.jsonl"), read_file(folder / "out/products.jsonl"));
+  EXPECT_NE(resumed.out.find("cut/gemms.jsonl"), std::string::npos) << resumed.out;
+  EXPECT_EQ(read_file(folder / "cut/gemms.jsonl"), read_file(folder / "out/gemms.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "cache"));
 
   // The choices of another device are not used.
   cut();
   GemmTable other = kept;
   other.platform.device = "Other GPU";
-  write("cut/products.jsonl", text_of(other));
+  write("cut/gemms.jsonl", text_of(other));
   const ProcessResult elsewhere = train({"--resume", "--set", "train.folder=cut"});
   ASSERT_EQ(elsewhere.status, 0) << elsewhere.error;
   EXPECT_NE(elsewhere.out.find("has algorithms for Other GPU"), std::string::npos) << elsewhere.out;
-  EXPECT_EQ(read_gemm_table(folder / "cut/products.jsonl").platform, kept.platform);
+  EXPECT_EQ(read_gemm_table(folder / "cut/gemms.jsonl").platform, kept.platform);
 }
 
 TEST_F(CudaGemmRun, OffIsTheLibrarysOwnChoice) {
   ASSERT_EQ(train({"--set", "train.tune=off"}).status, 0);
-  EXPECT_FALSE(fs::exists(folder / "out/products.jsonl"));
+  EXPECT_FALSE(fs::exists(folder / "out/gemms.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "cache"));
   ASSERT_EQ(train({"--set", "train.tune=off", "--set", "train.folder=again"}).status, 0);
   EXPECT_EQ(losses("again"), losses("out"));
@@ -217,8 +217,8 @@ TEST_F(CudaGemmRun, BenchTimesTheProductsOfTheKey) {
 TEST_F(CudaGemmRun, ADamagedTableIsRefused) {
   ASSERT_EQ(train({}).status, 0);
   cut();
-  write("cut/products.jsonl", read_file(folder / "out/products.jsonl") + "{}\n");
-  refused({"--resume", "--set", "train.folder=cut"}, {"cut/products.jsonl:", "has no \"m\""});
+  write("cut/gemms.jsonl", read_file(folder / "out/gemms.jsonl") + "{}\n");
+  refused({"--resume", "--set", "train.folder=cut"}, {"cut/gemms.jsonl:", "has no \"m\""});
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST_F(CudaHeadLoss, StepsAreThoseOfSeparateOperations) {
                   tolerance::kBf16ModelGradient)
             << want.first_gradients[i].name;
       RunShape recorded = fused;
-      recorded.recorded = true;
+      recorded.cuda_graphs = true;
       testing::expect_same_bits(testing::run_steps(device, recorded, 4, make), found);
       testing::expect_plan_is_the_step(device, fused);
     }

@@ -626,17 +626,17 @@ Target metrics() {
 }
 
 Target gemm_tables() {
-  return {.name = "gemm_tables",
-          .read =
-              [](std::string_view bytes, const fs::path&) {
-                const GemmTable table = parse_gemm_table(bytes, "a table");
-                const std::string text = text_of(table);
-                require(text_of(parse_gemm_table(text, "its text")) == text, "a table that changes");
-              },
-          .seeds = {content_of(source("configs/products/nvidia_h100_80gb_hbm3-130100-13000.jsonl"))
-                        .substr(0, 1500)},
-          .words = {"\"ld\":", "\"alignment\":", "\"batch\":", "\"batch_stride\":", "\"transposed\":true",
-                    "\"epilogue\":\"dgelu\"", "\"adds\":", "\n", "1e308"}};
+  return {
+      .name = "gemm_tables",
+      .read =
+          [](std::string_view bytes, const fs::path&) {
+            const GemmTable table = parse_gemm_table(bytes, "a table");
+            const std::string text = text_of(table);
+            require(text_of(parse_gemm_table(text, "its text")) == text, "a table that changes");
+          },
+      .seeds = {content_of(source("configs/gemms/nvidia_h100_80gb_hbm3-130100-13000.jsonl")).substr(0, 1500)},
+      .words = {"\"ld\":", "\"alignment\":", "\"batch\":", "\"batch_stride\":", "\"transposed\":true",
+                "\"epilogue\":\"dgelu\"", "\"adds\":", "\n", "1e308"}};
 }
 
 }  // namespace

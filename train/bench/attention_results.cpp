@@ -125,14 +125,14 @@ std::map<std::string, DropoutPrice> dropout_prices(const AttentionResults& resul
 }
 
 std::string old_cudnn_warning(int version) {
-  constexpr int kWanted = 91900;
-  if (version == 0 || version >= kWanted) return "";
+  constexpr int kExpected = 91900;
+  if (version == 0 || version >= kExpected) return "";
   const auto text = [](int v) { return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100); };
   return fmt::format(
-      "warning: the ratios compare with cuDNN {}, whose attention is slower than that of later versions: {} "
-      "or later "
-      "is wanted. `pip install 'nvidia-cudnn-cu13>={}'` brings one; LD_LIBRARY_PATH names its folder",
-      text(version), text(kWanted), text(kWanted));
+      "warning: the ratios compare with cuDNN {}, whose attention is slower than that of later versions; it "
+      "should be {} or later. `pip install 'nvidia-cudnn-cu13>={}'` brings one; LD_LIBRARY_PATH names its "
+      "folder",
+      text(version), text(kExpected), text(kExpected));
 }
 
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn) {

@@ -85,7 +85,7 @@ std::vector<Contender> with_dropout(const std::vector<Contender>& contenders) {
 Dropout dropout_of(const BenchAttentionOptions& options) {
   const double threshold = std::round(options.dropout * Dropout::kResolution);
   check(options.dropout == 0 || (threshold >= 1 && threshold < Dropout::kResolution),
-        "--dropout wants a share of the probabilities, 0 or from 1/{0} to {1}/{0}, found {2}",
+        "--dropout must be a share of the probabilities, 0 or from 1/{0} to {1}/{0}, found {2}",
         Dropout::kResolution, Dropout::kResolution - 1, options.dropout);
   return {.threshold = static_cast<int>(threshold), .key = 1, .place = Dropout::kHeads};
 }
@@ -97,7 +97,7 @@ std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, De
     for (const std::string& shape : options.shapes)
       problems.push_back(make_problem(parse_attention_shape(shape), mask, options.group, false));
   for (const int64_t head_dim : options.head_dims) {
-    check(sizes.channels % head_dim == 0, "--channels {} are no multiple of head dim {}", sizes.channels,
+    check(sizes.channels % head_dim == 0, "--channels {} is not a multiple of head dim {}", sizes.channels,
           head_dim);
     for (const std::string& mask : options.masks) {
       for (const int64_t tokens : sizes.seq_lens) {
@@ -124,7 +124,7 @@ std::vector<int64_t> parse_attention_shape(const std::string& text) {
   }
   const bool good = sizes.size() == 4 &&
                     std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0 && s <= kLargest; });
-  check(good, "--shape wants B,N,H,D, four positive whole numbers as in 64,1024,12,64; found \"{}\"", text);
+  check(good, "--shape must be B,N,H,D, four positive whole numbers as in 64,1024,12,64; found \"{}\"", text);
   return sizes;
 }
 

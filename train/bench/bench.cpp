@@ -79,7 +79,9 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
 }
 
 void add_needle_options(Options& command, BenchNeedleOptions& o) {
-  command.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
+  command.add("model,--model", o.model, std::string("The model: ") + kModelSources)
+      .type_name("FOLDER")
+      .required();
   command
       .add("--contexts", o.contexts,
            "Tokens of the texts; default: the model's context, and of 1/2, 1/4, 1/8 those that are "
@@ -154,10 +156,10 @@ Options& add_step(Options& app, Command& c) {
 Options& add_gemm(Options& app, Command& c) {
   Options& gemm = app.add_subcommand(
       "gemm",
-      "The matrix products of a training step, by each algorithm that cuBLASLt offers: milliseconds of its "
+      "The GEMMs of a training step, by each algorithm that cuBLASLt offers: milliseconds of its "
       "first and of the fastest, TFLOP/s, share of the GEMM peak. train.tune=auto uses the fastest.");
   add_common_options(gemm, c, c.gemm.json);
-  gemm.add("--write", c.gemm.write, "Add the fastest to this table, as those in configs/products")
+  gemm.add("--write", c.gemm.write, "Add the fastest to this table, as those in configs/gemms")
       .type_name("FILE");
   gemm.footer(
       "Examples:\n"
@@ -339,7 +341,8 @@ int main(int argc, char** argv) {
     if (memory.parsed()) run_memory(command);
     if (attention.parsed()) run_attention(command);
     if (decode.parsed()) run_decode(command);
-    if (needle.parsed()) bench_needle(command.needle, start_ranks(command.needle.device, command.needle_ranks, argv));
+    if (needle.parsed())
+      bench_needle(command.needle, start_ranks(command.needle.device, command.needle_ranks, argv));
     return 0;
   } catch (const PeerFailed&) {
     return kExitPeerFailed;

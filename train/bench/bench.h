@@ -22,7 +22,7 @@ struct BenchGemmOptions {
   std::string write;  // a table of algorithms to add the chosen ones to; empty: none
   std::string json;   // file to write; empty: none
 };
-// Every matrix product of a training step: milliseconds by the algorithm that cuBLASLt takes first and by the
+// Every GEMM of a training step: milliseconds by the algorithm that cuBLASLt takes first and by the
 // fastest, TFLOP/s, share of the GEMM peak. Error: a device without a choice, as the CPU.
 void bench_gemm(const Config& config, const BenchGemmOptions& options);
 

@@ -194,7 +194,7 @@ class Bench {
 }  // namespace
 
 void bench_attention(const BenchAttentionOptions& options) {
-  check(options.group > 0, "--group wants a positive number, found {}", options.group);
+  check(options.group > 0, "--group must be a positive number, found {}", options.group);
   check_writable(options.json);
   check_writable(options.svg);
   const DeviceTraits device = choose_device(options.device).traits;

@@ -77,7 +77,7 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   row.without_ms = 1e3 * seconds_since(begin) * static_cast<double>(row.batch);
 }
 
-// Of a step
+// How a row's step was computed
 const char* kernels_of(const Row& row) { return row.one_kernel ? "one" : "separate"; }
 
 void print_times(const Row& row) {

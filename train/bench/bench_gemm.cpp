@@ -1,4 +1,4 @@
-// ./bench gemm: the matrix products of a training step, each by the algorithms that cuBLASLt has for it.
+// ./bench gemm: the GEMMs of a training step, each by the algorithms that cuBLASLt has for it.
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -18,7 +18,7 @@ void bench_gemm(const Config& config, const BenchGemmOptions& options) {
   const std::unique_ptr<Backend> be = make_backend(device);
   GemmLibrary* library = be->gemms();
   check(library != nullptr,
-        "./bench gemm compares algorithms of cuBLASLt, and {} computes products in one way. Run it on a GPU",
+        "./bench gemm compares algorithms of cuBLASLt, and {} computes GEMMs in one way. Run it on a GPU",
         device.name);
   library->take_from(config.train.gemm_backend);
   const RunShape shape = run_shape(config, device);

@@ -31,7 +31,7 @@ std::string text_of(const RunShape& shape) {
   return fmt::format("{} parameters, {}{} x {} tokens, {}{}, {} attention",
                      format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks()),
                      shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
-                     shape.fp8 ? " with products in FP8" : "", name_of(shape.attention));
+                     shape.fp8 ? " with GEMMs in FP8" : "", name_of(shape.attention));
 }
 
 double measure_bandwidth(Backend& be) {
@@ -82,7 +82,7 @@ std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model,
   return recorder.rows(steps);
 }
 
-// Of all steps that are made, whatever is measured of them
+// Shows all steps that are made, whatever is measured of them
 class Progress {
  public:
   Progress(StatusLine& line, double expected_seconds, int64_t steps) : line_(line), steps_(steps) {
@@ -104,6 +104,38 @@ class Progress {
   int64_t steps_, begun_ = 0;
   Clock::time_point start_;
 };
+
+// In seconds and FLOP/s
+struct Speed {
+  const StepTimes& all;
+  double slowest_alone;  // of the ranks, one at a time; 0: what they split is too large for one
+  double exposed, peak;  // communication of a step; of a GEMM, on one device
+
+  double tokens_per_second(const RunShape& shape) const {
+    return static_cast<double>(shape.tokens_per_step()) / all.median();
+  }
+  double flops(const RunShape& shape) const { return tokens_per_second(shape) * shape.flops_per_token(); }
+};
+
+void print_speed(const RunShape& shape, const Speed& speed) {
+  const StepTimes& all = speed.all;
+  const double flops = speed.flops(shape), peak_of_all = speed.peak * static_cast<double>(shape.ranks());
+  fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * all.median(),
+             all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
+  fmt::print("  tokens        {:>10} /s\n", format_count(speed.tokens_per_second(shape)));
+  fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the GEMM peak measured here, {:.2f}\n",
+             flops / 1e12, 100 * flops / peak_of_all, peak_of_all / 1e12);
+  if (shape.ranks() == 1) return;
+  if (speed.slowest_alone > 0)
+    fmt::print(
+        "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
+        "ms\n",
+        100 * speed.slowest_alone / all.median(), shape.ranks(), 1e3 * speed.slowest_alone);
+  fmt::print(
+      "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
+      "summed in {}\n",
+      1e3 * speed.exposed, name_of(shape.shard), name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
+}
 
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
   if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
@@ -160,30 +192,12 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   ranks.finish();
   if (!ranks.is_rank_0()) return;
 
-  const double median = all.median();
-  const double slowest_alone = *std::max_element(ones.begin(), ones.end());
+  const double slowest_alone = fits_alone ? *std::max_element(ones.begin(), ones.end()) : 0;
   const double exposed = *std::max_element(waited.begin(), waited.end());
-  const double tokens_per_second = static_cast<double>(shape.tokens_per_step()) / median;
-  const double flops = tokens_per_second * shape.flops_per_token();
-  const double peak_of_all = peak * static_cast<double>(shape.ranks());
-  fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * median,
-             all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
-  fmt::print("  tokens        {:>10} /s\n", format_count(tokens_per_second));
-  fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the GEMM peak measured here, {:.2f}\n",
-             flops / 1e12, 100 * flops / peak_of_all, peak_of_all / 1e12);
-  if (shape.ranks() > 1 && fits_alone)
-    fmt::print(
-        "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
-        "ms\n",
-        100 * slowest_alone / median, shape.ranks(), 1e3 * slowest_alone);
-  if (shape.ranks() > 1)
-    fmt::print(
-        "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; "
-        "gradients "
-        "summed in {}\n",
-        1e3 * exposed, name_of(shape.shard), name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
+  const Speed speed{.all = all, .slowest_alone = slowest_alone, .exposed = exposed, .peak = peak};
+  print_speed(shape, speed);
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
-  if (!gemms.summary.empty()) fmt::print("  products      {}\n", gemms.summary);
+  if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
@@ -197,17 +211,17 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"micro_batch", shape.micro_batch},
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},
-                              {"matmul", name_of(shape.fp8.matmul)},
+                              {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
                               {"attention", name_of(shape.attention)},
                               {"deterministic", shape.deterministic},
-                              {"step_ms", 1e3 * median},
-                              {"tokens_per_second", tokens_per_second},
-                              {"tflops", flops / 1e12},
+                              {"step_ms", 1e3 * all.median()},
+                              {"tokens_per_second", speed.tokens_per_second(shape)},
+                              {"tflops", speed.flops(shape) / 1e12},
                               {"gemm_peak_tflops", peak / 1e12},
                               {"step_ms_alone", 1e3 * slowest_alone},
                               {"exposed_communication_ms", 1e3 * exposed},
                               {"memory_bytes", plan.ledger.peak_bytes()},
-                              {"products", gemms.summary},
+                              {"gemms", gemms.summary},
                               {"ms_by_operation", by_op}};
   if (!fits_alone) json["step_ms_alone"] = nullptr;
   if (options.roofline) json["roofline"] = to_json(roofline);

@@ -51,7 +51,7 @@ GemmTable table_from(const GemmResults& results) {
 std::string table_of(const GemmResults& results) {
   size_t width = 0;
   for (const GemmRow& row : results.rows) width = std::max(width, describe(row.key).size());
-  std::string text = fmt::format("{:<{}}{:>7}{:>11}{:>11}{:>9}{:>8}{:>7}  {}\n", "product", width, "calls",
+  std::string text = fmt::format("{:<{}}{:>7}{:>11}{:>11}{:>9}{:>8}{:>7}  {}\n", "GEMM", width, "calls",
                                  "first ms", "chosen ms", "TFLOP/s", "of peak", "gain", "place, algorithm");
   for (const GemmRow& row : results.rows) {
     text += fmt::format("{:<{}}{:>7}", describe(row.key), width, row.calls);
@@ -74,7 +74,7 @@ std::string table_of(const GemmResults& results) {
 nlohmann::ordered_json to_json(const GemmResults& results) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const GemmRow& row : results.rows) {
-    nlohmann::ordered_json one{{"product", describe(row.key)},
+    nlohmann::ordered_json one{{"gemm", describe(row.key)},
                                {"m", row.key.m},
                                {"n", row.key.n},
                                {"k", row.key.k},
@@ -94,7 +94,7 @@ nlohmann::ordered_json to_json(const GemmResults& results) {
           {"gemm_peak_tflops", results.peak_flops / 1e12},
           {"first_ms", first_ms(results)},
           {"chosen_ms", chosen_ms(results)},
-          {"products", rows}};
+          {"gemms", rows}};
 }
 
 }  // namespace tessera

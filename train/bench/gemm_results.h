@@ -21,7 +21,7 @@ struct GemmResults {
   std::vector<GemmRow> rows;
 };
 
-// Milliseconds of all products of a micro-batch, by the first algorithm of each or by the chosen one
+// Milliseconds of all GEMMs of a micro-batch, by the first algorithm of each or by the chosen one
 double first_ms(const GemmResults& results);
 double chosen_ms(const GemmResults& results);
 

@@ -93,7 +93,7 @@ Traffic Rung::backward_traffic(const AttnProblem& p, int arch, bool deterministi
 std::string Rung::why_not(const AttnProblem& p, const DeviceTraits& device) const {
   if (device.device != Device::kCuda) return "needs a GPU";
   if (family) return refusal(*family, p, device.arch);
-  constexpr int kPack = 8;  // as the backend's matrix products want it
+  constexpr int kPack = 8;  // as the backend's GEMMs need it
   return p.heads * p.head_dim % kPack == 0 && p.kv_heads * p.head_dim % kPack == 0 ? "" : "head dim";
 }
 

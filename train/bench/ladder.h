@@ -4,8 +4,8 @@
 //   naive         three matrix operations; the N x N matrix is stored         kernels/cuda/attention.cu
 //   row           a CTA computes one row in shared memory; nothing is stored  kernels/attention/row/
 //   tiled         a CTA computes a tile of rows, with a softmax that streams  kernels/attention/f32/
-//   tensor_cores  mma.sync: products in registers, with loads ahead           kernels/attention/sm80/
-//   hopper        wgmma: warpgroups, the copy engine, roles for warps         kernels/attention/sm90/
+//   tensor_cores  mma.sync: operands in registers, with loads ahead           kernels/attention/sm80/
+//   hopper        wgmma: warpgroups, TMA, roles for warps                     kernels/attention/sm90/
 //
 // A rung is a family of kernels (kernels/attention/family.h) and the formulas of what it moves.
 #pragma once
@@ -20,9 +20,9 @@
 namespace tessera::attention {
 
 struct Rung {
-  const char* name;      // on the command line
+  const char* name;            // on the command line
   const KernelFamily* family;  // null: naive, which is called through the Backend with AttentionKind::kNaive
-  double least_flops;    // FLOP/s that any GPU reaches
+  double least_flops;          // FLOP/s that any GPU reaches
   Traffic (*forward_formula)(const AttnProblem& p, TileRows rows);
   Traffic (*backward_formula)(const AttnProblem& p, TileRows rows, bool deterministic);
 

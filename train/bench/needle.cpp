@@ -25,7 +25,7 @@ std::string whole_percent(double share) { return fmt::format("{:.0f}%", 100 * sh
 
 NeedleTexts::NeedleTexts(const Tokenizer& tokenizer, std::string_view filler, uint64_t seed)
     : tokenizer_(tokenizer), seed_(seed), filler_(tokenizer.encode(filler)) {
-  check(!filler_.empty(), "the filler is empty: --filler wants a file with text");
+  check(!filler_.empty(), "the filler is empty: --filler must be a file with text");
 }
 
 std::vector<int32_t> NeedleTexts::encode(const std::string& text) const { return tokenizer_.encode(text); }

@@ -31,13 +31,13 @@ OpCost gradients(bool accumulate, const Tensors&... tensors) {
 }
 
 // Two operations for each row of x and element of the weight
-OpCost product(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
+OpCost gemm(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
   const double rows = static_cast<double>(x.numel()) / static_cast<double>(x.shape[-1]);
   const double flops = 2 * rows * static_cast<double>(weight.numel());
   return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
 
-// A product of queries and keys that see each other: 2 D operations for each query head and pair
+// A GEMM of queries and keys that see each other: 2 D operations for each query head and pair
 double attention_product(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   return 2 * static_cast<double>(s.heads * s.head_dim) * attention::visible_pairs(attn_problem(plan));
@@ -66,17 +66,17 @@ OpCost cost(const EmbeddingBackward& a) {
   const Tensor positions = a.d_position_table.rows(0, a.tokens.shape[1]);
   return one + moved(positions, positions);
 }
-const Tensor& codes(const Fp8Output& output) { return output.y.data; }
+const Tensor& fp8_values(const Fp8Output& output) { return output.y.data; }
 OpCost cost(const LayerNormForward& a) {
-  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd, codes(a.fp8_y));
+  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd, fp8_values(a.fp8_y));
 }
 OpCost cost(const LayerNormBackward& a) {
-  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add, codes(a.fp8_dx)) +
+  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dbias, a.dx_sum);
 }
-OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd, codes(a.fp8_y)); }
+OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd, fp8_values(a.fp8_y)); }
 OpCost cost(const RmsNormBackward& a) {
-  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, codes(a.fp8_dx)) +
+  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dx_sum);
 }
 OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.documents); }
@@ -84,15 +84,17 @@ OpCost cost(const RotaryBackward& a) {
   return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.documents) +
          gradients(a.accumulate, a.dq_weight, a.dk_weight);
 }
-OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y, codes(a.fp8_y)); }
-OpCost cost(const SwigluBackward& a) { return moved(a.dy, a.gate_up, a.d_gate_up, codes(a.fp8_d_gate_up)); }
+OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y, fp8_values(a.fp8_y)); }
+OpCost cost(const SwigluBackward& a) {
+  return moved(a.dy, a.gate_up, a.d_gate_up, fp8_values(a.fp8_d_gate_up));
+}
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
 const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 OpCost cost(const LinearForward& a) {
-  return product(a.x, a.weight, a.fp8_x) + moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y,
-                                                 a.bias, a.add, a.pre_activation, codes(a.fp8_y));
+  return gemm(a.x, a.weight, a.fp8_x) + moved(read_of(a.x, a.fp8_x), read_of(a.weight, a.fp8_weight), a.y,
+                                              a.bias, a.add, a.pre_activation, fp8_values(a.fp8_y));
 }
 OpCost cost(const LinearBackward& a) {
   OpCost all;
@@ -101,15 +103,15 @@ OpCost cost(const LinearBackward& a) {
   return all;
 }
 OpCost cost(const FusedLinear& a) {
-  return product(a.x, a.weight) + moved(a.x, a.weight, a.y, a.bias, a.add, a.norm_weight, a.norm_bias);
+  return gemm(a.x, a.weight) + moved(a.x, a.weight, a.y, a.bias, a.add, a.norm_weight, a.norm_bias);
 }
 OpCost cost(const LoraForward& a) {
-  return product(a.x, a.a) + product(a.x, a.b) + moved(a.x, a.a, a.b, a.u, a.y, a.add);
+  return gemm(a.x, a.a) + gemm(a.x, a.b) + moved(a.x, a.a, a.b, a.u, a.y, a.add);
 }
 OpCost cost(const LoraBackward& a) {
-  OpCost products = product(a.x, a.a) + product(a.x, a.b);
-  products.flops *= 2;  // with respect to the input, and to the weights
-  return products + moved(a.dy, a.x, a.a, a.b, a.u, a.dx) + gradients(a.accumulate, a.da, a.db);
+  OpCost gemms = gemm(a.x, a.a) + gemm(a.x, a.b);
+  gemms.flops *= 2;  // with respect to the input, and to the weights
+  return gemms + moved(a.dy, a.x, a.a, a.b, a.u, a.dx) + gradients(a.accumulate, a.da, a.db);
 }
 OpCost cost(const AttentionForward& a) {
   OpCost one = moved(a.q, a.k, a.v, a.y);
@@ -132,10 +134,11 @@ OpCost cost(const FusedDecodeStep& a) {
 OpCost cost(const SampleTokens& a) { return moved(a.logits); }
 OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
 OpCost cost(const CrossEntropy& a) {
-  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{}, codes(a.fp8_dlogits));
+  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{},
+               fp8_values(a.fp8_dlogits));
 }
 OpCost cost(const HeadLoss& a) {
-  return product(a.x, a.weight) + moved(a.x, a.weight, a.targets, a.e, a.losses, a.scaled_x, a.factors);
+  return gemm(a.x, a.weight) + moved(a.x, a.weight, a.targets, a.e, a.losses, a.scaled_x, a.factors);
 }
 OpCost cost(const HeadGradient& a) { return moved(a.x, a.x, a.product, a.targets, a.factors); }
 OpCost cost(const GlobalNorm& a) {
@@ -157,13 +160,12 @@ OpCost cost(const AdamW& a) {
 OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
   switch (part) {
     case LinearBackward::Part::kWeight:
-      return a.dweight
-                 ? product(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight, a.dbias)
-                 : OpCost{};
+      return a.dweight ? gemm(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight, a.dbias)
+                       : OpCost{};
     case LinearBackward::Part::kInput:
-      return product(a.x, a.weight, a.fp8_dy) +
+      return gemm(a.x, a.weight, a.fp8_dy) +
              moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add,
-                   codes(a.fp8_dx)) +
+                   fp8_values(a.fp8_dx)) +
              gradients(a.accumulate, a.dx_sum);
   }
   return {};

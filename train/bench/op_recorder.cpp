@@ -92,9 +92,9 @@ OpRecorder::OpRecorder(Backend& backend, const ModelConfig& model)
 
 OpRecorder::~OpRecorder() { stream_.backend().remove_observer(*this); }
 
-std::string OpRecorder::name_of_product(const Tensor& weight) const {
+std::string OpRecorder::name_of_gemm(const Tensor& weight) const {
   const auto found = weights_.find(text_of(weight.shape));
-  return found == weights_.end() ? "product" : found->second;
+  return found == weights_.end() ? "GEMM" : found->second;
 }
 
 void OpRecorder::let_host_get_ahead() {
@@ -130,7 +130,7 @@ void OpRecorder::before(const AnyOp& op, Backend&, const Launch&) {
 
 void OpRecorder::after_part(LinearBackward::Part part, Backend&, const Launch&) {
   if (own_ || !backward_) return;
-  stop(fmt::format("{}, {}", name_of_product(backward_->weight), name_of_part(part)),
+  stop(fmt::format("{}, {}", name_of_gemm(backward_->weight), name_of_part(part)),
        text_of_product(backward_->x, backward_->weight), [&] { return cost_of(*backward_, part); });
   parts_.push_back(part);
   start();
@@ -146,7 +146,7 @@ void OpRecorder::finish_backward() {
     rest.push_back(part);
     cost += own;
   }
-  stop(fmt::format("{}, {}", name_of_product(backward_->weight),
+  stop(fmt::format("{}, {}", name_of_gemm(backward_->weight),
                    rest.empty()       ? "sum of dX"
                    : rest.size() == 1 ? name_of_part(rest[0])
                                       : "backward"),
@@ -158,7 +158,7 @@ void OpRecorder::after(const AnyOp& op, Backend&, const Launch&) {
   if (backward_) return finish_backward();
   const std::string shape = std::visit([](const auto* a) { return shape_of(*a); }, op);
   const auto* forward = std::get_if<const LinearForward*>(&op);
-  const std::string name = forward ? name_of_product((*forward)->weight) + ", forward" : name_of(op);
+  const std::string name = forward ? name_of_gemm((*forward)->weight) + ", forward" : name_of(op);
   stop(name, shape, [&] { return cost_of(op); });
 }
 

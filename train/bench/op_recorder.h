@@ -45,7 +45,7 @@ class OpRecorder final : public OpObserver {
   void start();
   void stop(const std::string& operation, const std::string& shape, const std::function<OpCost()>& cost);
   void finish_backward();
-  std::string name_of_product(const Tensor& weight) const;
+  std::string name_of_gemm(const Tensor& weight) const;
 
   Stream stream_;
   Arena arena_;

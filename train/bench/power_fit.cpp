@@ -12,7 +12,7 @@ std::optional<PowerFit> fit_power(std::span<const std::pair<double, double>> poi
   const auto count = static_cast<double>(points.size());
   double mean_x = 0, mean_y = 0;
   for (const auto& [x, y] : points) {
-    check(x > 0 && y > 0, "a power law wants positive points, found ({}, {})", x, y);
+    check(x > 0 && y > 0, "the points of a power law must be positive, found ({}, {})", x, y);
     mean_x += std::log2(x) / count;
     mean_y += std::log2(y) / count;
   }

@@ -14,13 +14,13 @@ struct RooflineRow {
   std::string shape;      // "65536 x 768 x 2304"; empty: of several shapes
   int64_t calls = 0;
   double ms = 0, bytes = 0, flops = 0;  // of all calls
-  double fp8_flops = 0;                 // of flops, those of factors in FP8
+  double fp8_flops = 0;                 // of flops, those of operands in FP8
 };
 
 struct Roofline {
   std::string what, device;                          // "124M parameters, 64 x 1024 tokens, bf16"
   double bytes_per_second = 0, flop_per_second = 0;  // measured in the same run: a copy, the GEMM peak
-  double fp8_flop_per_second = 0;                    // likewise, of factors in FP8; where a row has such
+  double fp8_flop_per_second = 0;                    // likewise, of operands in FP8; where a row has such
   double step_ms = 0;                                // of a step that nothing disturbs
   std::vector<RooflineRow> rows = {};
 

@@ -58,7 +58,7 @@ double visible_pairs(const AttnProblem& p) {
   return pairs;
 }
 
-// A product of naive attention is a launch for each query head of a group: K and V are read as often.
+// A GEMM of naive attention is a launch for each query head of a group: K and V are read as often.
 Traffic naive_forward_traffic(const AttnProblem& p) {
   const Sizes s(p);
   const double k = s.group * s.k;
@@ -74,11 +74,11 @@ Traffic naive_backward_traffic(const AttnProblem& p) {
   const double k = s.group * s.k, added = k - s.k;  // all launches but the first add to what is there
   // dV = P^T dY;  dP = dY V^T;  dS, over dP: P and dP are read for the sum and for the result;  dQ = dS K;
   // dK = dS^T Q
-  const double products = (s.matrix + s.q + added) + (s.q + k) + (s.matrix + k) + (s.matrix + s.q + added);
+  const double gemms = (s.matrix + s.q + added) + (s.q + k) + (s.matrix + k) + (s.matrix + s.q + added);
   const double written = k + s.matrix + s.matrix + s.q + k;
-  return {.read = products + 2 * s.seen * s.matrix,
+  return {.read = gemms + 2 * s.seen * s.matrix,
           .written = written,
-          .loaded = products + 4 * s.seen * s.matrix,
+          .loaded = gemms + 4 * s.seen * s.matrix,
           .stored = written};
 }
 

@@ -10,11 +10,11 @@
 
 namespace tessera::attention {
 
-// Of one call. Two readings, because caches decide which is true:
+// The traffic of one call. Two readings, because caches decide which is true:
 //   read, written    device memory, if a kernel reads each input once and writes each output once: all that
 //                    is read again within a kernel comes from L2, nothing between kernels does
 //   loaded, stored   what the kernels ask for, be it in L1, L2 or device memory. What cuBLASLt
-//                    reads again within a product is not known here and not counted.
+//                    reads again within a GEMM is not known here and not counted.
 struct Traffic {
   double read = 0, written = 0;
   double loaded = 0, stored = 0;

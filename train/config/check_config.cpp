@@ -9,6 +9,7 @@
 namespace tessera {
 namespace {
 
+constexpr const char* kEvaluate = "set evaluation.every=250";
 constexpr int64_t kMostAttentionWidth = 4'000'000;  // H D: keeps the count of parameters within int64_t
 
 std::string nearest_multiples(int64_t value, int64_t unit) {
@@ -47,16 +48,16 @@ void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
   const bool rotary = model.positions == Positions::kRope;
-  sourced.require(rotary || !model.qk_norm, "model.qk_norm", "needs rotary positions, but", "model.positions",
+  sourced.require(rotary || !model.qk_norm, "model.qk_norm", "cannot be used with", "model.positions",
                   "set model.positions=rope");
   sourced.require(!rotary || model.position_extension == PositionExtension::kNone, "model.position_extension",
-                  "extends a learned table, but", "model.positions",
+                  "has no effect with", "model.positions",
                   "rotary positions need no extension: set model.context alone");
   const Config defaults;
   for_each_model_key(model, [&](std::string_view key, const auto&) {
     if (!key.starts_with("model.rope.")) return;
     const bool is_default = value_of(sourced.config, key) == value_of(defaults, key);
-    sourced.require(rotary || is_default, key, "is of rotary positions, but", "model.positions",
+    sourced.require(rotary || is_default, key, "has no effect with", "model.positions",
                     "set model.positions=rope");
   });
   const auto needs = [&](std::string_view key, std::initializer_list<RopeScaling> users) {
@@ -148,8 +149,8 @@ void check_recompute(const SourcedConfig& sourced) {
   const auto& train = config.train;
   const bool gated = config.model.mlp == Mlp::kSwiglu;
   sourced.require(gated || !train.recompute.recomputes(Recomputed::kActivation), "train.recompute",
-                  "names the activation of a gated MLP, but", "model.mlp",
-                  "mlp recomputes the hidden layer of any MLP");
+                  "names the activation of a gated MLP, and there is none with", "model.mlp",
+                  "mlp recomputes the hidden layer of any MLP: set train.recompute=mlp");
 }
 
 void check_freeze(const SourcedConfig& sourced) {
@@ -157,7 +158,7 @@ void check_freeze(const SourcedConfig& sourced) {
   const ModelConfig model = sourced.config.model.resolved();
   sourced.require(
       freeze.last_block() < model.layers, "train.freeze",
-      fmt::format("names block {}, and the last is {}, of", freeze.last_block(), model.layers - 1),
+      fmt::format("names block {}, and the last is block {} with", freeze.last_block(), model.layers - 1),
       "model.layers");
   sourced.require(!freeze.names(ParamPart::kHead) || !model.tied, "train.freeze",
                   "names the head, which is the token table with", "model.tied", "embeddings freezes both");
@@ -197,23 +198,23 @@ void check_fp8(const SourcedConfig& sourced) {
                   "adapters are trained in bf16: set train.gemm_dtype=bf16");
   sourced.require(!sourced.config.train.freeze, key, "is given together with", "train.freeze",
                   "all weights are trained in FP8: set train.gemm_dtype=bf16");
-  constexpr int64_t kUnit = 16;  // of the GPU's products in FP8
-  sourced.require(model.channels % kUnit == 0, key, "wants a multiple of 16 of", "model.channels",
+  constexpr int64_t kUnit = 16;  // of the GPU's GEMMs in FP8
+  sourced.require(model.channels % kUnit == 0, key, "needs a multiple of 16, unlike", "model.channels",
                   nearest_multiples(model.channels, kUnit));
-  sourced.require(model.mlp_width % kUnit == 0, key, "wants a multiple of 16 of", "model.mlp_width",
+  sourced.require(model.mlp_width % kUnit == 0, key, "needs a multiple of 16, unlike", "model.mlp_width",
                   nearest_multiples(model.mlp_width, kUnit));
   sourced.require(model.attention_width() % kUnit == 0 && model.qkv_heads() * model.head_dim % kUnit == 0,
-                  key, "wants a multiple of 16 of the outputs of q, k and v, which follow from",
-                  "model.head_dim", "16 or a multiple of it");
+                  key, "needs multiples of 16 as the widths of q, k and v, which follow from",
+                  "model.head_dim", "set model.head_dim=16, or a multiple of it");
   sourced.require(fp8.edges || fp8.head || model.layers > 2, key,
-                  "finds nothing to do: the first and the last block do not use FP8, of", "model.layers",
+                  "has no effect, as the first and the last block do not use FP8, with", "model.layers",
                   "set train.fp8.edges=true too");
 }
 
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
-                  "cuts documents that follow one another, but", "data.documents",
+                  "cuts documents that follow one another, and none do with", "data.documents",
                   "set data.shift=auto, or data.documents=join");
 }
 
@@ -231,8 +232,8 @@ void check_across(const SourcedConfig& sourced) {
   sourced.require(!by_epochs || !by_steps, "train.epochs", "is given together with", "train.steps",
                   "neither wins: set train.steps=auto to train by epochs, or train.epochs=none to train by "
                   "steps");
-  sourced.require(by_epochs || by_steps, "train.steps", "needs a number, or one for", "train.epochs",
-                  "such as --set train.epochs=3");
+  sourced.require(by_epochs || by_steps, "train.steps", "leaves the length of the run open with",
+                  "train.epochs", "set train.steps=1000, or train.epochs=3");
   check_heads(sourced);
   check_rope(sourced);
   check_family(sourced);
@@ -252,17 +253,17 @@ void check_across(const SourcedConfig& sourced) {
                     checkpoint.every > 0 ? nearest_multiples(checkpoint.keep_every, checkpoint.every)
                                          : "which writes one only at the end");
   if (checkpoint.keep_best)
-    sourced.require(sourced.config.evaluation.every > 0, "checkpoint.keep_best", "needs evaluations, but",
-                    "evaluation.every");
+    sourced.require(sourced.config.evaluation.every > 0, "checkpoint.keep_best",
+                    "needs evaluations, and there are none with", "evaluation.every", kEvaluate);
   const auto& evaluation = sourced.config.evaluation;
   sourced.require(evaluation.tasks.empty() || evaluation.every > 0, "evaluation.tasks",
-                  "needs evaluations, but", "evaluation.every");
+                  "needs evaluations, and there are none with", "evaluation.every", kEvaluate);
   const auto& patience = sourced.config.train.patience;
   sourced.require(patience == 0 || sourced.config.evaluation.every > 0, "train.patience",
-                  "needs evaluations, but", "evaluation.every");
+                  "needs evaluations, and there are none with", "evaluation.every", kEvaluate);
   sourced.require(patience == 0 || checkpoint.keep_best, "train.patience",
-                  "ends a run after its best step, but", "checkpoint.keep_best",
-                  "set checkpoint.keep_best=true, to have that step's weights");
+                  "ends a run after its best step, which is not kept with", "checkpoint.keep_best",
+                  "set checkpoint.keep_best=true");
 }
 
 }  // namespace tessera

@@ -8,7 +8,7 @@ namespace tessera {
 // Error: the first condition that does not hold, at the place of the key that was set last.
 void check_across(const SourcedConfig& sourced);
 
-// Of a run that does not resume. Error: train.init_from is "required", and nobody has named a folder.
+// For a run that does not resume. Error: train.init_from is "required", and nobody has named a folder.
 void check_init_from(const Config& config);
 
 }  // namespace tessera

@@ -53,7 +53,7 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
-// Of train.context_schedule
+// An entry of train.context_schedule
 struct ContextPhase {
   int64_t from_step = 0;  // steps done before it begins
   int64_t sequence_length = 0;
@@ -65,7 +65,7 @@ constexpr auto words_of(Documents) {  // of data.documents
   return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
 }
 
-// Of optimizer.warmup: steps, or a share of the run
+// The value of optimizer.warmup: steps, or a share of the run
 struct WarmUp {
   int64_t steps = 0;   // where `percent` is 0
   double percent = 0;  // of all steps, to the nearest step
@@ -91,7 +91,7 @@ struct Config {
     bool operator==(const Model&) const = default;
     ModelConfig resolved() const;  // without auto
 
-    // Of resolved() alone
+    // Only resolved() has them.
     int64_t parameters() const = delete;
     int64_t qkv_heads() const = delete;
     int64_t attention_width() const = delete;

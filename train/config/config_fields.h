@@ -134,7 +134,7 @@ void visit_train(Section& train, Visit& visit) {
         "Sequences in one forward and backward; auto: as many as fit and make a step faster");
   visit("train.precision", train.precision, OneOf<Precision>{},
         "The dtype of activations and GEMMs; auto: bf16 on a GPU, fp32 on the CPU");
-  visit("train.gemm_dtype", train.fp8.matmul, OneOf<Matmul>{},
+  visit("train.gemm_dtype", train.fp8.gemm_dtype, OneOf<GemmDtype>{},
         "The dtype of the operands of the linear layers' GEMMs; bf16: that of train.precision; fp8: rounded "
         "to 8 "
         "bits, for outputs and for gradients of inputs");

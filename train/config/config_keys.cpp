@@ -51,10 +51,10 @@ std::vector<std::string_view> all_sections() {
 }
 
 // Between a name that does not exist and a candidate
-size_t distance(std::string_view wanted, std::string_view candidate) {
-  const SplitKey a = split_key(wanted), b = split_key(candidate);
+size_t distance(std::string_view key, std::string_view candidate) {
+  const SplitKey a = split_key(key), b = split_key(candidate);
   // A right name in a wrong section is one mistake, however different the sections are called.
-  return std::min(edit_distance(wanted, candidate), edit_distance(a.leaf, b.leaf) + (a.section != b.section));
+  return std::min(edit_distance(key, candidate), edit_distance(a.leaf, b.leaf) + (a.section != b.section));
 }
 
 }  // namespace
@@ -111,15 +111,15 @@ std::string nested(std::string_view key) {
 }
 
 std::string unknown_key(std::string_view key) {
-  const SplitKey wanted = split_key(key);
+  const SplitKey asked = split_key(key);
   const auto distance_to = [&](std::string_view candidate) { return distance(key, candidate); };
-  std::vector<std::string_view> known = keys_in(is_section(wanted.section) ? wanted.section : "");
-  if (!is_section(wanted.section))
+  std::vector<std::string_view> known = keys_in(is_section(asked.section) ? asked.section : "");
+  if (!is_section(asked.section))
     for (const std::string_view section : all_sections()) known.push_back(section);
   std::vector<std::string_view> candidates = all_names();
   for (const std::string_view section : all_sections())
     if (takes_one_value(section)) candidates.push_back(section);
-  return unknown_word("key", key, nearest(candidates, wanted.leaf.size(), distance_to), known);
+  return unknown_word("key", key, nearest(candidates, asked.leaf.size(), distance_to), known);
 }
 
 std::string unknown_section(std::string_view name) {

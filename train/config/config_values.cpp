@@ -10,8 +10,8 @@
 namespace tessera {
 namespace {
 
-[[noreturn]] void refuse(const Written& value, const std::string& wants, const std::string& advice = "") {
-  fail("{}: {} wants {}, found {}{}", value.where, value.key, wants, value.describe(), advice);
+[[noreturn]] void refuse(const Written& value, const std::string& expected, const std::string& advice = "") {
+  fail("{}: {} must be {}, found {}{}", value.where, value.key, expected, value.describe(), advice);
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -52,7 +52,7 @@ std::string Written::describe() const {
   fail("a Written of unknown kind {}", static_cast<int>(kind));
 }
 
-std::string Whole::wants() const {
+std::string Whole::expected() const {
   const int64_t least = zero.empty() ? at_least : std::max<int64_t>(at_least, 1);
   const std::string number =
       fmt::format("{} of at least {}",
@@ -63,14 +63,14 @@ std::string Whole::wants() const {
 }
 
 int64_t Whole::read(const Written& value) const {
-  if (value.kind != Written::Kind::kPlain) refuse(value, wants());
+  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
   if (!zero.empty() && value.text == zero) return 0;
   if (!minus_one.empty() && value.text == minus_one) return -1;
   int64_t number = 0;
   const std::errc error = parse(value.text, number);
   const bool too_large = error == std::errc::result_out_of_range ? value.text[0] != '-' : number > at_most;
-  if (too_large) fail("{}: {} may be at most {}, found {}", value.where, value.key, at_most, value.text);
-  if (error != std::errc{} || number < at_least || number % multiple_of != 0) refuse(value, wants());
+  if (too_large) fail("{}: {} must be at most {}, found {}", value.where, value.key, at_most, value.text);
+  if (error != std::errc{} || number < at_least || number % multiple_of != 0) refuse(value, expected());
   return number;
 }
 
@@ -80,7 +80,7 @@ std::string Whole::write(int64_t value) const {
   return fmt::format("{}", value);
 }
 
-std::string Number::wants() const {
+std::string Number::expected() const {
   std::string out = zero.empty() ? "a number" : fmt::format("{} or a number", zero);
   if (at_least) out += fmt::format(" of at least {}", *at_least);
   if (above) out += fmt::format(" above {}", *above);
@@ -92,10 +92,11 @@ std::string Number::wants() const {
 double Number::read(const Written& value) const {
   double number = 0;
   if (value.kind == Written::Kind::kPlain && !zero.empty() && value.text == zero) return 0;
-  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{}) refuse(value, wants());
+  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{})
+    refuse(value, expected());
   if ((at_least && number < *at_least) || (above && number <= *above) || (at_most && number > *at_most) ||
       (below && number >= *below))
-    refuse(value, wants());
+    refuse(value, expected());
   return number;
 }
 
@@ -123,7 +124,7 @@ double Probability::read(const Written& value) const {
   double number = 0;
   if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{} || number < 0 ||
       number >= 1)
-    refuse(value, wants());
+    refuse(value, expected());
   try {
     dropout_threshold(number);
   } catch (const Error& error) {
@@ -157,8 +158,8 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
     const size_t plus = std::min(value.text.find('+', first), value.text.size());
     one.text = value.text.substr(first, plus - first);
     const size_t place = read_word(one, known);
-    check(place > 0, "{}: {} is \"none\" or words with a plus between them, found {}", value.where, value.key,
-          value.describe());
+    check(place > 0, "{}: {} must be \"none\" alone, or words with a plus between them, found {}",
+          value.where, value.key, value.describe());
     check(std::find(places.begin(), places.end(), place - 1) == places.end(),
           "{}: {} names {} twice, found {}", value.where, value.key, one.text, value.describe());
     places.push_back(place - 1);
@@ -187,7 +188,7 @@ std::optional<Freeze::Blocks> parse_blocks(std::string_view text) {
 
 }  // namespace
 
-std::string FrozenParts::wants() const {
+std::string FrozenParts::expected() const {
   constexpr auto parts = values_with_words<ParamPart>();
   return "none, or with a plus between them: " + join_words(names_of<ParamPart>(parts), ", ") +
          ", blocks:3 and blocks:0-5";
@@ -195,7 +196,7 @@ std::string FrozenParts::wants() const {
 
 Freeze FrozenParts::read(const Written& value) const {
   Freeze freeze;
-  if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted) refuse(value, wants());
+  if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted) refuse(value, expected());
   if (value.text == "none") return freeze;
   std::string seen = "+";
   for (size_t first = 0; first <= value.text.size();) {
@@ -206,19 +207,19 @@ Freeze FrozenParts::read(const Written& value) const {
     seen += word + "+";
     if (word.starts_with(kBlocksWord)) {
       const auto blocks = parse_blocks(std::string_view(word).substr(std::string_view(kBlocksWord).size()));
-      if (!blocks) refuse(value, wants());
+      if (!blocks) refuse(value, expected());
       freeze.add(*blocks);
     } else if (const auto part = from_word<ParamPart>(word)) {
       freeze.add(*part);
     } else {
-      refuse(value, wants());
+      refuse(value, expected());
     }
     first = plus + 1;
   }
   return freeze;
 }
 
-std::string Phases::wants() const {
+std::string Phases::expected() const {
   return "none, or sequence lengths by the steps done before them, such as {0: 1024, 800: 8192}";
 }
 
@@ -246,19 +247,20 @@ std::vector<ContextPhase> Phases::read(const Written& value) const {
   std::vector<std::pair<std::string, std::string>> entries;
   if (is_text) entries = pairs_in(value.text);
   for (const Written& entry : value.values) entries.emplace_back(entry.key, entry.text);
-  if (entries.empty()) refuse(value, wants());
+  if (entries.empty()) refuse(value, expected());
   for (const auto& [step, length] : entries) {
     ContextPhase phase;
     if (parse(step, phase.from_step) != std::errc{} || parse(length, phase.sequence_length) != std::errc{} ||
         phase.from_step < 0 || phase.sequence_length < 1)
-      fail("{}: {} wants {}; found {}: {}", value.where, value.key, wants(), in_quotes(step),
+      fail("{}: {} must be {}; found {}: {}", value.where, value.key, expected(), in_quotes(step),
            in_quotes(length));
     const bool is_first = phases.empty();
-    check(is_first ? phase.from_step == 0 : phase.from_step > phases.back().from_step,
-          "{}: {}: the first phase begins after 0 steps, and each other later than the one before; found a "
-          "phase after {}{}",
-          value.where, value.key, phase.from_step,
-          is_first ? "" : fmt::format(", which follows that after {}", phases.back().from_step));
+    check(
+        is_first ? phase.from_step == 0 : phase.from_step > phases.back().from_step,
+        "{}: {}: the first phase must begin after 0 steps, and each other later than the one before; found a "
+        "phase after {}{}",
+        value.where, value.key, phase.from_step,
+        is_first ? "" : fmt::format(", which follows that after {}", phases.back().from_step));
     check(is_first || phase.sequence_length != phases.back().sequence_length,
           "{}: {}: the phases after {} and {} steps have the same length, {}: write one of them", value.where,
           value.key, is_first ? 0 : phases.back().from_step, phase.from_step, phase.sequence_length);
@@ -275,21 +277,21 @@ std::string Phases::write(const std::vector<ContextPhase>& value) const {
   return text + "}";
 }
 
-std::string WarmUpLength::wants() const {
-  return Whole{}.wants() + ", or a share of the steps from 0% to 100%, such as 3%";
+std::string WarmUpLength::expected() const {
+  return Whole{}.expected() + ", or a share of the steps from 0% to 100%, such as 3%";
 }
 
 WarmUp WarmUpLength::read(const Written& value) const {
-  if (value.kind != Written::Kind::kPlain) refuse(value, wants());
+  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
   Written number = value;
   if (number.text.ends_with('%')) {
     number.text.pop_back();
     double percent = 0;
-    if (parse(number.text, percent) != std::errc{} || percent < 0 || percent > 100) refuse(value, wants());
+    if (parse(number.text, percent) != std::errc{} || percent < 0 || percent > 100) refuse(value, expected());
     return {.percent = percent};
   }
   int64_t steps = 0;
-  if (parse(number.text, steps) == std::errc::invalid_argument || steps < 0) refuse(value, wants());
+  if (parse(number.text, steps) == std::errc::invalid_argument || steps < 0) refuse(value, expected());
   return {.steps = Whole{}.read(number)};
 }
 
@@ -299,7 +301,7 @@ std::string WarmUpLength::write(const WarmUp& value) const {
 
 std::string Text::read(const Written& value) const {
   if (value.kind == Written::Kind::kList || value.kind == Written::Kind::kMap)
-    fail("{}: {} wants text, found {}; put double quotes around the text", value.where, value.key,
+    fail("{}: {} must be text, found {}; put double quotes around the text", value.where, value.key,
          value.describe());
   if (value.kind == Written::Kind::kNothing) refuse(value, "text, or \"\" for none");
   if (utf8_prefix(value.text) != value.text.size()) refuse(value, "UTF-8");
@@ -312,11 +314,11 @@ std::vector<std::string> Paths::read(const Written& value) const {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
   if (is_text && (value.text == "none" || value.text.empty())) return {};
   if (is_text) return {Text().read(value)};
-  if (value.kind != Written::Kind::kList) refuse(value, wants());
+  if (value.kind != Written::Kind::kList) refuse(value, expected());
   std::vector<std::string> paths;
   for (const Written& one : value.values) {
     const std::string path = Text().read(one);
-    if (path.empty()) refuse(value, wants(), ", with an empty path");
+    if (path.empty()) refuse(value, expected(), ", with an empty path");
     check(std::ranges::find(paths, path) == paths.end(), "{}: {} names {} twice", one.where, value.key,
           in_quotes(path));
     paths.push_back(path);
@@ -342,11 +344,11 @@ std::string text_of(const std::vector<DataSource>& sources) {
 std::vector<DataSource> Sources::read(const Written& value) const {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
   if (is_text && !value.text.empty()) return {{.path = Text().read(value)}};
-  if (value.kind != Written::Kind::kMap || value.values.empty()) refuse(value, wants());
+  if (value.kind != Written::Kind::kMap || value.values.empty()) refuse(value, expected());
   std::vector<DataSource> sources;
   for (Written weight : value.values) {
     const std::string path = weight.key;
-    if (path.empty()) refuse(value, wants(), ", with an empty path");
+    if (path.empty()) refuse(value, expected(), ", with an empty path");
     for (const DataSource& other : sources)
       check(other.path != path, "{}: {} names {} twice", weight.where, value.key, in_quotes(path));
     weight.key = fmt::format("{}, the weight of {},", value.key, in_quotes(path));
@@ -367,7 +369,7 @@ std::string Sources::write(const std::vector<DataSource>& value) const {
 
 bool Flag::read(const Written& value) const {
   if (value.kind != Written::Kind::kPlain || (value.text != "true" && value.text != "false"))
-    refuse(value, wants());
+    refuse(value, expected());
   return value.text == "true";
 }
 

@@ -1,5 +1,5 @@
-// The kinds of values in a configuration. Each has wants(), which completes the sentence "this key wants
-// ..."; read(), with an Error for a value that it does not accept; and write(), the value in YAML.
+// The kinds of values in a configuration. Each has expected(), which completes the sentence "this key must
+// be ..."; read(), with an Error for a value that it does not accept; and write(), the value in YAML.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct Whole {
   std::string_view zero = {};       // the word for 0, if any; other numbers then begin at 1
   std::string_view minus_one = {};  // the word for -1, if any
 
-  std::string wants() const;
+  std::string expected() const;
   int64_t read(const Written& value) const;
   std::string write(int64_t value) const;
 };
@@ -48,7 +48,7 @@ struct Number {  // finite
   std::optional<double> at_least = {}, above = {}, at_most = {}, below = {};
   std::string_view zero = {};  // the word for 0, if any; 0 itself then is out of bounds
 
-  std::string wants() const;
+  std::string expected() const;
   double read(const Written& value) const;
   std::string write(double value) const;
   std::string write(float value) const;
@@ -56,7 +56,7 @@ struct Number {  // finite
 
 // A probability that dropout_threshold() takes
 struct Probability {
-  std::string wants() const { return "a number of at least 0 and below 1"; }
+  std::string expected() const { return "a number of at least 0 and below 1"; }
   double read(const Written& value) const;
   std::string write(double value) const;
 };
@@ -72,7 +72,7 @@ struct OneOf {
     constexpr auto values = values_with_words<E>();
     return {values.begin(), values.end()};
   }
-  std::string wants() const { return join_words(names_of<E>(values)); }
+  std::string expected() const { return join_words(names_of<E>(values)); }
   E read(const Written& value) const { return values[read_word(value, names_of<E>(values))]; }
   std::string write(E value) const { return name_of(value); }
 };
@@ -84,7 +84,9 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
 // A set of words: a class with add(E) and text_of(set)
 template <class Set, HasWords E>
 struct SetOf {
-  std::string wants() const { return "none, or with a plus between them: " + join_words(names(), " and "); }
+  std::string expected() const {
+    return "none, or with a plus between them: " + join_words(names(), " and ");
+  }
   Set read(const Written& value) const {
     Set set;
     for (const size_t place : read_words(value, names())) set.add(values_with_words<E>()[place]);
@@ -101,47 +103,47 @@ struct SetOf {
 
 // "none", or parts and blocks with a plus between them: "embeddings+blocks:0-5"
 struct FrozenParts {
-  std::string wants() const;
+  std::string expected() const;
   Freeze read(const Written& value) const;
   std::string write(const Freeze& value) const { return text_of(value); }
 };
 
 // none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
 struct Phases {
-  std::string wants() const;
+  std::string expected() const;
   std::vector<ContextPhase> read(const Written& value) const;
   std::string write(const std::vector<ContextPhase>& value) const;
 };
 
 // A whole number of steps, or a share of the run: 3%
 struct WarmUpLength {
-  std::string wants() const;
+  std::string expected() const;
   WarmUp read(const Written& value) const;
   std::string write(const WarmUp& value) const;
 };
 
 struct Text {
-  std::string wants() const { return "text"; }
+  std::string expected() const { return "text"; }
   std::string read(const Written& value) const;
   std::string write(const std::string& value) const;  // always in double quotes
 };
 
 // none, a path, or a list of paths
 struct Paths {
-  std::string wants() const { return "none, a path, or a list of paths: [a, b]"; }
+  std::string expected() const { return "none, a path, or a list of paths: [a, b]"; }
   std::vector<std::string> read(const Written& value) const;
   std::string write(const std::vector<std::string>& value) const;
 };
 
 // A path, or a map from paths to weights
 struct Sources {
-  std::string wants() const { return "a path, or several with weights: {a: 0.7, b: 0.3}"; }
+  std::string expected() const { return "a path, or several with weights: {a: 0.7, b: 0.3}"; }
   std::vector<DataSource> read(const Written& value) const;
   std::string write(const std::vector<DataSource>& value) const;
 };
 
 struct Flag {
-  std::string wants() const { return "true or false"; }
+  std::string expected() const { return "true or false"; }
   bool read(const Written& value) const;
   std::string write(bool value) const { return value ? "true" : "false"; }
 };

@@ -72,7 +72,11 @@ class Guard final : public YAML::EventHandler {
   [[noreturn]] void refuse_more(const YAML::Mark& mark) const {
     const size_t at = static_cast<size_t>(std::max(mark.pos, 0));
     const bool marked = at < text_.size() && text_.compare(at, 3, "---") == 0;
-    if (marked) fail("{}: a second YAML document begins here; one is wanted", source_.at(mark));
+    if (marked)
+      fail(
+          "{}: a second YAML document begins here: a configuration must be one document. Remove this line "
+          "and what follows",
+          source_.at(mark));
     fail("{}: not YAML: the value has ended before this{}", source_.at(mark), kQuotesHelp);
   }
 

@@ -65,7 +65,7 @@ class Reader {
   std::map<std::string, std::string, std::less<>> names_;  // of the keys that were set, as they were written
 };
 
-// Of a key, which may have its earlier name: two names of one key are refused, as neither wins.
+// A key may have its earlier name: two names of one key are refused, as neither wins.
 void Reader::set_key(const Written& value, Origin origin) {
   Written named = value;
   named.key = present_name(value.key);
@@ -87,7 +87,7 @@ void Reader::set_key(const Written& value, Origin origin) {
   sourced_.set(named, origin);
 }
 
-// Of a key, or of all keys of a section that takes one value
+// Sets a key, or all keys of a section that takes one value.
 void Reader::set(const Written& value, Origin origin) {
   if (is_key(value.key)) return set_key(value, origin);
   for (const std::string_view key : keys_in(value.key)) {
@@ -246,14 +246,14 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {
       return take(key);
     }
-    const std::string ours = value_of(asked, key), wanted = value_of(theirs_resolved, key);
+    const std::string ours = value_of(asked, key), given = value_of(theirs_resolved, key);
     const bool extended =
         asked.model.position_extension != PositionExtension::kNone && context > found.model.context;
-    if (ours == wanted || (is_context && (rotary || extended))) return;
+    if (ours == given || (is_context && (rotary || extended))) return;
     const bool is_of_family = !found.fields.contains(key);
     contradiction.add(place, key, ours,
-                      is_of_family ? fmt::format("model_type {} has {}", in_quotes(found.family), wanted)
-                                   : fmt::format("{} is {}", field, wanted));
+                      is_of_family ? fmt::format("model_type {} has {}", in_quotes(found.family), given)
+                                   : fmt::format("{} is {}", field, given));
   });
   for_each_dropout_key(found.model.dropout, [&](const char* key, const auto&) {
     if (sourced_.place(key).origin == Origin::kDefault && found.fields.contains(key)) take(key);

@@ -36,7 +36,7 @@ std::string print_config(const Config& config) {
     open = section;
     const auto depth = section.empty() ? 0 : 1 + std::count(section.begin(), section.end(), '.');
     const std::string indent(static_cast<size_t>(2 * depth), ' ');
-    out += fmt::format("{0}# {1} ({2})\n{0}{3}: {4}\n", indent, documentation, kind.wants(), leaf,
+    out += fmt::format("{0}# {1} ({2})\n{0}{3}: {4}\n", indent, documentation, kind.expected(), leaf,
                        kind.write(member));
   });
   return out;

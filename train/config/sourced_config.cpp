@@ -5,10 +5,10 @@
 
 namespace tessera {
 
-std::string value_of(const Config& config, std::string_view wanted) {
+std::string value_of(const Config& config, std::string_view name) {
   std::string out;
   for_each_field(config, [&](std::string_view key, const auto& member, const auto& kind, std::string_view) {
-    if (key == wanted) out = kind.write(member);
+    if (key == name) out = kind.write(member);
   });
   return out;
 }

@@ -39,7 +39,7 @@ constexpr int64_t kRowsCuda = 32768, kRowsCpu = 1024;
 // The sequences to evaluate, and what they come from
 class EvaluatedData {
  public:
-  // Of the model's run
+  // The data of the model's run
   EvaluatedData(const EvaluatedModel& model, Config config, int64_t most) {
     check(model.state.has_value(),
           "{} does not say which data it was trained on: only a checkpoint of ./train does. Name data with "
@@ -55,7 +55,7 @@ class EvaluatedData {
                         run_->validation_stream() ? run_->validation_stream()->describe()
                                                   : "the end of " + text_of(config.data.train));
   }
-  // Of a path: all of it
+  // All of the data at a path
   EvaluatedData(const std::string& path, const EvaluatedModel& model, const Config& config,
                 const Tokenizer* tokenizer, int64_t most) {
     stream_.emplace(open_data(path, config.model.vocab_size, tokenizer));

@@ -22,7 +22,9 @@ struct Command {
 
 void add_options(Options& app, Command& c) {
   EvaluateOptions& o = c.options;
-  app.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
+  app.add("model,--model", o.model, std::string("The model: ") + kModelSources)
+      .type_name("FOLDER")
+      .required();
   app.add("--data", o.data,
           "What to measure the loss on: a text file, a shard, a folder of shards or a pattern, as "
           "data.train; run: the validation data of the model's run, the default without --task")

@@ -116,14 +116,14 @@ void Export::write(const WeightsLayout& layout, Writer& writer) {
 void compare_tensor(const FileTensor& tensor, std::span<const float> values,
                     std::span<const std::byte> found) {
   size_t at = 0;
-  encode(tensor.format, values, tensor.name, [&](std::span<const std::byte> wanted) {
-    check(at + wanted.size() <= found.size() &&
-              std::memcmp(found.data() + at, wanted.data(), wanted.size()) == 0,
+  encode(tensor.format, values, tensor.name, [&](std::span<const std::byte> expected) {
+    check(at + expected.size() <= found.size() &&
+              std::memcmp(found.data() + at, expected.data(), expected.size()) == 0,
           "the tensor {} was read back with other values than were written, near byte {} of it: the disk or "
           "the "
           "memory is faulty. Nothing was kept; export to another disk",
           tensor.name, at);
-    at += wanted.size();
+    at += expected.size();
   });
   check(at == found.size(), "the tensor {} was read back with {} bytes instead of {}", tensor.name,
         found.size(), at);
@@ -257,14 +257,14 @@ void Export::write_llm_c() {
 // The adapter of a checkpoint is in PEFT's format: its files are copied.
 void Export::write_peft() {
   const std::string name = source_.folder.string();
-  const FileChecksums wanted = written_checksums(source_.folder);
+  const FileChecksums expected = written_checksums(source_.folder);
   const std::string adapter = std::string(kAdapterFolder) + "/";
-  check(wanted.contains(adapter + kAdapterFile) && wanted.contains(adapter + kAdapterConfigFile),
+  check(expected.contains(adapter + kAdapterFile) && expected.contains(adapter + kAdapterConfigFile),
         "{} has no adapter: only the checkpoints of a run with train.lora have one. --format hf exports the "
         "model",
         name);
   check_apart(source_.folder, options_.output);
-  check_space(options_.output, wanted.at(adapter + kAdapterFile).bytes);
+  check_space(options_.output, expected.at(adapter + kAdapterFile).bytes);
   PendingFolder folder(options_.output, options_.force, kExportedAdapter);
   notice_others(folder);
   tell_notices();
@@ -275,7 +275,7 @@ void Export::write_peft() {
     const std::span<const std::byte> bytes = from.bytes();
     files[file] =
         write_file(folder.path() / file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    check(files[file] == wanted.at(adapter + file), "{} is damaged: its checksum is not that of {}",
+    check(files[file] == expected.at(adapter + file), "{} is damaged: its checksum is not that of {}",
           from.path().string(), (source_.folder / kChecksumsFile).string());
   }
   for (const FileVerdict& verdict : verify_files(folder.path(), files))

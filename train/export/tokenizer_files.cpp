@@ -39,7 +39,7 @@ void add_special_tokens(const ExportSource& source, ordered_json& object) {
       object[name] = token;
 }
 
-// Of a file that is copied: with a damaged one no program could load the export.
+// Checks a file that is copied: with a damaged one no program could load the export.
 void check_is_json(const std::string& name, const std::string& bytes, const ExportSource& source) {
   if (name.ends_with(".json"))
     parse_json(bytes, (source.folder / name).string(), {.bytes = bytes.size(), .repeated_keys = true});

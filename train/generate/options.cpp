@@ -13,7 +13,9 @@ Option add_many(Options& app, const char* name, std::vector<std::string>& values
 }
 
 void add_prompt_options(Options& app, GenerateOptions& o) {
-  app.add("model,--model", o.model, kModelSources).type_name("FOLDER").required();
+  app.add("model,--model", o.model, std::string("The model: ") + kModelSources)
+      .type_name("FOLDER")
+      .required();
   add_many(app, "--prompt", o.prompts.texts,
            "The text to continue; may be given many times. -: all of standard input");
   app.add("--prompts", o.prompts.file,
@@ -123,16 +125,16 @@ void add_generate_options(Options& app, GenerateOptions& options) {
 
 void check_options(const GenerateOptions& o) {
   const SamplingRule& rule = o.sampling;
-  const auto wants = [](bool holds, const char* option, const char* wanted, auto found) {
-    check(holds, "{} wants {}, found {}", option, wanted, found);
+  const auto expect = [](bool holds, const char* option, const char* expected, auto found) {
+    check(holds, "{} must be {}, found {}", option, expected, found);
   };
-  wants(rule.temperature >= 0, "--temperature", "a number of at least 0", rule.temperature);
-  wants(rule.top_k >= 0, "--top-k", "a number of at least 0", rule.top_k);
-  wants(rule.top_p > 0 && rule.top_p <= 1, "--top-p", "a number above 0 and at most 1", rule.top_p);
-  wants(rule.min_p >= 0 && rule.min_p <= 1, "--min-p", "a number from 0 to 1", rule.min_p);
-  wants(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
-        "a number above 0", rule.repetition_penalty);
-  for (const std::string& stop : o.stops) wants(!stop.empty(), "--stop", "a text", "an empty one");
+  expect(rule.temperature >= 0, "--temperature", "a number of at least 0", rule.temperature);
+  expect(rule.top_k >= 0, "--top-k", "a number of at least 0", rule.top_k);
+  expect(rule.top_p > 0 && rule.top_p <= 1, "--top-p", "a number above 0 and at most 1", rule.top_p);
+  expect(rule.min_p >= 0 && rule.min_p <= 1, "--min-p", "a number from 0 to 1", rule.min_p);
+  expect(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
+         "a number above 0", rule.repetition_penalty);
+  for (const std::string& stop : o.stops) expect(!stop.empty(), "--stop", "a text that is not empty", "\"\"");
   check_plan_options(o.device_memory, o.arch);
   check(!o.plan || !o.json, "--plan prints the memory, and --json samples: remove one of them");
   check(!o.json || o.has_prompts(),

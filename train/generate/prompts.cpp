@@ -60,7 +60,8 @@ std::vector<Prompt> read_prompts(const PromptSources& sources) {
   const size_t before = prompts.size();
   add_file(prompts, sources.file, sources.format);
   check(prompts.size() > before,
-        "--prompts {} has no prompt: wanted a text a line, or JSON lines with \"prompt\"", sources.file);
+        "--prompts {} has no prompt: it must have a text a line, or JSON lines with \"prompt\"",
+        sources.file);
   return prompts;
 }
 

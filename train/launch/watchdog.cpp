@@ -164,8 +164,8 @@ void Watchdog::finish() {
 
 void Watchdog::run() {
   while (true) {
-    std::vector<pollfd> wanted = events();
-    ::poll(wanted.data(), wanted.size(), static_cast<int>(1000 * heartbeat_interval_));
+    std::vector<pollfd> watched = events();
+    ::poll(watched.data(), watched.size(), static_cast<int>(1000 * heartbeat_interval_));
     eventfd_t wakes;
     eventfd_read(wake_.get(), &wakes);
     {

@@ -133,7 +133,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"micro_steps", s.micro_steps},
             {"sequence_length", s.sequence_length},
             {"precision", name_of(s.dtype)},
-            {"matmul", name_of(s.fp8.matmul)},
+            {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
             {"attention", name_of(s.attention)},
             {"peak_bytes", plan.peak()},
             {"peak_stage", plan.memory.peak_stage},

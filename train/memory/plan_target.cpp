@@ -28,9 +28,10 @@ int64_t parse_device_memory(const std::string& size) {
 
 void check_plan_options(const std::string& device_memory, int arch) {
   if (!device_memory.empty()) parse_device_memory(device_memory);
-  check(arch == 0 || (kOldestArch <= arch && arch <= kNewestArch),
-        "--arch {}: wanted the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90",
-        arch, kOldestArch);
+  check(
+      arch == 0 || (kOldestArch <= arch && arch <= kNewestArch),
+      "--arch must be the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90, found {}",
+      kOldestArch, arch);
 }
 
 PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std::string& device_memory,

@@ -28,7 +28,7 @@ class SingleRank final : public Communicator {
 std::unique_ptr<Communicator> make_communicator(Backend& backend, const Ranks& ranks) {
   if (ranks.size == 1) return std::make_unique<SingleRank>(backend);
   check(ranks.exchange && ranks.time_limit_seconds > 0,
-        "communicator: {} ranks want an exchange and a time limit above 0, found a limit of {} s", ranks.size,
+        "communicator: {} ranks need an exchange and a time limit above 0, found a limit of {} s", ranks.size,
         ranks.time_limit_seconds);
   if (backend.device() == Device::kCuda) return make_nccl_communicator(backend, ranks);
   return make_gloo_communicator(ranks);

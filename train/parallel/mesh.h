@@ -19,8 +19,8 @@ class Mesh {
   Mesh(Backend& backend, const MeshShape& shape, const Ranks& world);
 
   const MeshShape& shape() const { return shape_; }
-  // Of the ranks of shape().members(axis, this rank). An axis of one rank copies, and waits for nobody. Axes
-  // with the same ranks are one communicator.
+  // The communicator of shape().members(axis, this rank). An axis of one rank copies, and waits for nobody.
+  // Axes with the same ranks are one communicator.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   // As Communicator::failure(), of any of them
   std::string failure() const;

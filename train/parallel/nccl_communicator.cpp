@@ -57,7 +57,7 @@ ncclDataType_t type_of(const Tensor& tensor) {
     case DType::kE5M2:
       break;
   }
-  fail("a collective wants fp32 or bf16, found {}", tensor.to_string());
+  fail("the dtype of a collective must be fp32 or bf16, found {}", tensor.to_string());
 }
 
 class NcclCommunicator final : public Communicator {

@@ -46,8 +46,8 @@ std::string load(NcclLibrary& library) {
   int version = 0;
   if (missing.empty() && library.get_version(&version) == ncclSuccess && version >= kOldestVersion) return "";
   return fmt::format(
-      "NCCL is too old: found version {}{}, wanted 2.18 or later. Install a newer package libnccl2", version,
-      missing.empty() ? "" : " without " + missing);
+      "NCCL is too old: found version {}{}, it must be 2.18 or later. Install a newer package libnccl2",
+      version, missing.empty() ? "" : " without " + missing);
 }
 
 const Loaded& loaded() {

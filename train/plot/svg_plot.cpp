@@ -192,8 +192,8 @@ class PanelDrawing {
 }  // namespace
 
 SvgPlot::Line& SvgPlot::line(const std::string& panel, const std::string& name) {
-  const auto named = [](auto& list, const std::string& wanted, auto field) {
-    return std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.*field == wanted; });
+  const auto named = [](auto& list, const std::string& name, auto field) {
+    return std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.*field == name; });
   };
   auto found = named(panels, panel, &Panel::title);
   if (found == panels.end()) found = panels.insert(panels.end(), Panel{.title = panel, .lines = {}});

@@ -162,7 +162,8 @@ function describe_run(run) {
   if (facts.device) said.push(facts.ranks > 1 ? `${facts.ranks} × ${facts.device}` : facts.device);
   if (facts.precision) said.push(facts.precision);
   if (facts.attention) said.push(`${facts.attention} attention`);
-  if (facts.products) said.push(`matrix products: ${facts.products}`);
+  const gemms = facts.gemms ?? facts.products; // products: in runs of older versions
+  if (gemms) said.push(`GEMMs: ${gemms}`);
   if (known(facts.tokens_per_step)) said.push(`${group(facts.tokens_per_step)} tokens a step`);
   if (known(facts.sequence_length)) said.push(`sequences of ${group(facts.sequence_length)}`);
   if (facts.dataset) said.push(`data: ${facts.dataset}`);

@@ -56,11 +56,11 @@ class RunRecord {
   const RunPlace& last() const { return last_; }
   const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
   const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
-  // Of each task of evaluation.tasks, by its name: the accuracy, one curve
+  // The accuracy of each task of evaluation.tasks, by its name: one curve
   const std::map<std::string, ThinnedCurves>& tasks() const { return tasks_; }
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
-  // Of the first evaluation of each sequence length, and of the newest
+  // Those of the first evaluation of each sequence length, and of the newest
   const std::vector<Positions>& positions() const { return positions_; }
   const std::vector<Event>& events() const { return events_; }
   const std::deque<Sample>& samples() const { return samples_; }

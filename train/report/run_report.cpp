@@ -22,7 +22,7 @@ double now_seconds() {  // since 1970
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Of a line's "time", "2026-01-31T23:59:59.123Z"; now, if it has none.
+// The seconds of a line's "time", "2026-01-31T23:59:59.123Z"; now, if it has none.
 double wall_time(const Json& line) {
   const auto time = line.find("time");
   if (time == line.end() || !time->is_string()) return now_seconds();

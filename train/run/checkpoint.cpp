@@ -169,12 +169,12 @@ int64_t bytes_of_checkpoint(TrainState& state, DType dtype) {
 std::string advice_on_space(const fs::path& folder, TrainState& state, DType dtype) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
-  const int64_t wanted = bytes_of_checkpoint(state, dtype);
-  if (error || space.available >= static_cast<uintmax_t>(wanted)) return "";
+  const int64_t needed = bytes_of_checkpoint(state, dtype);
+  if (error || space.available >= static_cast<uintmax_t>(needed)) return "";
   return fmt::format(
       " A checkpoint takes {}, and {} are free: free some space, or keep fewer checkpoints with --set "
       "checkpoint.keep=N.",
-      format_bytes(wanted), format_bytes(static_cast<int64_t>(space.available)));
+      format_bytes(needed), format_bytes(static_cast<int64_t>(space.available)));
 }
 
 void write_files(const fs::path& pending, TrainState& state, const RunState& run,
@@ -199,7 +199,7 @@ void write_files(const fs::path& pending, TrainState& state, const RunState& run
   write_file(pending / kChecksumsFile, checksums_text(files));
 }
 
-// Of one without checksums
+// The verdict on a file without a checksum
 FileVerdict look_at_file(const fs::path& path) {
   FileVerdict verdict{.path = path, .fault = "", .has_checksum = false};
   try {

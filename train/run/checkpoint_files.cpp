@@ -58,7 +58,7 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
   }
   const nlohmann::json json = read_json(path);
   const std::string format = text_value(json, "format", path.string());
-  check(format == kChecksumsFormat, "{} has the format {}, wanted \"{}\"", path.string(),
+  check(format == kChecksumsFormat, "{} has the format {}, expected \"{}\"", path.string(),
         brief(json["format"]), kChecksumsFormat);
   check(json.contains("files"), "{} lacks \"files\"", path.string());
   FileChecksums files = read_checksums(json["files"], path.string());

@@ -10,12 +10,12 @@ namespace tessera {
 int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState& now) {
   constexpr int64_t kMostSteps = 1'000'000'000;  // as train.steps
   const int64_t in_step = config.sequences_per_step();
-  const double wanted = std::max(1.0, std::round(config.train.epochs * static_cast<double>(per_epoch)));
-  check(wanted / static_cast<double>(in_step) <= static_cast<double>(kMostSteps - now.step),
+  const double in_all = std::max(1.0, std::round(config.train.epochs * static_cast<double>(per_epoch)));
+  check(in_all / static_cast<double>(in_step) <= static_cast<double>(kMostSteps - now.step),
         "train.epochs={} are {:.3g} sequences, in steps of {}: more than {} steps. Set fewer epochs, or a "
         "larger train.tokens_per_step",
-        config.train.epochs, wanted, in_step, kMostSteps);
-  const int64_t left = std::max<int64_t>(static_cast<int64_t>(wanted) - now.data_position, 0);
+        config.train.epochs, in_all, in_step, kMostSteps);
+  const int64_t left = std::max<int64_t>(static_cast<int64_t>(in_all) - now.data_position, 0);
   return now.step + (left + in_step - 1) / in_step;
 }
 

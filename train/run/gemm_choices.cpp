@@ -32,6 +32,8 @@ fs::path cache_folder() {
   return home && *home ? fs::path(home) / ".cache/tessera" : fs::path();
 }
 
+constexpr const char *kGemmsFile = "gemms.jsonl", *kOldGemmsFile = "products.jsonl";
+
 GemmTable read_table(const fs::path& path) {
   try {
     return read_gemm_table(path);
@@ -45,8 +47,8 @@ GemmTable read_table(const fs::path& path) {
 GemmTable read_table_for(const GemmPlatform& platform, const fs::path& path) {
   if (path.empty() || !fs::exists(path)) return {.platform = platform, .choices = {}};
   GemmTable table = read_table(path);
-  check(table.platform == platform, "{}:1: wants algorithms for {}, found those for {}", path.string(),
-        text_of(platform), text_of(table.platform));
+  check(table.platform == platform, "{}:1: found algorithms for {}, expected those for {}", path.string(),
+        text_of(table.platform), text_of(platform));
   return table;
 }
 
@@ -61,7 +63,7 @@ GemmTable read_run_table(const GemmPlatform& platform, const fs::path& path,
   return {.platform = platform, .choices = {}};
 }
 
-// While it lives, other processes that want the lock of this file wait.
+// While it lives, other processes that take the lock of this file wait.
 Descriptor lock(const fs::path& path) {
   Descriptor file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
   check(file.is_open() && ::flock(file.get(), LOCK_EX) == 0, "{} cannot be locked: {}", path.string(),
@@ -83,13 +85,23 @@ GemmTable keep_first(const fs::path& path, const GemmTable& timed) {
 
 }  // namespace
 
+fs::path gemms_file(const fs::path& run) {
+  return !fs::exists(run / kGemmsFile) && fs::exists(run / kOldGemmsFile) ? run / kOldGemmsFile
+                                                                          : run / kGemmsFile;
+}
+
+void write_gemms_file(const fs::path& run, const GemmTable& table) {
+  write_file(run / kGemmsFile, text_of(table));
+  fs::remove(run / kOldGemmsFile);
+}
+
 GemmTablePlaces table_places(const GemmPlatform& platform, const fs::path& run) {
   GemmTablePlaces places{.run = run, .shipped = {}, .cache = cache_folder()};
   const std::string name = table_file_name(platform);
   if (!places.cache.empty()) places.cache /= name;
   for (const fs::path& folder : shipped_config_folders())
-    if (places.shipped.empty() && fs::exists(folder / "products" / name))
-      places.shipped = folder / "products" / name;
+    if (places.shipped.empty() && fs::exists(folder / "gemms" / name))
+      places.shipped = folder / "gemms" / name;
   return places;
 }
 
@@ -112,10 +124,10 @@ GemmChoices choose_gemms(const GemmChooser& chooser, const std::vector<GemmKey>&
         choices.table.choices.insert(*found), ++used;
       } else if (found->second.algorithm.id == GemmAlgorithm::kOwn) {
         if (path == places.run)
-          choices.notices.push_back(fmt::format(
-              "{}: this run has used our own product for {}, but train.gemm_backend or this build "
-              "leaves it out; another is chosen, and the bits of this run may differ",
-              path.string(), describe(key)));
+          choices.notices.push_back(
+              fmt::format("{}: this run has used our own GEMM for {}, but train.gemm_backend or this build "
+                          "leaves it out; another is chosen, and the bits of this run may differ",
+                          path.string(), describe(key)));
       } else {
         choices.notices.push_back(
             fmt::format("{}: cuBLASLt does not support algorithm {} for {}; another is "
@@ -144,8 +156,7 @@ GemmChoices choose_gemms(const GemmChooser& chooser, const std::vector<GemmKey>&
         kept = " and kept in " + places.cache.string();
       }
     } catch (const std::exception& error) {
-      choices.notices.push_back(
-          fmt::format("{}: the next run times its matrix products again", error.what()));
+      choices.notices.push_back(fmt::format("{}: the next run times its GEMMs again", error.what()));
     }
     parts.push_back(fmt::format("{} timed in {:.1f} s{}", timed.choices.size(), seconds_since(start), kept));
     choices.table.choices.merge(timed.choices);
@@ -177,10 +188,10 @@ GemmChoices use_chosen_gemms(Backend& be, const Config& config, const std::vecto
   }
   library->take_from(source);
   if (config.train.tune == Tune::kOff) return {.table = {}, .summary = "not timed", .notices = {}};
-  ranks.enter_phase("choosing the algorithms of matrix products", Timeout::kNone);
+  ranks.enter_phase("choosing the algorithms of GEMMs", Timeout::kNone);
   const GemmPlatform platform = library->platform();
   ranks.check_same(text_of(platform),
-                   "device and cuBLASLt: all ranks use the same algorithms for matrix products. For ranks on "
+                   "device and cuBLASLt: all ranks use the same algorithms for GEMMs. For ranks on "
                    "different devices, --set train.tune=off");
   GemmChoices choices;
   if (ranks.is_rank_0()) {
@@ -191,15 +202,14 @@ GemmChoices use_chosen_gemms(Backend& be, const Config& config, const std::vecto
     GemmTablePlaces places = table_places(platform, run);
     if (source != GemmSource::kAuto) places.cache.clear();  // it is a choice among all
     if (source == GemmSource::kTessera) places.shipped.clear();
-    choices =
-        choose_gemms({.library = *library,
-                      .places = places,
-                      .time = [&](const GemmKey& key) { return time_on(be, key); },
-                      .progress =
-                          [&](int64_t done, int64_t total) {
-                            line.show({{fmt::format("timing matrix products: {} of {}", done, total), 1}});
-                          }},
-                     keys);
+    choices = choose_gemms({.library = *library,
+                            .places = places,
+                            .time = [&](const GemmKey& key) { return time_on(be, key); },
+                            .progress =
+                                [&](int64_t done, int64_t total) {
+                                  line.show({{fmt::format("timing GEMMs: {} of {}", done, total), 1}});
+                                }},
+                           keys);
     line.clear();
   }
   choices.table =

@@ -22,9 +22,9 @@ constexpr const char *kGenerationFile = "generation_config.json",  // of transfo
 
 ModelFolder find_model_folder(const std::string& name) {
   std::error_code error;
-  check(fs::exists(name, error), "there is no folder {}. Wanted: {}{}", name, kModelSources,
+  check(fs::exists(name, error), "there is no folder {}. Name {}{}", name, kModelSources,
         hub_advice(name, HubFiles::kModel));
-  check(fs::is_directory(name, error), "{} is a file, wanted a folder: {}", name, kModelSources);
+  check(fs::is_directory(name, error), "{} is a file. Name {}", name, kModelSources);
   const fs::path normal = fs::path(name).lexically_normal();
   const fs::path folder =
       normal.has_filename() ? normal : normal.parent_path();  // without a slash at its end

@@ -15,7 +15,7 @@ namespace tessera {
 
 // What find_model_folder() takes, for the help of programs
 inline constexpr const char* kModelSources =
-    "A checkpoint, the folder of a run (its newest checkpoint), or a folder that transformers wrote";
+    "a checkpoint, the folder of a run (its newest checkpoint), or a folder that transformers wrote";
 
 struct ModelFolder {
   std::filesystem::path path;  // with the model

@@ -63,7 +63,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (ranks.is_rank_0()) {
     add_notices(run_folder_->take());
     write_file(folder / "config.yaml", print_config(given));
-    if (!gemms_.table.choices.empty()) write_file(folder / kGemmsFile, text_of(gemms_.table));
+    if (!gemms_.table.choices.empty()) write_gemms_file(folder, gemms_.table);
     log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1);
   }
   keep_tokenizer();
@@ -184,14 +184,14 @@ void OpenRun::take_tasks() {
 void OpenRun::choose_gemms(bool resuming) {
   std::vector<RunShape> shapes;
   for (size_t i = phase->index(); i < plans_.size(); ++i) shapes.push_back(plans_[i].shape);
-  const fs::path file = folder / kGemmsFile;
+  const fs::path file = gemms_file(folder);
   const bool kept = fs::exists(file);
   gemms_ = use_chosen_gemms(*backend, config, shapes, file, ranks, log.line());
   ranks.enter_phase("the setup");
   add_notices(gemms_.notices);
   if (resuming && !kept && !gemms_.table.choices.empty())
     add_notices(
-        {fmt::format("{} does not exist: the algorithms of matrix products are chosen now, and the "
+        {fmt::format("{} does not exist: the algorithms of GEMMs are chosen now, and the "
                      "bits of this run may differ from before",
                      file.string())});
 }

@@ -103,7 +103,7 @@ std::vector<std::string> describe(const RunDescription& run) {
                                      run.device.traits.name, name_of(shape.dtype), name_of(shape.attention),
                                      run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
   };
-  if (!run.gemms.empty()) lines.push_back(labelled("products", "algorithms: " + run.gemms));
+  if (!run.gemms.empty()) lines.push_back(labelled("GEMMs", "algorithms: " + run.gemms));
   add_data_lines(run, lines);
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
   if (shape.freeze)

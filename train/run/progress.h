@@ -22,7 +22,7 @@ struct RunDescription {
   const RunData& data;
   double peak_flops;  // of one device
   std::string folder;
-  std::string gemms = {};  // where the algorithms of matrix products come from; empty: there is no choice
+  std::string gemms = {};  // where the algorithms of GEMMs come from; empty: there is no choice
 };
 // The lines printed at the start of a run
 std::vector<std::string> describe(const RunDescription& run);

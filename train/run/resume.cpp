@@ -90,7 +90,7 @@ std::string learning_rate_change(const Config& was, const Config& now, int64_t s
 
 void refuse(const fs::path& checkpoint, const std::string& what) {
   fail(
-      "{} {}: the order of the data would change. Restore it, or start a new run from these weights with "
+      "{} {}: the order of the data would change. Set it back, or start a new run from these weights with "
       "train.init_from",
       checkpoint.string(), what);
 }
@@ -236,7 +236,7 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
   std::optional<Config> was_config = config_of(checkpoint, unread);
   check(was.freeze == now.freeze,
         "{} was made with train.freeze={}, this run has {}: what it did not train has no "
-        "moments. Restore it, or start a new run from these weights with train.init_from",
+        "moments. Set it back, or start a new run from these weights with train.init_from",
         checkpoint.string(), was.freeze, now.freeze);
   check(was.lora == now.lora,
         "{} was made with train.lora of {}, this run has {}. Restore train.lora, or start a new run from "

@@ -21,7 +21,7 @@ std::unique_ptr<Loader> load(const Config& config, const TokenStream& stream, To
                                                 .shuffle = false});
 }
 
-// Of the same order whatever the run's seed is, so that validation losses compare
+// In the same order whatever the run's seed is, so that validation losses compare
 std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stream, int64_t first) {
   return std::make_unique<PackedLoader>(
       PackedLoaderOptions{.stream = &stream,
@@ -39,7 +39,7 @@ std::unique_ptr<SequenceSource> one_of(std::vector<Mixture::Part> parts) {
 
 }  // namespace
 
-// Of a source
+// One source
 struct RunData::Part {
   std::unique_ptr<SequenceSource> train,
       validation;  // validation: null if nothing is held out to evaluate on

@@ -69,7 +69,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
       {"dataset", dataset}};
-  if (!description.gemms.empty()) figures["products"] = description.gemms;
+  if (!description.gemms.empty()) figures["gemms"] = description.gemms;
   if (!resumed.empty()) figures["checkpoint"] = resumed.string();
   record(resumed.empty() ? "start" : "resume", figures);
   if (report_) report_->refresh();

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// Of the tokens of a step on all ranks
+// The tokens of a step on all ranks
 struct StepTokens {
   int64_t counted = 0;         // whose loss counts
   double document_length = 0;  // of the document of each, the mean

@@ -23,7 +23,7 @@ TokenRange read_range(const json& object, const std::string& key, const std::str
   const auto found = object.find(key);
   const bool pair = found != object.end() && found->is_array() && found->size() == 2 &&
                     found->at(0).is_number_integer() && found->at(1).is_number_integer();
-  check(pair, "{}: \"{}\" wants two whole numbers", name, key);
+  check(pair, "{}: \"{}\" must be two whole numbers", name, key);
   const TokenRange range{found->at(0).get<int64_t>(), found->at(1).get<int64_t>()};
   check(0 <= range.first_token && range.first_token < tokens && 1 <= range.token_count &&
             range.token_count <= tokens - range.first_token,
@@ -65,12 +65,12 @@ DataFingerprint read_data(const json& object, const std::string& name) {
   DataFingerprint data;
   if (object.is_object() && object.contains("sources")) {
     const json& sources = object["sources"];
-    check(sources.is_array() && sources.size() > 1, "{}: \"sources\" is {}, wanted a list of several", name,
+    check(sources.is_array() && sources.size() > 1, "{}: \"sources\" is {}, expected a list of several", name,
           brief(sources));
     for (const json& one : sources) {
       data.train.push_back(read_source(one, name));
       check(one.contains("weight") && one["weight"].is_number() && one["weight"].get<double>() > 0,
-            "{}: a source of several wants a \"weight\" above 0", name);
+            "{}: a source of several must have a \"weight\" above 0", name);
       data.train.back().weight = one["weight"].get<double>();
     }
   } else {
@@ -92,12 +92,12 @@ Fp8Scales read_fp8_scales(const json& object, const std::string& name) {
   const auto fits = [](const json& exponent) {
     return exponent.is_number_integer() && std::abs(exponent.get<double>()) <= kLargest;
   };
-  check(object.is_object(), "{}: \"fp8_scales\" is {}, wanted a map of layers", name, brief(object));
+  check(object.is_object(), "{}: \"fp8_scales\" is {}, expected a map of layers", name, brief(object));
   Fp8Scales scales;
   for (const auto& [layer, pair] : object.items()) {
     check(pair.is_array() && pair.size() == 2 && fits(pair[0]) && fits(pair[1]),
-          "{}: \"fp8_scales\" of {} is {}, wanted two whole numbers from -{} to {}", name, layer, brief(pair),
-          kLargest, kLargest);
+          "{}: \"fp8_scales\" of {} is {}, expected two whole numbers from -{} to {}", name, layer,
+          brief(pair), kLargest, kLargest);
     scales[layer] = {.x = pair[0].get<int>(), .dy = pair[1].get<int>()};
   }
   return scales;
@@ -107,12 +107,12 @@ template <HasWords E>
 E read_word(const json& object, const std::string& key, const std::string& name) {
   const std::optional<E> found = from_word<E>(text_value(object, key, name));
   constexpr auto known = values_with_words<E>();
-  check(found.has_value(), "{}: \"{}\" is {}, wanted {}", name, key, brief(object[key]),
+  check(found.has_value(), "{}: \"{}\" is {}, expected {}", name, key, brief(object[key]),
         join_words(names_of<E>(known)));
   return *found;
 }
 
-// Of either format that is known
+// Reads either format that is known.
 json read_known(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kStateFile;
   json object = read_json(path);
@@ -184,7 +184,7 @@ RunState read_run_state(const fs::path& checkpoint) {
                .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
   if (object.contains("shift")) {
-    check(object["shift"].is_boolean(), "{}: \"shift\" is {}, wanted true or false", name,
+    check(object["shift"].is_boolean(), "{}: \"shift\" is {}, expected true or false", name,
           brief(object["shift"]));
     run.shift = object["shift"].get<bool>();
   }
@@ -200,7 +200,7 @@ RunState read_run_state(const fs::path& checkpoint) {
     const json& best = object["best"];
     run.best = {.step = whole_number(best, "step", name, 1, step), .validation_loss = 0};
     check(best.contains("validation_loss") && best["validation_loss"].is_number(),
-          "{}: the best evaluation wants a number \"validation_loss\"", name);
+          "{}: the best evaluation must have a number \"validation_loss\"", name);
     run.best->validation_loss = best["validation_loss"].get<double>();
   }
   return run;

@@ -269,7 +269,7 @@ TrainLoop::Due TrainLoop::due_before_steps() {
   return due;
 }
 
-// Of the shape and the data of a run or a phase: the time of a step, and what the next step counts
+// Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
   const auto [counted, lengths] = counts_of(phase().next(), shape().sequence_length);
   const std::vector<double> all =

@@ -10,15 +10,16 @@ namespace {
 
 Decoder::Settings checked(Decoder::Settings settings, const Session& session) {
   const ModelConfig& model = session.shape().model;
-  check(settings.slots > 0 && settings.prefill > 0,
-        "a decoder wants at least one slot and one token of a prompt at a time, found {} and {}",
-        settings.slots, settings.prefill);
+  check(
+      settings.slots > 0 && settings.prefill > 0,
+      "a decoder must have at least 1 slot and read at least 1 token of a prompt at a time, found {} and {}",
+      settings.slots, settings.prefill);
   check(settings.capacity > 0 && settings.capacity <= model.context,
-        "a decoder wants room for 1 to {} tokens, the model's context, found {}", model.context,
+        "the capacity of a decoder must be 1 to {} tokens, the model's context, found {}", model.context,
         settings.capacity);
   const Tensor& angles = session.model().angles;
   check(!angles || settings.capacity <= angles.shape[0],
-        "a decoder of texts of {} tokens wants a session whose sample_tokens is that, found positions for {}",
+        "a decoder of texts of {} tokens needs a session whose sample_tokens is that, found positions for {}",
         settings.capacity, angles.shape[0]);
   if (settings.known == 0) settings.known = model.vocab_size;
   check(settings.known > 0 && settings.known <= model.vocab_size,
@@ -54,7 +55,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
   prompt_logits_ =
       arena.alloc(MemoryTag::kActivations, "logits of the prompt", logits_.dtype, {1, logits_.shape[1]});
   tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
-  // Of the whole vocabulary, so that a plan needs no tokenizer
+  // As large as the whole vocabulary needs, so that a plan needs no tokenizer
   const int64_t words = words_of_bits(settings_.known);
   seen_ = arena
               .alloc(MemoryTag::kData, "tokens in the texts", DType::kI32,
@@ -119,7 +120,7 @@ void Decoder::start_copy(int64_t slot, int64_t sequence, int64_t drawn) {
 void Decoder::set_draws(int64_t slot, int64_t sequence, int64_t drawn) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   check(sequence >= 0 && sequence <= kMost && drawn >= 0 && drawn <= kMost,
-        "a text wants a number and draws of 0 to {}, found {} and {}", kMost, sequence, drawn);
+        "the number of a text and its draws must be 0 to {}, found {} and {}", kMost, sequence, drawn);
   copy_to(session_.stream(), std::array{static_cast<int32_t>(sequence), static_cast<int32_t>(drawn)},
           draws_.rows(slot, 1));
 }
@@ -154,9 +155,9 @@ void Decoder::append(int64_t slot, std::span<const int32_t> tokens) {
 void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t>& seen) {
   const Stream& stream = session_.stream();
   Arena& arena = session_.arena();
-  const int64_t before = length(slot), count = std::ssize(tokens), room = settings_.capacity - before;
-  check(count > 0 && count <= room, "a text wants 1 to {} tokens, {}, found {}", room,
-        before == 0 ? "the decoder's capacity" : "the room that the decoder has left", count);
+  const int64_t before = length(slot), count = std::ssize(tokens), left = settings_.capacity - before;
+  check(count > 0 && count <= left, "a text must have 1 to {} tokens, {}, found {}", left,
+        before == 0 ? "the decoder's capacity" : "what is left of the decoder's capacity", count);
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "prompt", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Tensor prompt = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});

@@ -1,5 +1,5 @@
 // Decoder: continues texts token by token. The keys and values of earlier tokens are kept in a cache, so that
-// a new token costs one row of every product and not a forward over the whole text: model/decode.h.
+// a new token costs one row of every GEMM and not a forward over the whole text: model/decode.h.
 #pragma once
 
 #include <cstdint>
@@ -82,7 +82,7 @@ class Decoder {
   LastRead last_read_;
   Arena host_;
   Tensor drawn_;  // tokens_ on the host
-  // A step is two recordings: between them, full slots stop.
+  // A step is two graphs: between them, full slots stop.
   SamplingRule rule_;  // of sample_
   uint64_t seed_ = 0;
   std::unique_ptr<OpGraph> sample_, read_;

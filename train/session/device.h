@@ -18,7 +18,7 @@ struct DeviceChoice {
 // Error: cuda, but no GPU can be used, with the reason; more processes than GPUs.
 DeviceChoice choose_device(DeviceRequest requested, int local_rank = 0);
 
-// The GEMM peak: FLOP/s of a large matrix product on this device, measured now; with `fp8` of factors in FP8,
+// The GEMM peak: FLOP/s of a large GEMM on this device, measured now; with `fp8` of operands in FP8,
 // which the device must have. MFU is relative to the first. It allocates and releases its own memory, so call
 // it before the run reserves memory.
 double gemm_peak(Backend& be, bool fp8 = false);

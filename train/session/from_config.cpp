@@ -81,14 +81,13 @@ void check_fp8(const Config& c, const DeviceTraits& device, DType dtype) {
         "train.gemm_dtype=bf16",
         device.name, device.arch / 10, device.arch % 10);
 }
-// cuBLASLt wants multiples of 16 in FP8, of rows too.
+// cuBLASLt needs multiples of 16 in FP8, of rows too.
 void check_fp8_rows(const RunShape& shape, const DeviceTraits& device) {
   constexpr int64_t kUnit = 16;
   if (!shape.fp8 || device.device != Device::kCuda) return;
   check(shape.rows() % kUnit == 0,
         "train.gemm_dtype=fp8 needs a multiple of {} tokens in a micro-batch, and {} sequences of {} are {}: "
-        "set "
-        "train.micro_batch to a multiple of {}",
+        "set train.micro_batch to a multiple of {}",
         kUnit, shape.micro_batch, shape.sequence_length, shape.rows(), kUnit);
   check(!shape.fp8.head || shape.classifier_chunk % kUnit == 0,
         "train.fp8.head=true needs train.classifier_chunk=all or a multiple of {}, found {}", kUnit,
@@ -141,7 +140,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
-                 .recorded = c.train.cuda_graphs,
+                 .cuda_graphs = c.train.cuda_graphs,
                  .fp8 = c.train.fp8,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,

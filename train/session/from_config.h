@@ -20,7 +20,8 @@ RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t mic
 RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch,
                    const MemoryLimit& limit);
 
-// Of a session that reads texts of up to `longest` tokens one at a time, and trains nothing. Error: as above.
+// The shape of a session that reads texts of up to `longest` tokens one at a time, and trains nothing. Error:
+// as above.
 SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,
                              AttentionKind attention, int64_t longest);
 

@@ -47,7 +47,7 @@ class FetchedTensor {
 
   const Tensor& device() const { return device_; }
 
-  // Of what the operations before it write. No later one may write the tensor before values() returned.
+  // Copies what the operations before it write. No later one may write the tensor before values() returned.
   void start() { transfer_->start(); }
   // Waits for the last start(); valid until the next
   std::span<const float> values() {

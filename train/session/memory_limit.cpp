@@ -50,7 +50,7 @@ MemoryLimit given_memory(Device device, int64_t total, int64_t ranks) {
 }
 
 int64_t parse_bytes(std::string_view text) {
-  constexpr const char* kWants =
+  constexpr const char* kExpected =
       "a size in bytes, such as 80GiB, 79.6GiB, 141GB, 80G (= 80GiB) or 85899345920";
   double number = 0;
   const auto [end, error] =
@@ -59,14 +59,15 @@ int64_t parse_bytes(std::string_view text) {
   if (unit.starts_with(' ')) unit.erase(0, 1);
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const double one = unit_bytes(unit);
-  check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is not a size: wanted {}", text,
-        kWants);
+  check(error == std::errc{} && std::isfinite(number) && one > 0, "\"{}\" is not a size: it must be {}", text,
+        kExpected);
   const double bytes = std::floor(number * one);
   check(!unit.empty() || bytes >= kLeastWithoutUnit || bytes < 1,
-        "\"{0}\" without a unit is {0} bytes: write {0}GiB, or {0}B for bytes; wanted {1}", text, kWants);
-  check(bytes >= 1, "\"{}\" is less than a byte: wanted {}", text, kWants);
-  check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: wanted {}", text,
-        kWants);
+        "\"{0}\" without a unit is {0} bytes: write {0}GiB, or {0}B for bytes; it must be {1}", text,
+        kExpected);
+  check(bytes >= 1, "\"{}\" is less than a byte: it must be {}", text, kExpected);
+  check(bytes <= kLargestSize * std::pow(1024.0, 4), "\"{}\" is larger than any memory: it must be {}", text,
+        kExpected);
   return static_cast<int64_t>(bytes);
 }
 

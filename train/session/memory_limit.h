@@ -33,7 +33,7 @@ MemoryLimit present_memory(Device device, int64_t ranks = 1);
 MemoryLimit given_memory(Device device, int64_t total, int64_t ranks = 1);
 
 // "80GiB", "79.6 GiB", "141GB", "80G", "85899345920". KiB to TiB, and K to T, count by 1024; KB to TB by
-// 1000; without a unit, bytes. Case does not matter. Error: what was wanted and found.
+// 1000; without a unit, bytes. Case does not matter. Error: what was found and what is expected.
 int64_t parse_bytes(std::string_view text);
 
 }  // namespace tessera

@@ -16,11 +16,11 @@ struct MemoryPlan {
   std::string attention = {};  // fallback_note() of a training step
 };
 
-// Of a run: a step, an evaluation, a sample and a checkpoint.
+// The plan of a run: a step, an evaluation, a sample and a checkpoint.
 MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device);
 MemoryLedger plan_memory(const RunShape& shape, const DeviceTraits& device);
 
-// Of a Session alone: an evaluation and a sample, without gradients and optimizer.
+// The plan of a Session alone: an evaluation and a sample, without gradients and optimizer.
 MemoryPlan plan_session(const SessionShape& shape, const DeviceTraits& device);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@ namespace tessera {
 
 inline constexpr int64_t kNoSamples = -1;  // SessionShape::sample_tokens where no text is continued
 
-// Of a forward: evaluation and sampling need no more.
+// The shape of a forward: evaluation and sampling need no more.
 struct SessionShape {
   ModelConfig model;
   int64_t batch;            // B: the most sequences of an evaluation's batch
@@ -32,7 +32,7 @@ struct SessionShape {
   }
 };
 
-// Of training
+// The shape of a training step
 struct RunShape {
   ModelConfig model;
   int64_t micro_batch;      // B: sequences in one forward and backward
@@ -48,7 +48,7 @@ struct RunShape {
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
-  bool recorded = false;         // train.cuda_graphs
+  bool cuda_graphs = false;      // train.cuda_graphs
   Fp8Config fp8 = {};            // train.gemm_dtype and train.fp8
   bool fused_head = false;       // see Model
 
@@ -65,7 +65,7 @@ struct RunShape {
   Shards shards() const { return {.what = shard, .parts = shard == Shard::kNone ? 1 : ranks()}; }
 
   double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
-  // Of a step. `document_length`: of the document of a token, the mean over the tokens
+  // For a step. `document_length`: that of the document of a token, the mean over the tokens
   double flops_per_token(double document_length) const {
     return model.flops_per_token(document_length) - frozen_flops_per_token(model, freeze);
   }

@@ -35,33 +35,32 @@ void check_documents(std::span<const int32_t> documents, int64_t T) {
                   its_end = documents[static_cast<size_t>(2 * n + 1)];
     if (t == 0 || t == end) begin = t, end = its_end;
     check(its_begin == begin && its_end == end && t < end && end <= T,
-          "sequence {}, token {}: its document is {} to {}, wanted one that begins at token {} and ends {}",
-          n / T, t, its_begin, its_end, begin,
-          t == begin ? fmt::format("by {}", T) : fmt::format("at {}", end));
+          "sequence {}, token {}: its document is {} to {}; it must begin at token {} and end {}", n / T, t,
+          its_begin, its_end, begin, t == begin ? fmt::format("by {}", T) : fmt::format("at {}", end));
   }
 }
 
 }  // namespace
 
 void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, const Tensor& to) {
-  check(!to.data || std::ssize(ids) == to.numel(), "{}s wanted: {} for {}, found: {}", name_of(which),
-        to.numel(), to.shape.to_string(), ids.size());
+  check(!to.data || std::ssize(ids) == to.numel(), "there must be {} {}s, for {}, found {}", to.numel(),
+        name_of(which), to.shape.to_string(), ids.size());
   check_in_vocabulary(which, ids, vocab_size);
 }
 
 std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
-                                           std::vector<int32_t>& room) {
+                                           std::vector<int32_t>& made) {
   if (!to) {
     check(documents.empty(),
           "the sequences hold several documents, and this run joins them: it was planned without documents");
     return {};
   }
   if (documents.empty()) {
-    room.clear();
-    for (int64_t n = 0; n < to.numel() / 2; ++n) room.insert(room.end(), {0, static_cast<int32_t>(T)});
-    return room;
+    made.clear();
+    for (int64_t n = 0; n < to.numel() / 2; ++n) made.insert(made.end(), {0, static_cast<int32_t>(T)});
+    return made;
   }
-  check(!to.data || std::ssize(documents) == to.numel(), "documents wanted: {} numbers for {}, found: {}",
+  check(!to.data || std::ssize(documents) == to.numel(), "documents must be {} numbers, for {}, found {}",
         to.numel(), to.shape.to_string(), documents.size());
   check_documents(documents, T);
   return documents;
@@ -74,8 +73,8 @@ void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int
 }
 
 void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to) {
-  std::vector<int32_t> room;
-  const std::span<const int32_t> values = checked_documents(documents, T, to, room);
+  std::vector<int32_t> made;
+  const std::span<const int32_t> values = checked_documents(documents, T, to, made);
   if (to) stream.run(Copy{{const_cast<int32_t*>(values.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 

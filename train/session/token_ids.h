@@ -15,10 +15,10 @@ enum class Ids { kTokens, kTargets };
 void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, const Tensor& to);
 
 // The values of `to`, [.., T, 2], of `documents` of Sequences of T tokens; without any, a sequence is one
-// document. They lie in `documents` or in `room`. A `to` that is none wants none. Error: another number, a
+// document. They lie in `documents` or in `made`. Without a `to` there must be none. Error: another number, a
 // token outside its document, a document that is not the same for all its tokens.
 std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
-                                           std::vector<int32_t>& room);
+                                           std::vector<int32_t>& made);
 
 // The same, and copied to the device before they return
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,

@@ -55,7 +55,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
 void TrainState::initialize(uint64_t seed, InitialOf which) {
   store().clear_kept();
   fp8().forget();
-  recorded_ = {};  // they have the scales of FP8 that were forgotten
+  graphs_ = {};  // they have the scales of FP8 that were forgotten
   init_weights(shape_.model, seed, {.values = store().writer(), .normal = store().normal_writer()}, which);
 }
 
@@ -64,9 +64,10 @@ void TrainState::check_counted(std::span<const int32_t> targets, int64_t counted
   const int64_t mine = counted(targets), others = shape_.tokens_per_step() - shape_.tokens_per_rank();
   const int64_t least = std::max<int64_t>(mine, 1);
   check(least <= counted_tokens && counted_tokens <= mine + others,
-        "counted_tokens is {}, wanted {} to {}: {} of this rank's {} targets count, and the other ranks have "
+        "counted_tokens must be {} to {}, found {}: {} of this rank's {} targets count, and the other ranks "
+        "have "
         "{} tokens",
-        counted_tokens, least, mine + others, mine, targets.size(), others);
+        least, mine + others, counted_tokens, mine, targets.size(), others);
 }
 
 void TrainState::set_counted(int64_t counted_tokens) {
@@ -77,9 +78,9 @@ void TrainState::set_counted(int64_t counted_tokens) {
 
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
-  std::vector<int32_t> room;
+  std::vector<int32_t> made;
   const std::span<const int32_t> documents =
-      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), room);
+      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
   check_ids(Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_.device());
   check_ids(Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_.device());
   check_counted(sequences.targets, counted_tokens);
@@ -94,7 +95,7 @@ void TrainState::walk_step(int64_t micro_steps) { compute_step(micro_steps, {}, 
 
 bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate,
                               int64_t step, const std::function<bool(int64_t)>& continues) {
-  // Of this rank's sequences in the step
+  // This rank's first sequence in the step
   const int64_t first = shape_.mesh.place(Axis::kData, rank()).rank * shape_.sequences_per_rank();
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
@@ -123,7 +124,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   return true;
 }
 
-// Recordings are enqueued at once. A host that waits for the micro-step before this one still stays ahead of
+// CUDA graphs are enqueued at once. A host that waits for the micro-step before this one still stays ahead of
 // the device, and can drop a step while it runs.
 void TrainState::keep_pace() {
   if (arena_.is_plan() || shape_.micro_steps == 1) return;
@@ -151,23 +152,23 @@ void TrainState::compute(const MicroStep& micro_step) {
                .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last})});
 }
 
-bool TrainState::can_record(const MicroStep& micro_step) {
-  return shape_.recorded && stepped_ && !micro_step.dropout.probabilities &&
+bool TrainState::can_be_graph(const MicroStep& micro_step) {
+  return shape_.cuda_graphs && stepped_ && !micro_step.dropout.probabilities &&
          !store().communicates({micro_step.first, micro_step.last}) && !arena_.ledger().recording();
 }
 
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have
-// loaded what they load at their first use: neither may happen while it is recorded.
+// loaded what they load at their first use: neither may happen while its graph is made.
 void TrainState::run(const MicroStep& micro_step) {
-  RecordedMicroStep& recorded = recorded_[micro_step.first ? 0 : 1];
-  if (!can_record(micro_step) || recorded.place != arena_.place()) {
-    recorded = {.operations = {}, .place = arena_.place()};
+  MicroStepGraph& graph = graphs_[micro_step.first ? 0 : 1];
+  if (!can_be_graph(micro_step) || graph.place != arena_.place()) {
+    graph = {.operations = {}, .place = arena_.place()};
     return compute(micro_step);
   }
-  if (!recorded.operations)
-    recorded.operations = stream().backend().make_graph(
+  if (!graph.operations)
+    graph.operations = stream().backend().make_graph(
         stream().queue(), [this, first = micro_step.first] { compute({.first = first, .last = false}); });
-  recorded.operations->run();
+  graph.operations->run();
 }
 
 void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {

@@ -51,7 +51,7 @@ class TrainState {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
   };
-  // Of the last step. Waits until both are known; the device may then still be updating the weights.
+  // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
 
   const RunShape& shape() const { return shape_; }
@@ -67,7 +67,7 @@ class TrainState {
     bool first, last;  // of its step
     ActiveDropout dropout = {};
   };
-  struct RecordedMicroStep {
+  struct MicroStepGraph {
     std::unique_ptr<OpGraph> operations = {};
     std::optional<Arena::Place> place = {};  // of their tensors; none before the first
   };
@@ -78,7 +78,7 @@ class TrainState {
                     const std::function<bool(int64_t)>& continues);
   void run(const MicroStep& micro_step);
   void compute(const MicroStep& micro_step);
-  bool can_record(const MicroStep& micro_step);
+  bool can_be_graph(const MicroStep& micro_step);
   void keep_pace();
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
 
@@ -95,9 +95,9 @@ class TrainState {
   FetchedTensor norms_;          // the optimizer's grad_norms()
   int64_t counted_tokens_;       // of the step, on all ranks
   SentTensor gradient_scale_;    // [1] fp32: 1 / counted_tokens_
-  std::array<RecordedMicroStep, 2> recorded_;  // the first of a step, and the others
-  std::unique_ptr<Timer> enqueued_;            // the micro-step before; where a step has several
-  bool stepped_ = false;                       // the first step is over
+  std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others
+  std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
+  bool stepped_ = false;                  // the first step is over
 };
 
 }  // namespace tessera

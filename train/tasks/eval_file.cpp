@@ -81,14 +81,14 @@ std::vector<TaskItem> read_eval_file(const MappedFile& file, int64_t most) {
   size_t at = sizeof header;
   for (int64_t i = 0; i < header[2]; ++i) {
     Numbers numbers(file, i + 1, at);
-    check(numbers.next("mark") == kBegin, "{}: wanted the mark {} of an item", numbers.place(), kBegin);
+    check(numbers.next("mark") == kBegin, "{}: an item must begin with the mark {}", numbers.place(), kBegin);
     numbers.end_after(numbers.next("number of bytes"));
     const int64_t number = numbers.next("number");
-    check(number == i, "{}: its number is {}, wanted {}", numbers.place(), number, i);
+    check(number == i, "{}: its number is {}, expected {}", numbers.place(), number, i);
     TaskItem item{.context = {}, .choices = {}, .answer = numbers.next("right choice"), .place = i + 1};
     const int64_t choices = numbers.next("number of choices");
     check(choices >= 2 && item.answer < choices,
-          "{}: choice {} of {} is right: wanted at least two, and one of "
+          "{}: choice {} of {} is right: an item must have at least 2 choices, and the right one is one of "
           "them",
           numbers.place(), item.answer, choices);
     item.context = numbers.tokens("the context");

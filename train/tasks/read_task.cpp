@@ -35,8 +35,9 @@ Named named(const std::string& source) {
   const std::optional<TaskFormat> format = from_word<TaskFormat>(word);
   constexpr auto formats = values_with_words<TaskFormat>();
   check(format.has_value(),
-        "{}: there is no such file, and {} is no format of a task; wanted FILE, or {}:FILE", source,
-        in_quotes(word), join_words(names_of<TaskFormat>(formats)));
+        "{}: there is no such file, and {} is no format of a task. Expected FILE, or FORMAT:FILE with the "
+        "format {}",
+        source, in_quotes(word), join_words(names_of<TaskFormat>(formats)));
   return {.format = format, .path = source.substr(colon + 1)};
 }
 

@@ -16,7 +16,7 @@ constexpr int64_t kLengthStep = 16;
 constexpr int64_t kShortest = 64;                // padded to it: bounds the sequences of a batch
 constexpr double kNormal95 = 1.959963984540054;  // the normal distribution's quantile of 97.5%
 
-// Of the input that has not lost the beginning of its context: the last token is a target alone.
+// The length of an input that has not lost the beginning of its context: the last token is a target alone.
 int64_t whole_length(const TaskItem& item, const Choice& choice) {
   return std::ssize(item.context) + std::ssize(choice.tokens) - 1;
 }

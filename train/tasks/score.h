@@ -50,7 +50,7 @@ class TaskBatches {
 // How many choices have a context whose beginning was left out: with the choice it is longer than a sequence
 int64_t cut_contexts(const Task& task, int64_t sequence_length);
 
-// Of the items with a choice that is encoded by itself; "": there is none.
+// Names the items with a choice that is encoded by itself; "": there is none.
 std::string notice_of_items_apart(const Task& task);
 
 // How many items were answered right

@@ -15,18 +15,18 @@ using nlohmann::json;
 
 // The fields of a format: those that decide, and those that a line may have besides.
 struct Fields {
-  std::vector<std::string_view> wanted, others;
+  std::vector<std::string_view> required, others;
 };
 Fields fields_of(TaskFormat format) {
   switch (format) {
     case TaskFormat::kHellaSwag:
-      return {.wanted = {"ctx", "endings", "label"},
+      return {.required = {"ctx", "endings", "label"},
               .others = {"activity_label", "ctx_a", "ctx_b", "dataset", "ind", "source_id", "split",
                          "split_type"}};
     case TaskFormat::kArc:
-      return {.wanted = {"question", "choices", "answerKey"}, .others = {"id"}};
+      return {.required = {"question", "choices", "answerKey"}, .others = {"id"}};
     case TaskFormat::kChoices:
-      return {.wanted = {"context", "choices", "label"}, .others = {"id"}};
+      return {.required = {"context", "choices", "label"}, .others = {"id"}};
     case TaskFormat::kLlmC:
       break;
   }
@@ -40,11 +40,11 @@ std::string names_in(const json& object) {
 }
 
 void check_fields(const json& object, const Fields& fields, TaskFormat format, const std::string& where) {
-  check(object.is_object(), "{}: wanted a JSON object, found {}", where, brief(object));
-  for (const std::string_view field : fields.wanted)
-    check(object.contains(field), "{}: {} wants the fields {}, found {}", where, name_of(format),
-          join_words(fields.wanted, " and "), names_in(object));
-  std::vector<std::string_view> known = fields.wanted;
+  check(object.is_object(), "{}: a line must be a JSON object, found {}", where, brief(object));
+  for (const std::string_view field : fields.required)
+    check(object.contains(field), "{}: a line of {} must have the fields {}, found {}", where,
+          name_of(format), join_words(fields.required, " and "), names_in(object));
+  std::vector<std::string_view> known = fields.required;
   known.insert(known.end(), fields.others.begin(), fields.others.end());
   for (const auto& [name, value] : object.items())
     check(std::ranges::find(known, name) != known.end(), "{}: {}", where,
@@ -60,15 +60,16 @@ int64_t label_in(const json& value, const std::string& where) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
     if (error != std::errc{} || end != text.data() + text.size()) label = -1;
   }
-  check(label >= 0, "{}: label wants the number of the right choice, from 0, found {}", where, brief(value));
+  check(label >= 0, "{}: label must be the number of the right choice, from 0, found {}", where,
+        brief(value));
   return label;
 }
 
 std::vector<std::string> texts_in(const json& list, const char* field, const std::string& where) {
-  check(list.is_array(), "{}: {} wants a list of texts, found {}", where, field, brief(list));
+  check(list.is_array(), "{}: {} must be a list of texts, found {}", where, field, brief(list));
   std::vector<std::string> texts;
   for (const json& text : list) {
-    check(text.is_string(), "{}: {} wants a list of texts, found {} in it", where, field, brief(text));
+    check(text.is_string(), "{}: {} must be a list of texts, found {} in it", where, field, brief(text));
     texts.push_back(text.get<std::string>());
   }
   return texts;
@@ -88,7 +89,7 @@ Labelled labelled_in(const json& choices, const std::string& where) {
     return found;
   }
   check(choices.is_object() && choices.contains("text") && choices.contains("label"),
-        "{}: choices wants a list of text and label, or a list of each, found {}", where, brief(choices));
+        "{}: choices must be a list of text and label, or a list of each, found {}", where, brief(choices));
   found = {.texts = texts_in(choices["text"], "choices.text", where),
            .labels = texts_in(choices["label"], "choices.label", where)};
   check(found.texts.size() == found.labels.size(), "{}: choices has {} texts and {} labels", where,
@@ -139,13 +140,13 @@ QuestionText read_question(const json& line, TaskFormat format, const std::strin
 }  // namespace
 
 TaskFormat format_of_line(const json& line, const std::string& where) {
-  check(line.is_object(), "{}: wanted a JSON object, found {}", where, brief(line));
+  check(line.is_object(), "{}: a line must be a JSON object, found {}", where, brief(line));
   if (line.contains("endings")) return TaskFormat::kHellaSwag;
   if (line.contains("answerKey")) return TaskFormat::kArc;
   if (line.contains("context")) return TaskFormat::kChoices;
   fail(
-      "{}: wanted the fields ctx, endings and label (HellaSwag), question, choices and answerKey (ARC), or "
-      "context, choices and label, found {}",
+      "{}: a line must have the fields ctx, endings and label (HellaSwag), question, choices and answerKey "
+      "(ARC), or context, choices and label, found {}",
       where, names_in(line));
 }
 
@@ -153,11 +154,11 @@ QuestionText question_of(const json& line, TaskFormat format, const std::string&
   Fields fields = fields_of(format);
   const bool nested = format == TaskFormat::kArc && line.is_object() && line.contains("question") &&
                       line["question"].is_object();
-  if (nested) std::erase(fields.wanted, "choices");
+  if (nested) std::erase(fields.required, "choices");
   check_fields(line, fields, format, where);
   QuestionText question = read_question(line, format, where);
   const size_t count = question.choices.size();
-  check(count >= 2, "{}: wanted at least two choices, found {}", where, count);
+  check(count >= 2, "{}: a question must have at least 2 choices, found {}", where, count);
   for (size_t c = 0; c < count; ++c) check(!question.choices[c].empty(), "{}: choice {} is empty", where, c);
   check(question.answer < static_cast<int64_t>(count), "{}: label is {}, and there are {} choices, 0 to {}",
         where, question.answer, count, count - 1);

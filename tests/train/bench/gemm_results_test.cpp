@@ -28,7 +28,7 @@ TEST(GemmResults, ATableOfProductsAndTheirSum) {
   EXPECT_DOUBLE_EQ(chosen_ms(results), 12 * 0.004 + 0.01);
   EXPECT_EQ(
       table_of(results),
-      "product                                calls   first ms  chosen ms  TFLOP/s of peak   gain  place, "
+      "GEMM                                   calls   first ms  chosen ms  TFLOP/s of peak   gain  place, "
       "algorithm\n"
       "[1000, 1000] x [1000, 1000]^T in bf16     12     0.0050     0.0040    500.0   62.5%  20.0%  2 of 3: "
       "id "
@@ -50,10 +50,10 @@ TEST(GemmResults, TheTableHasWhatIsChosen) {
 
 TEST(GemmResults, JsonHasEveryTime) {
   const nlohmann::ordered_json json = to_json(made_up_gemms());
-  EXPECT_EQ(json["products"][0]["ms"], (std::vector{0.005, 0.004, 0.009}));
-  EXPECT_EQ(json["products"][0]["chosen"], 2);
-  EXPECT_DOUBLE_EQ(json["products"][0]["tflops"].get<double>(), 500);
-  EXPECT_FALSE(json["products"][2].contains("ms"));
+  EXPECT_EQ(json["gemms"][0]["ms"], (std::vector{0.005, 0.004, 0.009}));
+  EXPECT_EQ(json["gemms"][0]["chosen"], 2);
+  EXPECT_DOUBLE_EQ(json["gemms"][0]["tflops"].get<double>(), 500);
+  EXPECT_FALSE(json["gemms"][2].contains("ms"));
 }
 
 }  // namespace

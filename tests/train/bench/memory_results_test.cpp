@@ -109,10 +109,8 @@ TEST(MemoryResults, TableTellsFiguresAndWhyThereAreNone) {
                {"2 layers", "bf16", "median of 3 steps", "saved/token", "step ms", "tokens/s", "<made-up>"});
   expect_parts(memory_table_line(results.rows[0]),
                {"1024", "naive", "32.0 MiB", "32.0 KiB", "40.0 MiB", "1.0 GiB", "1.0 MiB", "4.00", "256000"});
-  expect_parts(memory_table_line(results.rows[6]),
-               {"8192", "naive", "does not fit: needs 9.0 GiB, 8.0 GiB are available"});
-  expect_parts(memory_table_line(results.rows[7]),
-               {"flash", "ran out of memory, although it fits by plan: needs 7.0 GiB, 8.0 GiB"});
+  expect_parts(memory_table_line(results.rows[6]), {"8192", "naive", "does not fit", "9.0 GiB", "8.0 GiB"});
+  expect_parts(memory_table_line(results.rows[7]), {"flash", "ran out of memory", "7.0 GiB", "8.0 GiB"});
   expect_parts(memory_summary(results), {"N^2.000", "N^1.000", "R^2 1.00000", "3 lengths over 2 doublings",
                                          "naive attention: 6400 tokens", "in steps of 128"});
 }
@@ -198,8 +196,8 @@ struct BenchMemory : InTempFolder {
 TEST_F(BenchMemory, NaiveSavesNSquaredAndFlashNAsPlanned) {
   const ProcessResult result = bench({"--seq-lens", "64..2048", "--json", "m.json", "--svg", "m.svg"});
   ASSERT_EQ(result.status, 0) << result.error;
-  expect_parts(result.out, {"skipped: cudnn attention needs a GPU", "N^2.000", "N^1.000",
-                            "6 lengths over 5 doublings", "are the most that fit"});
+  expect_parts(result.out,
+               {"skipped: cudnn", "N^2.000", "N^1.000", "6 lengths over 5 doublings", "most that fit"});
   std::ifstream file(folder_ / "m.json");
   const auto json = nlohmann::json::parse(file);
   ASSERT_EQ(json["rows"].size(), 12u);
@@ -267,15 +265,15 @@ TEST_F(BenchMemory, RunningOutAgainstThePlanIsARowToo) {
   ASSERT_EQ(result.status, 0) << result.out << result.error;
   if (result.out.find("does not fit") != std::string::npos)
     GTEST_SKIP() << "this machine has too little memory";
-  expect_parts(result.out, {"ran out of memory, although it fits by plan: needs 2."});
+  expect_parts(result.out, {"ran out of memory", "needs 2."});
 }
 
 TEST_F(BenchMemory, RefusesLoudly) {
   refused({"--attention", "cudnn"}, {"cudnn attention needs a GPU"});
   refused({"--attention", "naive,linear"}, {"unknown attention \"linear\"", "naive, flash, cudnn"});
-  refused({"--seq-lens", "512..64"}, {"--seq-lens wants ranges that go up", "512..64"});
-  refused({"--seq-lens", "0"}, {"--seq-lens wants whole numbers"});
-  refused({"--device-memory", "much"}, {"\"much\" is not a size"});
+  refused({"--seq-lens", "512..64"}, {"--seq-lens", "up", "512..64"});
+  refused({"--seq-lens", "0"}, {"--seq-lens", "10000000"});
+  refused({"--device-memory", "much"}, {"\"much\"", "80GiB"});
   refused({"--svg", "no/such/folder/m.svg"}, {"cannot write"});
   EXPECT_NE(bench({"--steps", "0"}).status, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "m.json"));

@@ -168,8 +168,8 @@ TEST_F(NeedleProgram, FindsWhatAModelKnows) {
     EXPECT_EQ(bad.status, 1);
     EXPECT_NE(bad.error.find(part), std::string::npos) << bad.error;
   };
-  refused({"--contexts", "161"}, "reads at most 160 tokens");
-  refused({"--contexts", "40"}, "take up to 76 tokens");
+  refused({"--contexts", "161"}, "at most 160 tokens");
+  refused({"--contexts", "40"}, "up to 76 tokens");
   refused({"--filler", "none.txt"}, "none.txt");
 }
 

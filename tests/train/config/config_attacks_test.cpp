@@ -56,9 +56,9 @@ TEST_F(ConfigAttack, WhatFollowsTheRootIsRefused) {
       refused("small.yaml --set 'sampling.prompt=" + std::string(text[0] == '\'' ? "\"a\"," : text) + "'",
               "--set sampling.prompt=");
   }
-  refused("small.yaml --set 'sampling.prompt=\"a\",\"b\"'", "the value has ended before this");
+  refused("small.yaml --set 'sampling.prompt=\"a\",\"b\"'", "ended before");
   write("two.yaml", "device: cpu\n---\ndevice: cpu\n");
-  refused("two.yaml", "a second YAML document begins here");
+  refused("two.yaml", "second");
 }
 
 TEST_F(ConfigAttack, SizeAndDepthAreBounded) {

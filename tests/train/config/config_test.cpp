@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "tests/root_rights.h"
+#include "tests/says.h"
 #include "tests/train/config/config_file.h"
 
 namespace tessera {
@@ -62,19 +63,17 @@ TEST_F(ConfigFile, AWarmUpIsStepsOrAShareAndHasTwoNames) {
   EXPECT_EQ(warmup("", {"optimizer.warmup_steps=7", "optimizer.warmup_steps=8"}), WarmUp{.steps = 8});
   // A run says which names have changed, each once.
   const Config old = load("train:\n  matmul: fp8\n  recorded: false\n", {"train.products=own"});
-  EXPECT_EQ(old.train.fp8.matmul, Matmul::kFp8);
+  EXPECT_EQ(old.train.fp8.gemm_dtype, GemmDtype::kFp8);
   EXPECT_FALSE(old.train.cuda_graphs);
   EXPECT_EQ(old.train.gemm_backend, GemmSource::kTessera);
   ASSERT_EQ(old.notices.size(), 4u);
   EXPECT_NE(old.notices[0].find("run.yaml:2:11: train.matmul"), std::string::npos) << old.notices[0];
   EXPECT_NE(old.notices[0].find("train.gemm_dtype"), std::string::npos) << old.notices[0];
-  EXPECT_EQ(refusal("optimizer:\n  warmup: 3%\n  warmup_steps: 50\n"),
-            "run.yaml:3:17: optimizer.warmup_steps is given, and optimizer.warmup is the same key "
-            "(run.yaml:2:11): remove one of them");
-  EXPECT_EQ(
-      refusal("", {"optimizer.warmup_steps=50", "optimizer.warmup=3%"}),
-      "--set optimizer.warmup=3%: optimizer.warmup is given, and optimizer.warmup_steps is the same key "
-      "(--set optimizer.warmup_steps=50): remove one of them");
+  EXPECT_TRUE(says(refusal("optimizer:\n  warmup: 3%\n  warmup_steps: 50\n"),
+                   {"run.yaml:3:17", "optimizer.warmup_steps", "optimizer.warmup", "(run.yaml:2:11)"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.warmup_steps=50", "optimizer.warmup=3%"}),
+                   {"--set optimizer.warmup=3%", "optimizer.warmup", "optimizer.warmup_steps",
+                    "--set optimizer.warmup_steps=50"}));
   for (const char* wrong : {"101%", "-1%", "-1", "3 %%", "0.5", "three", "\"3%\"", "1e3"})
     EXPECT_NE(refusal(std::string("optimizer: {warmup: ") + wrong + "}\n").find("such as 3%"),
               std::string::npos)
@@ -99,61 +98,57 @@ TEST_F(ConfigFile, OverridesWinAndTheLastWins) {
 }
 
 TEST_F(ConfigFile, UnknownKeys) {
-  EXPECT_EQ(refusal("model:\n  layers: 2\n  atention: flash\n"),
-            "run.yaml:3:3: unknown key \"model.atention\"; did you mean \"model.attention\"?");
-  EXPECT_EQ(refusal("train:\n  learning_rate: 1\n"),
-            "run.yaml:2:3: unknown key \"train.learning_rate\"; did you mean \"optimizer.learning_rate\"?");
-  EXPECT_EQ(refusal("layers: 1\n"), "run.yaml:1:1: unknown key \"layers\"; did you mean \"model.layers\"?");
-  EXPECT_EQ(
-      refusal("train:\n  every: 1\n"),
-      "run.yaml:2:3: unknown key \"train.every\"; did you mean \"evaluation.every\", \"sampling.every\" or "
-      "\"checkpoint.every\"?");
-  EXPECT_EQ(refusal("optimizer:\n    beta: 1\n"),
-            "run.yaml:2:5: unknown key \"optimizer.beta\"; did you mean \"optimizer.beta1\" or "
-            "\"optimizer.beta2\"?");
+  EXPECT_TRUE(says(refusal("model:\n  layers: 2\n  atention: flash\n"),
+                   {"run.yaml:3:3", "unknown", "\"model.atention\"", "\"model.attention\""}));
+  EXPECT_TRUE(says(refusal("train:\n  learning_rate: 1\n"),
+                   {"run.yaml:2:3", "unknown", "\"train.learning_rate\"", "\"optimizer.learning_rate\""}));
+  EXPECT_TRUE(says(refusal("layers: 1\n"), {"run.yaml:1:1", "unknown", "\"layers\"", "\"model.layers\""}));
+  EXPECT_TRUE(says(refusal("train:\n  every: 1\n"),
+                   {"run.yaml:2:3", "unknown", "\"train.every\"", "\"evaluation.every\"",
+                    "\"sampling.every\"", "\"checkpoint.every\""}));
+  EXPECT_TRUE(says(refusal("optimizer:\n    beta: 1\n"), {"run.yaml:2:5", "unknown", "\"optimizer.beta\"",
+                                                          "\"optimizer.beta1\"", "\"optimizer.beta2\""}));
   EXPECT_EQ(refusal("checkpoint:\n  interval: 1\n"),
             "run.yaml:2:3: unknown key \"checkpoint.interval\"; known: checkpoint.every, checkpoint.keep, "
             "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
-  EXPECT_EQ(refusal("\nmodle:\n  layers: 1\n"),
-            "run.yaml:2:1: unknown section \"modle\"; did you mean \"model\"?");
-  EXPECT_EQ(
-      refusal("network:\n  layers: 1\n"),
-      "run.yaml:1:1: unknown section \"network\"; known: model, model.rope, model.dropout, data, train, "
-      "train.lora, train.fp8, parallel, optimizer, evaluation, sampling, checkpoint");
-  EXPECT_EQ(refusal("batch: 1\n"),
-            "run.yaml:1:1: unknown key \"batch\"; known: device, model, model.rope, model.dropout, data, "
-            "train, train.lora, train.fp8, parallel, optimizer, evaluation, sampling, checkpoint");
-  EXPECT_EQ(refusal("model.layers: 1\n"),
-            "run.yaml:1:1: in a file, \"model.layers\" is written as \"model:\" and, indented below it, "
-            "\"layers: ...\"");
+  EXPECT_TRUE(
+      says(refusal("\nmodle:\n  layers: 1\n"), {"run.yaml:2:1", "unknown", "\"modle\"", "\"model\""}));
+  EXPECT_TRUE(
+      says(refusal("network:\n  layers: 1\n"), {"run.yaml:1:1", "unknown", "\"network\"", "known",
+                                                "model.rope", "model.dropout", "train.lora", "train.fp8"}));
+  EXPECT_TRUE(says(refusal("batch: 1\n"), {"run.yaml:1:1", "unknown", "\"batch\"", "known", "model.rope",
+                                           "model.dropout", "train.lora", "train.fp8"}));
+  EXPECT_TRUE(says(refusal("model.layers: 1\n"),
+                   {"run.yaml:1:1", "\"model.layers\"", "\"model:\"", "\"layers: ...\""}));
 }
 
 TEST_F(ConfigFile, WholeNumbers) {
   const auto layers = [&](const std::string& value) {
     return refusal("device: cpu\nmodel:\n  layers: " + value + "\n");
   };
-  const std::string wants = "run.yaml:3:11: model.layers wants a whole number of at least 1, found ";
-  EXPECT_EQ(layers("twelve"), wants + "\"twelve\"");
-  for (const char* number : {"0", "-3", "1.5", "12.0", "5e2"}) EXPECT_EQ(layers(number), wants + number);
+  const auto finds = [&](const std::string& value, const std::string& found) {
+    return says(layers(value), {"run.yaml:3:11", "model.layers", "whole number", "1", found});
+  };
+  EXPECT_TRUE(finds("twelve", "\"twelve\""));
+  for (const char* number : {"0", "-3", "1.5", "12.0", "5e2"}) EXPECT_TRUE(finds(number, number));
   for (const char* text :
        {"012", "0x10", "1_000", "99999999999k", "1,5", "true", "+-3", "-+3", "+", "nan", ".inf"})
-    EXPECT_EQ(layers(text), wants + '"' + text + '"');
-  EXPECT_EQ(layers("-99999999999999999999"), wants + "-99999999999999999999");
-  EXPECT_EQ(layers("\"12\""), wants + "the text \"12\"");
-  EXPECT_EQ(layers("~"), wants + "nothing");
-  EXPECT_EQ(layers("[1, 2]"), wants + "a list");
-  EXPECT_EQ(layers("{a: 1}"), wants + "a map");
-  EXPECT_EQ(refusal("model:\n  layers:\n"),
-            "run.yaml:3:1: model.layers wants a whole number of at least 1, found nothing");
-  EXPECT_EQ(layers("10001"), "run.yaml:3:11: model.layers may be at most 10000, found 10001");
-  EXPECT_EQ(layers("99999999999999999999"),
-            "run.yaml:3:11: model.layers may be at most 10000, found 99999999999999999999");
-  EXPECT_EQ(refusal("model:\n  channels: 100\n"),
-            "run.yaml:2:13: model.channels wants a multiple of 8 of at least 8, found 100");
-  EXPECT_EQ(refusal("train:\n  micro_batch: -1\n"),
-            "run.yaml:2:16: train.micro_batch wants auto or a whole number of at least 1, found -1");
-  EXPECT_EQ(refusal("train:\n  patience: auto\n"),
-            "run.yaml:2:13: train.patience wants a whole number of at least 0, found \"auto\"");
+    EXPECT_TRUE(finds(text, '"' + std::string(text) + '"'));
+  EXPECT_TRUE(finds("-99999999999999999999", "-99999999999999999999"));
+  EXPECT_TRUE(finds("\"12\"", "text \"12\""));
+  EXPECT_TRUE(finds("~", "nothing"));
+  EXPECT_TRUE(finds("[1, 2]", "list"));
+  EXPECT_TRUE(finds("{a: 1}", "map"));
+  EXPECT_TRUE(says(refusal("model:\n  layers:\n"), {"run.yaml:3:1", "model.layers", "1", "nothing"}));
+  EXPECT_TRUE(says(layers("10001"), {"run.yaml:3:11", "model.layers", "10000", "10001"}));
+  EXPECT_TRUE(says(layers("99999999999999999999"),
+                   {"run.yaml:3:11", "model.layers", "10000", "99999999999999999999"}));
+  EXPECT_TRUE(
+      says(refusal("model:\n  channels: 100\n"), {"run.yaml:2:13", "model.channels", "8", "8", "100"}));
+  EXPECT_TRUE(says(refusal("train:\n  micro_batch: -1\n"),
+                   {"run.yaml:2:16", "train.micro_batch", "auto", "1", "-1"}));
+  EXPECT_TRUE(
+      says(refusal("train:\n  patience: auto\n"), {"run.yaml:2:13", "train.patience", "0", "\"auto\""}));
 }
 
 TEST_F(ConfigFile, Numbers) {
@@ -162,53 +157,46 @@ TEST_F(ConfigFile, Numbers) {
   };
   for (const char* text :
        {"fast", "nan", ".nan", "inf", "-inf", ".inf", "1e999", "0x1p3", "1.5.2", "1e", "00.5", "5e-4s"}) {
-    EXPECT_EQ(set("learning_rate", text),
-              fmt::format("--set optimizer.learning_rate={0}: optimizer.learning_rate wants a number above "
-                          "0, found \"{0}\"",
-                          text));
+    EXPECT_TRUE(says(set("learning_rate", text),
+                     {fmt::format("--set optimizer.learning_rate={}", text), "optimizer.learning_rate",
+                      "above 0", fmt::format("\"{}\"", text)}));
   }
-  EXPECT_EQ(set("learning_rate", "0"),
-            "--set optimizer.learning_rate=0: optimizer.learning_rate wants a number above 0, found 0");
-  EXPECT_EQ(set("beta2", "1"),
-            "--set optimizer.beta2=1: optimizer.beta2 wants a number of at least 0 and below 1, found 1");
-  EXPECT_EQ(
-      set("beta1", "-0.1"),
-      "--set optimizer.beta1=-0.1: optimizer.beta1 wants a number of at least 0 and below 1, found -0.1");
-  EXPECT_EQ(set("weight_decay", "-1"),
-            "--set optimizer.weight_decay=-1: optimizer.weight_decay wants a number of at least 0, found -1");
-  EXPECT_EQ(refused_override("data.validation_fraction=0.51"),
-            "--set data.validation_fraction=0.51: data.validation_fraction wants a number above 0 and at "
-            "most 0.5, found 0.51");
+  EXPECT_TRUE(says(set("learning_rate", "0"),
+                   {"--set optimizer.learning_rate=0", "optimizer.learning_rate", "0", "0"}));
+  EXPECT_TRUE(says(set("beta2", "1"), {"--set optimizer.beta2=1", "optimizer.beta2", "0", "1", "1"}));
+  EXPECT_TRUE(
+      says(set("beta1", "-0.1"), {"--set optimizer.beta1=-0.1", "optimizer.beta1", "0", "1", "-0.1"}));
+  EXPECT_TRUE(says(set("weight_decay", "-1"),
+                   {"--set optimizer.weight_decay=-1", "optimizer.weight_decay", "0", "-1"}));
+  EXPECT_TRUE(says(refused_override("data.validation_fraction=0.51"),
+                   {"--set data.validation_fraction=0.51", "data.validation_fraction", "0", "0.5", "0.51"}));
   EXPECT_EQ(refused_override("data.validation_fraction=0.5"), "accepted");
 }
 
 TEST_F(ConfigFile, WordsFlagsAndText) {
-  EXPECT_EQ(refusal("optimizer:\n  schedule: cosnie\n"),
-            "run.yaml:2:13: optimizer.schedule wants cosine, linear, constant or wsd, found \"cosnie\"; "
-            "did you mean cosine?");
-  EXPECT_EQ(refusal("device: gpu\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found \"gpu\"");
-  EXPECT_EQ(refusal("device: [cpu]\n"), "run.yaml:1:9: device wants auto, cpu or cuda, found a list");
+  EXPECT_TRUE(says(refusal("optimizer:\n  schedule: cosnie\n"),
+                   {"run.yaml:2:13", "optimizer.schedule", "cosine", "linear", "constant", "wsd",
+                    "\"cosnie\"", "cosine"}));
+  EXPECT_TRUE(says(refusal("device: gpu\n"), {"run.yaml:1:9", "device", "auto", "cpu", "cuda", "\"gpu\""}));
+  EXPECT_TRUE(says(refusal("device: [cpu]\n"), {"run.yaml:1:9", "device", "auto", "cpu", "cuda", "list"}));
   for (const char* text : {"yes", "True", "1", "on"}) {
     const std::string found = text == std::string("1") ? "1" : fmt::format("\"{}\"", text);
-    EXPECT_EQ(refusal(fmt::format("data:\n  shuffle: {}\n", text)),
-              "run.yaml:2:12: data.shuffle wants true or false, found " + found);
+    EXPECT_TRUE(says(refusal(fmt::format("data:\n  shuffle: {}\n", text)),
+                     {"run.yaml:2:12", "data.shuffle", "true", "false", found}));
   }
-  EXPECT_EQ(refusal("data:\n  shuffle: \"true\"\n"),
-            "run.yaml:2:12: data.shuffle wants true or false, found the text \"true\"");
-  EXPECT_EQ(
-      refusal("data:\n  train: \"\"\n"),
-      "run.yaml:2:10: data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found the text "
-      "\"\"");
-  EXPECT_EQ(
-      refusal("data:\n  train: null\n"),
-      "run.yaml:2:10: data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found nothing");
-  EXPECT_EQ(refusal("train:\n  folder: ~\n"),
-            "run.yaml:2:11: train.folder wants text, or \"\" for none, found nothing");
-  EXPECT_EQ(refusal("train:\n  folder: {a: b}\n"),
-            "run.yaml:2:11: train.folder wants text, found a map; put double quotes around the text");
-  EXPECT_EQ(
-      refusal("sampling:\n  prompt: \"\\N\"\n"),
-      "run.yaml:2:11: sampling.prompt wants UTF-8, found the text \"\x85\"");  // what yaml-cpp makes of \N
+  EXPECT_TRUE(says(refusal("data:\n  shuffle: \"true\"\n"),
+                   {"run.yaml:2:12", "data.shuffle", "true", "false", "text", "\"true\""}));
+  EXPECT_TRUE(says(refusal("data:\n  train: \"\"\n"),
+                   {"run.yaml:2:10", "data.train", "{a: 0.7, b: 0.3}", "text", "\"\""}));
+  EXPECT_TRUE(says(refusal("data:\n  train: null\n"),
+                   {"run.yaml:2:10", "data.train", "{a: 0.7, b: 0.3}", "nothing"}));
+  EXPECT_TRUE(
+      says(refusal("train:\n  folder: ~\n"), {"run.yaml:2:11", "train.folder", "\"\"", "none", "nothing"}));
+  EXPECT_TRUE(says(refusal("train:\n  folder: {a: b}\n"),
+                   {"run.yaml:2:11", "train.folder", "text", "map", "double quotes"}));
+  EXPECT_TRUE(
+      says(refusal("sampling:\n  prompt: \"\\N\"\n"),
+           {"run.yaml:2:11", "sampling.prompt", "UTF-8", "text", "\"\x85\""}));  // what yaml-cpp makes of \N
 }
 
 TEST_F(ConfigFile, SeveralSources) {
@@ -219,57 +207,53 @@ TEST_F(ConfigFile, SeveralSources) {
   EXPECT_EQ(load("data:\n  train:\n    \"b/*.bin\": 0.7\n    a: 3\n").data.train, two);
   EXPECT_EQ(load("", {"data.train={\"b/*.bin\": 0.7, a: 3}"}).data.train, two);
   EXPECT_EQ(text_of(two), "b/*.bin (0.7), a (3)");
-  EXPECT_EQ(refusal("data:\n  train:\n    a: 1\n    b: 0\n"),
-            "run.yaml:4:8: data.train, the weight of \"b\", wants a number above 0 and at most 1000000000, "
-            "found 0");
+  EXPECT_TRUE(says(refusal("data:\n  train:\n    a: 1\n    b: 0\n"),
+                   {"run.yaml:4:8", "data.train", "\"b\"", "0", "1000000000", "0"}));
   EXPECT_EQ(refusal("data:\n  train:\n    a: 1\n    a: 2\n"), "run.yaml:4:8: data.train names \"a\" twice");
-  const std::string wants = "data.train wants a path, or several with weights: {a: 0.7, b: 0.3}, found ";
-  EXPECT_EQ(refusal("data:\n  train: [a, b]\n"), "run.yaml:2:10: " + wants + "a list");
-  EXPECT_EQ(refusal("data:\n  train: {}\n"), "run.yaml:2:10: " + wants + "a map");
-  EXPECT_EQ(refusal("data:\n  train: {[a]: 1}\n"), "run.yaml:2:10: " + wants + "a map, with an empty path");
-  EXPECT_EQ(refusal("data:\n  train: {a: {b: 1}}\n").substr(0, 47),
-            "run.yaml:2:14: data.train, the weight of \"a\", w");
+  const auto finds = [&](const char* value, const char* found) {
+    return says(refusal(fmt::format("data:\n  train: {}\n", value)),
+                {"run.yaml:2:10", "data.train", "{a: 0.7, b: 0.3}", found});
+  };
+  EXPECT_TRUE(finds("[a, b]", "list"));
+  EXPECT_TRUE(finds("{}", "map"));
+  EXPECT_TRUE(finds("{[a]: 1}", "empty path"));
+  EXPECT_TRUE(says(refusal("data:\n  train: {a: {b: 1}}\n"),
+                   {"run.yaml:2:14", "data.train", "\"a\"", "above 0", "map"}));
 }
 
 TEST_F(ConfigFile, Duplicates) {
-  EXPECT_EQ(refusal("model:\n  layers: 2\n  heads: 2\n  layers: 2\n"),
-            "run.yaml:4:3: \"model.layers\" is given twice; the first is at run.yaml:2:3");
-  EXPECT_EQ(refusal("model:\n  layers: 2\ndevice: cpu\nmodel:\n  heads: 2\n"),
-            "run.yaml:4:1: \"model\" is given twice; the first is at run.yaml:1:1");
-  EXPECT_EQ(refusal("model: {heads: 2, \"heads\": 2}\n"),
-            "run.yaml:1:19: \"model.heads\" is given twice; the first is at run.yaml:1:9");
+  EXPECT_TRUE(says(refusal("model:\n  layers: 2\n  heads: 2\n  layers: 2\n"),
+                   {"run.yaml:4:3", "\"model.layers\"", "twice", "run.yaml:2:3"}));
+  EXPECT_TRUE(says(refusal("model:\n  layers: 2\ndevice: cpu\nmodel:\n  heads: 2\n"),
+                   {"run.yaml:4:1", "\"model\"", "twice", "run.yaml:1:1"}));
+  EXPECT_TRUE(says(refusal("model: {heads: 2, \"heads\": 2}\n"),
+                   {"run.yaml:1:19", "\"model.heads\"", "twice", "run.yaml:1:9"}));
 }
 
 TEST_F(ConfigFile, Shapes) {
-  EXPECT_EQ(refusal("- model\n"),
-            "run.yaml:1:1: a configuration is a map of sections, such as \"model:\", found a list");
-  EXPECT_EQ(refusal("# c\nlayers=12\n"),
-            "run.yaml:2:1: a configuration is a map of sections, such as \"model:\", found \"layers=12\"");
-  EXPECT_EQ(refusal("optimizer: adamw\n").substr(0, 60),
-            "run.yaml:1:12: optimizer is a section, whose keys (optimizer");
-  EXPECT_EQ(
-      refusal("checkpoint: 3\n"),
-      "run.yaml:1:13: checkpoint is a section, whose keys (checkpoint.every, checkpoint.keep, "
-      "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype) stand indented below it; found 3");
-  EXPECT_EQ(refusal("? [a]\n: 1\n"), "run.yaml:1:3: a key is one word, found a list");
-  EXPECT_EQ(refusal("model:\n  ~: 1\n"), "run.yaml:2:3: a key is one word, found nothing");
-  EXPECT_EQ(refusal("device: cpu\n---\ndevice: cpu\n"),
-            "run.yaml:2:1: a second YAML document begins here; one is wanted");
+  EXPECT_TRUE(says(refusal("- model\n"), {"run.yaml:1:1", "\"model:\"", "list"}));
+  EXPECT_TRUE(says(refusal("# c\nlayers=12\n"), {"run.yaml:2:1", "\"model:\"", "\"layers=12\""}));
+  EXPECT_TRUE(says(refusal("optimizer: adamw\n"),
+                   {"run.yaml:1:12", "optimizer", "section", "optimizer.learning_rate"}));
+  EXPECT_TRUE(says(refusal("checkpoint: 3\n"),
+                   {"run.yaml:1:13", "section", "checkpoint.every", "checkpoint.keep",
+                    "checkpoint.keep_every", "checkpoint.keep_best", "checkpoint.dtype", "3"}));
+  EXPECT_TRUE(says(refusal("? [a]\n: 1\n"), {"run.yaml:1:3", "key", "list"}));
+  EXPECT_TRUE(says(refusal("model:\n  ~: 1\n"), {"run.yaml:2:3", "key", "nothing"}));
+  EXPECT_TRUE(says(refusal("device: cpu\n---\ndevice: cpu\n"), {"run.yaml:2:1", "second", "one document"}));
 }
 
 TEST_F(ConfigFile, Syntax) {
-  EXPECT_EQ(refusal("model:\n  layers: a: b\n"), "run.yaml:2:12: not YAML: illegal map value");
-  EXPECT_EQ(refusal("model:\n  layers: [1, 2\n"), "run.yaml:3:1: not YAML: end of sequence flow not found");
-  EXPECT_EQ(refusal("model:\n\tlayers: 2\n"), "run.yaml:2:8: not YAML: illegal map value");
-  EXPECT_EQ(refusal("train:\n  folder: \"abc\n"), "run.yaml:3:1: not YAML: a quoted text is not closed");
-  EXPECT_EQ(refusal("train:\n  folder: 'abc"), "run.yaml:3:1: not YAML: a quoted text is not closed");
-  EXPECT_EQ(refusal("data:\n  train: *.bin\n"),
-            "run.yaml:2:10: not YAML: the referenced anchor is not defined; put double quotes around a text "
-            "with special characters");
-  EXPECT_EQ(refusal("data:\n  train: r\xE9sum\xE9.txt\n"),
-            "run.yaml:2:11: byte 0xe9 is not text; a configuration is UTF-8 without control characters");
-  EXPECT_EQ(refusal(std::string_view("data:\n  train: a\0b\n", 18)),
-            "run.yaml:2:11: byte 0x00 is not text; a configuration is UTF-8 without control characters");
+  EXPECT_TRUE(says(refusal("model:\n  layers: a: b\n"), {"run.yaml:2:12", "not YAML", "map"}));
+  EXPECT_TRUE(says(refusal("model:\n  layers: [1, 2\n"), {"run.yaml:3:1", "not YAML", "flow"}));
+  EXPECT_TRUE(says(refusal("model:\n\tlayers: 2\n"), {"run.yaml:2:8", "not YAML", "map"}));
+  EXPECT_TRUE(says(refusal("train:\n  folder: \"abc\n"), {"run.yaml:3:1", "not YAML", "closed"}));
+  EXPECT_TRUE(says(refusal("train:\n  folder: 'abc"), {"run.yaml:3:1", "not YAML", "closed"}));
+  EXPECT_TRUE(
+      says(refusal("data:\n  train: *.bin\n"), {"run.yaml:2:10", "not YAML", "anchor", "double quotes"}));
+  EXPECT_TRUE(says(refusal("data:\n  train: r\xE9sum\xE9.txt\n"), {"run.yaml:2:11", "0xe9", "UTF-8"}));
+  EXPECT_TRUE(
+      says(refusal(std::string_view("data:\n  train: a\0b\n", 18)), {"run.yaml:2:11", "0x00", "UTF-8"}));
   for (const std::string bad : {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\xFF", "\x80"})
     EXPECT_EQ(refusal(bad).substr(0, 20), "run.yaml:1:1: byte 0") << bad;
   EXPECT_NE(refusal(std::string(100000, '[')), "accepted");  // and no overflow of the stack
@@ -277,82 +261,73 @@ TEST_F(ConfigFile, Syntax) {
 
 TEST_F(ConfigFile, Files) {
   const auto of = [&](const fs::path& path) { return refusal_of([&] { load_config(path, {}); }); };
-  EXPECT_EQ(of(folder_ / "missing.yaml"), "missing.yaml: cannot be read: No such file or directory");
+  EXPECT_TRUE(says(of(folder_ / "missing.yaml"), {"missing.yaml", "No such file"}));
   fs::create_directory(folder_ / "folder.yaml");
-  EXPECT_EQ(of(folder_ / "folder.yaml"), "folder.yaml: this is a folder; name a YAML file in it");
+  EXPECT_TRUE(says(of(folder_ / "folder.yaml"), {"folder.yaml", "folder", "YAML"}));
   const fs::path closed = write("closed.yaml", "");
   fs::permissions(closed, fs::perms::none);
   const testing::WithoutRightsOverFiles nobody;
-  EXPECT_EQ(of(closed), "closed.yaml: cannot be read: Permission denied");
+  EXPECT_TRUE(says(of(closed), {"closed.yaml", "Permission denied"}));
 }
 
 TEST_F(ConfigFile, Overrides) {
-  EXPECT_EQ(refused_override("model.layers=twelve"),
-            "--set model.layers=twelve: model.layers wants a whole number of at least 1, found \"twelve\"");
-  EXPECT_EQ(refused_override("model.atention=flash"),
-            "--set model.atention=flash: unknown key \"model.atention\"; did you mean \"model.attention\"?");
-  EXPECT_EQ(refused_override("model.layers"),
-            "--set model.layers: no \"=\" found; write it as --set key=value, such as --set train.steps=100");
-  EXPECT_EQ(
-      refused_override("checkpoint=3"),
-      "--set checkpoint=3: checkpoint is a section; set one of its keys: checkpoint.every, checkpoint.keep, "
-      "checkpoint.keep_every, checkpoint.keep_best, checkpoint.dtype");
+  EXPECT_TRUE(says(refused_override("model.layers=twelve"),
+                   {"--set model.layers=twelve", "model.layers", "1", "\"twelve\""}));
+  EXPECT_TRUE(says(refused_override("model.atention=flash"),
+                   {"--set model.atention=flash", "unknown", "\"model.atention\"", "\"model.attention\""}));
+  EXPECT_TRUE(says(refused_override("model.layers"),
+                   {"--set model.layers", "\"=\"", "--set key=value", "--set train.steps=100"}));
+  EXPECT_TRUE(says(refused_override("checkpoint=3"),
+                   {"--set checkpoint=3", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_every",
+                    "checkpoint.keep_best", "checkpoint.dtype"}));
   EXPECT_EQ(refused_override("=3").substr(0, 31), "--set =3: unknown key \"\"; known");
-  EXPECT_EQ(
-      refused_override("train.steps="),
-      "--set train.steps=: train.steps wants auto or a whole number of at least 1, found the text \"\"");
-  EXPECT_EQ(refused_override("train.steps= # x"),
-            "--set train.steps= # x: train.steps wants auto or a whole number of at least 1, found nothing");
-  EXPECT_EQ(refused_override("data.train=a: b"),
-            "--set data.train=a: b: data.train, the weight of \"a\", wants a number above 0 and at most "
-            "1000000000, found \"b\"");
-  EXPECT_EQ(refused_override("data.train=*.bin"),
-            "--set data.train=*.bin: not YAML: the referenced anchor is not defined; put double quotes "
-            "around a text with special characters");
+  EXPECT_TRUE(says(refused_override("train.steps="),
+                   {"--set train.steps=", "train.steps", "auto", "1", "text", "\"\""}));
+  EXPECT_TRUE(says(refused_override("train.steps= # x"),
+                   {"--set train.steps=", "#", "train.steps", "auto", "1", "nothing"}));
+  EXPECT_TRUE(says(refused_override("data.train=a: b"),
+                   {"--set data.train=a", "data.train", "\"a\"", "0", "1000000000", "\"b\""}));
+  EXPECT_TRUE(says(refused_override("data.train=*.bin"),
+                   {"--set data.train=*.bin", "not YAML", "anchor", "double quotes"}));
   EXPECT_EQ(refused_override("data.train=\"*.bin\""), "accepted");
-  EXPECT_EQ(refused_override("data.train=\"a"),
-            "--set data.train=\"a: not YAML: a quoted text is not closed; put double quotes around a text "
-            "with special characters");
-  EXPECT_EQ(refused_override("sampling.prompt=a\nb"),
-            "--set sampling.prompt=a\nb: a line break in a value is written \\n within double quotes");
-  EXPECT_EQ(refused_override("sampling.prompt=\xFF"),
-            "--set sampling.prompt=\xFF: byte 0xff is not text; a configuration is UTF-8 without control "
-            "characters");
+  EXPECT_TRUE(says(refused_override("data.train=\"a"),
+                   {"--set data.train=\"a", "not YAML", "closed", "double quotes"}));
+  EXPECT_TRUE(says(refused_override("sampling.prompt=a\nb"),
+                   {"--set sampling.prompt=a\nb", "line break", "\\n", "double quotes"}));
+  EXPECT_TRUE(
+      says(refused_override("sampling.prompt=\xFF"), {"--set sampling.prompt=\xFF", "0xff", "UTF-8"}));
 }
 
 TEST_F(ConfigFile, SeveralKeys) {
-  EXPECT_EQ(refusal("model:\n  heads: 7\n"),
-            "run.yaml:2:10: model.heads 7 does not divide model.channels 768 (default); the nearest that do "
-            "are 6 and 8");
-  EXPECT_EQ(refusal("model:\n  channels: 16\n  heads: 11\n"),
-            "run.yaml:3:10: model.heads 11 does not divide model.channels 16 (run.yaml:2:13); the nearest "
-            "that do are 8 and 16");
-  EXPECT_EQ(refusal("model:\n  heads: 20\n  channels: 16\n"),
-            "run.yaml:2:10: model.heads 20 does not divide model.channels 16 (run.yaml:3:13); the nearest "
-            "that does is 16");
-  EXPECT_EQ(refusal("model:\n  heads: 12\n", {"model.channels=64"}),
-            "--set model.channels=64: model.heads 12 (run.yaml:2:10) does not divide model.channels 64; the "
-            "nearest that do are 8 and 16");
+  EXPECT_TRUE(says(refusal("model:\n  heads: 7\n"),
+                   {"run.yaml:2:10", "model.heads", "7", "model.channels", "768", "(default)", "6", "8"}));
+  EXPECT_TRUE(
+      says(refusal("model:\n  channels: 16\n  heads: 11\n"),
+           {"run.yaml:3:10", "model.heads", "11", "model.channels", "16", "(run.yaml:2:13)", "8", "16"}));
+  EXPECT_TRUE(says(refusal("model:\n  heads: 20\n  channels: 16\n"),
+                   {"run.yaml:2:10", "model.heads", "20", "model.channels", "16", "(run.yaml:3:13)", "16"}));
+  EXPECT_TRUE(says(refusal("model:\n  heads: 12\n", {"model.channels=64"}),
+                   {"--set model.channels=64", "model.heads", "12", "(run.yaml:2:10)", "model.channels", "64",
+                    "8", "16"}));
   EXPECT_EQ(refusal("model:\n  context: 128\ntrain:\n  sequence_length: 256\n"),
             "run.yaml:4:20: train.sequence_length 256 is more than model.context 128 (run.yaml:2:12)");
-  EXPECT_EQ(refusal("train:\n  tokens_per_step: 1000\n", {"model.context=256"}),
-            "--set model.context=256: train.tokens_per_step 1000 (run.yaml:2:20) is not a multiple of "
-            "model.context 256; the nearest are 768 and 1024");
-  EXPECT_EQ(refusal("train:\n  sequence_length: 300\n  tokens_per_step: 100\n"),
-            "run.yaml:3:20: train.tokens_per_step 100 is not a multiple of train.sequence_length 300 "
-            "(run.yaml:2:20); the least is 300");
-  EXPECT_EQ(
-      refused_override("train.micro_batch=3"),
-      "--set train.micro_batch=3: train.tokens_per_step 524288 (default) is not a multiple of 1024 tokens x "
-      "train.micro_batch 3; the nearest are 522240 and 525312");
+  EXPECT_TRUE(says(refusal("train:\n  tokens_per_step: 1000\n", {"model.context=256"}),
+                   {"--set model.context=256", "train.tokens_per_step", "1000", "(run.yaml:2:20)",
+                    "model.context", "256", "768", "1024"}));
+  EXPECT_TRUE(says(refusal("train:\n  sequence_length: 300\n  tokens_per_step: 100\n"),
+                   {"run.yaml:3:20", "train.tokens_per_step", "100", "train.sequence_length", "300",
+                    "(run.yaml:2:20)", "300"}));
+  EXPECT_TRUE(says(refused_override("train.micro_batch=3"),
+                   {"--set train.micro_batch=3", "train.tokens_per_step", "524288", "(default)", "1024",
+                    "train.micro_batch", "3", "522240", "525312"}));
   EXPECT_EQ(load("", {"train.steps=50"}).optimizer.warmup.steps, 100);  // a short run only warms up
-  EXPECT_EQ(refusal("data:\n  documents: mask\n  shift: true\n"),
-            "run.yaml:3:10: data.shift true cuts documents that follow one another, but data.documents mask "
-            "(run.yaml:2:14); set data.shift=auto, or data.documents=join");
+  EXPECT_TRUE(says(refusal("data:\n  documents: mask\n  shift: true\n"),
+                   {"run.yaml:3:10", "data.shift", "true", "data.documents", "(run.yaml:2:14)",
+                    "data.shift=auto", "data.documents=join"}));
   EXPECT_FALSE(load("data:\n  documents: mask\n").data.shifts());
-  EXPECT_EQ(
-      refusal("optimizer:\n  min_learning_rate: 0.1\n"),
-      "run.yaml:2:22: optimizer.min_learning_rate 0.1 is more than optimizer.learning_rate 0.0006 (default)");
+  EXPECT_TRUE(says(refusal("optimizer:\n  min_learning_rate: 0.1\n"),
+                   {"run.yaml:2:22", "optimizer.min_learning_rate", "0.1", "optimizer.learning_rate",
+                    "0.0006", "(default)"}));
 }
 
 TEST_F(ConfigFile, FolderOfTheRun) {

@@ -40,9 +40,9 @@ TEST_F(TaskPaths, RefuseWhatIsNoPath) {
   const auto refused = [&](const std::string& value, std::initializer_list<std::string_view> words) {
     expect_error([&] { load("evaluation:\n  tasks: " + value + "\n"); }, words);
   };
-  refused("{a: b}", {"a.yaml:2:", "evaluation.tasks wants none, a path, or a list of paths"});
-  refused("[a, [b]]", {"evaluation.tasks wants text"});
-  refused("[a, \"\"]", {"with an empty path"});
+  refused("{a: b}", {"a.yaml:2:", "evaluation.tasks", "none", "[a, b]"});
+  refused("[a, [b]]", {"evaluation.tasks", "text"});
+  refused("[a, \"\"]", {"empty path"});
   refused("[a, b, a]", {"a.yaml:2:", "names \"a\" twice"});
   expect_error([&] { load("evaluation:\n  tasks: a\n  every: 0\n"); },
                {"evaluation.tasks", "needs evaluations", "evaluation.every"});

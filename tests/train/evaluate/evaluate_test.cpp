@@ -168,7 +168,7 @@ TEST_F(Evaluate, OfAFolderOfAnotherProgram) {
   fs::create_directory(model);
   for (const char* file : {"config.json", "model.safetensors"}) fs::copy(fixture("tasks") / file, model);
   const std::string hellaswag = (fixture("tasks") / "hellaswag.jsonl").string();
-  evaluate_refused({"model"}, {"does not say which data", "--data PATH"});
+  evaluate_refused({"model"}, {"which data", "--data PATH"});
   evaluate_refused({"model", "--data", "text.txt"}, {"holds no tokenizer", "--tokenizer"});
   evaluate_refused({"model", "--task", hellaswag}, {"needs a tokenizer"});
   const std::string tokens = (fixture("tasks") / "hellaswag.bin").string();
@@ -180,7 +180,7 @@ TEST_F(Evaluate, OfAFolderOfAnotherProgram) {
   EXPECT_EQ(by_text["accuracy_by_token"], reference["right"]["token"].get<double>() / 80);
   EXPECT_EQ(by_text["accuracy_by_byte"], reference["right"]["byte"].get<double>() / 80);
   EXPECT_EQ(by_tokens["accuracy_by_token"], by_text["accuracy_by_token"]);
-  EXPECT_NE(out.find("the beginning of these contexts is left out"), std::string::npos) << out;
+  EXPECT_NE(out.find("left out"), std::string::npos) << out;
   // The text of a file is encoded as ./prepare encodes it.
   const Json text = figures({"model", "--data", "text.txt", "--sequences", "20"});
   ASSERT_EQ(run_process(PREPARE_BINARY, {"--input", "text.txt", "--tokenizer", "model", "--output", "shards"},
@@ -201,7 +201,7 @@ TEST_F(Evaluate, FailsWhereTheLossIsNoNumber) {
   for (int i = 0; i < 64; ++i) file.put('\xff');
   file.close();
   evaluate_refused({"model", "--tokenizer", fixture("tokenizers/gpt2.json").string(), "--data", "text.txt"},
-                   {"the loss is", "nan", "the weights of model are damaged"});
+                   {"the loss is", "nan", "weights of model", "damaged"});
 }
 
 TEST_F(Evaluate, WritesNamesThatAreNoUtf8) {
@@ -218,7 +218,7 @@ TEST_F(Evaluate, FailsWhereItsFiguresAreLost) {
   };
   const ProcessResult result = lost("");
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.error.find("could not be written to standard output"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("standard output"), std::string::npos) << result.error;
   EXPECT_EQ(lost("--json figures.json").status, 0);
 }
 
@@ -245,10 +245,10 @@ TEST_F(Evaluate, RanksEvaluateTheSameCheckpoint) {
 
 TEST_F(Evaluate, RefusesWhatIsWrong) {
   trains(short_run("one"));
-  evaluate_refused({"nowhere"}, {"there is no folder nowhere"});
+  evaluate_refused({"nowhere"}, {"no folder nowhere"});
   evaluate_refused({}, {"model"});
   evaluate_refused({"one", "--data", "nothing.txt"}, {"nothing.txt does not exist"});
-  evaluate_refused({"one", "--sequence-length", "64"}, {"reads at most 32 tokens"});
+  evaluate_refused({"one", "--sequence-length", "64"}, {"at most 32 tokens"});
   evaluate_refused({"one", "--task", "text.txt"}, {"text.txt:1"});
   evaluate_refused({"one", "--json", "no/such/folder.json"}, {"folder.json"});
   write("bad.jsonl", R"({"context": "a", "choices": ["b", "c"], "label": 0, "more": 1})");
@@ -257,24 +257,24 @@ TEST_F(Evaluate, RefusesWhatIsWrong) {
   evaluate_refused({"one", "--task", "bad.jsonl"}, {"bad.jsonl:1: choice 1 is empty"});
   write("bad.jsonl", "{\"context\": \"a\",\n");
   evaluate_refused({"one", "--task", "bad.jsonl"}, {"bad.jsonl:1:17: not JSON"});
-  evaluate_refused({"one", "--task", "questions.jsonl", "--by-position"}, {"--by-position is of the loss"});
-  evaluate_refused({"one", "--task", "questions.jsonl", "--sequences", "2"}, {"--sequences is of the loss"});
+  evaluate_refused({"one", "--task", "questions.jsonl", "--by-position"}, {"--by-position", "loss"});
+  evaluate_refused({"one", "--task", "questions.jsonl", "--sequences", "2"}, {"--sequences", "loss"});
   setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same with and without a GPU
   evaluate_refused({"one", "--gpus", "2"}, {"--gpus 2 was asked for", "--ranks 2 --device cpu"});
   unsetenv("CUDA_VISIBLE_DEVICES");
   evaluate_refused({"one", "--items", "2"}, {"--items is of tasks", "--sequences N"});
-  evaluate_refused({"one", "--data", ""}, {"--data ", "empty"});
+  evaluate_refused({"one", "--data", ""}, {"--data", "name"});
   write("bad.jsonl", R"({"context": "a", "choices": ["b", "c"], "label": 0, "more": 1})");
   const Words with_tasks = sets({"evaluation.tasks=bad.jsonl", "train.folder=bad"});
   refused(with_tasks, {"bad.jsonl:1", "more"});
   EXPECT_FALSE(fs::exists(folder / "bad"));
   refused(sets({"evaluation.tasks=questions.jsonl", "evaluation.every=0"}),
           {"evaluation.tasks", "needs evaluations"});
-  refused(sets({"evaluation.tasks={a: 1}"}), {"evaluation.tasks wants none, a path, or a list of paths"});
+  refused(sets({"evaluation.tasks={a: 1}"}), {"evaluation.tasks", "none", "[a, b]"});
   refused(sets({"evaluation.tasks=[a, a]"}), {"names \"a\" twice"});
   // Other data than the run's has no validation loss of the run.
   write("text.txt", "another text, and a short one\n" + std::string(3000, 'x'));
-  evaluate_refused({"one"}, {"other data than its configuration now names", "--data PATH"});
+  evaluate_refused({"one"}, {"other data", "--data PATH"});
   fs::remove(folder / checkpoint("one", 20) / "model.safetensors");
   evaluate_refused({checkpoint("one", 20), "--data", "text.txt"}, {"model.safetensors"});
 }

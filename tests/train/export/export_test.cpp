@@ -197,19 +197,17 @@ TEST_F(Exporting, DamageAndUnfinishedCheckpointsAreRefused) {
           {"step_00000002/model.safetensors is damaged", "step_00000001 is whole"});
   fs::rename(last, run / "checkpoints/step_00000002.unfinished");
   refused({"runs/small/checkpoints/step_00000002.unfinished", "--format", "hf", "--output", "out"},
-          {"is being written or was not finished"});
+          {"being written"});
   exported("runs/small", "hf", "out");
   fs::remove_all(run / "checkpoints/step_00000001");
-  refused({"runs/small", "--format", "hf", "--output", "out2"}, {"has no finished checkpoint yet"});
+  refused({"runs/small", "--format", "hf", "--output", "out2"}, {"no finished checkpoint"});
 }
 
 TEST_F(Exporting, ARunThatIsTrainingIsNamed) {
   const fs::path run = train();
   const RunLock lock(run);
   const ProcessResult result = exported("runs/small", "hf", "out");
-  EXPECT_NE(
-      result.error.find(fmt::format("a run is training in runs/small (process {} on the host", getpid())),
-      std::string::npos)
+  EXPECT_NE(result.error.find(fmt::format("runs/small (process {} on", getpid())), std::string::npos)
       << result.error;
   EXPECT_NE(result.error.find("its newest checkpoint, step_00000002"), std::string::npos);
 }
@@ -235,7 +233,7 @@ TEST_F(Exporting, CheckpointsThatAreRemovedMeanwhile) {
       EXPECT_NO_THROW(read_model_config(folder / fmt::format("out{}", i)));
     } else {
       EXPECT_EQ(result.status, 1);
-      EXPECT_NE(result.error.find("was removed while it was read"), std::string::npos) << result.error;
+      EXPECT_NE(result.error.find("was removed while"), std::string::npos) << result.error;
       EXPECT_NE(result.error.find("checkpoint.keep"), std::string::npos) << result.error;
       EXPECT_FALSE(fs::exists(folder / fmt::format("out{}", i)));
     }
@@ -262,7 +260,7 @@ TEST_F(Exporting, WrongInputsAreRefused) {
     more.insert(more.begin(), {model, "--format", format, "--output", output});
     refused(more, parts);
   };
-  wrong("absent", "hf", "out", {"there is no folder absent", "the folder of a run"});
+  wrong("absent", "hf", "out", {"no folder absent", "of a run"});
   wrong("empty", "hf", "out", {"empty has no config.json"});
   wrong("gpt2", "hf", "a_file", {"a_file exists and is not a folder"});
   wrong("gpt2", "hf", "empty", {"empty exists", "--force"});
@@ -270,17 +268,17 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("gpt2", "hf", "gpt2", {"overlap"}, {"--force"});
   wrong("gpt2", "gguf", "empty", {"empty is a folder"});
   wrong("gpt2", "gguf", "a_file", {"a_file exists", "--force"});
-  wrong("gpt2", "gguf", "", {"--output ", "empty"});
+  wrong("gpt2", "gguf", "", {"--output", "name"});
   wrong("gpt2", "gguf", "absent/x.gguf", {"absent/x.gguf", "No such file"});
   wrong("gpt2", "hf", "out", {"fp32, fp16 or bf16, found --dtype q8_0"}, {"--dtype", "q8_0"});
   wrong("gpt2", "llm.c", "out", {"fp32 or bf16, found --dtype fp16"}, {"--dtype", "fp16"});
   wrong("gpt2", "hf", "out", {"--dtype", "fp64"}, {"--dtype", "fp64"});
   wrong("gpt2", "hf", "out", {"--shard-size"}, {"--shard-size", "0"});
   wrong("gpt2", "gguf", "out", {"--shard-size is of --format hf"}, {"--shard-size", "5GB"});
-  wrong("bare", "gguf", "out", {"a GGUF file holds the tokenizer", "--tokenizer PATH"});
+  wrong("bare", "gguf", "out", {"GGUF", "tokenizer", "--tokenizer PATH"});
   small.vocab_size = 200;
   make_model("letters", small, "");
-  wrong("letters", "gguf", "out", {"the tokenizer has 257 ids", "only 200"}, {"--tokenizer", "bytes"});
+  wrong("letters", "gguf", "out", {"257 ids", "only 200"}, {"--tokenizer", "bytes"});
   wrong("absent", "hf", "out", {"fp32, fp16 or bf16, found --dtype q8_0"}, {"--dtype", "q8_0"});
   wrong("absent", "peft", "out", {"writes no tokenizer"}, {"--tokenizer", "bytes"});
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
@@ -291,8 +289,8 @@ TEST_F(Exporting, WrongInputsAreRefused) {
     wrong("bare", "hf", "out", {file, ":2:", "not JSON"});
     fs::remove(folder / "bare" / file);
   }
-  wrong("small", "hf", "out", {"the tokenizer has 704 ids", "only 600"});
-  wrong("small", "gguf", "out", {"the tokenizer has 704 ids", "only 600"});
+  wrong("small", "hf", "out", {"704 ids", "only 600"});
+  wrong("small", "gguf", "out", {"704 ids", "only 600"});
   EXPECT_EQ(read_file(folder / "a_file"), "x");
 }
 
@@ -305,7 +303,7 @@ TEST_F(Exporting, ATokenizerThatIsNotInTheFolder) {
   exported("bare", "hf", "out", {"--tokenizer", tokenizer});
   EXPECT_EQ(read_file(folder / "out/tokenizer.json"), read_file(tokenizer));
   const ProcessResult none = exported("bare", "hf", "none");
-  EXPECT_NE(none.error.find("bare holds no tokenizer"), std::string::npos) << none.error;
+  EXPECT_NE(none.error.find("no tokenizer"), std::string::npos) << none.error;
   EXPECT_FALSE(fs::exists(folder / "none/tokenizer_config.json"));
 }
 
@@ -315,7 +313,7 @@ TEST_F(Exporting, ValuesBeyondFp16AreNamed) {
   tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight").values[5] = 70000;
   write_tensors(source / "model.safetensors", tensors);
   refused({"large", "--format", "hf", "--output", "out", "--dtype", "fp16"},
-          {"transformer.h.1.mlp.c_fc.weight: its value 5 is 70000, too large for fp16", "--dtype bf16"});
+          {"transformer.h.1.mlp.c_fc.weight: its value 5 is 70000", "fp16", "--dtype bf16"});
   refused({"large", "--format", "gguf", "--output", "out.gguf", "--dtype", "f16"},
           {"blk.1.ffn_up.weight", "too large for fp16"});
   exported("large", "hf", "out", {"--dtype", "bf16"});
@@ -326,8 +324,7 @@ TEST_F(Exporting, OnlyAnExportIsReplaced) {
   make_model("source", small_gpt2(), "gpt2");
   exported("source", "hf", "out");
   write("out/notes.txt", "mine");
-  refused({"source", "--format", "hf", "--output", "out", "--force"},
-          {"out is not replaced: it holds notes.txt, which is not part of an exported model"});
+  refused({"source", "--format", "hf", "--output", "out", "--force"}, {"out is not replaced", "notes.txt"});
   EXPECT_EQ(read_file(folder / "out/notes.txt"), "mine");
   fs::remove(folder / "out/notes.txt");
   exported("source", "hf", "out", {"--force", "--dtype", "bf16"});
@@ -335,7 +332,7 @@ TEST_F(Exporting, OnlyAnExportIsReplaced) {
   write("notes.txt", "mine");
   for (const char* format : {"gguf", "llm.c"}) {
     refused({"source", "--format", format, "--output", "notes.txt", "--force"},
-            {"notes.txt is not replaced: it does not begin as an exported model does"});
+            {"notes.txt is not replaced"});
     for (const char* before : {"gguf", "llm.c"}) {
       exported("source", before, "out.bin", {"--force"});
       exported("source", format, "out.bin", {"--force"});

@@ -225,30 +225,30 @@ TEST_F(GenerateTest, ReadsPromptsFromFilesAndStandardInput) {
 
 TEST_F(GenerateTest, RefusesWrongInputs) {
   const std::vector<std::string> fine{"--prompt", "x"};
-  refused(fine, {"there is no folder nowhere", "Wanted: A checkpoint"}, "nowhere");
-  refused(fine, {"text.txt is a file, wanted a folder"}, "text.txt");
+  refused(fine, {"no folder nowhere", "checkpoint"}, "nowhere");
+  refused(fine, {"text.txt is a file"}, "text.txt");
   std::filesystem::create_directories(folder() / "empty");
   refused(fine, {"empty has no config.json"}, "empty");
   std::filesystem::create_directories(folder() / "begun/checkpoints/step_00000001.unfinished");
-  refused(fine, {"the run in begun has no finished checkpoint yet"}, "begun");
-  refused(fine, {"begun has no finished checkpoint yet"}, "begun/checkpoints");
-  refused(fine, {"is being written or was not finished"}, "begun/checkpoints/step_00000001.unfinished");
-  refused({}, {"nothing to continue: give --prompt TEXT"});
+  refused(fine, {"the run in begun", "no finished checkpoint"}, "begun");
+  refused(fine, {"no finished checkpoint"}, "begun/checkpoints");
+  refused(fine, {"being written"}, "begun/checkpoints/step_00000001.unfinished");
+  refused({}, {"--prompt TEXT"});
   refused({"--prompt", std::string(161, 'x')}, {"--prompt has 161 tokens", "reads at most 160"});
-  refused({"--prompt", "xxx", "--context", "2"}, {"--prompt has 3 tokens, and --context is 2", "up to 160"});
-  refused({"--prompt", "x", "--context", "161"}, {"--context 161", "reads at most 160 tokens"});
-  refused({"--prompt", "x", "--tokens", "161"}, {"--tokens 161", "reads at most 160 tokens"});
-  refused({"--prompt", "x", "--tokens", "0"}, {"--tokens ", "positive", "found \"0\""});
-  refused({"--prompt", "x", "--samples", "9223372036854775807"}, {"samples have numbers of 0 to 2147483647"});
+  refused({"--prompt", "xxx", "--context", "2"}, {"--prompt has 3 tokens", "--context is 2", "up to 160"});
+  refused({"--prompt", "x", "--context", "161"}, {"--context 161", "at most 160 tokens"});
+  refused({"--prompt", "x", "--tokens", "161"}, {"--tokens 161", "at most 160 tokens"});
+  refused({"--prompt", "x", "--tokens", "0"}, {"--tokens", "positive"});
+  refused({"--prompt", "x", "--samples", "9223372036854775807"}, {"samples", "2147483647"});
   refused({"--prompt", "x", "--prompt", "y", "--first-sample", "2147483647"},
           {"--first-sample is 2147483647"});
-  refused({"--prompt", "x", "--temperature", "-0.5"}, {"--temperature wants a number of at least 0", "-0.5"});
-  refused({"--prompt", "x", "--temperature", "nan"}, {"--temperature wants", "nan"});
-  refused({"--prompt", "x", "--top-p", "0"}, {"--top-p wants a number above 0 and at most 1, found 0"});
-  refused({"--prompt", "x", "--min-p", "1.5"}, {"--min-p wants a number from 0 to 1, found 1.5"});
-  refused({"--prompt", "x", "--top-k", "-1"}, {"--top-k wants", "-1"});
-  refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty wants a number above 0"});
-  refused({"--prompt", "x", "--stop", ""}, {"--stop wants a text"});
+  refused({"--prompt", "x", "--temperature", "-0.5"}, {"--temperature", "at least 0", "-0.5"});
+  refused({"--prompt", "x", "--temperature", "nan"}, {"--temperature", "nan"});
+  refused({"--prompt", "x", "--top-p", "0"}, {"--top-p", "above 0 and at most 1", "found 0"});
+  refused({"--prompt", "x", "--min-p", "1.5"}, {"--min-p", "0 to 1", "found 1.5"});
+  refused({"--prompt", "x", "--top-k", "-1"}, {"--top-k", "-1"});
+  refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty", "above 0"});
+  refused({"--prompt", "x", "--stop", ""}, {"--stop", "empty"});
   refused({"--prompts", "nothing.txt"}, {"nothing.txt"});
   std::ofstream(folder() / "blank.txt") << "\n\n";
   refused({"--prompts", "blank.txt"}, {"--prompts blank.txt has no prompt"});
@@ -256,19 +256,19 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompts", "bad.jsonl"}, {"bad.jsonl:2", "prompt"});
   std::ofstream(folder() / "cut.jsonl") << "{\"prompt\": \"x\"}\r\n{\"prompt\": \"y\"\r\n";
   refused({"--prompts", "cut.jsonl"}, {"cut.jsonl:2:15: not JSON"});
-  refused({"--prompts", "."}, {"the input . is a folder: name its files, for example ./*.txt"});
-  refused({"--prompt", "-", "--prompts", "-"}, {"standard input is named more than once"});
+  refused({"--prompts", "."}, {"is a folder", "./*.txt"});
+  refused({"--prompt", "-", "--prompts", "-"}, {"standard input"});
   refused({"--prompt", "x", "--system", "y"}, {"--system", "add --chat"});
   refused({"--chat", "--prompt", "x"}, {"--chat-template chatml"});
-  refused({"--chat", "--chat-template", "llama3", "--prompt", "x"}, {"llama3 needs the special tokens"});
-  refused({"--chat", "--chat-template", "chatml"}, {"standard input is none", "--prompt TEXT"});
+  refused({"--chat", "--chat-template", "llama3", "--prompt", "x"}, {"llama3", "special tokens"});
+  refused({"--chat", "--chat-template", "chatml"}, {"standard input", "--prompt TEXT"});
   refused({"--prompt", "x", "--precision", "bf16"}, {"--precision bf16 needs a GPU"});
   refused({"--prompt", "x", "--device-memory", "1GiB"}, {"--plan"});
   refused({"--prompt", "x", "--tokenizer", "nowhere"}, {"nowhere"});
   refused({"--prompt", "x of", "--tokenizer", fixture("tokenizers/gpt2.json").string()},
           {"--prompt: the tokenizer bpe-", "has a vocabulary of 257", "--tokenizer"});
-  refused({"--plan", "--json"}, {"--plan prints the memory, and --json samples"});
-  refused({"--chat", "--json"}, {"--json prints samples of prompts"});
+  refused({"--plan", "--json"}, {"--plan", "--json"});
+  refused({"--chat", "--json"}, {"--json", "--prompt"});
   refused({"--promt", "x"}, {"did you mean --prompt"});
 }
 
@@ -318,8 +318,7 @@ TEST_F(GenerateTest, AFullDiskIsAnError) {
   for (const char* rest : {"--prompt x --tokens 2", "--prompt x --tokens 2 --json", "--plan", "--help"}) {
     const ProcessResult result = in_shell("", rest + std::string(" > /dev/full"));
     EXPECT_EQ(result.status, 1) << rest;
-    EXPECT_NE(result.error.find("generate: error: cannot write to standard output: No space left"),
-              std::string::npos)
+    EXPECT_NE(result.error.find("error: cannot write to standard output"), std::string::npos)
         << rest << result.error;
   }
 }
@@ -408,7 +407,7 @@ TEST_F(GenerateTest, AConversationKeepsItsTurns) {
   EXPECT_LT(at_first, at_second) << result.output;
   EXPECT_LT(at_second, at_notice) << result.output;
   EXPECT_NE(at_notice, std::string::npos) << result.output;
-  EXPECT_NE(chat({}, {std::string(120, 'x')}).output.find("leaves no room for an answer"), std::string::npos);
+  EXPECT_NE(chat({}, {std::string(120, 'x')}).output.find("no room"), std::string::npos);
 }
 
 TEST_F(GenerateTest, APromptOfChatIsAMessage) {
@@ -457,8 +456,8 @@ TEST_F(GenerateTest, ReadsARunThatReplacesItsCheckpoints) {
     const ProcessResult result = generate({"--prompt", "x", "--tokens", "1"}, "replaced");
     if (result.status == 0) continue;
     EXPECT_EQ(result.status, 1);
-    EXPECT_TRUE(result.error.find("was removed while it was read") != std::string::npos ||
-                result.error.find("has no finished checkpoint yet") != std::string::npos)
+    EXPECT_TRUE(result.error.find("was removed while") != std::string::npos ||
+                result.error.find("no finished checkpoint") != std::string::npos)
         << result.error;
   }
   stop = true;

@@ -62,7 +62,7 @@ TEST_F(Launch, AKilledRankIsReportedOnceByTheLauncher) {
   launch({"launch:3", "limit:2", "join", "1@kill", "exchange:1"});
   EXPECT_EQ(result(0).status, 128 + SIGKILL);
   expect_in("scripted_rank: error: rank 1 (pid ", result(0).error);
-  expect_in("was killed by signal 9 (SIGKILL)", result(0).error);
+  expect_in("signal 9 (SIGKILL)", result(0).error);
   EXPECT_EQ(count("\n", result(0).error), 1) << result(0).error;
   EXPECT_LT(seconds(), 5);
 }
@@ -91,7 +91,7 @@ TEST_F(Launch, ARankThatExitsSilentlyIsReported) {
   launch({"launch:3", "limit:2", "join", "2@exit:0", "exchange:1"});
   EXPECT_EQ(result(0).status, 1);
   expect_in("rank 2 (pid ", result(0).error);
-  expect_in("ended before the others, with exit code 0\n", result(0).error);
+  expect_in("before the others", result(0).error);
   EXPECT_EQ(count("\n", result(0).error), 1) << result(0).error;
 }
 

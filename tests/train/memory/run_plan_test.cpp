@@ -265,7 +265,7 @@ TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   EXPECT_NE(text.find(" fits "), std::string::npos) << text;
   const RunPlan hopeless = plan_run(config, kHopper, given_memory(Device::kCuda, kGiB));
   const std::string none = advice_text(advice(config, hopeless, false));
-  EXPECT_NE(none.find("the model is too large"), std::string::npos) << none;
+  EXPECT_NE(none.find("model is too large"), std::string::npos) << none;
 }
 
 TEST(Advice, IsQuotedForAShell) {
@@ -289,8 +289,8 @@ TEST(MemoryTable, HasNothingNegative) {
   MemoryLedger ledger;
   ledger.enter(MemoryTag::kWeights, "weights", 1000);
   const std::string none = memory_table(ledger, 0, {}), huge = memory_table(ledger, int64_t{1} << 50, {});
-  EXPECT_NE(none.find("not in the ledger, at least"), std::string::npos) << none;
-  EXPECT_NE(huge.find("of the arena never used, at least"), std::string::npos) << huge;
+  EXPECT_NE(none.find("not in the ledger"), std::string::npos) << none;
+  EXPECT_NE(huge.find("never used"), std::string::npos) << huge;
   for (const std::string& table : {none, huge}) EXPECT_EQ(table.find(" -"), std::string::npos) << table;
 }
 

@@ -164,7 +164,7 @@ TEST_F(Checkpoint, FilesOfTheSourceFolderAreCopied) {
   EXPECT_FALSE(fs::exists(folder / "step_00000005")) << "they are files of ours";
 
   std::ofstream(path / "tokenizer.json") << "{\"a\": 2}";
-  expect_parts_of(error_of([&] { check_undamaged(path); }), {"tokenizer.json is damaged: its checksum is"});
+  expect_parts_of(error_of([&] { check_undamaged(path); }), {"tokenizer.json is damaged", "checksum"});
 }
 
 TEST_F(Checkpoint, TheNewestIsFoundAndOldOnesGo) {
@@ -238,13 +238,11 @@ TEST_F(Checkpoint, DamageIsNamed) {
   std::ofstream(path / "state.json") << "{\"step\": ";
   expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"state.json:1:10: not JSON"});
   std::ofstream(path / "state.json") << std::string(200'000, '[');
-  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }),
-                  {"state.json:1:65: lists and objects are nested more than 64 deep"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"state.json:1:65", "64 deep"});
   std::ofstream(path / "model.safetensors") << "hello";
   expect_parts_of(error_of([&] { load_weights(path, state); }), {"not a safetensors file"});
   std::ofstream(path / "config.json") << std::string(200'000, '[') + std::string(200'000, ']');
-  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }),
-                  {"config.json:1:65: lists and objects are nested more than 64 deep"});
+  expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"config.json:1:65", "64 deep"});
   fs::remove(path / "config.json");
   expect_parts_of(error_of([&] { read_state(path, kTinyRun); }), {"has no config.json"});
   expect_parts_of(error_of([&] { load_weights(folder / "none", state); }), {"is not a folder"});
@@ -262,8 +260,8 @@ TEST_F(Checkpoint, AFullDiskLeavesTheEarlierCheckpointsAndNothingElse) {
   run.step = 20;
   const std::string message = error_of([&] { save(); });
   setrlimit(RLIMIT_FSIZE, &before);
-  expect_parts_of(message, {"checkpoint of step 20 was not written", "model.safetensors", "File too large",
-                            "Earlier checkpoints"});
+  expect_parts_of(message,
+                  {"step 20 was not written", "model.safetensors", "File too large", "Earlier checkpoints"});
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}), 1);
   EXPECT_EQ(latest_checkpoint(folder)->filename(), "step_00000010");
   EXPECT_EQ(read_state(*latest_checkpoint(folder), kTinyRun).step, 10);
@@ -286,7 +284,7 @@ TEST(Safetensors, ReadsHalfPrecision) {
   reader.read("h", {3}, h);
   EXPECT_EQ(b, (std::vector<float>{1, -2}));
   EXPECT_EQ(h, (std::vector<float>{1, 0x1p-24f, -INFINITY}));
-  expect_parts_of(error_of([&] { reader.read("b", {3}, h); }), {"tensor b has shape [2]", "[3]"});
+  expect_parts_of(error_of([&] { reader.read("b", {3}, h); }), {"tensor b", "[2]", "[3]"});
   expect_parts_of(error_of([&] { reader.read("c", {3}, h); }), {"has no tensor c"});
   fs::remove(path);
 }

@@ -43,20 +43,19 @@ constexpr const char *kTrain = TRAIN_BINARY, *kBench = BENCH_BINARY, *kPrepare =
 
 TEST_F(CommandLine, AMisspelledOptionGivesTheNearest) {
   expect_error(kTrain, {"--confg", "small.yaml"},
-               {"there is no option --confg; did you mean --config? (see ./train --help)"});
-  expect_error(kTrain, {"-config", "small.yaml"}, {"there is no option -config; did you mean --config?"});
+               {"no option --confg", "did you mean --config?", "./train --help"});
+  expect_error(kTrain, {"-config", "small.yaml"}, {"no option -config", "did you mean --config?"});
   expect_error(kTrain, {"--Plan", "small.yaml"}, {"did you mean --plan?"});
-  expect_error(kTrain, {"small.yaml", "--print-confg=1"}, {"there is no option --print-confg; did you mean"});
-  expect_error(kBench, {"step", "--gpu", "4"}, {"did you mean --gpus? (see ./bench step --help)"});
-  expect_error(kBench, {"stp"}, {"there is no benchmark \"stp\"; did you mean step?"});
-  expect_error(kBench, {"--config", "small.yaml", "step"},
-               {"it follows the name of a benchmark, as in ./bench step --config"});
+  expect_error(kTrain, {"small.yaml", "--print-confg=1"}, {"no option --print-confg"});
+  expect_error(kBench, {"step", "--gpu", "4"}, {"did you mean --gpus?", "./bench step --help"});
+  expect_error(kBench, {"stp"}, {"no benchmark \"stp\"", "did you mean step?"});
+  expect_error(kBench, {"--config", "small.yaml", "step"}, {"./bench step --config"});
   expect_error(kReport, {"out", "--outptu", "a.html"}, {"did you mean --output?"});
   expect_error(kPrepare, {"--inputs", "text.txt", "--output", "data"}, {"did you mean --input?"});
 }
 
 TEST_F(CommandLine, LettersOfOtherProgramsGiveTheOption) {
-  expect_error(kPrepare, {"text.txt", "-o", "data"}, {"there is no option -o; did you mean --output?"});
+  expect_error(kPrepare, {"text.txt", "-o", "data"}, {"no option -o", "did you mean --output?"});
   expect_error(kExport, {"out", "--format", "hf", "-o", "x"}, {"did you mean --output?"});
   expect_error(kReport, {"out", "-o", "a.html"}, {"did you mean --output?"});
   expect_error(kTokenize, {"train", "text.txt", "-o", "x"}, {"did you mean --output?"});
@@ -74,7 +73,7 @@ TEST_F(CommandLine, ItsErrorsComeFirst) {
     return more;
   };
   expect_error(kTrain, plan({"--device-memory", "80"}), {"--device-memory: \"80\"", "80 bytes", "80GiB"});
-  expect_error(kTrain, plan({"--arch", "7"}), {"--arch 7"});
+  expect_error(kTrain, plan({"--arch", "7"}), {"found 7"});
   expect_error(kTrain, {"nowhere.yaml", "--device-memory", "80", "--plan"}, {"80 bytes"});
   expect_error(kGenerate, {"nowhere", "--plan", "--device-memory", "80"}, {"80 bytes"});
   expect_error(kGenerate, {"nowhere", "--prompt", "x", "--temperature", "-1"}, {"--temperature"});
@@ -84,9 +83,8 @@ TEST_F(CommandLine, ItsErrorsComeFirst) {
   expect_error(kExport, {"nowhere", "--format", "llm.c", "--output", "x", "--dtype", "q8_0"},
                {"fp32 or bf16, found --dtype q8_0"});
   expect_error(kEvaluate, {"nowhere", "--items", "5"}, {"--items is of tasks"});
-  expect_error(kEvaluate, {"nowhere", "--task", "arcs:x.jsonl"}, {"\"arcs\" is no format"});
-  expect_error(kEvaluate, {"nowhere", "--task", "text.txt", "--by-position"},
-               {"--by-position is of the loss"});
+  expect_error(kEvaluate, {"nowhere", "--task", "arcs:x.jsonl"}, {"\"arcs\""});
+  expect_error(kEvaluate, {"nowhere", "--task", "text.txt", "--by-position"}, {"--by-position", "loss"});
 }
 
 TEST_F(CommandLine, ANameOfTheHubGivesTheDownload) {
@@ -105,7 +103,7 @@ TEST_F(CommandLine, TheFolderOfARunIsItsConfiguration) {
        {Words{"out", "--resume"}, Words{"--resume", "out/"}, Words{"--resume", "auto", "./out"}}) {
     const ProcessResult same = run(kTrain, words);
     EXPECT_EQ(same.status, 0) << same.error;
-    EXPECT_NE(same.out.find("nothing is left to do"), std::string::npos) << same.out;
+    EXPECT_NE(same.out.find("nothing is left"), std::string::npos) << same.out;
     EXPECT_EQ(same.out.find("changed:"), std::string::npos) << same.out;
   }
   fs::rename(folder / "out", folder / "moved");
@@ -118,42 +116,39 @@ TEST_F(CommandLine, TheFolderOfARunIsItsConfiguration) {
 }
 
 TEST_F(CommandLine, AKeyIsSetWithSet) {
-  expect_error(kTrain, {"small.yaml", "--steps", "5"},
-               {"there is no option --steps", "--set train.steps=VALUE"});
+  expect_error(kTrain, {"small.yaml", "--steps", "5"}, {"no option --steps", "--set train.steps=VALUE"});
   expect_error(kTrain, {"small.yaml", "--learning-rate=1e-3"}, {"--set optimizer.learning_rate=1e-3"});
   expect_error(kTrain, {"small.yaml", "--set", "train.steps=2", "model.layers=2"},
-               {"\"model.layers=2\" is one argument too many", "--set model.layers=2"});
+               {"\"model.layers=2\"", "too many", "--set model.layers=2"});
   expect_error(kTrain, {"train.steps=2"}, {"--set train.steps=2"});
 }
 
 TEST_F(CommandLine, ErrorsSayWhatIsWanted) {
-  expect_error(kTrain, {},
-               {"no configuration was given", "--config quickstart.yaml", "gpt2_small", "long_context"});
+  expect_error(kTrain, {}, {"no configuration", "--config quickstart.yaml", "gpt2_small", "long_context"});
   expect_error(kTrain, {"quickstrat.yaml"}, {"did you mean quickstart?"});
-  expect_error(kTrain, {"--config"}, {"--config ", "FILE"});
-  expect_error(kTrain, {"--config", "a", "--config", "b"}, {"--config is given more than once"});
-  expect_error(kTrain, {"small.yaml", "more"}, {"\"more\" is one argument too many"});
+  expect_error(kTrain, {"--config"}, {"--config", "FILE"});
+  expect_error(kTrain, {"--config", "a", "--config", "b"}, {"--config", "more than once"});
+  expect_error(kTrain, {"small.yaml", "more"}, {"\"more\"", "too many"});
   expect_error(kTrain, {"small.yaml", "--json", "a"}, {"--json needs --plan"});
-  expect_error(kTrain, {"small.yaml", "--plan", "--overwrite"}, {"cannot be combined with"});
-  expect_error(kTrain, {"small.yaml", "--ranks", "x"}, {"--ranks ", "1 to 65536", "found \"x\""});
+  expect_error(kTrain, {"small.yaml", "--plan", "--overwrite"}, {"be combined with"});
+  expect_error(kTrain, {"small.yaml", "--ranks", "x"}, {"--ranks", "1 to 65536", "\"x\""});
   expect_error(kTrain, {"small.yaml", "--plan", "--fit", "width"},
-               {"--fit ", "context,batch", "found \"width\""});
-  expect_error(kTrain, {"small.yaml", "--plan", "--arch", "x"}, {"--arch ", "found \"x\""});
+               {"--fit", "context", "batch", "\"width\""});
+  expect_error(kTrain, {"small.yaml", "--plan", "--arch", "x"}, {"--arch", "found \"x\""});
   expect_error(kBench, {}, {"./bench step", "./bench memory", "./bench attention"});
-  expect_error(kBench, {"attention", "--repeats", "0"}, {"--repeats ", "positive", "found \"0\""});
-  expect_error(kBench, {"step", "--warmup", "-1"}, {"--warmup ", "at least 0", "found \"-1\""});
+  expect_error(kBench, {"attention", "--repeats", "0"}, {"--repeats", "positive", "\"0\""});
+  expect_error(kBench, {"step", "--warmup", "-1"}, {"--warmup", "at least 0", "\"-1\""});
   expect_error(kPrepare, {}, {"--input is required"});
-  expect_error(kTrain, {"small.yaml", "--plan", "--json", ""}, {"--json ", "file", "empty"});
-  expect_error(kTrain, {"small.yaml", "--plan", "--json", "."}, {"cannot write .: it is a folder"});
-  expect_error(kGenerate, {"out", "--tokens", "1e3"}, {"--tokens ", "whole", "found \"1e3\""});
-  expect_error(kGenerate, {"out", "--top-k", "1.5"}, {"--top-k ", "whole", "found \"1.5\""});
-  expect_error(kGenerate, {"out", "--top-p", "x"}, {"--top-p ", "number", "found \"x\""});
-  expect_error(kGenerate, {"out", "--temperature"}, {"--temperature ", "a number", "found none"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--json", ""}, {"--json", "name"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--json", "."}, {"cannot write .", "folder"});
+  expect_error(kGenerate, {"out", "--tokens", "1e3"}, {"--tokens", "whole number", "\"1e3\""});
+  expect_error(kGenerate, {"out", "--top-k", "1.5"}, {"--top-k", "whole number", "\"1.5\""});
+  expect_error(kGenerate, {"out", "--top-p", "x"}, {"--top-p", "number", "\"x\""});
+  expect_error(kGenerate, {"out", "--temperature"}, {"--temperature", "none"});
   expect_error(kGenerate, {"out", "--seed", "18446744073709551615"},
-               {"--seed ", "at most 9223372036854775807", "found \"18446744073709551615\""});
-  expect_error(kGenerate, {"out", "--prompt", "x", "--tokenizer", ""},
-               {"--tokenizer ", "file or a folder", "empty"});
-  expect_error(kTrain, {"small.yaml", "--memory-profile", ""}, {"--memory-profile ", "folder", "empty"});
+               {"--seed", "9223372036854775807", "\"18446744073709551615\""});
+  expect_error(kGenerate, {"out", "--prompt", "x", "--tokenizer", ""}, {"--tokenizer", "empty"});
+  expect_error(kTrain, {"small.yaml", "--memory-profile", ""}, {"--memory-profile", "folder"});
 }
 
 TEST_F(CommandLine, ABareNameIsTheConfiguration) {
@@ -243,20 +238,18 @@ TEST_F(CommandLine, HelpHasExamplesAndLinesOf100Columns) {
 
 TEST_F(CommandLine, GpusThatAreAbsentAreNotReplacedByTheCpu) {
   expect_error(kTrain, {"small.yaml", "--gpus", "4"},
-               {"--gpus 4 was asked for, but ", "Remove --gpus", "--ranks 4 --set device=cpu"});
+               {"--gpus 4", "Remove --gpus", "--ranks 4 --set device=cpu"});
   expect_error(kTrain, {"small.yaml", "--gpus", "1"}, {"--gpus 1 was asked for"});
   expect_error(kBench, {"step", "small.yaml", "--gpus", "2"}, {"--gpus 2 was asked for"});
-  expect_error(kTrain, {"small.yaml", "--gpus", "4", "--set", "device=cpu"},
-               {"--gpus 4 was asked for, but device is cpu"});
-  expect_error(kTrain, {"small.yaml", "--plan", "--gpus", "4", "--set", "device=cpu"}, {"but device is cpu"});
-  expect_error(kTrain, {"small.yaml", "--gpus", "2", "--ranks", "2"}, {"cannot be combined with"});
+  expect_error(kTrain, {"small.yaml", "--gpus", "4", "--set", "device=cpu"}, {"--gpus 4", "device is cpu"});
+  expect_error(kTrain, {"small.yaml", "--plan", "--gpus", "4", "--set", "device=cpu"}, {"device is cpu"});
+  expect_error(kTrain, {"small.yaml", "--gpus", "2", "--ranks", "2"}, {"be combined with"});
   // A plan needs none.
   const ProcessResult plan = run(kTrain, {"small.yaml", "--plan", "--gpus", "4", "--set", "model.channels=64",
                                           "--set", "train.tokens_per_step=1024"});
   EXPECT_EQ(plan.status, 0) << plan.error;
   EXPECT_NE(plan.out.find("4 ranks x "), std::string::npos) << plan.out;
-  EXPECT_NE(plan.out.find("a GPU that is not present, compute capability 9.0"), std::string::npos)
-      << plan.out;
+  EXPECT_NE(plan.out.find("compute capability 9.0"), std::string::npos) << plan.out;
 }
 
 }  // namespace

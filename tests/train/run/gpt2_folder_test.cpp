@@ -88,7 +88,7 @@ TEST_F(GPT2Folder, MasksAndACopyOfTheTiedTableAreLeftOut) {
   write_tensors(file, tensors);
   refused({"lm_head.weight and transformer.wte.weight differ", "\"tie_word_embeddings\": false"});
   write_gpt2(folder_, kTinyFolder, {{"tie_word_embeddings", false}});
-  refused({"tie_word_embeddings is false, and this configuration has model.tied=true"});
+  refused({"tie_word_embeddings is false", "model.tied=true"});
 }
 
 TEST_F(GPT2Folder, TensorsLeftOverAreRefusedByName) {
@@ -97,7 +97,7 @@ TEST_F(GPT2Folder, TensorsLeftOverAreRefusedByName) {
     std::vector<FolderTensor> more = tensors;
     more.push_back({name, {1}, {0}});
     write_tensors(file, more);
-    refused({"has tensors that the GPT-2 of its config.json does not have: " + std::string(name)});
+    refused({"does not have: " + std::string(name)});
   }
   for (int i = 0; i < 8; ++i) tensors.push_back({"z." + std::to_string(i), {1}, {0}});
   write_tensors(file, tensors);
@@ -119,7 +119,7 @@ TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
   FolderTensor& fc = tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight");
   fc.shape = {96, 24};
   write_tensors(file, tensors);
-  refused({"transformer.h.1.mlp.c_fc.weight has shape [96, 24]", "[24, 96]"});
+  refused({"transformer.h.1.mlp.c_fc.weight has shape [96, 24], wanted [24, 96]"});
 
   std::string bytes = read_file(file);
   fc.shape = {24, 96};
@@ -127,7 +127,7 @@ TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
   bytes = read_file(file);
   bytes.replace(bytes.find("\"dtype\":\"F32\""), 13, "\"dtype\":\"I32\"");
   write("model.safetensors", bytes);
-  refused({"has dtype I32; F32, BF16 and F16 can be read"});
+  refused({"dtype I32", "F32, BF16 and F16"});
   fs::resize_file(file, 100);
   refused({"model.safetensors", "truncated"});
 }
@@ -154,12 +154,11 @@ TEST_F(GPT2Folder, SeveralFilesAreReadThroughTheirIndex) {
     index(other);
     refused(words);
   };
-  changed(kTable, "b.safetensors",
-          {"index.json: tensor transformer.wte.weight should be in b.safetensors, which"});
-  changed(kTable, "c.safetensors", {"names c.safetensors, which is not in the folder"});
+  changed(kTable, "b.safetensors", {"index.json: tensor transformer.wte.weight", "in b.safetensors"});
+  changed(kTable, "c.safetensors", {"c.safetensors"});
   for (const char* path : {"../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "config.json", ""})
-    changed(kTable, path, {kTable, ".safetensors file", "found"});
-  changed(kTable, 7, {kTable, ".safetensors file", "found 7"});
+    changed(kTable, path, {".safetensors file in the same folder"});
+  changed(kTable, 7, {"is in 7; wanted the name"});
   changed("more", "a.safetensors", {"tensor more should be in a.safetensors, which does not have it"});
   json fewer = map;
   fewer.erase(kTable);
@@ -168,7 +167,7 @@ TEST_F(GPT2Folder, SeveralFilesAreReadThroughTheirIndex) {
   index(7);
   refused({"has no object \"weight_map\""});
   write("model.safetensors.index.json", std::string(200'000, '['));
-  refused({"index.json:1:65", "nested more than 64 deep"});
+  refused({"index.json:1:65", "64 deep"});
 }
 
 TEST_F(GPT2Folder, APointerOfGitLfsIsNamed) {
@@ -185,10 +184,9 @@ TEST_F(GPT2Folder, APointerOfGitLfsIsNamed) {
 
 TEST_F(GPT2Folder, OtherFormatsAreToldHowToConvert) {
   fs::remove(file);
-  refused({"has no model.safetensors and no model.safetensors.index.json"});
+  refused({"no model.safetensors", "model.safetensors.index.json"});
   write("pytorch_model.bin", "x");
-  refused({"has its weights in pytorch_model.bin", "save_pretrained(", "safe_serialization=True",
-           folder_.native()});
+  refused({"pytorch_model.bin", "save_pretrained(", "safe_serialization=True", folder_.native()});
   fs::remove(folder_ / "config.json");
   refused({"has no config.json"});
 }

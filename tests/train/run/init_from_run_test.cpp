@@ -61,7 +61,7 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
     refused({"--set", "data.train=missing.txt"}, parts);
     EXPECT_FALSE(fs::exists(folder / "out"));
   };
-  refused_before_data({"small.yaml:6:14: train.init_from: weights is not a folder"});
+  refused_before_data({"small.yaml:6:14: train.init_from: weights", "folder"});
   write_gpt2(folder / "weights", kSmallModel);
   refused({"--set", "data.train=missing.txt"}, {"missing.txt"});
   fs::resize_file(folder / "weights/model.safetensors", 5000);
@@ -69,7 +69,7 @@ TEST_F(InitFromRun, WeightsThatCannotBeTakenAreRefusedFirst) {
   fs::rename(folder / "weights/model.safetensors", folder / "weights/pytorch_model.bin");
   refused_before_data({"pytorch_model.bin", "save_pretrained("});
   write_fields(folder / "weights", {{"model_type", "bert"}});
-  refused_before_data({"\"model_type\"", "\"gpt2\", \"llama\"", "found \"bert\""});
+  refused_before_data({"model_type is \"bert\"", "\"gpt2\", \"llama\""});
 }
 
 TEST_F(InitFromRun, APlanKeepsThePositionsOfTheFolder) {
@@ -93,8 +93,8 @@ TEST_F(InitFromRun, DropoutIsTakenOverWithANotice) {
   write_tensors(folder / "weights/model.safetensors", tensors);
   const ProcessResult result = train({});
   ASSERT_EQ(result.status, 0) << result.error;
-  for (const char* part : {"notice   weights/config.json has dropout (attn_pdrop 0.1), which this run uses",
-                           "dropout  0.1016 (26/256) on attention\n"})
+  for (const char* part :
+       {"notice", "weights/config.json", "attn_pdrop 0.1", "dropout  0.1016 (26/256) on attention\n"})
     EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
   const ProcessResult without = train({"--overwrite", "--set", "model.dropout=0"});
   ASSERT_EQ(without.status, 0) << without.error;

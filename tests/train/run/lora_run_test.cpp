@@ -69,10 +69,7 @@ TEST_F(LoraRun, ResumesWithTheSameBits) {
     const std::vector<std::string> words{"--set", "checkpoint.dtype=" + dtype, "--set",
                                          "train.folder=" + dtype};
     const std::string out = trains(words);
-    EXPECT_NE(out.find("lora     rank 4, alpha 8, attention+mlp: 2,048 parameters are trained, beside 11,216 "
-                       "frozen"),
-              std::string::npos)
-        << out;
+    EXPECT_NE(out.find("rank 4, alpha 8, attention+mlp: 2,048"), std::string::npos) << out;
     const std::vector<std::string> whole = losses(dtype);
     std::vector<std::string> files;
     for (const char* name : kTensorFiles) files.push_back(read_file(checkpoint(dtype, 8) / name));
@@ -123,40 +120,34 @@ TEST_F(LoraRun, RefusesAnotherBase) {
   trains({"--set", "train.steps=4"});
   make_base("other", kGpt2, 6);
   refused({"--resume", "--set", "train.init_from=other"},
-          {"the weights in other are not those that", "their checksum is", "train.init_from="});
+          {"weights in other", "their checksum is", "train.init_from="});
   fs::rename(folder / "base", folder / "moved");
-  refused({"--resume"}, {"train.init_from: base is not a folder"});
+  refused({"--resume"}, {"train.init_from: base", "folder"});
   trains({"--resume", "--set", "train.init_from=moved"});
 }
 
 TEST_F(LoraRun, RefusesWhatItCannotDo) {
   trains({"--set", "train.steps=4"});
-  refused({"--resume", "--set", "train.lora.rank=8"},
-          {"was made with train.lora of rank 4, alpha 8, attention+mlp, this run has rank 8"});
-  refused({"--resume", "--set", "train.lora.rank=none", "--set", "train.lora.alpha=16"},
-          {"this run has none"});
+  refused({"--resume", "--set", "train.lora.rank=8"}, {"rank 4, alpha 8, attention+mlp", "has rank 8"});
+  refused({"--resume", "--set", "train.lora.rank=none", "--set", "train.lora.alpha=16"}, {"has none"});
   refused({"--set", "train.init_from=", "--set", "model.vocab_size=257", "--set", "model.context=32", "--set",
            "model.layers=1", "--set", "model.heads=2", "--set", "model.channels=16", "--set",
            "train.folder=next"},
           {"train.lora.rank is 4, and adapters belong to a trained model", "train.init_from=FOLDER"});
   refused({"--set", "train.lora.rank=17"}, {"train.lora.rank 17 is more than model.channels 16"});
-  refused({"--set", "train.lora.rank=0"}, {"none or a whole number of at least 1"});
-  refused({"--set", "train.lora.parts=none"}, {"train.lora.parts none names no layer"});
-  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts wants none, attention or mlp"});
-  refused({"--set", "train.lora.rank=none"},
-          {"train.lora.alpha 8", "has no effect with train.lora.rank none"});
-  refused({"--set", "train.freeze=norms"}, {"train.freeze norms is given together with train.lora.rank 4"});
+  refused({"--set", "train.lora.rank=0"}, {"none", "at least 1"});
+  refused({"--set", "train.lora.parts=none"}, {"train.lora.parts none"});
+  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts", "none, attention or mlp"});
+  refused({"--set", "train.lora.rank=none"}, {"train.lora.alpha 8", "no effect with train.lora.rank none"});
+  refused({"--set", "train.freeze=norms"}, {"train.freeze norms", "train.lora.rank 4"});
   refused({"--set", "train.lora.dropout=0.1"}, {"train.lora.dropout"});
   refused({"--set", "train.init_from=out/checkpoints/step_00000004/adapter"},
-          {"holds an adapter of PEFT and no model", "merge_and_unload"});
+          {"adapter of PEFT", "merge_and_unload"});
 }
 
 TEST_F(LoraRun, ThePlanTellsWhatItSaves) {
   const std::string plan = trains({"--plan"});
-  EXPECT_NE(plan.find("lora     rank 4, alpha 8, attention+mlp: 2,048 parameters are trained, beside 11,216 "
-                      "frozen; saves "),
-            std::string::npos)
-      << plan;
+  EXPECT_NE(plan.find("rank 4, alpha 8, attention+mlp: 2,048"), std::string::npos) << plan;
 }
 
 // Phases of train.context_schedule, and documents that are packed
@@ -188,17 +179,18 @@ TEST_F(LoraRun, TwoRanksWriteTheSameFiles) {
     switches.insert(switches.end(), {"--ranks", "2", "--set", "optimizer.max_grad_norm=0"});
     trains(switches);
   };
-  for (const std::string zero : {"0", "1"})
-    trains_on_two({"--set", "train.zero=" + zero, "--set", "train.folder=zero" + zero});
-  EXPECT_TRUE(files("zero0") == files("zero1"));
-  const std::vector<std::string> whole = files("zero1");
-  fs::remove_all(checkpoint("zero1", 8));
+  const std::string kinds[] = {"none", "optimizer", "gradients", "weights"};
+  for (const std::string& shard : kinds)
+    trains_on_two({"--set", "parallel.shard=" + shard, "--set", "train.folder=" + shard});
+  const std::vector<std::string> whole = files("weights");
+  for (const std::string& shard : kinds) EXPECT_TRUE(files(shard) == whole) << shard;
+  fs::remove_all(checkpoint("weights", 8));
   // As if the run had been killed while it wrote that checkpoint
-  fs::create_directories(folder / "zero1/checkpoints/step_00000008.unfinished/adapter");
-  write("zero1/checkpoints/step_00000008.unfinished/adapter/adapter_model.safetensors.tmp", "half");
-  trains_on_two({"--resume", "--set", "train.folder=zero1"});
-  EXPECT_TRUE(files("zero1") == whole);
-  EXPECT_FALSE(fs::exists(folder / "zero1/checkpoints/step_00000008.unfinished"));
+  fs::create_directories(folder / "weights/checkpoints/step_00000008.unfinished/adapter");
+  write("weights/checkpoints/step_00000008.unfinished/adapter/adapter_model.safetensors.tmp", "half");
+  trains_on_two({"--resume", "--set", "train.folder=weights"});
+  EXPECT_TRUE(files("weights") == whole);
+  EXPECT_FALSE(fs::exists(folder / "weights/checkpoints/step_00000008.unfinished"));
 }
 
 TEST_F(LoraRun, ItsAdapterIsExported) {
@@ -226,7 +218,7 @@ TEST_F(LoraRun, ItsAdapterIsExported) {
   EXPECT_EQ(exported({"out", "--output", "mine", "--force"}).status, 0);
   refused({"out", "--output", "new", "--dtype", "bf16"}, "in fp32");
   refused({"out", "--output", "new", "--tokenizer", "bytes"}, "no tokenizer");
-  refused({"base_run", "--output", "new"}, "has no adapter: only the checkpoints of a run with train.lora");
+  refused({"base_run", "--output", "new"}, "a run with train.lora");
   refused({"base", "--output", "new"}, "has no adapter");
   std::string bytes = read_file(checkpoint("out", 8) / "adapter/adapter_model.safetensors");
   bytes.back() ^= 1;

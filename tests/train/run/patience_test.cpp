@@ -92,9 +92,9 @@ TEST_F(Patience, EndsARunAndNamesItsBestStep) {
   const ProcessResult result = trains(restless("early", {patience(2)}));
   expect_begins("whole", "early", early.step);
   for (const std::string& part :
-       {fmt::format("stopped after step {}: 2 evaluations in a row had no new lowest", early.step),
-        fmt::format("the lowest validation loss was {:.4f}, after step {}: {}", validation[early.best / 2],
-                    early.best, checkpoint_of("early", early.best)),
+       {fmt::format("stopped after step {}: 2 evaluations", early.step),
+        fmt::format("loss was {:.4f}, after step {}: {}", validation[early.best / 2], early.best,
+                    checkpoint_of("early", early.best)),
         fmt::format("to train from it: ./train --config finetune.yaml \\\n  --set train.init_from={} \\\n"
                     "  --set data.train=text.txt --set data.validation_fraction=0.05 \\\n"
                     "  --set train.tokens_per_step=768\n",
@@ -112,7 +112,7 @@ TEST_F(Patience, EndsARunAndNamesItsBestStep) {
   EXPECT_EQ(state.at("best").at("step"), early.best);
 
   // The printed command trains.
-  const size_t begin = result.out.find("--config finetune.yaml"), end = result.out.find("memory at its peak");
+  const size_t begin = result.out.find("--config finetune.yaml"), end = result.out.find("memory at");
   Words command;
   std::istringstream words(result.out.substr(begin, end - begin));
   for (std::string word; words >> word;)
@@ -124,7 +124,7 @@ TEST_F(Patience, EndsARunAndNamesItsBestStep) {
 
   // A run that has ended stays so; with more patience it is the run that had it from the start.
   const ProcessResult again = trains(with({"--resume"}, restless("early", {patience(2)})));
-  EXPECT_NE(again.out.find("nothing is left to do: train.patience is 2"), std::string::npos) << again.out;
+  EXPECT_NE(again.out.find("train.patience is 2"), std::string::npos) << again.out;
   expect_begins("whole", "early", early.step);
   trains(restless("later", {patience(4), "sampling.every=0"}));
   EXPECT_EQ(values("later", "loss").size(), static_cast<size_t>(later.step));
@@ -188,7 +188,7 @@ TEST_F(Patience, RanksEndTogether) {
   expect_begins("whole", "early", end.step);
   EXPECT_EQ(last_line("early").at("reason"), "patience");
   const ProcessResult again = trains(with({"--ranks", "2", "--resume"}, restless("early", {patience(2)})));
-  EXPECT_NE(again.out.find("nothing is left to do"), std::string::npos) << again.out;
+  EXPECT_NE(again.out.find("nothing is left"), std::string::npos) << again.out;
 }
 
 TEST_F(Patience, NeedsEvaluationsAndTheBestCheckpoint) {
@@ -196,7 +196,7 @@ TEST_F(Patience, NeedsEvaluationsAndTheBestCheckpoint) {
           {"train.patience 3", "checkpoint.keep_best false", "checkpoint.keep_best=true"});
   refused(sets({patience(3), "evaluation.every=0"}),
           {"train.patience 3", "needs evaluations", "evaluation.every 0"});
-  refused(sets({patience(-1)}), {"train.patience wants a whole number of at least 0, found -1"});
+  refused(sets({patience(-1)}), {"train.patience", "at least 0", "found -1"});
 }
 
 TEST_F(Patience, EveryRunThatEvaluatesNamesItsBestStep) {
@@ -207,10 +207,8 @@ TEST_F(Patience, EveryRunThatEvaluatesNamesItsBestStep) {
   const ProcessResult lost =
       trains(with({"--overwrite"},
                   restless("out", {"checkpoint.keep_best=false", "checkpoint.keep=1", "train.steps=6"})));
-  EXPECT_NE(lost.out.find("after step 2; checkpoint.keep_best=true keeps such a checkpoint"),
-            std::string::npos)
-      << lost.out;
-  EXPECT_EQ(lost.out.find("to train from it"), std::string::npos) << lost.out;
+  EXPECT_NE(lost.out.find("after step 2; checkpoint.keep_best=true"), std::string::npos) << lost.out;
+  EXPECT_EQ(lost.out.find("train from it"), std::string::npos) << lost.out;
 }
 
 }  // namespace

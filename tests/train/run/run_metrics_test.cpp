@@ -72,7 +72,7 @@ TEST_F(RunMetrics, ARunThatNeverEvaluatesNeedsNoHeldOutText) {
   trains(sets(with(never, {"train.folder=none", "data.validation=missing.txt"})));
   write("short.txt", std::string(40, 'x'));  // one sequence of 32 tokens, and nothing to hold out
   const ProcessResult result = trains(sets(with(never, {"train.folder=short", "data.train=short.txt"})));
-  EXPECT_NE(result.out.find("1 sequences of 32 tokens to train on\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("1 sequences of 32 tokens"), std::string::npos) << result.out;
   refused(sets({"train.folder=refused", "data.train=short.txt"}), {"validation fraction", "too few"});
 }
 

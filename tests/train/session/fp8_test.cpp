@@ -11,7 +11,7 @@ namespace {
 constexpr ModelConfig kFp8Model{.vocab_size = 61, .context = 32, .layers = 4, .heads = 2, .channels = 32};
 
 RunShape fp8_shape(const ModelConfig& model = kFp8Model, Fp8Config config = {}) {
-  config.matmul = Matmul::kFp8;
+  config.gemm_dtype = GemmDtype::kFp8;
   return {.model = model, .micro_batch = 4, .micro_steps = 2, .sequence_length = 32, .fp8 = config};
 }
 constexpr Fp8Config kAll{.edges = true, .head = true},
@@ -87,10 +87,10 @@ TEST(Fp8Training, HasTheSameBitsTwice) {
 TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
   for (const int64_t micro_steps : {1, 3}) {
     RunShape shape = fp8_shape(kFp8Model, kAll);
-    shape.micro_batch = 2, shape.micro_steps = micro_steps, shape.recorded = true;
+    shape.micro_batch = 2, shape.micro_steps = micro_steps, shape.cuda_graphs = true;
     HostTensors make;
     RunShape plain = shape;
-    plain.recorded = false;
+    plain.cuda_graphs = false;
     expect_same_bits(varied_steps(*make_cpu_backend(), shape, make),
                      varied_steps(*make_cpu_backend(), plain, make));
   }
@@ -280,7 +280,7 @@ TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
   for (const Shard shard : kAllShards) {
     const auto shape = [&](int ranks) {
       RunShape own = shared_shape(ranks, shard);
-      own.fp8 = {.matmul = Matmul::kFp8, .edges = true, .head = true};
+      own.fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true};
       return own;
     };
     on_ranks(2, [&](const Ranks& ranks) {

@@ -28,7 +28,7 @@ TEST(FusedHead, TrainsAsSeparateOperationsDo) {
         EXPECT_LT(relative_error(found.first_gradients[i].tensor, want.first_gradients[i].tensor),
                   tolerance::kCpuAgainstPyTorch)
             << want.first_gradients[i].name;
-      fused.recorded = true;
+      fused.cuda_graphs = true;
       expect_same_bits(run_steps({}, fused, 3, make), found);
       expect_plan_is_the_step({}, fused);
     }
