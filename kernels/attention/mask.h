@@ -5,9 +5,9 @@
 // queries_of(key). Hence the hull of a tile is known from its first and its last row, in O(1), and a tile
 // outside the hull has nothing to see.
 //
-// One mask has three forms, since each knows other things: AttentionMask (choose.h) of a plan, which knows that
-// there are documents; AttnMask (attention.h) of a call, the C form, which knows where they are; and Mask, of
-// one sequence in a kernel, with its sizes. mask_of() makes this one, nothing else does.
+// One mask has three forms, since each knows other things: AttentionMask (choose.h) of a plan, which knows
+// that there are documents; AttnMask (attention.h) of a call, the C form, which knows where they are; and
+// Mask, of one sequence in a kernel, with its sizes. mask_of() makes this one, nothing else does.
 #pragma once
 
 #include <algorithm>

@@ -177,7 +177,7 @@ struct Wording : TrainProgram {
     write("task.jsonl", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"]}\n");
   }
 
-  // What is not the same on every machine has a name in its place.
+  // What is not the same on every machine and in every run has a name in its place.
   std::string without_places(std::string text) const {
     const std::pair<std::string, std::string> places[] = {
         {folder.string(), "<folder>"},
@@ -185,7 +185,8 @@ struct Wording : TrainProgram {
         {fs::path(TRAIN_BINARY).parent_path().parent_path().string(), "<above>"}};
     for (const auto& [place, name] : places)
       for (size_t at; (at = text.find(place)) != text.npos;) text.replace(at, place.size(), name);
-    return text;
+    // The rank that was first to see it
+    return std::regex_replace(text, std::regex("\\brank [0-9]+: train: error"), "rank <R>: train: error");
   }
 
   std::string said_of(const WrongInput& wrong) const {

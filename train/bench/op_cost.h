@@ -23,8 +23,8 @@ struct OpCost {
 // a table tokens look up more than once.
 OpCost cost_of(const AnyOp& op);
 
-// The cost of one part of a backward; the parts add up to cost_of() but for what several of them read. No part
-// that the operation lacks costs anything.
+// The cost of one part of a backward; the parts add up to cost_of() but for what several of them read. No
+// part that the operation lacks costs anything.
 OpCost cost_of(const LinearBackward& op, LinearBackward::Part part);
 
 }  // namespace tessera

@@ -22,8 +22,8 @@ struct RunParts {
 // or of data.train's; sources of several tokenizers; a prompt with tokens that the model does not have.
 std::vector<std::string> check_run(const RunParts& run);
 
-// What is known of a planned run: its steps, and what check_run() says of its data if they can be read. A plan
-// may be made without them, so that data that cannot be read is a notice. Error: as check_run().
+// What is known of a planned run: its steps, and what check_run() says of its data if they can be read. A
+// plan may be made without them, so that data that cannot be read is a notice. Error: as check_run().
 PlannedRun planned_run(const Config& config);
 
 }  // namespace tessera

@@ -46,7 +46,7 @@ TEST_F(BenchDecode, MeasuresAConfigurationOrAModel) {
   EXPECT_NE(by_operation.out.find("at a time"), std::string::npos) << by_operation.out;
   EXPECT_GT(figures()["rows"][0]["ms_by_operation"].size(), 2u);
 
-  const auto refused = [&](const std::vector<std::string>& words, std::initializer_list<std::string> facts) {
+  const auto refused = [&](const std::vector<std::string>& words, std::initializer_list<std::string_view> facts) {
     const ProcessResult result = decode(words);
     EXPECT_EQ(result.status, 1);
     EXPECT_TRUE(says(result.error, facts));

@@ -178,7 +178,7 @@ TEST_F(ModelKeys, OfRotaryPositions) {
       says(refusal("model:\n  qk_norm: true\n"), {"run.yaml:2:12", "model.qk_norm", "true", "model.positions",
                                                   "learned", "(default)", "model.positions=rope"}));
   EXPECT_TRUE(says(with({"model.position_extension=repeat"}),
-                   {"--set model.position_extension=repeat", "model.position_extension", "repeat", "learned",
+                   {"--set model.position_extension=repeat", "model.position_extension", "repeat",
                     "model.positions", "rope", "(run.yaml:3:14)", "model.context"}));
   EXPECT_TRUE(says(with({"model.rope.factor=8"}),
                    {"--set model.rope.factor=8", "model.rope.factor", "8", "model.rope.scaling", "none",

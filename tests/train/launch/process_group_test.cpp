@@ -19,10 +19,10 @@ constexpr double kSoon = 6;
 
 struct Rendezvous : RankScripts {
   // Rank 0 reports it; the others are sent the same text and end silently.
-  void expect_refusal(std::initializer_list<std::string> parts, std::initializer_list<size_t> others) {
+  void expect_refusal(std::initializer_list<std::string_view> parts, std::initializer_list<size_t> others) {
     expect_ending(0, parts, others);
     for (const size_t rank : others)
-      for (const std::string& part : parts) expect_in(part, result(rank).out);
+      for (const std::string_view part : parts) expect_in(part, result(rank).out);
     EXPECT_LT(seconds(), kSoon);
   }
 };

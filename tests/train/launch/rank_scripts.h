@@ -63,7 +63,7 @@ class RankScripts : public InTempFolder {
 
   // `reporter` ended with 1 and an error of these parts; the `silent` ones with kExitPeerFailed and no
   // output.
-  void expect_ending(size_t reporter, std::initializer_list<std::string> parts,
+  void expect_ending(size_t reporter, std::initializer_list<std::string_view> parts,
                      std::initializer_list<size_t> silent) {
     expect_error(reporter, parts);
     for (const size_t rank : silent) {
@@ -71,13 +71,13 @@ class RankScripts : public InTempFolder {
       EXPECT_EQ(result(rank).error, "") << rank;
     }
   }
-  void expect_error(size_t rank, std::initializer_list<std::string> parts) {
+  void expect_error(size_t rank, std::initializer_list<std::string_view> parts) {
     EXPECT_EQ(result(rank).status, 1) << rank << ": " << result(rank).error;
-    for (const std::string& part : parts) expect_in(part, result(rank).error);
+    for (const std::string_view part : parts) expect_in(part, result(rank).error);
     EXPECT_EQ(std::count(result(rank).error.begin(), result(rank).error.end(), '\n'), 1)
         << result(rank).error;
   }
-  static void expect_in(const std::string& part, const std::string& text) {
+  static void expect_in(std::string_view part, const std::string& text) {
     EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << text;
   }
 

@@ -187,7 +187,7 @@ std::string message_of(const std::function<void()>& refused) {
   return "was not refused";
 }
 
-void expect_refusal(const std::function<void()>& refused, std::initializer_list<std::string> facts) {
+void expect_refusal(const std::function<void()>& refused, std::initializer_list<std::string_view> facts) {
   EXPECT_TRUE(says(message_of(refused), facts));
 }
 

@@ -165,7 +165,7 @@ TEST_F(LoraRun, WorksWithSchedulesAndPackedDocuments) {
           "train.recompute=block", "--set", "train.folder=packed"});
 }
 
-// Rank 0 writes what both have: ZeRO 1 cuts the adapters in two, ZeRO 0 does not. The norm of the gradients
+// Rank 0 writes what both have, however the adapters are cut in two. The norm of the gradients
 // is that of two parts then, rounded once more: without clipping no weight depends on it.
 TEST_F(LoraRun, TwoRanksWriteTheSameFiles) {
   std::string why_not;
