@@ -16,6 +16,7 @@ constexpr size_t kWeightTurns = 2, kGradientTurns = 3;
 ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
     : stream_(stream),
       arena_(arena),
+      optimizer_arena_(&arena),
       shape_(shape),
       layout_(shape.model, shape.shards.parts, shape.freeze),
       alone_(make_plan_communicator(stream.device(), 0, 1)),
@@ -37,6 +38,7 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
 
 void ParamStore::prepare_training(const Training& training) {
   if (training.axis) axis_ = training.axis;
+  if (training.optimizer) optimizer_arena_ = training.optimizer;
   const bool split = shape_.shards.optimizer();
   part_ = {.index = split ? axis().rank() : 0, .count = split ? shape_.shards.parts : 1};
   check(!split || axis().size() == part_.count, "{} parts of the weights, and {} ranks to share them",
@@ -308,7 +310,7 @@ void ParamStore::keep(const std::string& name, DType dtype) {
   std::ranges::replace(words, '_', ' ');
   kept_.push_back({.name = name,
                    .buckets = allocate(MemoryTag::kOptimizer, words,
-                                       {.dtype = dtype, .where = &arena_, .split = Split::kOverAxis})});
+                                       {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis})});
 }
 
 std::vector<std::string> ParamStore::kept_names() const {
@@ -443,7 +445,9 @@ void ParamStore::with_whole(const std::string& name, size_t bucket,
   Arena::Scope scope(arena_);
   const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,
                                     {mine.numel() * part_.count});
-  axis().all_gather({.part = mine, .whole = whole});
+  const Tensor part = part_.of(whole);  // a collective reads the device's memory alone
+  stream_.run(Copy{mine, part});
+  axis().all_gather({.part = part, .whole = whole});
   axis().wait();
   use(whole);
 }

@@ -23,8 +23,9 @@
 // A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
 // all work that the device was given before, so a buffer's next tenant comes when the last one has been read.
 //
-// Where offload to pinned host memory goes: Placement::where is an arena of it. A lease is then a transfer
-// into a buffer, the end of a gradient scope one out of it; the optimizer has two buffers more.
+// What the optimizer keeps can lie in host memory (Arena::mapped): the update reads and writes it there, over
+// the bus. Other offload goes to Placement::where likewise: a lease is then a transfer into a buffer, the end
+// of a gradient scope one out of it.
 #pragma once
 
 #include <exception>
@@ -151,6 +152,7 @@ class ParamStore {
   struct Training {
     Communicator* axis = nullptr;  // of the ranks that share a step; none: this rank alone
     bool accumulates = true;       // a step has several micro-steps
+    Arena* optimizer = nullptr;    // of what the optimizer keeps; none: that of the weights
     bool reduce_in_fp32 = false;   // bf16 gradients are summed over ranks in fp32
     Fp8Run fp8 = {};
   };
@@ -256,6 +258,7 @@ class ParamStore {
 
   Stream stream_;
   Arena& arena_;
+  Arena* optimizer_arena_;
   Shape shape_;
   ParamLayout layout_;
   std::vector<Tensor> own_;  // this rank's parts of the weights, where they are split: trained, then frozen

@@ -22,6 +22,7 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 char* obtain(Device device, [[maybe_unused]] bool pinned, int64_t bytes) {
 #ifdef TESSERA_HAS_CUDA
   if (pinned) {
+    if (bytes > device_memory(Device::kCpu).free) return nullptr;
     void* base = nullptr;
     if (cudaHostAlloc(&base, bytes, cudaHostAllocDefault) == cudaSuccess) return static_cast<char*>(base);
     cudaGetLastError();  // as below
@@ -63,6 +64,7 @@ void give_back(Device device, [[maybe_unused]] bool pinned, char* base, int64_t 
 Arena::Arena(Device device, bool plan, bool pinned) : device_(device), plan_(plan), pinned_(pinned) {}
 Arena Arena::host() { return Arena(Device::kCpu, false); }
 Arena Arena::pinned(Device device) { return Arena(Device::kCpu, false, device == Device::kCuda); }
+Arena Arena::mapped(Device device) { return Arena(device, false, device == Device::kCuda); }
 Arena Arena::plan(Device device) { return Arena(device, true); }
 Arena Arena::cuda() {
 #ifdef TESSERA_HAS_CUDA
@@ -112,10 +114,11 @@ void Arena::reserve(int64_t bytes) {
 void Arena::add_piece(int64_t bytes, std::string_view name) {
   char* base = obtain(device_, pinned_, bytes);
   if (!base) {
-    const DeviceMemory memory = device_memory(device_);
+    const bool on_gpu = device_ == Device::kCuda && !pinned_;
+    const DeviceMemory memory = device_memory(on_gpu ? device_ : Device::kCpu);
     throw OutOfMemory(fmt::format(
         "out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}",
-        device_ == Device::kCuda ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
+        on_gpu ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
         format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
   }
   pieces_.push_back({base, bytes});

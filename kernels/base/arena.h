@@ -3,10 +3,12 @@
 // A stack allocator: memory is released in the reverse order of its allocation, when a Scope ends. Every
 // allocation has a tag and a name and is entered into the ledger, rounded up to kAlignment.
 //
-// Four kinds, one code path:
+// Five kinds, one code path:
 //   Arena::host()        system memory
 //   Arena::pinned(d)     system memory that a copy from device d reaches without the host's help; never
 //                        swapped out, so for little
+//   Arena::mapped(d)     the same, for what kernels of device d read and write where it is, over the bus: its
+//                        tensors count as the device's
 //   Arena::cuda()        the current CUDA device
 //   Arena::plan(device)  no memory
 // The tensors of a plan arena have a shape and no data. Running a step's code over one gives the exact peak,
@@ -38,6 +40,7 @@ class Arena {
 
   static Arena host();
   static Arena pinned(Device device);
+  static Arena mapped(Device device);
   static Arena cuda();  // fails where the build or the machine has no CUDA device
   static Arena plan(Device device);
 

@@ -91,6 +91,40 @@ TEST_F(CudaDataParallel, LossesInBf16AreCloseToThoseOfOneGpu) {
   });
 }
 
+// Kernels read and write it over the bus: the same bits.
+TEST(CudaOffload, TheOptimizerInHostMemoryChangesNoBit) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const DType moments : {DType::kF32, DType::kBF16}) {
+      std::string weights;
+      const auto run = [&](bool offload) {
+        RunShape shape = cuda_shape(1, dtype, Shard::kNone);
+        shape.rule = adamw(moments);
+        shape.offload_optimizer = offload;
+        return run_shared({}, {.device = device, .shape = shape, .steps = 5, .after = [&](TrainState& state) {
+                                 weights = weight_bytes(state);
+                               }});
+      };
+      const std::vector<double> losses = run(false);
+      const std::string on_gpu = weights;
+      EXPECT_EQ(run(true), losses) << name_of(dtype) << name_of(moments);
+      EXPECT_TRUE(weights == on_gpu) << name_of(dtype) << name_of(moments);
+    }
+}
+
+TEST_F(CudaDataParallel, TheOptimizerInHostMemory) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const Shard shard : kAllShards) {
+      RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard);
+      const std::vector<double> losses = run_shared(ranks, {.device = device, .shape = shape, .steps = 5});
+      shape.offload_optimizer = true;
+      EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses) << name_of(shard);
+    }
+  });
+}
+
 TEST_F(CudaDataParallel, ThePlanOfARankIsItsLedger) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const Shard shard : kAllShards)

@@ -77,6 +77,11 @@ inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chun
 inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 inline constexpr const char* kRequired = "required";    // train.init_from: one has to be named
 
+enum class Offload : uint8_t { kNone, kOptimizer };
+constexpr auto words_of(Offload) {  // of memory.offload
+  return std::array{Word{"none", Offload::kNone}, Word{"optimizer", Offload::kOptimizer}};
+}
+
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
 
@@ -140,6 +145,11 @@ struct Config {
     bool tensorboard = false;  // tensorboard/ in the folder
     bool operator==(const Train&) const = default;
   } train;
+
+  struct Memory {
+    Offload offload = Offload::kNone;
+    bool operator==(const Memory&) const = default;
+  } memory;
 
   struct Parallel {
     Shard shard = Shard::kOptimizer;

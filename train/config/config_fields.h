@@ -197,10 +197,19 @@ void visit_fp8(Section& fp8, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_memory(Section& memory, Visit& visit) {
+  visit("memory.offload", memory.offload, OneOf<Offload>{},
+        "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
+        "update "
+        "reads and writes over the bus");
+}
+
+template <class Section, class Visit>
 void visit_parallel(Section& parallel, Visit& visit) {
-  visit("parallel.shard", parallel.shard, OneOf<Shard>{},
-        "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
-        "gradients: these, too (2); weights: these, too (3), gathered block by block");
+  visit(
+      "parallel.shard", parallel.shard, OneOf<Shard>{},
+      "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
+      "gradients: these, too (2); weights: these, too (3), gathered block by block");
 }
 
 template <class Section, class Visit>
@@ -288,6 +297,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_lora(config.train.lora, visit);
   fields::visit_fp8(config.train.fp8, visit);
   fields::visit_parallel(config.parallel, visit);
+  fields::visit_memory(config.memory, visit);
   fields::visit_optimizer(config.optimizer, visit);
   fields::visit_evaluation(config.evaluation, visit);
   fields::visit_sampling(config.sampling, visit);

@@ -16,8 +16,9 @@ class Adviser {
       : start_{config, {}}, plan_(plan), resuming_(resuming) {}
 
   std::vector<Advice> find() {
-    const auto single = {chunked_logits(start_), recompute(start_),         smaller_micro_batch(start_),
-                         flash(start_),          shorter_sequences(start_), smaller_step(start_)};
+    const auto single = {chunked_logits(start_),      split_weights(start_), recompute(start_),
+                         smaller_micro_batch(start_), flash(start_),         shorter_sequences(start_),
+                         smaller_step(start_)};
     for (const std::optional<Change>& change : single)
       if (change) offer(*change);
     const auto fits = [](const Advice& a) { return a.fits; };
@@ -29,19 +30,24 @@ class Adviser {
       const std::optional<Change> change = (this->*less)(together);
       if (change && peak(*change) < peak(together)) together = *change;
     };
-    for (const Less less : {&Adviser::chunked_logits, &Adviser::recompute, &Adviser::smaller_micro_batch,
-                            &Adviser::flash, &Adviser::smaller_step})
+    for (const Less less : {&Adviser::chunked_logits, &Adviser::split_weights, &Adviser::recompute,
+                            &Adviser::smaller_micro_batch, &Adviser::flash, &Adviser::smaller_step})
       add(less);
     const Change same_sequences = together;
     add(&Adviser::shorter_sequences);
     offer(together);
-    // Last, since it changes the losses: only if the run fits with it and not without
+    // Since it changes the losses: only if the run fits with it and not without
     for (const Change& rest : {same_sequences, together}) {
       const Change change = with_moments(rest, DType::kBF16);
       if (this->fits(rest) || !this->fits(change)) continue;
       offer(change);
       break;
     }
+    if (std::any_of(found_.begin(), found_.end(), fits)) return found_;
+    // Since the update then takes longer
+    together = same_sequences;
+    add(&Adviser::offload);
+    offer(together);
     if (std::any_of(found_.begin(), found_.end(), fits) || resuming_) return found_;
     const Change smaller_model = fewer_layers(same_sequences);
     offer(this->fits(smaller_model) ? smaller_model : fewer_layers(together));
@@ -78,6 +84,17 @@ class Adviser {
     const int64_t now = asked == kAutoChunk ? plan_.shape.classifier_chunk : asked;
     if (plan_.shape.rows() <= kLogitsChunk || (now > 0 && now <= kLogitsChunk)) return std::nullopt;
     return with_classifier_chunk(from, kLogitsChunk);
+  }
+
+  std::optional<Change> split_weights(const Change& from) const {
+    if (from.config.ranks == 1 || from.config.parallel.shard == Shard::kWeights) return std::nullopt;
+    return with_shard(from, Shard::kWeights);
+  }
+
+  std::optional<Change> offload(const Change& from) const {
+    const bool on_gpu = plan_.device.device == Device::kCuda;
+    if (!on_gpu || from.config.memory.offload == Offload::kOptimizer) return std::nullopt;
+    return with_offload(from, Offload::kOptimizer);
   }
 
   // The least recomputation that is enough

@@ -78,6 +78,8 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
     if (ledger.at_peak()[i])
       fmt::print("  {:<48} {}\n", name_of(static_cast<MemoryTag>(i)), with_bytes(ledger.at_peak()[i]));
   fmt::print("  {:<48} {}\n", "all tags", with_bytes(plan.peak()));
+  if (const int64_t host = plan.memory.host_bytes; host > 0)
+    fmt::print("  {:<48} {}\n", "beside it, pinned memory of the host", with_bytes(host));
   if (!plan.limit.known()) {
     fmt::print(
         "fits?    not known: no such device is present. Give a memory size with --device-memory 80GiB\n");
@@ -136,6 +138,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
             {"attention", name_of(s.attention)},
             {"peak_bytes", plan.peak()},
+            {"host_bytes", plan.memory.host_bytes},
             {"peak_stage", plan.memory.peak_stage},
             {"peak_at", plan.memory.ledger.peak_name()},
             {"bytes_by_tag", by_tag_json(plan.memory.ledger.at_peak())},

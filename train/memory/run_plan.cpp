@@ -58,6 +58,16 @@ Change with_attention(Change change, AttentionKind attention) {
   return change;
 }
 
+Change with_shard(Change change, Shard shard) {
+  set(change, "parallel.shard", change.config.parallel.shard, shard);
+  return change;
+}
+
+Change with_offload(Change change, Offload offload) {
+  set(change, "memory.offload", change.config.memory.offload, offload);
+  return change;
+}
+
 Change with_moments(Change change, DType moments) {
   set(change, "optimizer.moments", change.config.optimizer.moments, moments);
   return change;

@@ -145,6 +145,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .mesh = {.data = c.ranks},
+                 .offload_optimizer = cuda && c.memory.offload == Offload::kOptimizer,
                  .shard = c.parallel.shard,
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
   const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;

@@ -54,6 +54,7 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
       state.store().with_whole(name, b, [](const Tensor&) {});
   walk.ended("a checkpoint");
   MemoryPlan plan = walk.plan();
+  if (const MemoryLedger* host = state.host_ledger()) plan.host_bytes = host->peak_bytes();
   plan.attention = fallback_note(state.model().attention.of(0));
   return plan;
 }

@@ -12,6 +12,7 @@ namespace tessera {
 struct MemoryPlan {
   MemoryLedger ledger;         // after all stages
   std::string peak_stage;      // "the setup", "a training step", "an evaluation", "a sample", "a checkpoint"
+  int64_t host_bytes = 0;      // that lie in host memory for the device
   std::string decode = {};     // Decoder::kernels_text() of a sample; "": there are none
   std::string attention = {};  // fallback_note() of a training step
 };

@@ -53,6 +53,7 @@ struct RunShape {
   bool fused_head = false;       // see Model
 
   MeshShape mesh = {};          // the ranks of the run
+  bool offload_optimizer = false;   // memory.offload
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
   bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
 

@@ -10,12 +10,18 @@
 namespace tessera {
 namespace {
 
-ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm) {
+std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
+  if (!shape.offload_optimizer) return {};
+  return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
+}
+
+ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm, Arena* optimizer) {
   const int64_t ranks = comm ? comm->size() : 1;
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
   store.prepare_training(
       {.axis = comm,
        .accumulates = shape.micro_steps > 1,
+       .optimizer = optimizer,
        .reduce_in_fp32 = shape.reduce_in_fp32,
        .fp8 = {.config = shape.fp8,
                .places = fp8_places(shape.model, store.weight_views(), shape.fp8),
@@ -34,7 +40,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       shape_(shape),
       session_(be, arena, shape.session(), shape.shards(), shape.freeze),
       model_(session_.training_model(shape.keep)),
-      optimizer_(arena, prepared(store(), shape, comm), shape.rule),
+      optimizer_arena_(host_arena(arena, shape)),
+      optimizer_(arena, prepared(store(), shape, comm, optimizer_arena_ ? &*optimizer_arena_ : nullptr),
+                 shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;

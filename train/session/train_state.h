@@ -58,6 +58,8 @@ class TrainState {
   int64_t rank() { return store().axis().rank(); }
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
+  // What lies in host memory for the device; null: nothing
+  const MemoryLedger* host_ledger() const { return optimizer_arena_ ? &optimizer_arena_->ledger() : nullptr; }
   Fp8& fp8() { return store().fp8(); }
   const Grads& grads() { return store().gradients(); }
 
@@ -86,6 +88,7 @@ class TrainState {
   RunShape shape_;
   Session session_;
   Model model_;  // the session's; keeps what the backward needs
+  std::optional<Arena> optimizer_arena_;  // of host memory; none: its tensors lie on the device
   Optimizer optimizer_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied

@@ -259,8 +259,12 @@ TEST(Advice, IsBf16MomentsWhereNothingElseIsEnough) {
 
 TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   const Config config = shipped("gpt2_xl", {"train.micro_batch=1"});
-  const RunPlan plan = plan_run(config, kHopper, given_memory(Device::kCuda, 16 * kGiB));
-  const std::string text = advice_text(advice(config, plan, false));
+  const auto text_at = [&](int64_t bytes) {
+    return advice_text(advice(config, plan_run(config, kHopper, given_memory(Device::kCuda, bytes)), false));
+  };
+  const std::string offloads = text_at(12 * kGiB), text = text_at(6 * kGiB);
+  EXPECT_NE(offloads.find("memory.offload=optimizer"), std::string::npos) << offloads;
+  EXPECT_EQ(offloads.find("model.layers="), std::string::npos) << offloads;
   EXPECT_NE(text.find("model.layers="), std::string::npos) << text;
   EXPECT_NE(text.find(" fits "), std::string::npos) << text;
   const RunPlan hopeless = plan_run(config, kHopper, given_memory(Device::kCuda, kGiB));

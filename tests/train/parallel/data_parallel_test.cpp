@@ -7,6 +7,7 @@
 #include "tests/tolerances.h"
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera::testing {
 namespace {
@@ -108,6 +109,27 @@ TEST_F(DataParallel, TheOptimizerOfARankIsItsShareOfTheWhole) {
     };
     EXPECT_NEAR(optimizer(many) * ranks / optimizer(one), 1, 0.1) << ranks;  // padding of so small a model
   }
+}
+
+// Where the optimizer's tensors lie changes no bit and no other memory.
+TEST_F(DataParallel, TheOptimizerInHostMemory) {
+  RunShape shape = shared_shape(1);
+  const MemoryPlan before = plan_stages(shape, {});
+  const std::vector<double> losses = run_shared({}, {.shape = shape, .steps = 5});
+  shape.offload_optimizer = true;
+  EXPECT_EQ(run_shared({}, {.shape = shape, .steps = 5}), losses);
+  const MemoryPlan plan = plan_stages(shape, {});
+  EXPECT_EQ(before.host_bytes, 0);
+  // But for the norm of the gradients
+  EXPECT_EQ(before.ledger.peak_bytes() - plan.ledger.peak_bytes(), plan.host_bytes);
+  EXPECT_GT(plan.host_bytes, 2 * 4 * kSharedModel.parameters());
+  for (const Shard shard : kAllShards)
+    on_ranks(2, [&](const Ranks& ranks) {
+      RunShape split = shared_shape(2, shard);
+      const std::vector<double> whole = run_shared(ranks, {.shape = split, .steps = 5});
+      split.offload_optimizer = true;
+      EXPECT_EQ(run_shared(ranks, {.shape = split, .steps = 5}), whole);
+    });
 }
 
 TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
