@@ -1,5 +1,6 @@
 """What is trained, and on which text. The sizes are small: a training takes seconds on a CPU."""
 
+import json
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -56,7 +57,22 @@ CONFIGURATIONS = {
                       tied=False, attention="flash"),
         "train": dict(tokens_per_step=768, recompute="norms+activation"),
     },
+    # documents of many lengths in a sequence, which do not see each other
+    "documents": {
+        "model": dict(vocab_size=257, context=160, layers=2, heads=2, channels=128, attention="flash"),
+        "train": dict(tokens_per_step=640),
+        "data": dict(documents="mask"),
+    },
+    # adapters beside the weights of another training, which the model is taken from
+    "lora": {
+        "train": dict(tokens_per_step=768, lora="{rank: 4}"),
+        "optimizer": dict(moments="bf16"),
+    },
 }
+# What a configuration trains on in place of the text, or starts from: see run.
+DOCUMENTS, WEIGHTS = "documents", "weights"
+NEEDS = {"documents": DOCUMENTS, "lora": WEIGHTS}
+WEIGHTS_ARE_OF = "flash"
 # On CUDA, beside those in bf16: the fp32 kernels, and the vendor's attention.
 CUDA_CONFIGURATIONS = {
     "fp32": {
@@ -85,6 +101,7 @@ class Training:
     arguments: list[str] = field(default_factory=list)
     resumed: bool = False
     skipped: str = ""  # why it cannot be done here
+    needs: str = ""  # DOCUMENTS or WEIGHTS
     steps: int = STEPS
     compared_steps: tuple[int, ...] = (STEPS // 2, STEPS)
 
@@ -122,10 +139,21 @@ def trainings(device: str) -> list[Training]:
     for name, sections in configurations.items():
         yaml = as_yaml(sections, device)
         one_rank = [] if device == "cpu" else ["--gpus", "1"]
-        found.append(Training(f"{name}-1rank", yaml, one_rank))
-        found.append(Training(f"{name}-resumed", yaml, one_rank, resumed=True))
-        found.append(Training(f"{name}-2ranks", yaml, two_ranks, skipped=too_few))
+        needs = NEEDS.get(name, "")
+        found.append(Training(f"{name}-1rank", yaml, one_rank, needs=needs))
+        found.append(Training(f"{name}-resumed", yaml, one_rank, resumed=True, needs=needs))
+        found.append(Training(f"{name}-2ranks", yaml, two_ranks, skipped=too_few, needs=needs))
     return found
+
+
+def documents(words: str) -> str:
+    """A document a line, as JSON: lengths of 20 to 400 letters."""
+    lines, at = [], 0
+    while at < len(words):
+        length = 20 + (len(lines) * 97) % 381
+        lines.append(json.dumps({"text": words[at : at + length]}))
+        at += length
+    return "\n".join(lines) + "\n"
 
 
 def text(size: int = 220_000) -> str:
