@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/traffic.h"
 #include "train/bench/bench_mask.h"
-#include "train/bench/traffic.h"
 
 namespace tessera {
 

@@ -141,7 +141,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
   const MemoryLimit limit = ranks.memory_limit(device.device);
-  RunShape shape = run_shape(config, device, 0, limit);
+  RunShape shape = run_shape(config, device, limit);
   shape.micro_steps = 1;
   RunShape alone = shape;
   alone.mesh = {};

@@ -15,7 +15,7 @@
 
 #include "kernels/attention/choose.h"
 #include "kernels/attention/family.h"
-#include "train/bench/traffic.h"
+#include "kernels/attention/traffic.h"
 
 namespace tessera::attention {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
+#include "kernels/op_cost.h"
 #include "kernels/timer.h"
 #include "model/config.h"
-#include "train/bench/op_cost.h"
 #include "train/bench/roofline.h"
 
 namespace tessera {

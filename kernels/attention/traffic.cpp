@@ -1,4 +1,4 @@
-#include "train/bench/traffic.h"
+#include "kernels/attention/traffic.h"
 
 #include <algorithm>
 

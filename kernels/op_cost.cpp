@@ -1,6 +1,6 @@
-#include "train/bench/op_cost.h"
+#include "kernels/op_cost.h"
 
-#include "train/bench/traffic.h"
+#include "kernels/attention/traffic.h"
 
 namespace tessera {
 namespace {
